@@ -1,0 +1,1 @@
+"""Pack and verify what is carried to a site without a network."""

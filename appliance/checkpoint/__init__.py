@@ -1,0 +1,1 @@
+"""A model folder on disk: config, safetensors headers, tokenizer, digest, memory plan."""

@@ -1,0 +1,1 @@
+"""Known causes as data, one file a family."""

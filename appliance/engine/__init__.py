@@ -1,0 +1,1 @@
+"""The native engine: scheduler, paged cache, runner, weights, and the core process."""

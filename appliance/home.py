@@ -1,0 +1,99 @@
+"""The state folder (`INGOT_HOME`): where everything lives that outlasts a process, and how it is written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Home:
+    """Paths inside the state folder. `models` may lie elsewhere (`INGOT_MODELS`), for example on a read-only mount."""
+
+    root: Path
+    models: Path
+
+    @classmethod
+    def at(cls, root: Path | str, models: Path | str | None = None) -> Home:
+        root = Path(root).expanduser().absolute()
+        return cls(root, Path(models).expanduser().absolute() if models else root / "models")
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Home:
+        """`INGOT_HOME`, or `$XDG_DATA_HOME/ingot`, or `~/.local/share/ingot`."""
+        data = environ.get("XDG_DATA_HOME") or "~/.local/share"
+        return cls.at(environ.get("INGOT_HOME") or f"{data}/ingot", environ.get("INGOT_MODELS"))
+
+    @property
+    def database(self) -> Path:
+        return self.root / "ingot.db"
+
+    @property
+    def active(self) -> Path:
+        return self.root / "active"
+
+    @property
+    def active_profile(self) -> Path:
+        return self.active / "profile.yaml"
+
+    @property
+    def api_keys(self) -> Path:
+        return self.active / "keys.json"
+
+    @property
+    def console_token(self) -> Path:
+        """What the console shows the front door to be let into `/appliance`; both sides can read it, nobody else."""
+        return self.active / "console-token"
+
+    @property
+    def launches(self) -> Path:
+        return self.root / "launches"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one `ingot serve` that runs on this folder; its content says which."""
+        return self.root / "serve.lock"
+
+    @property
+    def selftest(self) -> Path:
+        """What the first good launch of each checkpoint answered, by digest."""
+        return self.root / "selftest"
+
+    def launch(self, launch_id: str) -> Path:
+        return self.launches / launch_id
+
+    def create(self) -> Home:
+        """Make the folders that are ours to make; readable by this user only, since they hold keys and logs."""
+        for folder in (self.root, self.active, self.launches, self.selftest):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.models.is_relative_to(self.root):
+            self.models.mkdir(mode=0o755, parents=True, exist_ok=True)
+        return self
+
+
+def new_launch_id(now: float | None = None) -> str:
+    """Ids sort by time: `20261120-095145-3f2a` (UTC)."""
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(now)) + f"-{secrets.token_hex(2)}"
+
+
+def write_atomically(path: Path, data: str | bytes, mode: int = 0o600) -> None:
+    """Replace `path` as a whole: a reader sees the old content or the new, never a part, whatever is switched off."""
+    raw = data.encode() if isinstance(data, str) else data
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise

@@ -1,0 +1,1 @@
+"""Checks that find what would fail before anything heavy starts."""

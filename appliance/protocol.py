@@ -1,0 +1,379 @@
+"""The words that cross a process: requests, outputs, launch events, findings. Imports nothing of ours.
+
+Three conversations use them. Front door and core talk over ZeroMQ in msgpack (`ToCore`, `FromCore`). The supervisor
+writes `Event`s to `launches/<id>/events.jsonl` and sends the same lines as server-sent events. Findings and diagnoses
+are written by checks and read by people and programs. Times are seconds since the epoch unless a name ends in `_s`
+(a duration) or `_ns`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Literal
+
+import msgspec
+
+# --------------------------------------------------------------------------------------------------------------------
+# What a check or a failed launch says
+# --------------------------------------------------------------------------------------------------------------------
+
+
+class Severity(enum.StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Fix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A change that a program can apply (`patch`), or a command for a person (`command`); `text` says it in words.
+
+    `patch` maps dotted profile keys to new values: `{"backends.moe": "auto", "max-model-len": 4096}`; None removes the
+    key, so that its default holds again.
+    """
+
+    text: str
+    patch: dict[str, Any] | None = None
+    command: str | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a preflight check reports. `id` is stable and names the check: `tokenizer-missing`."""
+
+    id: str
+    severity: Severity
+    message: str
+    field: str | None = None
+    value: Any = None
+    evidence: tuple[str, ...] = ()
+    fix: Fix | None = None
+
+
+class EvidenceLine(msgspec.Struct, frozen=True):
+    """A line of an engine's log; `number` counts from 1."""
+
+    number: int
+    text: str
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the log of a failed launch means. `family` and `cause` are None where the cause is not known."""
+
+    summary: str
+    family: str | None = None
+    cause: str | None = None
+    evidence: tuple[EvidenceLine, ...] = ()
+    fix: Fix | None = None
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# A launch
+# --------------------------------------------------------------------------------------------------------------------
+
+
+class State(enum.StrEnum):
+    IDLE = "idle"
+    PREFLIGHT = "preflight"
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    HUNG = "hung"
+
+
+class Phase(enum.StrEnum):
+    """The phases of a native launch, in order."""
+
+    PREFLIGHT = "preflight"
+    CORE_START = "core start"
+    WEIGHTS = "weights"
+    CACHE = "cache"
+    GRAPHS = "graphs"
+    SELF_TEST = "self-test"
+    READY = "ready"
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a phase is: `done` of `total`, in `unit` ("bytes", "graphs", "prompts"). Total 0: it cannot be told."""
+
+    done: int = 0
+    total: int = 0
+    unit: str = ""
+
+
+class StateChange(msgspec.Struct, frozen=True, kw_only=True, tag="state", omit_defaults=True):
+    state: State
+    reason: str = ""
+
+
+class PhaseChange(msgspec.Struct, frozen=True, kw_only=True, tag="phase", omit_defaults=True):
+    """A phase began, moved or ended. `seconds` is how long it has taken so far; `outcome` is set once, at its end."""
+
+    phase: str
+    progress: Progress = Progress()
+    seconds: float = 0.0
+    outcome: Literal["done", "failed", "skipped"] | None = None
+
+
+class FindingReport(msgspec.Struct, frozen=True, tag="finding"):
+    finding: Finding
+
+
+class LogLines(msgspec.Struct, frozen=True, kw_only=True, tag="log"):
+    """Lines `first` .. `first + len(lines) - 1` of engine.log (counted from 1) have been written."""
+
+    first: int
+    lines: tuple[str, ...]
+
+
+class DiagnosisReport(msgspec.Struct, frozen=True, tag="diagnosis"):
+    diagnosis: Diagnosis
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine does now. Rates are over the last second; `cache_usage` is a share of 1."""
+
+    running: int = 0
+    waiting: int = 0
+    prompt_tokens_per_s: float = 0.0
+    output_tokens_per_s: float = 0.0
+    cache_usage: float = 0.0
+    prefix_cache_hit_rate: float = 0.0
+    preemptions: int = 0
+
+
+class Beat(msgspec.Struct, frozen=True, tag="beat"):
+    """Sent once a second by a living core. Beats are not written to events.jsonl, and have no sequence number of
+    their own: they repeat the last one."""
+
+    load: Load
+
+
+EventBody = StateChange | PhaseChange | FindingReport | LogLines | DiagnosisReport | Beat
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of one launch. `sequence` counts from 1 within the launch; `id` is what `Last-Event-ID` carries."""
+
+    launch: str
+    sequence: int
+    time: float
+    body: EventBody
+
+    @property
+    def id(self) -> str:
+        return f"{self.launch}/{self.sequence}"
+
+
+class PhaseRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A phase as the present state shows it."""
+
+    phase: str
+    started: float
+    seconds: float = 0.0
+    progress: Progress = Progress()
+    outcome: Literal["done", "failed", "skipped"] | None = None
+
+
+class LaunchRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One attempt to run one revision, as far as it has come. Written to `launches/<id>/launch.json` when it ends."""
+
+    id: str
+    profile: str
+    revision: str = ""
+    engine: str = "native"
+    started: float
+    state: State = State.PREFLIGHT
+    since: float = 0.0
+    reason: str = ""
+    ended: float | None = None
+    ready_after_s: float | None = None
+    phases: list[PhaseRecord] = []
+    findings: list[Finding] = []
+    diagnosis: Diagnosis | None = None
+    exit_status: str | None = None
+
+
+class ApplianceState(msgspec.Struct, kw_only=True):
+    """The answer of `GET /appliance/state`.
+
+    `launch` is the launch that `state` speaks of. `attempt` is a launch that preflight refused while an older one went
+    on serving: nothing was stopped for it.
+    """
+
+    state: State
+    since: float
+    version: str
+    sealed: bool = False
+    launch: LaunchRecord | None = None
+    attempt: LaunchRecord | None = None
+    load: Load = Load()
+    models: list[str] = []
+    max_model_len: int | None = None
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Front door -> core
+# --------------------------------------------------------------------------------------------------------------------
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
+    """The first message to a core: which model, where, and within which limits. Every value is already resolved."""
+
+    model_folder: str
+    device: str  # "cpu", or a CUDA device name such as "cuda:0"
+    dtype: str  # "float32", "bfloat16" or "float16"
+    kv_cache_dtype: str
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    num_blocks: int
+    prefix_caching: bool = True
+    enforce_eager: bool = True
+    backends: dict[str, str] = {}
+    seed: int = 0
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How tokens are drawn. temperature 0 is greedy; top_k 0 and top_p 1 and min_p 0 are off; a seed makes a request
+    repeatable whatever is batched with it. `logprobs` is how many alternatives to report besides the drawn token
+    (None: no logprobs at all)."""
+
+    max_tokens: int = 16
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
+    """Generate. Lower `priority` runs first; equal ones in order of arrival."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    priority: int = 0
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """The client went away or has all it needs: the request's slot and blocks are freed before the next step."""
+
+    request_id: str
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
+    """End the core at once; the supervisor has drained it if it wanted to."""
+
+
+ToCore = EngineConfig | Submit | Abort | Shutdown
+
+# --------------------------------------------------------------------------------------------------------------------
+# Core -> front door
+# --------------------------------------------------------------------------------------------------------------------
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The natural log of the probability of a drawn token, and the most likely alternatives, best first.
+    Probabilities are the model's own: before temperature, penalties and truncation."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class FinishReason(enum.StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one step added to one request. The stop token itself is part of `token_ids` but not of the text:
+    `stop_token_id` says that the last one is it."""
+
+    request_id: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    num_cached_tokens: int = 0
+    error: str | None = None
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
+    """The core's process runs and waits for its configuration."""
+
+    pid: int
+    python: str
+
+
+class CorePhase(msgspec.Struct, frozen=True, kw_only=True, tag="core-phase"):
+    phase: Phase
+    progress: Progress = Progress()
+    outcome: Literal["done", "skipped"] | None = None
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
+    """The model can generate. Sizes in bytes; `selection` maps each op to its chosen backend."""
+
+    vocab_size: int
+    num_blocks: int
+    block_size: int
+    weight_bytes: int
+    cache_bytes: int
+    selection: dict[str, str] = {}
+    versions: dict[str, str] = {}
+
+
+class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
+    """All that one step produced, in one message."""
+
+    outputs: list[TokenOutput]
+
+
+class CoreBeat(msgspec.Struct, frozen=True, kw_only=True, tag="core-beat"):
+    """Once a second, from a thread that only runs while the main loop does: `where` names what it is doing, and
+    `busy_s` how long it has been doing it."""
+
+    where: str
+    busy_s: float
+    load: Load
+
+
+class Fatal(msgspec.Struct, frozen=True, kw_only=True, tag="fatal"):
+    """The core's first exception, told before it exits."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+FromCore = Hello | CorePhase | Loaded | Outputs | CoreBeat | Fatal
+
+
+def encode(message: ToCore | FromCore) -> bytes:
+    return msgspec.msgpack.encode(message)
+
+
+_to_core_decoder = msgspec.msgpack.Decoder(ToCore)
+_from_core_decoder = msgspec.msgpack.Decoder(FromCore)
+
+
+def decode_to_core(data: bytes | memoryview) -> ToCore:
+    message: ToCore = _to_core_decoder.decode(data)
+    return message
+
+
+def decode_from_core(data: bytes | memoryview) -> FromCore:
+    message: FromCore = _from_core_decoder.decode(data)
+    return message

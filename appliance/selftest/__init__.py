@@ -1,0 +1,1 @@
+"""The bundled model, its known answers, and how it was trained."""

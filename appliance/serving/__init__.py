@@ -1,0 +1,1 @@
+"""The front door: the HTTP process that speaks the OpenAI API."""

@@ -1,0 +1,1 @@
+"""Starts an engine, watches it, tells what it does, and ends it."""

@@ -1,0 +1,1 @@
+"""Every operation of the engine, with its backends; and how a backend is chosen."""

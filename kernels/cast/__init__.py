@@ -1,0 +1,1 @@
+"""Compiling every declared variant for one architecture, without a GPU."""
