@@ -1,0 +1,22 @@
+"""What every test may use: a fresh state folder, and nothing of this machine's own Ingot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from appliance.home import Home
+
+
+@pytest.fixture(autouse=True)
+def _no_ingot_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tests never see, or touch, the state folder of the person who runs them."""
+    monkeypatch.setenv("INGOT_HOME", str(tmp_path / "ingot-home"))
+    monkeypatch.delenv("INGOT_MODELS", raising=False)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A fresh state folder."""
+    return Home.at(tmp_path / "ingot-home").create()
