@@ -1,1 +1,1 @@
-"""The only places that start, stop or read an engine: as a child process, or as a container."""
+"""The only place that starts, stops or reads an engine: `base` says what can be asked, `process` and `docker` do it."""
