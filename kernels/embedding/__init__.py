@@ -1,0 +1,1 @@
+"""Gathering the rows of an embedding table."""

@@ -1,0 +1,1 @@
+"""Matrix product with the transposed weight, and an optional bias."""

@@ -1,0 +1,1 @@
+"""Attention over a paged cache, for prefill, decode and batches that mix them."""

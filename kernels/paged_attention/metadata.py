@@ -1,0 +1,24 @@
+"""Where each sequence of a batch lies in the batch and in the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionMetadata:
+    """The geometry of one batch of S sequences and T query tokens; sequences that decode one token come first.
+
+    `query_lens` and `context_lens` are on the host, so that a backend can plan without waiting for the device; a
+    context length counts all tokens that are visible to the last query token, itself included.
+    """
+
+    query_lens: list[int]
+    context_lens: list[int]
+    num_decodes: int  # leading sequences with exactly one query token
+    query_start_loc: Tensor  # [S + 1] int32
+    seq_lens: Tensor  # [S] int32, the context lengths on the device
+    block_tables: Tensor  # [S, max_blocks] int32; entries beyond a sequence's last block are not read for its result
+    slot_mapping: Tensor  # [T] int64, where each new token's key and value go

@@ -1,0 +1,1 @@
+"""Root-mean-square normalisation, over the hidden size or over each head, with the residual added first."""

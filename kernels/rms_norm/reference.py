@@ -1,0 +1,27 @@
+"""RMS norm in plain torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich, 2019).
+
+    Args:
+        x: [..., N]; normalised per last dimension, so [T, H] for a layer and [T, heads, head_dim] for q and k.
+        weight: [N].
+        residual: [..., N] or None. If given, it becomes x + residual *in place*, and that sum is what is normalised.
+
+    Returns:
+        A new tensor like `x`. The mean is taken in float32; the product with `weight` in the dtype of `x`, as the
+        published models do it.
+    """
+    if residual is not None:
+        x = residual.add_(x)
+    if x.dtype == torch.float32:
+        return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return wide.to(x.dtype) * weight

@@ -1,0 +1,1 @@
+"""Rotary position embedding. `frequencies.py` makes the table of cosines and sines, `reference.py` applies it."""

@@ -1,0 +1,1 @@
+"""The gated activation of a dense feed-forward layer: silu(gate) * up."""
