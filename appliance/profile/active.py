@@ -1,0 +1,58 @@
+"""`active/profile.yaml`: the profile of the next launch, with its launch id and revision; replaced as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from appliance.home import Home, write_atomically
+from appliance.profile import text
+from appliance.profile.document import write
+from appliance.profile.schema import Problem, ProfileError
+
+
+class ActiveProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """`launch` is the id that the next launch is to take; None leaves it to the supervisor."""
+
+    launch: str | None
+    revision: str
+    document: dict[str, Any]
+
+
+def read_active(home: Home) -> ActiveProfile | None:
+    """None where no profile is active. Raises ProfileError when the file is there and cannot be read."""
+    path = home.active_profile
+    try:
+        data = text.read(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unreadable(home, error.strerror or str(error)) from error
+    except ProfileError as error:
+        raise _unreadable(home, error.problems[0].message) from error
+    launch, revision, document = data.get("launch"), data.get("revision", ""), data.get("profile")
+    if not isinstance(document, dict):
+        raise _unreadable(home, "It has no `profile`.")
+    if not isinstance(launch, str | None) or not isinstance(revision, str):
+        raise _unreadable(home, "`launch` and `revision` must be text.")
+    return ActiveProfile(launch=launch, revision=revision, document=document)
+
+
+def write_active(home: Home, active: ActiveProfile) -> None:
+    """Make `active` the profile of the next launch. Raises OSError when the state folder cannot be written."""
+    content = {"launch": active.launch, "revision": active.revision, "profile": active.document}
+    write_atomically(home.active_profile, write(content))
+
+
+def _unreadable(home: Home, why: str) -> ProfileError:
+    return ProfileError(
+        [
+            Problem(
+                field="",
+                value=str(home.active_profile),
+                message=f"The active profile cannot be read: {why}",
+                remedy="Activate a profile again; that replaces the file.",
+            )
+        ]
+    )

@@ -1,0 +1,368 @@
+"""The settings of a profile as rows, and the frozen structs that a valid document becomes.
+
+A default stands in one place: its row here. Keys are dotted where the document nests (`backends.attention`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+SCHEMA_VERSION: Final = 1
+BUNDLED_MODEL: Final = "bundled"
+
+# One character class for both ends of the wall: Python's `re` and a JSON Schema's ECMA 262 read it alike.
+NAME_PATTERN: Final = r"^[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?$"
+_UUID: Final = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+DEVICE_PATTERN: Final = rf"^(?:auto|cpu|GPU-{_UUID}|MIG-{_UUID})$"
+
+
+class Type(enum.StrEnum):
+    """What a value may be. SIZE is a number of bytes: an integer, or text such as "2 GiB"."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    SIZE = "size"
+    OPTIONS = "options"  # a mapping whose keys are an allow-list of its own: see vllm_options.py
+
+
+class Required(enum.Enum):
+    """The default of a setting that has none."""
+
+    REQUIRED = "required"
+
+
+REQUIRED: Final = Required.REQUIRED
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One row. `none` says in words what null means; a row without it refuses null."""
+
+    key: str
+    type: Type
+    default: Any
+    group: str
+    help: str
+    allowed: tuple[Any, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None  # an open lower end: the value must be greater than this
+    pattern: str | None = None
+    pattern_help: str = ""
+    max_length: int = 512
+    unit: str = ""
+    none: str | None = None
+
+    @property
+    def required(self) -> bool:
+        return self.default is REQUIRED
+
+    def range_text(self) -> str:
+        """ "at least 1 and at most 4096", or "" where there is no range."""
+        parts = []
+        if self.above is not None:
+            parts.append(f"greater than {self.above:g}")
+        if self.minimum is not None:
+            parts.append(f"at least {self.minimum:.12g}")
+        if self.maximum is not None:
+            parts.append(f"at most {self.maximum:.12g}")
+        return " and ".join(parts)
+
+
+def _backend(op: str, help_text: str) -> Setting:
+    return Setting(
+        key=f"backends.{op}",
+        type=Type.TEXT,
+        default="auto",
+        allowed=("auto", "torch", "triton", "flashinfer"),
+        group="Backends",
+        help=help_text,
+    )
+
+
+def _sampling(name: str, type_: Type, help_text: str, **limits: float) -> Setting:
+    return Setting(
+        key=f"sampling-defaults.{name}",
+        type=type_,
+        default=None,
+        none="not set: the API's own default",
+        group="Sampling defaults",
+        help=help_text,
+        **limits,  # type: ignore[arg-type]
+    )
+
+
+SETTINGS: Final[tuple[Setting, ...]] = (
+    Setting(
+        key="schema",
+        type=Type.INTEGER,
+        default=SCHEMA_VERSION,
+        allowed=(SCHEMA_VERSION,),
+        group="Profile",
+        help="The version of this format.",
+    ),
+    Setting(
+        key="name",
+        type=Type.TEXT,
+        default=REQUIRED,
+        pattern=NAME_PATTERN,
+        pattern_help="lower-case letters, digits, dots and dashes, beginning and ending with a letter or digit",
+        max_length=64,
+        group="Profile",
+        help="How the profile is called here; at most 64 characters.",
+    ),
+    Setting(
+        key="model.path",
+        type=Type.TEXT,
+        default=REQUIRED,
+        max_length=1024,
+        group="Model",
+        help=f"The model's folder, relative to the models folder; `{BUNDLED_MODEL}` is the one that comes with Ingot.",
+    ),
+    Setting(
+        key="model.digest",
+        type=Type.TEXT,
+        default=None,
+        none="any content is accepted",
+        pattern=r"^sha256:[0-9a-f]{64}$",
+        pattern_help="sha256: and 64 hexadecimal digits",
+        group="Model",
+        help="If set, a folder whose digest differs is refused: config, tokenizer, tensor headers, file sizes.",
+    ),
+    Setting(
+        key="served-model-name",
+        type=Type.TEXT,
+        default=None,
+        none="the profile's name",
+        pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9._:/-]*[A-Za-z0-9])?$",
+        pattern_help="letters, digits and . _ : / -, beginning and ending with a letter or digit",
+        max_length=128,
+        group="Model",
+        help="The name that clients send as `model`.",
+    ),
+    Setting(
+        key="engine",
+        type=Type.TEXT,
+        default="native",
+        allowed=("native", "vllm"),
+        group="Engine",
+        help="`native` is Ingot's own engine; `vllm` serves models or clusters that it does not cover.",
+    ),
+    Setting(
+        key="device",
+        type=Type.TEXT,
+        default="auto",
+        pattern=DEVICE_PATTERN,
+        pattern_help="auto, cpu, GPU-<uuid> or MIG-<uuid>",
+        group="Engine",
+        help="`auto` takes the GPU if there is one, and the CPU otherwise; a UUID names one GPU or one slice of it.",
+    ),
+    Setting(
+        key="dtype",
+        type=Type.TEXT,
+        default="auto",
+        allowed=("auto", "float32", "bfloat16", "float16"),
+        group="Engine",
+        help="The number format of weights and activations. `auto`: the checkpoint's own on a GPU, float32 on a CPU.",
+    ),
+    Setting(
+        key="max-model-len",
+        type=Type.INTEGER,
+        default=None,
+        none="as long as the model was made for, or as long as memory allows",
+        minimum=1,
+        maximum=16_777_216,
+        unit="tokens",
+        group="Capacity",
+        help="The longest prompt and answer together that one request may have.",
+    ),
+    Setting(
+        key="max-num-seqs",
+        type=Type.INTEGER,
+        default=256,
+        minimum=1,
+        maximum=4096,
+        unit="requests",
+        group="Capacity",
+        help="How many requests may run at the same time; more wait their turn.",
+    ),
+    Setting(
+        key="max-num-batched-tokens",
+        type=Type.INTEGER,
+        default=2048,
+        minimum=1,
+        maximum=1_048_576,
+        unit="tokens",
+        group="Capacity",
+        help="How many tokens one step computes at most; longer prompts are computed in chunks of this size.",
+    ),
+    Setting(
+        key="block-size",
+        type=Type.INTEGER,
+        default=16,
+        allowed=(8, 16, 32, 64, 128, 256),
+        unit="tokens",
+        group="Cache",
+        help="How many tokens one block of the key-value cache holds.",
+    ),
+    Setting(
+        key="gpu-memory-utilization",
+        type=Type.NUMBER,
+        default=0.9,
+        above=0,
+        maximum=1,
+        group="Cache",
+        help="The share of the GPU's memory that weights, cache and workspace may take together. Not used on a CPU.",
+    ),
+    Setting(
+        key="kv-cache-dtype",
+        type=Type.TEXT,
+        default="auto",
+        allowed=("auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"),
+        group="Cache",
+        help="The number format of the key-value cache. `auto`: the same as `dtype`.",
+    ),
+    Setting(
+        key="kv-cache-memory-bytes",
+        type=Type.SIZE,
+        default=None,
+        none="sized from the memory there is",
+        minimum=1,
+        maximum=1 << 50,
+        unit="bytes",
+        group="Cache",
+        help='How large the key-value cache is, in bytes or as text such as "2 GiB".',
+    ),
+    Setting(
+        key="tensor-parallel-size",
+        type=Type.INTEGER,
+        default=1,
+        minimum=1,
+        maximum=64,
+        unit="GPUs",
+        group="Engine",
+        help="Over how many GPUs each layer is split.",
+    ),
+    Setting(
+        key="enforce-eager",
+        type=Type.BOOLEAN,
+        default=False,
+        group="Engine",
+        help="Run without CUDA graphs: slower, and easier to debug.",
+    ),
+    Setting(
+        key="prefix-caching",
+        type=Type.BOOLEAN,
+        default=True,
+        group="Cache",
+        help="Keep the cache of prompts that ended, so that a prompt with the same beginning starts sooner.",
+    ),
+    _backend("attention", "What computes attention."),
+    _backend("moe", "What computes mixtures of experts."),
+    _backend("linear", "What multiplies by weight matrices."),
+    _backend("gdn-prefill", "What computes the prefill of gated delta networks."),
+    _backend("sparse-mla", "What computes sparse multi-head latent attention."),
+    _sampling("temperature", Type.NUMBER, "Randomness; 0 always takes the likeliest token.", minimum=0, maximum=2),
+    _sampling("top-p", Type.NUMBER, "Draw from the likeliest tokens of this total probability.", above=0, maximum=1),
+    _sampling("top-k", Type.INTEGER, "Draw from this many likeliest tokens; 0 is all.", minimum=0, maximum=1_000_000),
+    _sampling("min-p", Type.NUMBER, "Drop tokens below this share of the likeliest one.", minimum=0, maximum=1),
+    _sampling("presence-penalty", Type.NUMBER, "Lower tokens that occurred at all.", minimum=-2, maximum=2),
+    _sampling("frequency-penalty", Type.NUMBER, "Lower tokens by how often they occurred.", minimum=-2, maximum=2),
+    _sampling("repetition-penalty", Type.NUMBER, "Divide the score of seen tokens; 1 is off.", above=0, maximum=10),
+    _sampling("max-tokens", Type.INTEGER, "Tokens of an answer at most.", minimum=1, maximum=16_777_216),
+    Setting(
+        key="on-failure",
+        type=Type.TEXT,
+        default="stop",
+        allowed=("stop", "roll-back"),
+        group="Engine",
+        help="What a failed launch of this profile leads to: stop, or roll back to the last profile that worked.",
+    ),
+    Setting(
+        key="vllm.extra-args",
+        type=Type.OPTIONS,
+        default={},
+        group="vLLM",
+        help="More flags for `vllm serve`, without the leading dashes; only with `engine: vllm`.",
+    ),
+    Setting(
+        key="vllm.environment",
+        type=Type.OPTIONS,
+        default={},
+        group="vLLM",
+        help="Environment variables for `vllm serve`; only with `engine: vllm`.",
+    ),
+)
+
+BY_KEY: Final[Mapping[str, Setting]] = {setting.key: setting for setting in SETTINGS}
+
+# The mappings of the document that hold settings: "model", "backends", "sampling-defaults", "vllm".
+SECTIONS: Final[tuple[str, ...]] = tuple(dict.fromkeys(key.split(".")[0] for key in BY_KEY if "." in key))
+
+
+class ModelReference(msgspec.Struct, frozen=True):
+    """`path` is relative to the models folder, or `bundled`."""
+
+    path: str
+    digest: str | None
+
+
+class VllmOptions(msgspec.Struct, frozen=True):
+    """What is handed to `vllm serve` beside what the profile already says."""
+
+    extra_args: dict[str, Any]
+    environment: dict[str, str]
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """A valid document with every default filled in: made by `document.load`, which is where defaults are applied.
+
+    `served_model_name` is always a name (the profile's own where none is given). `sampling_defaults` holds only what
+    is set, under the attribute names of `protocol.SamplingParams`. None means what the row's `none` says.
+    """
+
+    name: str
+    model: ModelReference
+    served_model_name: str
+    engine: str
+    device: str
+    dtype: str
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    gpu_memory_utilization: float
+    kv_cache_dtype: str
+    kv_cache_memory_bytes: int | None
+    tensor_parallel_size: int
+    enforce_eager: bool
+    prefix_caching: bool
+    backends: dict[str, str]
+    sampling_defaults: dict[str, float | int]
+    on_failure: str
+    vllm: VllmOptions
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with a document, where, and what to do. `field` is a dotted key, or "" for the document itself."""
+
+    field: str
+    value: Any
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message} {self.remedy}" if self.field else f"{self.message} {self.remedy}"
+
+
+class ProfileError(ValueError):
+    """A document that cannot be a profile; `problems` names everything that is wrong with it."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems

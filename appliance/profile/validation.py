@@ -1,0 +1,230 @@
+"""What is wrong with a document: every value against its row, every key against the known ones.
+
+`check` collects all problems rather than the first, so that a form can show them beside their fields.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from appliance.profile import sizes, spellings, vllm_options
+from appliance.profile.schema import BY_KEY, SECTIONS, SETTINGS, Problem, Setting, Type
+
+MISSING: Final = object()
+
+
+def check(document: Mapping[str, Any]) -> list[Problem]:
+    """Everything that is wrong with a document; an empty list is a valid profile."""
+    return list(_problems(document))
+
+
+def get(document: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key as the document gives it, or MISSING."""
+    value: Any = document
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return MISSING
+        value = value[part]
+    return value
+
+
+def _problems(document: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from _unknown_keys(document)
+    broken = {name for name in SECTIONS if not isinstance(document.get(name, {}), Mapping)}
+    for section in sorted(broken):
+        yield _wrong_type(section, document[section], "a mapping of settings", f"Write the settings under {section!r}.")
+    for setting in SETTINGS:
+        if setting.key.split(".")[0] in broken:
+            continue
+        given = get(document, setting.key)
+        if given is MISSING:
+            if setting.required:
+                remedy = f"Add `{_as_yaml(setting.key)}`. {setting.help}"
+                yield Problem(field=setting.key, value=None, message="It is missing.", remedy=remedy)
+        elif given is None:
+            if setting.none is None:
+                yield _wrong_type(setting.key, None, _expected(setting), "Give a value, or leave the key out.")
+        else:
+            yield from _judge(setting, given)
+
+
+def _as_yaml(key: str) -> str:
+    section, _, name = key.rpartition(".")
+    return f"{section}: {{{name}: ...}}" if section else f"{name}: ..."
+
+
+def _unknown_keys(document: Mapping[str, Any]) -> Iterator[Problem]:
+    for key, value in document.items():
+        if isinstance(key, str) and key in SECTIONS:
+            if isinstance(value, Mapping):
+                known = [other.split(".", 1)[1] for other in BY_KEY if other.startswith(f"{key}.")]
+                yield from (_unknown(key, inner, value[inner], known) for inner in value if inner not in known)
+        elif not isinstance(key, str) or key not in BY_KEY or "." in key:
+            yield _unknown("", key, value, [other for other in BY_KEY if "." not in other] + list(SECTIONS))
+
+
+def _unknown(section: str, key: Any, value: Any, known: list[str]) -> Problem:
+    field = f"{section}.{key}" if section else str(key)
+    spelled = spellings.kebab(key) if isinstance(key, str) else str(key)
+    in_full = [other for other in BY_KEY if other == spelled or other.endswith(f".{spelled}")]
+    nearest = [spelled] if spelled in known else difflib.get_close_matches(spelled[:64], known, n=1, cutoff=0.6)
+    if nearest:
+        right = f"{section}.{nearest[0]}" if section else nearest[0]
+        remedy = f"The nearest known setting is `{right}`: write that, or remove the key."
+    elif in_full:
+        remedy = f"Write it as `{_as_yaml(in_full[0])}`."
+    else:
+        remedy = f"Remove it. Known here: {', '.join(sorted(known))}."
+    return Problem(field=field[:128], value=_shown(value), message="There is no such setting.", remedy=remedy)
+
+
+def _shown(value: Any) -> Any:
+    """The value as a problem carries it: never more than a line."""
+    if isinstance(value, str):
+        return value if len(value) <= 80 else value[:77] + "..."
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+def _wrong_type(field: str, value: Any, expected: str, remedy: str) -> Problem:
+    kind = {
+        bool: "a boolean", int: "an integer", float: "a number", str: "text", list: "a list", dict: "a mapping",
+        type(None): "null",
+    }.get(type(value), f"a {type(value).__name__}")  # fmt: skip
+    return Problem(field=field, value=_shown(value), message=f"It must be {expected}; it is {kind}.", remedy=remedy)
+
+
+def _expected(setting: Setting) -> str:
+    return {
+        Type.TEXT: "text", Type.INTEGER: "an integer", Type.NUMBER: "a number", Type.BOOLEAN: "true or false",
+        Type.SIZE: 'a number of bytes, or text such as "2 GiB"', Type.OPTIONS: "a mapping",
+    }[setting.type]  # fmt: skip
+
+
+def _judge(setting: Setting, value: Any) -> Iterator[Problem]:
+    expected = _expected(setting)
+    # bool is a subclass of int in Python; in a profile `true` is not a number.
+    right_type = {
+        Type.TEXT: isinstance(value, str),
+        Type.INTEGER: isinstance(value, int) and not isinstance(value, bool),
+        Type.NUMBER: isinstance(value, int | float) and not isinstance(value, bool),
+        Type.BOOLEAN: isinstance(value, bool),
+        Type.SIZE: isinstance(value, int | str) and not isinstance(value, bool),
+        Type.OPTIONS: isinstance(value, Mapping),
+    }[setting.type]
+    if not right_type:
+        yield _wrong_type(setting.key, value, expected, _type_remedy(setting, value))
+        return
+    if setting.type is Type.OPTIONS:
+        yield from _judge_options(setting.key, value)
+        return
+    number = value
+    if setting.type is Type.SIZE and isinstance(value, str):
+        try:
+            number = sizes.parse_size(value)
+        except ValueError:
+            remedy = "Write a whole number of bytes, or a number with B, KiB, MiB, GiB, TiB, KB, MB, GB or TB."
+            yield _problem(setting, value, "It is not a size.", remedy)
+            return
+    if setting.allowed and value not in setting.allowed:
+        choices = ", ".join(map(str, setting.allowed))
+        nearest = difflib.get_close_matches(str(value)[:64], list(map(str, setting.allowed)), n=1)
+        remedy = f"Did you mean `{nearest[0]}`? One of: {choices}." if nearest else f"Choose one of: {choices}."
+        yield _problem(setting, value, "It is not one of the values that this setting has.", remedy)
+    elif isinstance(number, str):
+        yield from _judge_text(setting, number)
+    elif not isinstance(number, bool):
+        yield from _judge_number(setting, number, value)
+
+
+def _problem(setting: Setting, value: Any, message: str, remedy: str) -> Problem:
+    return Problem(field=setting.key, value=_shown(value), message=message, remedy=remedy)
+
+
+def _type_remedy(setting: Setting, value: Any) -> str:
+    if setting.type is Type.BOOLEAN:
+        if isinstance(value, str) and value.lower() in ("yes", "on", "y", "true", "1"):
+            return "Write `true`."
+        if isinstance(value, str) and value.lower() in ("no", "off", "n", "false", "0"):
+            return "Write `false`."
+        return "Write `true` or `false`."
+    if setting.type is Type.TEXT:
+        return "Put the value into quotes." if isinstance(value, bool | int | float) else "Give one text."
+    if setting.type in (Type.INTEGER, Type.NUMBER):
+        if isinstance(value, str) and re.fullmatch(r"[-+]?[0-9]+(\.[0-9]+)?", value):
+            return "Write the number without quotes."
+        limits = setting.range_text()
+        return f"Write a number {limits}." if limits else "Write a number."
+    return f"Write {_expected(setting)}."
+
+
+def _judge_text(setting: Setting, value: str) -> Iterator[Problem]:
+    if not value:
+        yield _problem(setting, value, "It is empty.", "Give a value, or leave the key out.")
+    elif len(value) > setting.max_length:
+        yield _problem(setting, value, f"It has {len(value)} characters.", f"Use at most {setting.max_length}.")
+    elif not value.isprintable():  # also lone surrogates and NUL, which no file system takes
+        yield _problem(setting, ascii(value), "It holds a control character.", "Remove it.")
+    elif setting.pattern and not re.fullmatch(setting.pattern.removeprefix("^").removesuffix("$"), value, re.ASCII):
+        yield _problem(setting, value, "It is not written as it must be.", f"Use {setting.pattern_help}.")
+
+
+def _judge_number(setting: Setting, number: float, given: Any) -> Iterator[Problem]:
+    low = setting.minimum is not None and number < setting.minimum
+    at_open_end = setting.above is not None and number <= setting.above
+    high = setting.maximum is not None and number > setting.maximum
+    if (isinstance(number, float) and not math.isfinite(number)) or low or at_open_end or high:
+        unit = f" {setting.unit}" if setting.unit else ""
+        remedy = f"Give a value {setting.range_text()}{unit}."
+        yield _problem(setting, given, f"{_shown(str(given))} is out of range.", remedy)
+
+
+def _judge_options(field: str, options: Mapping[Any, Any]) -> Iterator[Problem]:
+    known = vllm_options.FLAG_BY_NAME if field == "vllm.extra-args" else vllm_options.VARIABLE_BY_NAME
+    for name, value in options.items():
+        where = f"{field}.{name}"[:128]
+        if not isinstance(name, str) or name not in known:
+            yield Problem(
+                field=where, value=_shown(value), message=_not_listed(name), remedy=_instead(name, list(known))
+            )
+        elif isinstance(entry := known[name], vllm_options.Variable):
+            if not vllm_options.variable_matches(entry, value):
+                remedy = f"{entry.help} Write text that matches {entry.pattern}, in quotes."
+                yield Problem(field=where, value=_shown(value), message="It is not a value of this.", remedy=remedy)
+        else:
+            yield from _judge_flag(where, entry, value)
+
+
+def _not_listed(name: Any) -> str:
+    if name in vllm_options.INSTEAD:
+        ours = vllm_options.INSTEAD[name]
+        return (
+            "The profile has a setting of its own for this." if ours else "It reaches outside the model: not allowed."
+        )
+    return "It is not on the list of what may be handed to vLLM."
+
+
+def _instead(name: Any, known: list[str]) -> str:
+    ours = vllm_options.INSTEAD.get(name)
+    if ours:
+        return f"Use `{ours}`."
+    nearest = difflib.get_close_matches(str(name)[:64], known, n=1) if name not in vllm_options.INSTEAD else []
+    return f"The nearest that is allowed is `{nearest[0]}`." if nearest else "Remove it."
+
+
+def _judge_flag(where: str, flag: vllm_options.Flag, value: Any) -> Iterator[Problem]:
+    wanted = {"integer": int, "number": int | float, "boolean": bool, "text": str}[flag.kind]
+    if not isinstance(value, wanted) or (isinstance(value, bool) and flag.kind != "boolean"):
+        yield _wrong_type(where, value, f"of type {flag.kind}", flag.help)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield Problem(field=where, value=str(value), message="It is not a finite number.", remedy=flag.help)
+    elif isinstance(value, int) and abs(value) >= 1 << 63:
+        yield Problem(field=where, value=_shown(str(value)), message="It is out of range.", remedy="Use less.")
+    elif isinstance(value, str) and (len(value) > 4096 or not value.isprintable()):
+        yield Problem(field=where, value=_shown(ascii(value)), message="It is no plain text.", remedy="Use one line.")
