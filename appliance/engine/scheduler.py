@@ -1,0 +1,240 @@
+"""Which request computes how many tokens in the next step. Plain data: no torch, no clock, no sockets.
+
+One budget of tokens a step is shared by decodes and chunks of prefills, requests that already run first. When the
+cache is full, the request that matters least is preempted: its blocks are freed and its tokens are computed again
+later.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from appliance.engine.block_pool import BlockPool, block_hash
+from appliance.engine.request import Request
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a step may hold."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    prefix_caching: bool = True
+
+
+class Scheduled(NamedTuple):
+    """`num_tokens` pending tokens of `request` are computed in this step; with all of them, its next one is drawn."""
+
+    request: Request
+    num_tokens: int
+
+    @property
+    def draws(self) -> bool:
+        return self.num_tokens == self.request.num_pending_tokens
+
+
+class Scheduler:
+    """Owns the waiting and the running requests and their blocks.
+
+    A step is `schedule()`, then the model, then `complete()` and `Request.accept()` for each that drew a token, then
+    `finish()` for those that ended.
+    """
+
+    def __init__(self, limits: Limits, pool: BlockPool) -> None:
+        assert pool.num_blocks * pool.block_size >= limits.max_model_len, "one sequence of full length must fit"
+        self.limits = limits
+        self.pool = pool
+        self.running: list[Request] = []  # by rank: the last is preempted first
+        self.num_preemptions = 0
+        self.prompt_tokens_seen = 0
+        self.prompt_tokens_cached = 0
+        self._waiting: list[tuple[int, int, Request]] = []
+        self._live: dict[str, Request] = {}
+        self._arrivals = 0
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(list(self._live.values()))
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._live) - len(self.running)
+
+    def get(self, request_id: str) -> Request | None:
+        return self._live.get(request_id)
+
+    def refusal(self, request: Request) -> str | None:
+        """Why `request` can never run here, or None. The front door asks the same before; this is the last word."""
+        if request.request_id in self._live:
+            return f"a request with the id {request.request_id!r} is already running"
+        if not request.prompt_token_ids:
+            return "the prompt has no tokens"
+        if len(request.prompt_token_ids) >= self.limits.max_model_len:
+            return (
+                f"the prompt has {len(request.prompt_token_ids)} tokens, and the context of "
+                f"{self.limits.max_model_len} must hold at least one more"
+            )
+        return None
+
+    def add(self, request: Request) -> None:
+        """Queue a request that has no `refusal`."""
+        assert self.refusal(request) is None
+        request.arrival = self._arrivals
+        self._arrivals += 1
+        self._live[request.request_id] = request
+        self._wait(request)
+
+    def schedule(self) -> list[Scheduled]:
+        """The next step: decodes first, then prefills, in order of rank within each. Empty if there is nothing to
+        do."""
+        budget = self.limits.max_num_batched_tokens
+        planned: dict[Request, int] = {}
+        num_preemptions = self.num_preemptions
+        for request in sorted(self.running, key=lambda running: running.num_pending_tokens > 1):
+            if not budget:
+                break
+            if not request.block_ids:
+                continue  # preempted a moment ago
+            count = min(request.num_pending_tokens, budget)
+            while not self._grow(request, count):
+                victim = self.running[-1]
+                budget += planned.pop(victim, 0)
+                self._preempt(victim)
+                if victim is request:
+                    break
+            else:
+                planned[request] = count
+                budget -= count
+        if self.num_preemptions == num_preemptions:
+            self._admit(planned, budget)
+        step = [Scheduled(request, count) for request, count in planned.items()]
+        step.sort(key=lambda item: item.num_tokens > 1)  # stable
+        return step
+
+    def complete(self, step: list[Scheduled]) -> list[Request]:
+        """The step has been computed. Returns the requests that now get a drawn token, in the order of `step`."""
+        drawing = [item.request for item in step if item.draws]
+        for request, num_tokens in step:
+            full_before = request.num_computed_tokens // self.pool.block_size
+            request.num_computed_tokens += num_tokens
+            if self.limits.prefix_caching:
+                self._remember(request, full_before)
+        return drawing
+
+    def finish(self, request: Request) -> None:
+        """Take a request out, wherever it is, and free its blocks."""
+        del self._live[request.request_id]
+        if request.block_ids:
+            self.running.remove(request)
+        self._release(request)
+
+    def check_books(self) -> None:
+        """The invariants that hold between steps; meant for tests and for an idle engine."""
+        self.pool.check_books([request.block_ids for request in self.running])
+        assert all(request.block_ids for request in self.running)
+        assert len(self.running) <= self.limits.max_num_seqs
+        assert len({id(request) for request in self.running}) == len(self.running)
+        for request in self.running:
+            assert request.num_computed_tokens <= len(request.block_ids) * self.pool.block_size
+            assert request.num_pending_tokens > 0
+
+    def _admit(self, planned: dict[Request, int], budget: int) -> None:
+        while budget and len(self.running) < self.limits.max_num_seqs:
+            request = self._next_waiting()
+            if request is None:
+                return
+            cached = self._cached_blocks(request)
+            needed = -(-request.num_tokens // self.pool.block_size) - len(cached)
+            reserve = len(self.running)  # so that those that run can each grow by a block before anyone is preempted
+            if needed + self.pool.num_idle(cached) + reserve > self.pool.num_free:
+                return  # first come, first served: nobody overtakes
+            heapq.heappop(self._waiting)
+            self.pool.share(cached)
+            fresh = self.pool.allocate(needed)
+            assert fresh is not None
+            request.block_ids = cached + fresh
+            request.num_computed_tokens = len(cached) * self.pool.block_size
+            self._count_prefix_hits(request)
+            self._insert_running(request)
+            planned[request] = min(request.num_pending_tokens, budget)
+            budget -= planned[request]
+
+    def _count_prefix_hits(self, request: Request) -> None:
+        """Count a request once, however often it is preempted and admitted again."""
+        if not request.was_admitted:
+            request.was_admitted = True
+            request.num_cached_tokens = request.num_computed_tokens
+            self.prompt_tokens_seen += len(request.prompt_token_ids)
+            self.prompt_tokens_cached += request.num_computed_tokens
+
+    def _next_waiting(self) -> Request | None:
+        """The first in the queue that has not been finished meanwhile; it stays in the queue."""
+        while self._waiting:
+            request = self._waiting[0][2]
+            if self._live.get(request.request_id) is request:
+                return request
+            heapq.heappop(self._waiting)
+        return None
+
+    def _cached_blocks(self, request: Request) -> list[int]:
+        """Blocks that already hold a prefix of the request; never all of it, since its last token must be computed."""
+        if not self.limits.prefix_caching:
+            return []
+        wanted = (request.num_tokens - 1) // self.pool.block_size
+        self._name_blocks(request, wanted)
+        return self.pool.find(request.block_hashes[:wanted])
+
+    def _remember(self, request: Request, full_before: int) -> None:
+        full = request.num_computed_tokens // self.pool.block_size
+        self._name_blocks(request, full)
+        for index in range(full_before, full):
+            self.pool.remember(request.block_ids[index], request.block_hashes[index])
+
+    def _name_blocks(self, request: Request, count: int) -> None:
+        size = self.pool.block_size
+        names = request.block_hashes
+        for index in range(len(names), count):
+            parent = names[-1] if names else b""
+            names.append(block_hash(parent, request.tokens(index * size, (index + 1) * size)))
+
+    def _grow(self, request: Request, count: int) -> bool:
+        """Make room in the request's blocks for `count` more tokens."""
+        needed = -(-(request.num_computed_tokens + count) // self.pool.block_size) - len(request.block_ids)
+        if needed <= 0:
+            return True
+        fresh = self.pool.allocate(needed)
+        if fresh is None:
+            return False
+        request.block_ids.extend(fresh)
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        self.running.remove(request)
+        self._release(request)
+        self.num_preemptions += 1
+        self._wait(request)
+
+    def _release(self, request: Request) -> None:
+        self.pool.release(request.block_ids)
+        request.block_ids = []
+        request.num_computed_tokens = 0
+
+    def _wait(self, request: Request) -> None:
+        heapq.heappush(self._waiting, (request.priority, request.arrival, request))
+
+    def _insert_running(self, request: Request) -> None:
+        rank = _rank(request)
+        at = len(self.running)
+        while at and _rank(self.running[at - 1]) > rank:
+            at -= 1
+        self.running.insert(at, request)
+
+
+def _rank(request: Request) -> tuple[int, int]:
+    return request.priority, request.arrival

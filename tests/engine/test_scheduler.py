@@ -1,0 +1,189 @@
+"""The scheduler, driven by a model that does nothing: its promises on plain data."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from appliance.engine.block_pool import BlockPool
+from appliance.engine.request import Request
+from appliance.engine.scheduler import Limits, Scheduled, Scheduler
+from appliance.protocol import FinishReason, SamplingParams
+
+EOS = frozenset({0})
+
+
+def scheduler(num_blocks=16, block_size=4, seqs=4, budget=16, context=48, prefix_caching=True) -> Scheduler:
+    return Scheduler(Limits(seqs, budget, context, prefix_caching), BlockPool(num_blocks, block_size))
+
+
+def request(name: str, prompt: int | list[int], max_tokens=4, priority=0) -> Request:
+    ids = list(range(1, prompt + 1)) if isinstance(prompt, int) else prompt
+    return Request(name, ids, SamplingParams(max_tokens=max_tokens, ignore_eos=True), seed=0, priority=priority)
+
+
+def next_token(r: Request) -> int:
+    """A stand-in for the model: the next token depends on all tokens before it."""
+    return hash(tuple(r.tokens(0, r.num_tokens))) % 50 + 1
+
+
+def run_step(s: Scheduler) -> tuple[list[Scheduled], list[Request]]:
+    step = s.schedule()
+    finished = []
+    for drawing in s.complete(step):
+        if drawing.accept(next_token(drawing), EOS, s.limits.max_model_len):
+            s.finish(drawing)
+            finished.append(drawing)
+    s.check_books()
+    return step, finished
+
+
+def names(step: list[Scheduled]) -> list[tuple[str, int]]:
+    return [(item.request.request_id, item.num_tokens) for item in step]
+
+
+def test_a_long_prompt_is_computed_in_chunks_while_others_decode():
+    s = scheduler(budget=8)
+    s.add(request("short", 3, max_tokens=10))
+    assert names(run_step(s)[0]) == [("short", 3)]
+    s.add(request("long", 20))
+    assert names(run_step(s)[0]) == [("short", 1), ("long", 7)]
+    assert names(run_step(s)[0]) == [("short", 1), ("long", 7)]
+    assert names(run_step(s)[0]) == [("short", 1), ("long", 6)]
+    assert names(run_step(s)[0]) == [("short", 1), ("long", 1)]
+
+
+def test_first_come_first_served_and_nobody_overtakes():
+    s = scheduler(num_blocks=12)
+    s.add(request("a", [9] * 30, max_tokens=2))
+    s.add(request("too big for now", 31, max_tokens=1))
+    s.add(request("small", 2, max_tokens=1))
+    while len(s) == 3:
+        step, finished = run_step(s)
+        assert [item.request.request_id for item in step] == ["a"]
+    assert [r.request_id for r in finished] == ["a"]
+    assert run_step(s)[0][0].request.request_id == "too big for now"
+
+
+def test_a_lower_priority_number_runs_first():
+    s = scheduler(seqs=1)
+    s.add(request("later", 2, max_tokens=1, priority=1))
+    s.add(request("sooner", 2, max_tokens=1, priority=0))
+    assert [r.request_id for r in run_step(s)[1]] == ["sooner"]
+
+
+def test_a_shared_prefix_is_computed_once():
+    s = scheduler(budget=64)
+    s.add(request("first", 16, max_tokens=1))
+    assert names(run_step(s)[0]) == [("first", 16)]
+    again = request("again", 16, max_tokens=1)
+    s.add(again)
+    assert names(run_step(s)[0]) == [("again", 4)], "the last block is computed again: its last token must be"
+    assert again.num_cached_tokens == 12
+    assert (s.prompt_tokens_cached, s.prompt_tokens_seen) == (12, 32)
+
+
+def test_without_prefix_caching_nothing_is_shared():
+    s = scheduler(budget=64, prefix_caching=False)
+    for name in ("first", "again"):
+        s.add(request(name, 16, max_tokens=1))
+        assert names(run_step(s)[0]) == [(name, 16)]
+
+
+def test_when_the_cache_is_full_the_last_in_rank_is_preempted_and_finishes_later():
+    s = scheduler(num_blocks=12, budget=64)
+    for name in ("a", "b", "c"):
+        s.add(request(name, [ord(name)] * 8, max_tokens=20))
+    done = []
+    for _ in range(200):
+        done += [r.request_id for r in run_step(s)[1]]
+        if not len(s):
+            break
+    assert sorted(done) == ["a", "b", "c"]
+    assert s.num_preemptions > 0
+    assert done[0] == "a"
+
+
+def test_an_aborted_request_frees_its_place_at_once():
+    s = scheduler(seqs=1)
+    s.add(request("gone", 8, max_tokens=100))
+    s.add(request("next", 4, max_tokens=1))
+    run_step(s)
+    gone = s.get("gone")
+    assert gone is not None
+    s.finish(gone)
+    assert [r.request_id for r in run_step(s)[1]] == ["next"]
+    assert s.pool.num_free == s.pool.num_blocks
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (request("x", 48), "48 tokens, and the context of 48"),
+        (request("x", []), "no tokens"),
+        (request("there", 1), "already running"),
+    ],
+)
+def test_what_can_never_run_is_refused_with_the_reason(bad, words):
+    s = scheduler()
+    s.add(request("there", 1))
+    assert words in (s.refusal(bad) or "")
+
+
+def test_a_request_ends_by_stop_token_eos_or_length():
+    def ending(token: int, **params: object) -> FinishReason | None:
+        r = Request("r", [5, 6], SamplingParams(**{"max_tokens": 3, **params}), seed=0)  # type: ignore[arg-type]
+        return r.accept(token, EOS, max_model_len=10)
+
+    assert ending(0) is FinishReason.STOP
+    assert ending(0, ignore_eos=True) is None
+    assert ending(0, min_tokens=2) is None
+    assert ending(9, stop_token_ids=(9,)) is FinishReason.STOP
+    assert ending(9, max_tokens=1) is FinishReason.LENGTH
+    full = Request("r", [1] * 9, SamplingParams(max_tokens=100), seed=0)
+    assert full.accept(4, EOS, max_model_len=10) is FinishReason.LENGTH
+
+
+workload = st.lists(
+    st.tuples(st.integers(1, 47), st.integers(1, 30), st.integers(0, 2), st.integers(0, 3)), min_size=1, max_size=10
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(workload, st.integers(12, 30), st.integers(1, 5), st.integers(1, 40), st.booleans(), st.integers())
+def test_any_workload_ends_with_the_right_tokens_within_every_limit(load, num_blocks, seqs, budget, caching, seed):
+    """Random prompts that share prefixes, random arrivals, priorities and aborts, in a cache that is often too small:
+    no step breaks a limit, the books balance, everything ends, and each request gets what it would get alone."""
+    chance = random.Random(seed)
+    s = scheduler(num_blocks=num_blocks, seqs=seqs, budget=budget, prefix_caching=caching)
+    everyone = [
+        request(f"r{i}", [kind] * n if kind else list(range(1, n + 1)), max_tokens, priority)
+        for i, (n, max_tokens, priority, kind) in enumerate(load)
+    ]
+    waiting, aborted = list(everyone), set()
+    for _ in range(5000):
+        if waiting and chance.random() < 0.5:
+            s.add(waiting.pop(0))
+        if len(s) and chance.random() < 0.03:
+            victim = chance.choice(sorted(r.request_id for r in s))
+            aborted.add(victim)
+            s.finish(s.get(victim))  # type: ignore[arg-type]
+        step, _ = run_step(s)
+        assert sum(item.num_tokens for item in step) <= budget
+        assert len(step) <= seqs
+        assert step or not len(s), "work is there and nothing is done"
+        assert [i.num_tokens > 1 for i in step] == sorted(i.num_tokens > 1 for i in step)
+        if not waiting and not len(s):
+            break
+    assert not len(s)
+    assert s.pool.num_free == s.pool.num_blocks
+    for r in everyone:
+        if r.request_id in aborted:
+            continue
+        alone = Request(r.request_id, r.prompt_token_ids, r.sampling, seed=0)
+        while not alone.accept(next_token(alone), EOS, s.limits.max_model_len):
+            pass
+        assert r.output_token_ids == alone.output_token_ids
