@@ -176,7 +176,8 @@ class PhaseRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class LaunchRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One attempt to run one revision, as far as it has come. Written to `launches/<id>/launch.json` when it ends."""
+    """One attempt to run one revision, as far as it has come. Rewritten to `launches/<id>/launch.json` at each change
+    of state. `attempt`: preflight refused it while another launch went on serving."""
 
     id: str
     profile: str
@@ -192,6 +193,7 @@ class LaunchRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     findings: list[Finding] = []
     diagnosis: Diagnosis | None = None
     exit_status: str | None = None
+    attempt: bool = False
 
 
 class ApplianceState(msgspec.Struct, kw_only=True):
@@ -210,6 +212,7 @@ class ApplianceState(msgspec.Struct, kw_only=True):
     load: Load = Load()
     models: list[str] = []
     max_model_len: int | None = None
+    last_event: str | None = None  # the id of the newest event this answer contains: follow /appliance/events after it
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -353,7 +356,7 @@ class CoreBeat(msgspec.Struct, frozen=True, kw_only=True, tag="core-beat"):
 class Fatal(msgspec.Struct, frozen=True, kw_only=True, tag="fatal"):
     """The core's first exception, told before it exits."""
 
-    type: str
+    exception: str  # its class, as `RuntimeError`
     message: str
     traceback: str
 

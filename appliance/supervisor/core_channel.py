@@ -1,0 +1,50 @@
+"""The two sockets between the front door and a core: `<folder>/to-core` and `<folder>/from-core`, both bound here."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import zmq
+import zmq.asyncio
+
+from appliance.protocol import FromCore, ToCore, decode_from_core, encode
+
+# The system's limit for the path of a Unix socket is 107 bytes.
+LONGEST_FOLDER = 90
+
+
+class CoreGoneError(RuntimeError):
+    """There is no core to send to."""
+
+
+class CoreChannel:
+    def __init__(self) -> None:
+        folder = tempfile.mkdtemp(prefix="ingot-")  # readable by this user only
+        if len(folder) > LONGEST_FOLDER:
+            Path(folder).rmdir()
+            folder = tempfile.mkdtemp(prefix="ingot-", dir="/tmp")
+        self.folder = Path(folder)
+        self._context = zmq.asyncio.Context()
+        self._to_core = zmq.Context(self._context).socket(zmq.PUSH)
+        self._to_core.sndhwm = 0  # what is in flight is limited by the number of requests, not here
+        self._to_core.linger = 0
+        self._to_core.bind(f"ipc://{self.folder}/to-core")
+        self._from_core = self._context.socket(zmq.PULL)
+        self._from_core.bind(f"ipc://{self.folder}/from-core")
+
+    def send(self, message: ToCore) -> None:
+        try:
+            self._to_core.send(encode(message), zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            raise CoreGoneError("the core does not listen") from error
+
+    async def receive(self) -> FromCore:
+        return decode_from_core(await self._from_core.recv())
+
+    def close(self) -> None:
+        self._to_core.close(linger=100)
+        self._from_core.close(linger=0)
+        self._context.term()
+        shutil.rmtree(self.folder, ignore_errors=True)

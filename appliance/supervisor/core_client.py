@@ -1,0 +1,124 @@
+"""Generations in flight: what is asked of the core, and its outputs on the way back to whoever asked."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Protocol
+
+from appliance.protocol import Abort, Outputs, SamplingParams, Submit, ToCore, TokenLogprob, TokenOutput
+from appliance.supervisor.core_channel import CoreGoneError
+
+MAX_IN_FLIGHT = 4096
+
+
+class EngineGoneError(RuntimeError):
+    """The engine ended while it generated; the message says why."""
+
+
+class TooManyRequestsError(RuntimeError):
+    """More requests wait than the front door keeps."""
+
+
+class Sender(Protocol):
+    def send(self, message: ToCore) -> None: ...
+
+
+class Generation:
+    """One request. Outputs that arrive while the reader is busy are merged, so a slow reader holds token ids only, at
+    most as many as the context is long."""
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self.finished = False
+        self._waiting: list[TokenOutput] = []
+        self._arrived = asyncio.Event()
+        self._error: EngineGoneError | None = None
+
+    async def read(self) -> TokenOutput:
+        """What has come since the last call; waits for something to come. The last one has a finish reason."""
+        while not self._waiting:
+            if self._error is not None:
+                raise self._error
+            self._arrived.clear()
+            await self._arrived.wait()
+        waiting, self._waiting = self._waiting, []
+        return merge(waiting)
+
+    def add(self, output: TokenOutput) -> None:
+        self.finished = self.finished or output.finish_reason is not None
+        self._waiting.append(output)
+        self._arrived.set()
+
+    def fail(self, error: EngineGoneError) -> None:
+        self.finished = True
+        self._error = error
+        self._arrived.set()
+
+
+class CoreClient:
+    """Starts generations, and ends them on either side's wish."""
+
+    def __init__(self, channel: Sender) -> None:
+        self._channel = channel
+        self._generations: dict[str, Generation] = {}
+        self._numbers = itertools.count(1)
+        self._gone: str | None = None
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._generations)
+
+    def start(self, prompt_token_ids: list[int], sampling: SamplingParams, priority: int = 0) -> Generation:
+        if self._gone is not None:
+            raise EngineGoneError(self._gone)
+        if len(self._generations) >= MAX_IN_FLIGHT:
+            raise TooManyRequestsError(f"{MAX_IN_FLIGHT} requests are already running or waiting")
+        generation = Generation(f"r{next(self._numbers)}")
+        submit = Submit(
+            request_id=generation.request_id, prompt_token_ids=prompt_token_ids, sampling=sampling, priority=priority
+        )
+        try:
+            self._channel.send(submit)
+        except CoreGoneError as error:
+            raise EngineGoneError(str(error)) from error
+        self._generations[generation.request_id] = generation
+        return generation
+
+    def release(self, generation: Generation) -> None:
+        """Nobody wants more of it: its slot in the core is freed, unless it has finished anyway."""
+        if self._generations.pop(generation.request_id, None) is None or generation.finished or self._gone:
+            return
+        try:
+            self._channel.send(Abort(generation.request_id))
+        except CoreGoneError:
+            return  # and its slot with it
+
+    def deliver(self, message: Outputs) -> None:
+        for output in message.outputs:
+            # One that was released meanwhile is not here any more; its last outputs were already on their way.
+            if (generation := self._generations.get(output.request_id)) is not None:
+                generation.add(output)
+
+    def fail(self, reason: str) -> None:
+        """The core is gone: everybody who waits is told, and nobody can start."""
+        self._gone = reason
+        for generation in self._generations.values():
+            generation.fail(EngineGoneError(reason))
+
+
+def merge(outputs: list[TokenOutput]) -> TokenOutput:
+    if len(outputs) == 1:
+        return outputs[0]
+    last = outputs[-1]
+    token_ids: tuple[int, ...] = tuple(itertools.chain.from_iterable(output.token_ids for output in outputs))
+    logprobs: tuple[TokenLogprob, ...] = tuple(itertools.chain.from_iterable(output.logprobs for output in outputs))
+    return TokenOutput(
+        request_id=last.request_id,
+        token_ids=token_ids,
+        logprobs=logprobs,
+        finish_reason=last.finish_reason,
+        stop_token_id=last.stop_token_id,
+        num_cached_tokens=max(output.num_cached_tokens for output in outputs),
+        error=last.error,
+    )

@@ -1,0 +1,69 @@
+"""When a launch counts as hung: a phase far beyond what the last good launch took, or a core that says nothing."""
+
+from __future__ import annotations
+
+from appliance.protocol import LaunchRecord, Phase
+
+SILENCE_S = 15.0
+TIMES_LAST_GOOD = 3.0
+
+# How long a phase may take at least, whatever the last good launch took; and, where there has been none, how long it
+# may stand still.
+FLOORS_S: dict[str, float] = {
+    Phase.PREFLIGHT: 30.0,
+    Phase.CORE_START: 60.0,
+    Phase.WEIGHTS: 120.0,
+    Phase.CACHE: 60.0,
+    Phase.GRAPHS: 120.0,
+    Phase.SELF_TEST: 120.0,
+}
+
+
+class Watch:
+    """Pure bookkeeping over a clock that its caller reads (monotonic seconds)."""
+
+    def __init__(self, last_good: LaunchRecord | None, now: float) -> None:
+        self._learned = {record.phase: record.seconds for record in last_good.phases} if last_good else {}
+        self._heard = now
+        self._said_hello = False
+        self._where = ""
+        self._busy_s = 0.0
+        self._began: dict[str, float] = {}
+        self._moved: dict[str, float] = {}
+
+    def heard(self, now: float, where: str | None = None, busy_s: float = 0.0) -> None:
+        """The core said something; a beat also says where it is."""
+        self._heard = now
+        self._said_hello = True
+        if where is not None:
+            self._where, self._busy_s = where, busy_s
+
+    def excuse(self, now: float) -> None:
+        """We were not listening ourselves (a machine that swaps or slept): the silence until now does not count."""
+        self._heard = max(self._heard, now)
+
+    def phase(self, phase: str, now: float, *, ended: bool = False) -> None:
+        """A phase began, moved or ended."""
+        self._began.setdefault(phase, now)
+        self._moved[phase] = now
+        if ended:
+            del self._began[phase], self._moved[phase]
+
+    def limit_s(self, phase: str) -> float:
+        return max(FLOORS_S[phase], TIMES_LAST_GOOD * self._learned.get(phase, 0.0))
+
+    def overdue(self, now: float) -> str | None:
+        """Why the launch is hung; None while it is not."""
+        if self._said_hello and now - self._heard > SILENCE_S:
+            doing = f"; it last said that it was in {self._where!r} for {self._busy_s:.0f} s" if self._where else ""
+            return f"the core has said nothing for {now - self._heard:.0f} s{doing}"
+        for phase in self._began:
+            limit = self.limit_s(phase)
+            if phase in self._learned and now - self._began[phase] > limit:
+                return (
+                    f"the phase {phase!r} has taken {now - self._began[phase]:.0f} s, and the last good launch took "
+                    f"{self._learned[phase]:.1f} s"
+                )
+            if phase not in self._learned and now - self._moved[phase] > limit:
+                return f"the phase {phase!r} has not moved for {now - self._moved[phase]:.0f} s"
+        return None

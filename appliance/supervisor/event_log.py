@@ -1,0 +1,96 @@
+"""The events of one launch in `events.jsonl`: written here, one line each, and read from any point on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from appliance.protocol import Beat, Event, EventBody
+
+READ_BYTES = 256 * 1024
+
+
+class EventLog:
+    """Appends. A line is written in one call, so that readers see whole lines except the one being written."""
+
+    def __init__(self, path: Path, launch: str) -> None:
+        self.launch = launch
+        self.sequence = last_sequence(path)
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        # What an earlier writer left half written must not swallow our first line.
+        self._torn = path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+        self._complained = False
+
+    def append(self, body: EventBody, time: float) -> Event:
+        self.sequence += 1
+        event = Event(launch=self.launch, sequence=self.sequence, time=time, body=body)
+        line = (b"\n" if self._torn else b"") + msgspec.json.encode(event) + b"\n"
+        try:
+            self._torn = os.write(self._handle, line) < len(line)
+        except OSError as error:
+            # A full disk must not end a model that serves: the state stays right in memory, only history is lost.
+            if not self._complained:
+                print(f"ingot: cannot write {self.launch}/events.jsonl: {error.strerror}", file=sys.stderr)
+            self._complained = True
+        return event
+
+    def beat(self, body: Beat, time: float) -> Event:
+        """A beat repeats the last number and is not written."""
+        return Event(launch=self.launch, sequence=self.sequence, time=time, body=body)
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+
+class EventReader:
+    """A place in one launch's events. Each `read` gives the complete lines that follow it, in order, each once."""
+
+    def __init__(self, path: Path, after: int = 0) -> None:
+        self._path = path
+        self._offset = 0
+        self._after = after
+
+    def read(self) -> list[Event]:
+        """An empty list: nothing new so far. Lines that are no events (torn by a full disk) are passed over."""
+        size = READ_BYTES
+        while True:
+            try:
+                with self._path.open("rb") as file:
+                    file.seek(self._offset)
+                    data = file.read(size)
+            except FileNotFoundError:
+                return []
+            end = data.rfind(b"\n") + 1
+            if end == 0 and len(data) == size:
+                size *= 2  # one line is longer than what was read
+                continue
+            self._offset += end
+            events = [event for line in data[:end].splitlines() if (event := _parse(line))]
+            fresh = [event for event in events if event.sequence > self._after]
+            if fresh:
+                self._after = fresh[-1].sequence
+                return fresh
+            if end == 0:
+                return []
+
+
+def last_sequence(path: Path) -> int:
+    """0 where there are no events."""
+    last = 0
+    reader = EventReader(path)
+    while events := reader.read():
+        last = events[-1].sequence
+    return last
+
+
+_decoder = msgspec.json.Decoder(Event)
+
+
+def _parse(line: bytes) -> Event | None:
+    try:
+        return _decoder.decode(line)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,162 @@
+"""One launch as it happens. Every change of it goes through here: into its record, its events and whoever listens."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import yaml
+
+from appliance.home import Home
+from appliance.protocol import (
+    Beat,
+    Diagnosis,
+    DiagnosisReport,
+    EventBody,
+    Finding,
+    FindingReport,
+    LaunchRecord,
+    Load,
+    LogLines,
+    Phase,
+    PhaseChange,
+    PhaseRecord,
+    Progress,
+    State,
+    StateChange,
+)
+from appliance.supervisor.event_log import EventLog
+from appliance.supervisor.event_stream import EventStream
+from appliance.supervisor.launch_folder import LaunchFolder
+from appliance.supervisor.states import ENDED, check_transition
+
+# Progress is told at most this often; the beginning and the end of a phase always.
+PROGRESS_INTERVAL_S = 0.1
+
+
+class Launch:
+    def __init__(
+        self,
+        home: Home,
+        stream: EventStream,
+        *,
+        launch_id: str,
+        document: dict[str, Any],
+        revision: str = "",
+        started: float | None = None,
+        attempt: bool = False,
+    ) -> None:
+        """Makes the launch's folder: FileExistsError when there is one of this id already."""
+        now = time.time() if started is None else started
+        self.record = LaunchRecord(
+            id=launch_id,
+            profile=str(document.get("name", "")),
+            revision=revision,
+            engine=str(document.get("engine", "native")),
+            started=now,
+            state=State.IDLE,
+            since=now,
+            attempt=attempt,
+        )
+        self._monotonic_start = time.monotonic() - (time.time() - now)
+        self._phase_starts: dict[str, float] = {}
+        self._phase_told: dict[str, float] = {}
+        self._stream = stream
+        self.folder = LaunchFolder.create(home, launch_id)
+        self.folder.write_profile(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+        self._events = EventLog(self.folder.events, launch_id)
+        if not attempt:
+            stream.begin(launch_id)
+
+    @property
+    def last_event(self) -> str:
+        return f"{self.record.id}/{self._events.sequence}"
+
+    @property
+    def ended(self) -> bool:
+        return self.record.state in ENDED
+
+    def change(self, state: State, reason: str = "", exit_status: str | None = None) -> None:
+        check_transition(self.record.state, state)
+        now = time.time()
+        record = self.record
+        record.state, record.since, record.reason, record.exit_status = state, now, reason, exit_status
+        if state is State.READY:
+            record.ready_after_s = round(time.monotonic() - self._monotonic_start, 3)
+        if state in ENDED:
+            record.ended = now
+            for phase in [p.phase for p in record.phases if p.outcome is None]:
+                self.end_phase(phase, "failed")
+        # The record first: whoever hears of a state finds it on disk.
+        self._save()
+        self._tell(StateChange(state=state, reason=reason))
+        if state in ENDED:
+            self._events.close()
+
+    def begin_phase(self, phase: Phase) -> None:
+        self._phase_starts[phase] = time.monotonic()
+        self.record.phases.append(PhaseRecord(phase=phase, started=time.time()))
+        self._tell(PhaseChange(phase=phase))
+
+    def move_phase(self, phase: Phase, progress: Progress) -> None:
+        """Begins it where it has not begun."""
+        if phase not in self._phase_starts:
+            self.begin_phase(phase)
+        record = self._phase(phase)
+        record.progress = progress
+        record.seconds = self._seconds(phase)
+        if time.monotonic() - self._phase_told.get(phase, 0.0) >= PROGRESS_INTERVAL_S:
+            self._phase_told[phase] = time.monotonic()
+            self._tell(PhaseChange(phase=phase, progress=progress, seconds=record.seconds))
+
+    def end_phase(self, phase: str, outcome: Any = "done") -> None:
+        """`outcome`: done, failed or skipped."""
+        record = self._phase(phase)
+        if record.outcome is None:
+            record.outcome = outcome
+            record.seconds = self._seconds(phase)
+            self._tell(PhaseChange(phase=phase, progress=record.progress, seconds=record.seconds, outcome=outcome))
+
+    def report(self, finding: Finding) -> None:
+        self.record.findings.append(finding)
+        self._tell(FindingReport(finding))
+
+    def diagnose(self, diagnosis: Diagnosis) -> None:
+        self.record.diagnosis = diagnosis
+        try:
+            self.folder.write_diagnosis(diagnosis)
+        except OSError as error:
+            self._complain(error)
+        self._tell(DiagnosisReport(diagnosis))
+
+    def log(self, first: int, lines: tuple[str, ...]) -> None:
+        if lines:
+            self._tell(LogLines(first=first, lines=lines))
+
+    def beat(self, load: Load) -> None:
+        event = self._events.beat(Beat(load), time.time())
+        self._stream.tell(event)
+
+    def _phase(self, phase: str) -> PhaseRecord:
+        return next(record for record in self.record.phases if record.phase == phase)
+
+    def _seconds(self, phase: str) -> float:
+        return round(time.monotonic() - self._phase_starts[phase], 3)
+
+    def _tell(self, body: EventBody) -> None:
+        event = self._events.append(body, time.time())
+        if self.record.attempt:
+            self._stream.tell(event)
+        else:
+            self._stream.notify()
+
+    def _save(self) -> None:
+        try:
+            self.folder.write_record(self.record)
+        except OSError as error:
+            self._complain(error)
+
+    def _complain(self, error: OSError) -> None:
+        # A full disk must not end a model that serves.
+        print(f"ingot: cannot write to launch {self.record.id}: {error.strerror}", file=sys.stderr)

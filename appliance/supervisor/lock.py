@@ -1,0 +1,62 @@
+"""One `ingot serve` per state folder: a lock that the kernel lets go of when its holder dies, however it dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds the lock; written into the lock file for whoever is refused."""
+
+    pid: int
+    host: str
+    port: int
+    started: float
+
+
+class HomeInUseError(RuntimeError):
+    """Another `ingot serve` runs on this state folder. `owner` is None when it has not written its name yet."""
+
+    def __init__(self, path: Path, owner: Owner | None) -> None:
+        self.owner = owner
+        folder = path.parent
+        if owner is None:
+            super().__init__(f"Another `ingot serve` is just starting on the state folder {folder}.")
+            return
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(owner.started))
+        super().__init__(
+            f"Another `ingot serve` already runs on the state folder {folder}: process {owner.pid}, "
+            f"http://{owner.host}:{owner.port}, since {since}. Stop it first (kill {owner.pid}), "
+            f"or give this one its own folder with INGOT_HOME."
+        )
+
+
+class OwnerLock:
+    """Holds `path` until `release()` or the end of this process. The file stays: removing it would let two in."""
+
+    def __init__(self, path: Path, owner: Owner) -> None:
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._handle)
+            raise HomeInUseError(path, read_owner(path)) from None
+        os.ftruncate(self._handle, 0)
+        os.write(self._handle, msgspec.json.encode(owner))
+
+    def release(self) -> None:
+        os.ftruncate(self._handle, 0)
+        os.close(self._handle)
+
+
+def read_owner(path: Path) -> Owner | None:
+    """The name in the lock file; None when nobody has written one."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Owner)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,100 @@
+"""Reads what an engine prints, in a thread of its own, into `engine.log`, and hands it on in batches.
+
+The file holds every line. What is handed on for the live view is limited: in a flood the oldest waiting lines are left
+out, which shows as a gap in the line numbers, and a reader finds them in the file.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from pathlib import Path
+from typing import IO
+
+MAX_LINE_BYTES = 16 * 1024
+MAX_WAITING_LINES = 500
+READ_BYTES = 64 * 1024
+
+
+class LineSplitter:
+    """Bytes to lines of text: invalid UTF-8 replaced, a carriage return taken as a terminal would show it (the last
+    version of a progress bar stays), and lines beyond MAX_LINE_BYTES cut with a note of how much."""
+
+    def __init__(self) -> None:
+        self._partial = bytearray()
+        self._cut = 0
+
+    def feed(self, data: bytes) -> list[str]:
+        *whole, rest = data.split(b"\n")
+        lines = []
+        for piece in whole:
+            self._add(piece)
+            lines.append(self._take())
+        self._add(rest)
+        return lines
+
+    def finish(self) -> list[str]:
+        """What was left without an end of line."""
+        return [self._take()] if self._partial else []
+
+    def _add(self, piece: bytes) -> None:
+        room = MAX_LINE_BYTES - len(self._partial)
+        self._partial += piece[:room]
+        self._cut += max(len(piece) - room, 0)
+
+    def _take(self) -> str:
+        text = bytes(self._partial).rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace").replace("\0", "\ufffd")
+        if self._cut:
+            text += f" ... [{self._cut} more bytes of this line were cut]"
+        self._partial.clear()
+        self._cut = 0
+        return text
+
+
+class LogCapture:
+    def __init__(self, source: IO[bytes], path: Path) -> None:
+        self._source = source
+        self._path = path
+        self._lock = threading.Lock()
+        self._waiting: deque[str] = deque(maxlen=MAX_WAITING_LINES)
+        self._count = 0
+        self._write_error: OSError | None = None
+        self._thread = threading.Thread(target=self._run, name="engine-log", daemon=True)
+        self._thread.start()
+
+    @property
+    def write_error(self) -> OSError | None:
+        """Why the file is not complete, if it is not (a full disk)."""
+        return self._write_error
+
+    def take(self) -> tuple[int, tuple[str, ...]]:
+        """The lines since the last call, and the number of the first of them, counted from 1."""
+        with self._lock:
+            lines = tuple(self._waiting)
+            self._waiting.clear()
+            return self._count - len(lines) + 1, lines
+
+    def drained(self, timeout_s: float) -> bool:
+        """Wait until everything that was printed has been written; false when a process still holds the pipe."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        splitter = LineSplitter()
+        with self._path.open("ab", buffering=0) as file:
+            # The pipe is always read, even when the disk is full: an engine must never block on its own log.
+            while data := os.read(self._source.fileno(), READ_BYTES):
+                self._keep(file, splitter.feed(data))
+            self._keep(file, splitter.finish())
+
+    def _keep(self, file: IO[bytes], lines: list[str]) -> None:
+        if not lines:
+            return
+        try:
+            file.write(("\n".join(lines) + "\n").encode())
+        except OSError as error:
+            self._write_error = error
+        with self._lock:
+            self._count += len(lines)
+            self._waiting.extend(lines)

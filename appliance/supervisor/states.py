@@ -1,0 +1,24 @@
+"""Which state of a launch may follow which. The supervisor is the only writer, and this table is what it keeps to."""
+
+from __future__ import annotations
+
+from appliance.protocol import State
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.IDLE: frozenset({State.PREFLIGHT, State.STOPPED}),
+    State.PREFLIGHT: frozenset({State.STARTING, State.FAILED, State.HUNG, State.STOPPED}),
+    State.STARTING: frozenset({State.READY, State.FAILED, State.HUNG, State.STOPPED}),
+    State.READY: frozenset({State.DRAINING, State.FAILED, State.HUNG, State.STOPPED}),
+    State.DRAINING: frozenset({State.STOPPED, State.FAILED, State.HUNG}),
+    # An ended launch never moves again; the next attempt is a launch of its own.
+    State.STOPPED: frozenset(),
+    State.FAILED: frozenset(),
+    State.HUNG: frozenset(),
+}
+
+ENDED = frozenset(state for state, following in TRANSITIONS.items() if not following)
+
+
+def check_transition(before: State, after: State) -> None:
+    """An assertion, not an error: only our own code changes a state."""
+    assert after in TRANSITIONS[before], f"a launch cannot go from {before} to {after}"
