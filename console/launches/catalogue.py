@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from appliance.home import Home
-from console.launches.folder import LAUNCH_ID, LOG, LaunchFolder
+from console.launches.folder import LAUNCH_ID, LaunchFolder
 
 
 class Catalogue:
@@ -41,15 +40,11 @@ class Catalogue:
             return None
         return self._folders.setdefault(launch_id, LaunchFolder(path))
 
-    def newest_with_log(self) -> str | None:
-        """The launch whose log is the engine's: the newest that wrote one. A launch that was refused in preflight
-        started no process, so it does not take the log's place while an older one serves."""
-        ids = self.ids()
-        return next((name for name in ids if _written(self.home.launch(name) / LOG)), ids[0] if ids else None)
-
-
-def _written(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False
+    def current(self) -> str | None:
+        """The launch that the engine runs, or ran last. An attempt that preflight refused while an older launch went
+        on serving is not it."""
+        for launch_id in self.ids():
+            folder = self.find(launch_id)
+            if folder is not None and folder.started_an_engine():
+                return launch_id
+        return None

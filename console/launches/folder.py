@@ -63,6 +63,16 @@ class LaunchFolder:
     def log(self) -> Path:
         return self.path / LOG
 
+    def record(self) -> LaunchRecord:
+        """The launch in short, for lists: from launch.json alone where that can be read."""
+        self._read_record()
+        return self._record if self._record is not None else self.read().record
+
+    def started_an_engine(self) -> bool:
+        """Whether this launch was, or is, the engine's: not a refused attempt, nor a folder that says nothing yet."""
+        self._read_record()
+        return not self._record.attempt if self._record is not None else self.log.exists()
+
     def read(self) -> LaunchFiles:
         self._read_events()
         self._read_record()
@@ -156,6 +166,7 @@ def folded(events: list[Event], record: LaunchRecord | None, *, launch_id: str, 
             engine=record.engine,
             started=record.started,
             exit_status=record.exit_status,
+            attempt=record.attempt,
         )
     told.phases, told.findings = [], []
     for event in events:

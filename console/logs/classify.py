@@ -37,7 +37,6 @@ _EXCEPTION = re.compile(
     rb"|[^ ]{0,200} ?fatal error:|Fatal Python error:|terminate called after"
 )
 _TRACEBACK = b"Traceback (most recent call last)"
-_TIME = re.compile(rb"(?<![\d:])(?P<time>[012]\d:[0-5]\d:[0-5]\d)(?:[.,]\d{1,9})?(?![\d:])")
 
 
 class LineKind(NamedTuple):
@@ -84,7 +83,25 @@ class Classifier:
         return self._last if indented and head.strip() else Level.OTHER
 
 
+_TIME = re.compile(r"(?<![\d:])([012]\d:[0-5]\d:[0-5]\d)(?:[.,]\d{1,9})?(?![\d:])")
+_PREFIX = re.compile(
+    r"(?P<process>\([A-Za-z][\w ./=-]{0,60}? pid=\d+\) ?)?"
+    r"(?P<head>"
+    r"(?:ERROR|CRITICAL|WARNING|INFO|DEBUG) \d\d-\d\d [\d:]{8}(?:[.,]\d+)? "  # vLLM
+    r"|\[[\d-]{10} [\d:]{8}(?: TP\d[ \w]*)?\] "  # SGLang
+    r"|\[?(?:\d{4}-\d\d-\d\d[ T])?[\d:]{8}(?:[.,]\d+)?(?:Z|\+\d\d:?\d\d)?\]? "
+    r"(?:\[?(?:ERROR|CRITICAL|WARNING|INFO|DEBUG)\]?:? +)?"  # Python's logging, as ours
+    r")?"
+)
+
+
 def time_of(line: str) -> str | None:
     """The clock time that stands near the line's start, as `14:02:11`."""
-    match = _TIME.search(line[:80].encode("ascii", "replace"))
-    return match["time"].decode() if match else None
+    match = _TIME.search(line[:80])
+    return match[1] if match else None
+
+
+def prefix_length(line: str) -> int:
+    """How much of the line's beginning says its process, time and level: what columns of their own show."""
+    match = _PREFIX.match(line)
+    return match.end() if match else 0

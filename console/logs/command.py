@@ -55,7 +55,7 @@ def logs(launch_id: str | None, follow: bool, lines: int | None, as_json: bool) 
     """Show the engine's log."""
     home = Home.from_environment()
     catalogue = Catalogue(home)
-    current = launch_id or catalogue.newest_with_log()
+    current = launch_id or catalogue.current()
     if launch_id is not None and catalogue.find(launch_id) is None:
         raise click.ClickException(_no_such_launch(launch_id, catalogue))
     if current is None and not follow:
@@ -64,6 +64,8 @@ def logs(launch_id: str | None, follow: bool, lines: int | None, as_json: bool) 
     try:
         if not follow:
             assert current is not None
+            if not (home.launch(current) / LOG).exists():
+                raise click.ClickException(_no_log(current, catalogue))
             tail = Tail(home.launch(current) / LOG, lines)
             _show(tail, current, show)
             _show_unfinished(tail, current, show)
@@ -80,7 +82,7 @@ def _follow(catalogue: Catalogue, current: str | None, lines: int | None, show: 
     tail = Tail(catalogue.home.launch(current) / LOG, lines) if current else None
     while True:
         told = _show(tail, current, show) if tail and current else False
-        newest = current if fixed else catalogue.newest_with_log()
+        newest = current if fixed else catalogue.current()
         if not told and newest != current and newest is not None:
             if tail and current:
                 _show_unfinished(tail, current, show)
@@ -124,3 +126,12 @@ def _no_such_launch(launch_id: str, catalogue: Catalogue) -> str:
     if not known:
         return f"There is no launch {launch_id!r}: there are none yet in {catalogue.home.launches}."
     return f"There is no launch {launch_id!r} in {catalogue.home.launches}. The latest are: {', '.join(known)}."
+
+
+def _no_log(launch_id: str, catalogue: Catalogue) -> str:
+    folder = catalogue.find(launch_id)
+    record = folder.record() if folder else None
+    why = f" It is {record.state}" + (f": {record.reason}" if record.reason else ".") if record else ""
+    older = next((name for name in catalogue.ids() if (catalogue.home.launch(name) / LOG).exists()), None)
+    then = f" The latest log is that of `ingot logs --launch {older}`." if older else ""
+    return f"Launch {launch_id} started no engine, so it has no log.{why}{then}"

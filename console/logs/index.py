@@ -9,34 +9,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
-
 from console.logs import ansi
-from console.logs.classify import HEAD, Classifier, Level, time_of
+from console.logs.classify import HEAD, Classifier, Level
+from console.logs.line import SHOWN_CHARACTERS, Line, decoded, shown
 
 STRIDE = 64
 """Lines between two remembered offsets: what is read in vain at most, against 8 bytes of memory for that many lines."""
 
 BLOCK = 1 << 20
-SHOWN_CHARACTERS = 4000
-"""A longer line is cut where it is shown; the file and its download keep it whole."""
-
 _MAX_PROCESSES = 255
-
-
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line as it is shown. `number` counts from 1. `cut` is how many bytes of it are not shown."""
-
-    number: int
-    level: str
-    segments: list[ansi.Segment]
-    process: str = ""
-    time: str | None = None
-    cut: int = 0
-
-    @property
-    def text(self) -> str:
-        return "".join(segment.text for segment in self.segments)
 
 
 class LogIndex:
@@ -209,28 +190,8 @@ class LogIndex:
                     return
                 if allowed is not None and number not in allowed:
                     continue
-                if query in ansi.plain(_decoded(raw)).casefold():
+                if query in ansi.plain(decoded(raw)).casefold():
                     yield number
-
-
-def shown(number: int, raw: bytes, *, level: Level, process: str = "", cut: int = 0) -> Line:
-    """A raw line as it is shown: coloured, cut to a length that a page can bear."""
-    segments = ansi.segments(_decoded(raw))
-    kept: list[ansi.Segment] = []
-    room = SHOWN_CHARACTERS
-    for segment in segments:
-        if len(segment.text) > room:
-            cut += len(segment.text) - room
-            segment = segment._replace(text=segment.text[:room])
-        room -= len(segment.text)
-        if segment.text:
-            kept.append(segment)
-    text = "".join(segment.text for segment in kept[:8])
-    return Line(number, level.name.lower(), kept, process=process, time=time_of(text), cut=cut)
-
-
-def _decoded(raw: bytes) -> str:
-    return raw.rstrip(b"\n").decode("utf-8", "replace")
 
 
 def _read_line(file: BinaryIO) -> tuple[bytes, int]:

@@ -1,9 +1,10 @@
-"""The live log: frames of server-sent events that a browser can lose and take up again anywhere.
+"""The live log as a feed of the page's stream: frames that a browser can lose and take up again anywhere.
 
-A frame says that lines `first` .. `last` of a launch's log exist now, and carries their text. Its id is
-`<launch>#<last>`: what comes back in `Last-Event-ID` says what was seen, so no line is lost or sent twice. Where the
-engine writes faster than anybody reads, a frame carries only its last lines; a reader fetches the others if it wants
-to look at them. When the engine starts anew, a reader of the current log is told (`launch`) and goes on with that one.
+A frame says that lines `first` .. `last` of a launch's log exist now, and carries their text. Its position is
+`<launch>#<last>`: what a page comes back with says what it has seen, so no line is lost or told twice. Where the engine
+writes faster than anybody reads, a frame carries only its last lines; a page fetches the others if it wants to look at
+them. When the engine starts anew, a page that follows the current log is told (`launch`) and goes on with that one.
+The files are read here, not asked of the front door: the log of an engine that has died is there all the same.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Final
 import msgspec
 
 from console.launches.catalogue import Catalogue
-from console.logs.index import Line
+from console.live.hub import Feed, Message
+from console.logs.line import Line
 from console.logs.store import LogStore
 
 POLL_S: Final = 0.1
-HEARTBEAT_S: Final = 10.0
 CARRIED_LINES: Final = 1000
 """Lines of text in one frame at most."""
 
@@ -30,7 +31,7 @@ UNFINISHED_AFTER_S: Final = 0.5
 CURRENT: Final = "current"
 
 
-class LinesFrame(msgspec.Struct, frozen=True):
+class LinesFrame(msgspec.Struct, frozen=True, tag="lines", tag_field="kind"):
     """Lines `first` .. `last` exist; `lines` are the last of them, as many as a frame carries."""
 
     launch: str
@@ -38,38 +39,41 @@ class LinesFrame(msgspec.Struct, frozen=True):
     last: int
     lines: list[Line]
 
+    @property
+    def position(self) -> str:
+        return position(self.launch, self.last)
 
-class LaunchFrame(msgspec.Struct, frozen=True):
-    """From here on the lines are those of `launch`; `previous` is the one before."""
+
+class LaunchFrame(msgspec.Struct, frozen=True, tag="launch", tag_field="kind"):
+    """From here on the lines are those of `launch`."""
 
     launch: str
-    previous: str | None
+
+    @property
+    def position(self) -> str:
+        return position(self.launch, 0)
 
 
-class UnfinishedFrame(msgspec.Struct, frozen=True):
-    """A line that the engine is still writing. It has no id: it will be sent again when it is whole."""
+class UnfinishedFrame(msgspec.Struct, frozen=True, tag="unfinished", tag_field="kind"):
+    """A line that the engine is still writing. It has no position: it will be told again when it is whole."""
 
     launch: str
     line: Line
+    position: str = ""
 
 
-Frame = LinesFrame | LaunchFrame | UnfinishedFrame | None
-"""None: nothing happened, but the connection lives."""
-
-_NAMES = {LinesFrame: "lines", LaunchFrame: "launch", UnfinishedFrame: "unfinished"}
+Frame = LinesFrame | LaunchFrame | UnfinishedFrame
 
 
-def encoded(frame: Frame) -> bytes:
-    """A frame as it goes over the wire. The data is JSON on one line, so that no log line can end or forge a frame."""
-    if frame is None:
-        return b": still here\n\n"
-    identity = ""
-    if isinstance(frame, LinesFrame):
-        identity = f"id: {position(frame.launch, frame.last)}\n"
-    elif isinstance(frame, LaunchFrame):
-        identity = f"id: {position(frame.launch, 0)}\n"
-    head = f"{identity}event: {_NAMES[type(frame)]}\ndata: "
-    return head.encode() + msgspec.json.encode(frame) + b"\n\n"
+def feed(catalogue: Catalogue, store: LogStore) -> Feed:
+    """`log:<launch>` or `log:current`, from `<launch>#<line>` on."""
+
+    async def frames(argument: str, after: str) -> AsyncIterator[Message]:
+        async for frame in follow(catalogue, store, launch=argument or CURRENT, after=parse_position(after)):
+            # JSON on one line: no log line can end or forge a frame.
+            yield Message("log", msgspec.json.encode(frame).decode(), frame.position)
+
+    return frames
 
 
 def position(launch: str, line: int) -> str:
@@ -77,7 +81,7 @@ def position(launch: str, line: int) -> str:
 
 
 def parse_position(text: str) -> tuple[str, int] | None:
-    """Launch and line of an id that `position` made; None for anything else."""
+    """Launch and line of what `position` made; None for anything else."""
     launch, separator, number = text.rpartition("#")
     if not separator or not launch or not (number.isascii() and number.isdigit() and len(number) < 12):
         return None
@@ -90,37 +94,31 @@ async def follow(
     """Frames without end. `launch` is a launch's id, or `current`: the engine's, whichever that will be. `after` is
     the launch and line that were seen last; without it the log is told from its first line."""
     follows = launch == CURRENT
-    shown, seen = after if after is not None else ((None, 0) if follows else (launch, 0))
-    last_sent = last_growth = time.monotonic()
+    shown: str | None = None if follows else launch
+    seen = 0
+    if after is not None and (follows or after[0] == launch):
+        shown, seen = after
+    last_growth = time.monotonic()
     unfinished: Line | None = None
     while True:
-        newest = await asyncio.to_thread(catalogue.newest_with_log) if follows else launch
-        frames: list[Frame] = []
-        if shown is None or catalogue.find(shown) is None:
-            if newest is not None and newest != shown:
-                frames.append(LaunchFrame(newest, shown))
-                shown, seen, unfinished = newest, 0, None
-        elif (lines := await asyncio.to_thread(_next_lines, store, shown, seen)) is not None:
-            frames.append(lines)
-            seen, unfinished, last_growth = lines.last, None, time.monotonic()
-        elif newest is not None and newest != shown:
-            # The old log has been told to its end.
-            frames.append(LaunchFrame(newest, shown))
-            shown, seen, unfinished = newest, 0, None
-        elif time.monotonic() - last_growth > UNFINISHED_AFTER_S:
-            line = await asyncio.to_thread(store.index(shown).unfinished)
-            if line is not None and line != unfinished:
-                frames.append(UnfinishedFrame(shown, line))
-                unfinished = line
-        if not frames and time.monotonic() - last_sent > HEARTBEAT_S:
-            frames.append(None)
-        for frame in frames:
-            last_sent = time.monotonic()
-            yield frame
-        if not frames:
+        if shown is not None and catalogue.find(shown) is not None:
+            if (lines := await asyncio.to_thread(_next_lines, store, shown, seen)) is not None:
+                yield lines
+                seen, unfinished, last_growth = lines.last, None, time.monotonic()
+                await asyncio.sleep(POLL_S / 2)
+                continue
+            if time.monotonic() - last_growth > UNFINISHED_AFTER_S:
+                line = await asyncio.to_thread(store.index(shown).unfinished)
+                if line is not None and line != unfinished:
+                    yield UnfinishedFrame(shown, line)
+                    unfinished = line
+        # Only now that the log has been told to its end may another take its place.
+        current = await asyncio.to_thread(catalogue.current) if follows else None
+        if current is not None and current != shown:
+            yield LaunchFrame(current)
+            shown, seen, unfinished, last_growth = current, 0, None, time.monotonic()
+        else:
             await asyncio.sleep(POLL_S)
-        elif isinstance(frames[-1], LinesFrame):
-            await asyncio.sleep(POLL_S / 2)
 
 
 def _next_lines(store: LogStore, launch: str, seen: int) -> LinesFrame | None:

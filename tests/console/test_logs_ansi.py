@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.logs import ansi
-from console.logs.classify import Classifier, Level, time_of
+from console.logs.classify import Classifier, Level, prefix_length, time_of
 
 CLASS = re.compile(
     r"ansi-(on-)?(bright-)?(black|red|green|yellow|blue|magenta|cyan|white)|ansi-(bold|dim|italic|underline|inverse|strike)"
@@ -124,3 +124,21 @@ def test_processes_and_times():
     assert time_of("INFO 11-20 14:02:11 [core.py:1] x") == "14:02:11"
     assert time_of("[2025-06-26T16:27:15Z] ERROR") == "16:27:15"
     assert time_of("took 593 secs, 99:99:99") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "rest"),
+    [
+        ("(EngineCore_DP0 pid=7) INFO 11-20 10:00:00 [core.py:1] step", "[core.py:1] step"),
+        ("[2025-03-07 09:25:24 TP3] Using default", "Using default"),
+        ("2026-11-20 10:00:00,123 WARNING low memory", "low memory"),
+        ("10:00:00.123 INFO weights", "weights"),
+        ("(VllmWorker rank=5 pid=3073)   File x", "  File x"),
+        ("Traceback (most recent call last):", "Traceback (most recent call last):"),
+        ("INFO without a time", "INFO without a time"),
+        ("", ""),
+    ],
+)
+def test_what_columns_show_can_be_left_out_of_the_text(line, rest):
+    """Process, time and level at a line's beginning are known as such; nothing else is."""
+    assert line[prefix_length(line) :] == rest

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from console.logs import index as index_module
 from console.logs.classify import Level
-from console.logs.index import SHOWN_CHARACTERS, STRIDE, LogIndex
+from console.logs.index import STRIDE, LogIndex
+from console.logs.line import SHOWN_CHARACTERS
 
 
 def numbers(found):
