@@ -26,7 +26,9 @@ SETTINGS = (
     Setting("INGOT_ENGINE_CONTROL", "process", "Who runs the engine: process, docker, or none."),
     Setting("INGOT_ENGINE_CONTAINER", "ingot-engine", "The engine's container, where docker runs it."),
     Setting("INGOT_SESSION_HOURS", "168", "After how many hours without use a browser has to sign in again."),
-    Setting("INGOT_COOKIE_SECURE", "", "1 where the console is reached through HTTPS: cookies are then sent only there."),
+    Setting(
+        "INGOT_COOKIE_SECURE", "", "1 where the console is reached through HTTPS: cookies are then sent only there."
+    ),
 )
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})

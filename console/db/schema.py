@@ -23,8 +23,8 @@ def migrate(path: Path, backups: Path) -> Path | None:
         return None
     if present is not None and present not in REVISIONS:
         raise SchemaError(
-            f"The database {path} has the schema {present!r}, which this version of Ingot does not know: it was written "
-            f"by a newer one. Start that version, or put back a backup of this one's from {backups}."
+            f"The database {path} has the schema {present!r}, which this version of Ingot does not know: a newer one "
+            f"wrote it. Start that version, or put back a backup of this one's from {backups}."
         )
     backup = None
     if present is not None:

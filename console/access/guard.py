@@ -1,0 +1,104 @@
+"""What every request passes first: the Host header, the cross-site rule, and the session.
+
+A handler is open to people who are not signed in only where it says `public=True`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from litestar import Request
+from litestar.enums import ScopeType
+from litestar.middleware import ASGIMiddleware
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from console.access import sessions
+from console.errors import Refusal, SignInNeeded
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Guard(ASGIMiddleware):
+    scopes = (ScopeType.HTTP,)
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        request: Request[Any, Any, Any] = Request(scope, receive, send)
+        console = request.app.state.console
+        check_host(request, console.config.allowed_names)
+        check_same_site(request)
+        user = await sessions.signed_in(console.database, request, console.config.session_hours)
+        scope["user"] = user
+        if user is None and not scope["route_handler"].opt.get("public"):
+            raise SignInNeeded(await _way_in(request))
+        await next_app(scope, receive, send)
+
+
+def check_host(request: Request[Any, Any, Any], allowed: frozenset[str]) -> None:
+    """Refuse names that we do not go by: a foreign page that has its own name pointed at this address sends that name
+    (DNS rebinding)."""
+    host = request.headers.get("host", "")
+    name = urlsplit(f"//{host}").hostname or ""
+    if name not in allowed:
+        raise Refusal(
+            403,
+            f"The console does not go by the name {name!r}.",
+            f"Use one of: {', '.join(sorted(allowed))}; or add the name to INGOT_CONSOLE_NAMES and start again.",
+            field="Host",
+            value=host,
+        )
+
+
+def check_same_site(request: Request[Any, Any, Any]) -> None:
+    """Refuse changes that another site's page asks for. Browsers say where a request comes from in `Sec-Fetch-Site`,
+    or, on plain HTTP away from loopback, in `Origin`; a program that sends neither carries no browser's cookie."""
+    if request.method in SAFE_METHODS:
+        return
+    site = request.headers.get("sec-fetch-site")
+    if site in ("same-origin", "none"):
+        return
+    origin = request.headers.get("origin")
+    if site is None and (origin is None or urlsplit(origin).netloc == request.headers.get("host")):
+        return
+    reason = f"its Sec-Fetch-Site header is {site!r}" if site else f"its Origin header is {origin!r}"
+    raise Refusal(
+        403,
+        f"This request was sent by a page of another site: {reason}. Nothing was done.",
+        "Open the console in a tab of its own and do it there.",
+        field="Sec-Fetch-Site" if site else "Origin",
+        value=site or origin,
+    )
+
+
+async def _way_in(request: Request[Any, Any, Any]) -> str:
+    if not await sessions.anybody(request.app.state.console.database):
+        return "/setup"
+    path = request.url.path
+    if request.method != "GET" or path == "/":
+        return "/sign-in"
+    query = f"?{request.url.query}" if request.url.query else ""
+    return f"/sign-in?next={quote(path + query, safe='')}"
+
+
+async def add_security_headers(message: Message, scope: Scope) -> None:
+    """Litestar's `before_send` hook: on every answer, faults included; pages are not kept by browsers."""
+    if message["type"] != "http.response.start":
+        return
+    headers = [*message.get("headers", ())]
+    present = {name.lower() for name, _ in headers}
+    headers += [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+    if b"cache-control" not in present:
+        headers.append((b"cache-control", b"no-store"))
+    message["headers"] = headers

@@ -1,0 +1,39 @@
+"""Passwords: argon2id, hashed in a thread since it is meant to take long."""
+
+from __future__ import annotations
+
+import asyncio
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+SHORTEST = 10
+LONGEST = 256
+
+_hasher = PasswordHasher()
+_ABSENT = "$argon2id$v=19$m=65536,t=3,p=4$c2FsdHNhbHRzYWx0c2FsdA$S1dNPOmAkLMVHDqeaTrhmEKkq3a7Hws3T2hMdTcl3Ug"
+"""Checked against when the account is unknown, so that the time taken does not tell which accounts there are."""
+
+
+async def hash_password(password: str) -> str:
+    return await asyncio.to_thread(_hasher.hash, password)
+
+
+async def is_password(stored: str | None, password: str) -> bool:
+    return await asyncio.to_thread(_verify, stored or _ABSENT, password) and stored is not None
+
+
+def complaint(password: str) -> str:
+    """What is wrong with a new password; empty when nothing is."""
+    if len(password) < SHORTEST:
+        return f"The password has {len(password)} characters; use at least {SHORTEST}."
+    if len(password) > LONGEST:
+        return f"The password has {len(password)} characters; use at most {LONGEST}."
+    return ""
+
+
+def _verify(stored: str, password: str) -> bool:
+    try:
+        return _hasher.verify(stored, password)
+    except (VerificationError, InvalidHashError):
+        return False

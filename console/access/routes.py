@@ -1,0 +1,156 @@
+"""Set-up, sign-in and sign-out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from litestar import Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromQuery, URLEncodedBody
+from litestar.response import Redirect
+from sqlalchemy import delete, func, select
+
+from console.access import passwords, sessions, setup
+from console.access.throttle import Throttle
+from console.db.models import SignIn, User
+from console.errors import Refusal
+from console.pages import go_to, page
+from console.parts import Config, PageRequest, Session, TheThrottle
+
+NAME_LENGTH = 64
+
+
+class SetUpForm(msgspec.Struct, rename="kebab"):
+    code: str = ""
+    name: str = ""
+    password: str = ""
+
+
+class SignInForm(msgspec.Struct, rename="kebab"):
+    name: str = ""
+    password: str = ""
+    next: str = "/"
+
+
+@get("/setup", public=True)
+async def setup_page(request: PageRequest, session: Session, code: FromQuery[str] = "") -> Response[Any]:
+    if await _somebody(session):
+        return Redirect("/sign-in", status_code=303)
+    return page(request, "access/setup.html", title="Set up Ingot", code=code, name="admin", problem="")
+
+
+@post("/setup", public=True)
+async def set_up(
+    request: PageRequest,
+    session: Session,
+    config: Config,
+    throttle: TheThrottle,
+    data: URLEncodedBody[SetUpForm],
+) -> Response[Any]:
+    if await _somebody(session):
+        return Redirect("/sign-in", status_code=303)
+    key = f"setup {_address(request)}"
+    _refuse_if_throttled(throttle, key)
+    problem = ""
+    if not await setup.is_code(session, data.code.strip()):
+        throttle.failed(key)
+        problem = "The set-up code is not the one in the terminal: copy the whole link that `ingot up` printed last."
+    name = data.name.strip()
+    problem = problem or _name_complaint(name) or passwords.complaint(data.password)
+    if problem:
+        return page(
+            request,
+            "access/setup.html",
+            title="Set up Ingot",
+            code=data.code,
+            name=name,
+            problem=problem,
+            status_code=422,
+        )
+    user = await setup.make_administrator(session, name, data.password)
+    return await _sign_in(request, session, config, user, "/")
+
+
+@get("/sign-in", public=True)
+async def sign_in_page(request: PageRequest, session: Session, next: FromQuery[str] = "/") -> Response[Any]:
+    if request.user is not None:
+        return Redirect(_local(next), status_code=303)
+    if not await _somebody(session):
+        return Redirect("/setup", status_code=303)
+    return page(request, "access/sign-in.html", title="Sign in", next=_local(next), name="", problem="")
+
+
+@post("/sign-in", public=True)
+async def sign_in(
+    request: PageRequest,
+    session: Session,
+    config: Config,
+    throttle: TheThrottle,
+    data: URLEncodedBody[SignInForm],
+) -> Response[Any]:
+    name = data.name.strip()
+    keys = (f"address {_address(request)}", f"account {name.lower()}")
+    _refuse_if_throttled(throttle, *keys)
+    user = await session.scalar(select(User).where(User.name == name))
+    if not await passwords.is_password(user.password_hash if user else None, data.password[: passwords.LONGEST]):
+        throttle.failed(*keys)
+        return page(
+            request,
+            "access/sign-in.html",
+            title="Sign in",
+            next=_local(data.next),
+            name=name,
+            problem="The name or the password is not right.",
+            status_code=422,
+        )
+    assert user is not None
+    throttle.succeeded(*keys)
+    return await _sign_in(request, session, config, user, _local(data.next))
+
+
+@post("/sign-out")
+async def sign_out(request: PageRequest, session: Session) -> Response[Any]:
+    await session.execute(delete(SignIn).where(SignIn.id == request.user.session_id))
+    answer = Redirect("/sign-in", status_code=303)
+    answer.set_cookie(sessions.no_cookie())
+    return answer
+
+
+async def _sign_in(request: PageRequest, session: Session, config: Config, user: User, url: str) -> Response[Any]:
+    cookie = await sessions.open_session(
+        session, user, request, hours=config.session_hours, secure=config.cookie_secure
+    )
+    answer = go_to(request, url)
+    answer.set_cookie(cookie)
+    return answer
+
+
+async def _somebody(session: Session) -> bool:
+    return bool(await session.scalar(select(func.count()).select_from(User)))
+
+
+def _name_complaint(name: str) -> str:
+    if not name:
+        return "The name is empty: choose one to sign in with."
+    if len(name) > NAME_LENGTH or not name.isprintable():
+        return f"The name {name[:20]!r}... cannot be used: take at most {NAME_LENGTH} printable characters."
+    return ""
+
+
+def _refuse_if_throttled(throttle: Throttle, *keys: str) -> None:
+    wait = throttle.wait_s(*keys)
+    if wait > 0:
+        raise Refusal(429, "There were five wrong tries within five minutes.", f"Wait {wait:.0f} s and try again.")
+
+
+def _address(request: PageRequest) -> str:
+    return request.client.host if request.client else "unknown"
+
+
+def _local(url: str) -> str:
+    """Only addresses of our own: `next` must not lead to another site."""
+    return url if url.startswith("/") and not url.startswith(("//", "/\\")) else "/"
+
+
+route_handlers: list[HTTPRouteHandler] = [setup_page, set_up, sign_in_page, sign_in, sign_out]

@@ -1,0 +1,79 @@
+"""Signed-in browsers: a random token in a cookie, its hash in the database, an expiry that use moves forward."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from typing import Any
+
+import msgspec
+from litestar import Request
+from litestar.datastructures import Cookie
+from sqlalchemy import delete, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from console.db.models import SignIn, User
+from console.db.sessions import Database
+
+COOKIE = "ingot-session"
+SEEN_EVERY_S = 300.0
+"""How often a session's last use is written down: not at each request."""
+
+
+class SignedIn(msgspec.Struct, frozen=True):
+    """`request.user`: who sent this request, and through which session."""
+
+    id: int
+    name: str
+    session_id: int
+
+
+def hashed(secret: str) -> str:
+    """For secrets of 32 random bytes, which need no slow hash."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+async def anybody(database: Database) -> bool:
+    """Whether the administrator has been made."""
+    async with database.session() as session:
+        return bool(await session.scalar(select(func.count()).select_from(User)))
+
+
+async def signed_in(database: Database, request: Request[Any, Any, Any], hours: int) -> SignedIn | None:
+    token = request.cookies.get(COOKIE)
+    if not token:
+        return None
+    now = time.time()
+    async with database.session() as session:
+        row = await session.scalar(select(SignIn).where(SignIn.token_sha256 == hashed(token), SignIn.expires > now))
+        if row is None:
+            return None
+        if now - row.seen > SEEN_EVERY_S:
+            row.seen, row.expires = now, now + hours * 3600
+        return SignedIn(row.user_id, row.user.name, row.id)
+
+
+async def open_session(
+    session: AsyncSession, user: User, request: Request[Any, Any, Any], *, hours: int, secure: bool
+) -> Cookie:
+    """Sign a browser in; sessions that ran out are swept away on the way."""
+    now = time.time()
+    token = secrets.token_urlsafe(32)
+    await session.execute(delete(SignIn).where(SignIn.expires <= now))
+    session.add(
+        SignIn(
+            token_sha256=hashed(token),
+            user_id=user.id,
+            expires=now + hours * 3600,
+            address=request.client.host if request.client else "",
+            agent=request.headers.get("user-agent", "")[:200],
+        )
+    )
+    return Cookie(
+        key=COOKIE, value=token, httponly=True, samesite="strict", secure=secure, path="/", max_age=hours * 3600
+    )
+
+
+def no_cookie() -> Cookie:
+    return Cookie(key=COOKIE, value="", httponly=True, samesite="strict", path="/", max_age=0)

@@ -1,0 +1,136 @@
+"""The console as an ASGI application: its parts, its routes, what surrounds every request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from litestar import Litestar, Request, get
+from litestar.datastructures import State
+from litestar.di import Provide
+from litestar.exceptions import NotFoundException
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+from litestar.static_files import create_static_files_router
+from litestar_htmx import HTMXPlugin
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from appliance.home import Home
+from console import pages
+from console.access import routes as access
+from console.access.guard import Guard, add_security_headers
+from console.access.throttle import Throttle
+from console.dashboard import live_parts
+from console.dashboard import routes as dashboard
+from console.db.sessions import Database
+from console.engine_control.base import EngineControl
+from console.errors import EXCEPTION_HANDLERS
+from console.launches import routes as launches
+from console.live import routes as live
+from console.live.follower import Follower
+from console.live.hub import Hub
+from console.logs import routes as logs
+from console.models import routes as models
+from console.pages import Notes
+from console.playground import routes as playground
+from console.profiles import routes as profiles
+from console.settings import REQUEST_BODY_LIMIT, ConsoleConfig
+
+ROUTE_HANDLERS: tuple[list[HTTPRouteHandler], ...] = (
+    access.route_handlers,
+    dashboard.route_handlers,
+    profiles.route_handlers,
+    launches.route_handlers,
+    logs.route_handlers,
+    models.route_handlers,
+    playground.route_handlers,
+    live.route_handlers,
+)
+"""A row for each subject; a new page is a handler in its subject's routes.py."""
+
+
+@dataclass
+class Console:
+    """The parts that live as long as the application. Handlers ask for the one they need by its name."""
+
+    config: ConsoleConfig
+    database: Database
+    control: EngineControl
+    hub: Hub
+    follower: Follower
+    notes: Notes
+    throttle: Throttle
+
+    @property
+    def home(self) -> Home:
+        return self.config.home
+
+
+def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = True) -> Litestar:
+    """The application on a database that is already migrated. `follow=False` leaves looking at the engine to the
+    caller (tests do so)."""
+    database = Database(config.home.database)
+    hub = Hub()
+    follower = Follower(config.home, database, control, hub, config.engine_url)
+    console = Console(config, database, control, hub, follower, Notes(), Throttle())
+    templates = pages.environment()
+    follower.publishers.append(live_parts.publisher(templates))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Litestar) -> AsyncIterator[None]:
+        task = asyncio.create_task(follower.run()) if follow else None
+        try:
+            yield
+        finally:
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+            await database.close()
+
+    return Litestar(
+        route_handlers=[handler for subject in ROUTE_HANDLERS for handler in subject]
+        + [nothing_here, _static_files(pages.STATIC)],
+        plugins=[HTMXPlugin()],
+        state=State({"console": console}),
+        dependencies={
+            "session": Provide(provide_session),
+            "config": Provide(lambda: config, sync_to_thread=False),
+            "home": Provide(lambda: config.home, sync_to_thread=False),
+            "control": Provide(lambda: control, sync_to_thread=False),
+            "hub": Provide(lambda: hub, sync_to_thread=False),
+            "follower": Provide(lambda: follower, sync_to_thread=False),
+            "throttle": Provide(lambda: console.throttle, sync_to_thread=False),
+        },
+        middleware=[Guard()],
+        before_send=[add_security_headers],
+        exception_handlers=EXCEPTION_HANDLERS,
+        template_config=pages.template_config(templates),
+        request_max_body_size=REQUEST_BODY_LIMIT,
+        openapi_config=None,
+        lifespan=[lifespan],
+    )
+
+
+async def provide_session(request: Request) -> AsyncIterator[AsyncSession]:  # type: ignore[type-arg]
+    """One transaction a request: committed when the handler returns, rolled back when it raises."""
+    async with request.app.state.console.database.session() as session:
+        yield session
+
+
+@get("/{rest:path}")
+async def nothing_here(rest: FromPath[Path]) -> None:
+    """Catches what no page has, so that the guard is passed first."""
+    raise NotFoundException
+
+
+def _static_files(folder: Path):  # type: ignore[no-untyped-def]
+    return create_static_files_router(
+        path="/static",
+        directories=[folder],
+        cache_control=None,
+        opt={"public": True},
+    )

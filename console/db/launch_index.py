@@ -1,0 +1,90 @@
+"""Keeps the `launches` table in step with the folders `launches/<id>/`: the folder is the truth, rows are for lists."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import select
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from appliance.home import Home
+from appliance.protocol import LaunchRecord
+from console.db.models import ActiveRevision, Launch
+from console.db.sessions import Database
+
+log = logging.getLogger(__name__)
+
+_decoder = msgspec.json.Decoder(LaunchRecord)
+
+
+class LaunchIndex:
+    """Remembers when each `launch.json` was last written, so that a look reads only those that changed."""
+
+    def __init__(self, database: Database, home: Home) -> None:
+        self._database = database
+        self._home = home
+        self._read: dict[str, tuple[int, int]] = {}
+
+    async def refresh(self) -> bool:
+        """Whether anything changed."""
+        changed: list[tuple[str, tuple[int, int], LaunchRecord]] = []
+        for path in self._home.launches.glob("*/launch.json"):
+            try:
+                stat = path.stat()
+                stamp = (stat.st_mtime_ns, stat.st_size)
+                if self._read.get(path.parent.name) != stamp:
+                    changed.append((path.parent.name, stamp, _decoder.decode(path.read_bytes())))
+            except FileNotFoundError:
+                continue
+            except msgspec.MsgspecError as error:
+                log.warning("%s is not a launch record and is left out: %s", path, error)
+                self._read[path.parent.name] = stamp
+        if not changed:
+            return False
+        changed.sort(key=lambda item: item[0])
+        async with self._database.session() as session:
+            for _, _, record in changed:
+                await _write(session, record, self._home.launch(record.id))
+        self._read.update((name, stamp) for name, stamp, _ in changed)
+        return True
+
+
+async def _write(session: AsyncSession, record: LaunchRecord, folder: Path) -> None:
+    values = {
+        "profile": record.profile,
+        "revision": record.revision,
+        "engine": record.engine,
+        "state": record.state.value,
+        "reason": record.reason,
+        "cause": record.diagnosis.summary if record.diagnosis else _first_error(record),
+        "started": record.started,
+        "ready_after_s": record.ready_after_s,
+        "ended": record.ended,
+        "path": str(folder),
+    }
+    row = insert(Launch).values(launch_id=record.id, **values)
+    await session.execute(row.on_conflict_do_update(index_elements=[Launch.launch_id], set_=values))
+
+
+def _first_error(record: LaunchRecord) -> str | None:
+    return next((finding.message for finding in record.findings if finding.severity == "error"), None)
+
+
+async def active_revision(session: AsyncSession) -> tuple[str, str] | None:
+    """(profile, revision label) of what runs, or is to run at the next start."""
+    active = await session.scalar(select(ActiveRevision))
+    return (active.revision.profile.name, active.revision.label) if active else None
+
+
+async def last_good(session: AsyncSession) -> tuple[str, str] | None:
+    """(profile, revision label) of the last launch that was ready."""
+    launch = await session.scalar(
+        select(Launch)
+        .where(Launch.ready_after_s.is_not(None), Launch.revision != "")
+        .order_by(Launch.number.desc())
+        .limit(1)
+    )
+    return (launch.profile, launch.revision) if launch else None

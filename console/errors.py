@@ -1,0 +1,196 @@
+"""Every refusal and failure that reaches a browser goes through here: one status, what happened, what to do."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import msgspec
+from litestar import MediaType, Request, Response
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.response import Redirect
+from litestar.utils.scope.state import ScopeState
+from sqlalchemy.exc import DBAPIError
+
+from console.engine_control.base import EngineControlError
+
+log = logging.getLogger(__name__)
+
+
+class Refusal(Exception):
+    """Something a person asked for cannot be done: an HTTP status, what happened, and what to do about it."""
+
+    def __init__(
+        self, status: int, message: str, remedy: str = "", *, field: str | None = None, value: object = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.remedy = remedy
+        self.field = field
+        self.value = value
+
+
+class SignInNeeded(Exception):
+    """The page needs somebody signed in; `url` is where that is done."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.url = url
+
+
+class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What programs get."""
+
+    message: str
+    remedy: str = ""
+    field: str | None = None
+    value: Any = None
+
+
+TITLES = {
+    400: "That request could not be read",
+    401: "Sign in first",
+    403: "Refused",
+    404: "There is nothing here",
+    405: "That is not possible here",
+    409: "Somebody was faster",
+    413: "Too large",
+    422: "That value cannot be used",
+    429: "Too many tries",
+    500: "The console has a fault",
+    502: "The engine could not be reached",
+    503: "Not possible right now",
+    507: "The disk is full",
+}
+
+NOT_SHOWN_AGAIN = frozenset({"password", "new-password", "code"})
+
+
+def on_refusal(request: Request[Any, Any, Any], error: Refusal) -> Response[Any]:
+    return _answer(request, error)
+
+
+def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
+    """Litestar's own refusals, in our words where its own say too little."""
+    if error.status_code == 404:
+        refusal = Refusal(
+            404, f"No page has the address {request.url.path}.", "Go to the dashboard and start from there."
+        )
+    elif error.status_code == 413:
+        refusal = Refusal(413, "What was sent is larger than the console accepts.", "Send at most 4 MiB.")
+    elif isinstance(error, ValidationException):
+        refusal = _validation(error)
+    else:
+        refusal = Refusal(error.status_code, error.detail or TITLES.get(error.status_code, "Refused"))
+    return _answer(request, refusal)
+
+
+def on_sign_in_needed(request: Request[Any, Any, Any], error: SignInNeeded) -> Response[Any]:
+    if request.headers.get("hx-request") == "true":
+        return Response(content=None, status_code=401, headers={"HX-Redirect": error.url})
+    if request.method == "GET" and _wants_page(request):
+        return Redirect(error.url, status_code=303)
+    return _answer(request, Refusal(401, "Nobody is signed in.", f"Sign in at {error.url}."))
+
+
+def on_database_error(request: Request[Any, Any, Any], error: DBAPIError) -> Response[Any]:
+    """The one place that says what a database failure means."""
+    text = str(error.orig).lower()
+    path = request.app.state.console.home.database
+    if "readonly" in text:
+        refusal = Refusal(
+            503,
+            f"The database {path} can be read but not written. Nothing was changed, and the engine runs on.",
+            f"Make {path} and its folder writable for the user that runs the console, then try again.",
+        )
+    elif "disk is full" in text or "full" in text.split():
+        refusal = Refusal(
+            507,
+            f"The disk that holds {path} is full. Nothing was changed, and the engine runs on.",
+            "Free some space, for example by deleting old launches or backups, then try again.",
+        )
+    elif "disk i/o error" in text or "unable to open" in text or "malformed" in text:
+        refusal = Refusal(
+            503,
+            f"The database {path} could not be read or written: {error.orig}. Nothing was changed.",
+            f"Look at the disk and at the permissions of {path.parent}; a copy of the database is among the backups.",
+        )
+    elif "locked" in text:
+        refusal = Refusal(
+            503,
+            "The database was busy for longer than five seconds. Nothing was changed.",
+            "Try again. If it stays so, another program holds ingot.db open for writing: end that one.",
+        )
+    else:
+        log.error("Database error at %s %s", request.method, request.url.path, exc_info=error)
+        refusal = Refusal(
+            500, f"The database refused: {error.orig}.", "Look at the console's output for the whole story."
+        )
+    return _answer(request, refusal)
+
+
+def on_engine_control_error(request: Request[Any, Any, Any], error: EngineControlError) -> Response[Any]:
+    return _answer(request, Refusal(503, str(error)))
+
+
+def on_fault(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """A fault of ours: the trace goes to the console's output, not to the browser."""
+    log.error("Fault at %s %s", request.method, request.url.path, exc_info=error)
+    what = f"{request.method} {request.url.path} ended in {type(error).__name__}. The engine is not touched by it."
+    return _answer(request, Refusal(500, what, "The console's output has the trace: please report it."))
+
+
+def _validation(error: ValidationException) -> Refusal:
+    problems = error.extra if isinstance(error.extra, list) else []
+    first = problems[0] if problems else {}
+    field = first.get("key") if isinstance(first, dict) else None
+    said = first.get("message") if isinstance(first, dict) else None
+    message = f"{field}: {said}" if field else (said or error.detail)
+    return Refusal(422, str(message), "Correct it and send it again.", field=field)
+
+
+def _wants_page(request: Request[Any, Any, Any]) -> bool:
+    accept = request.headers.get("accept", "")
+    return "text/html" in accept or (accept in ("", "*/*") and not request.url.path.startswith("/live"))
+
+
+def _answer(request: Request[Any, Any, Any], refusal: Refusal) -> Response[Any]:
+    from console.pages import fragment, page
+
+    title = TITLES.get(refusal.status, "Refused")
+    if request.headers.get("hx-request") == "true":
+        return fragment("pieces/error.html", refusal=refusal, title=title, status_code=refusal.status)
+    if not _wants_page(request):
+        body = ErrorBody(refusal.message, refusal.remedy, refusal.field, refusal.value)
+        return Response(body, status_code=refusal.status, media_type=MediaType.JSON)
+    return page(
+        request,
+        "error.html",
+        title=title,
+        refusal=refusal,
+        sent=_sent_form(request),
+        status_code=refusal.status,
+    )
+
+
+def _sent_form(request: Request[Any, Any, Any]) -> list[tuple[str, str]]:
+    """What the refused form held, so that the page can offer to send it again and nothing typed is lost."""
+    form = ScopeState.from_scope(request.scope).form
+    if not isinstance(form, dict):
+        return []
+    fields: list[tuple[str, str]] = []
+    for name, value in form.items():
+        values = value if isinstance(value, list) else [value]
+        fields += [(name, text) for text in values if isinstance(text, str) and name not in NOT_SHOWN_AGAIN]
+    return fields
+
+
+EXCEPTION_HANDLERS: dict[int | type[Exception], Any] = {
+    Refusal: on_refusal,
+    SignInNeeded: on_sign_in_needed,
+    HTTPException: on_http_exception,
+    DBAPIError: on_database_error,
+    EngineControlError: on_engine_control_error,
+    Exception: on_fault,
+}

@@ -1,0 +1,94 @@
+"""How numbers, sizes and times are written on pages; each is a template filter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from markupsafe import Markup, escape
+
+
+def gib(size: float | None) -> str:
+    """Bytes in GiB; small sizes in MiB or KiB."""
+    if size is None:
+        return "unknown"
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= scale:
+            number = size / scale
+            return f"{number:,.0f} {unit}" if number >= 100 else f"{number:.1f} {unit}"
+    return f"{size:.0f} bytes"
+
+
+def seconds(duration: float | None) -> str:
+    """A duration as short as it can be read: `34 ms`, `6.2 s`, `2 m 05 s`, `2 h 14 m`, `3 d 4 h`."""
+    if duration is None:
+        return ""
+    if duration < 1:
+        return f"{duration * 1000:.0f} ms"
+    if duration < 60:
+        return f"{duration:.1f} s"
+    minutes, rest = divmod(int(duration), 60)
+    if minutes < 60:
+        return f"{minutes} m {rest:02} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes:02} m"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h"
+
+
+def exact(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+
+
+def ago(moment: float | None) -> Markup:
+    """A time, relative; the exact one on hover. The page's script keeps it current."""
+    if moment is None:
+        return Markup("never")
+    past = max(0.0, time.time() - moment)
+    words = "just now" if past < 5 else f"{coarse(past)} ago"
+    return _time(moment, words, "ago")
+
+
+def since(moment: float | None) -> Markup:
+    """How long ago a time was: `2 h 14 m`, kept current by the page's script."""
+    if moment is None:
+        return Markup("")
+    return _time(moment, coarse(max(0.0, time.time() - moment)), "since")
+
+
+def coarse(duration: float) -> str:
+    """A duration in whole seconds or larger."""
+    return f"{int(duration)} s" if duration < 60 else seconds(duration)
+
+
+def _time(moment: float, words: str, kind: str) -> Markup:
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
+    return Markup('<time datetime="{}" title="{}" data-{}="{:.0f}">{}</time>').format(
+        stamp, exact(moment), Markup(kind), moment, escape(words)
+    )
+
+
+def number(value: float | None) -> str:
+    """With thousands separated: 41,300; one decimal below 10 where it has one."""
+    if value is None:
+        return "unknown"
+    if value == int(value) or abs(value) >= 10:
+        return f"{value:,.0f}"
+    return f"{value:.1f}"
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "gib": gib,
+    "seconds": seconds,
+    "exact": exact,
+    "ago": ago,
+    "since": since,
+    "number": number,
+    "percent": percent,
+}

@@ -1,0 +1,141 @@
+"""Follows the engine for all pages at once: reads its state about once a second, more often while it starts, keeps ten
+minutes of load in memory, indexes launches, and publishes what changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import httpx
+import msgspec
+
+from appliance.home import Home
+from appliance.protocol import ApplianceState, State
+from console.db.launch_index import LaunchIndex, active_revision, last_good
+from console.db.sessions import Database
+from console.engine_control.base import EngineControl, EngineControlError, EngineStatus
+from console.live.hub import Hub
+from console.live.view import EngineView
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 1.0
+EVERY_S_WHILE_MOVING = 0.25
+HISTORY_S = 600
+MOVING = frozenset({State.PREFLIGHT, State.STARTING, State.DRAINING})
+
+Publisher = Callable[[EngineView, Hub], Awaitable[None] | None]
+
+
+class Follower:
+    """`view` is the engine as last seen; `wake()` makes it look at once; publishers are called after each look."""
+
+    def __init__(self, home: Home, database: Database, control: EngineControl, hub: Hub, engine_url: str) -> None:
+        self.view = EngineView()
+        self.history: deque[tuple[float, float, int, int, float]] = deque(maxlen=HISTORY_S)
+        self.publishers: list[Publisher] = []
+        self._home = home
+        self._database = database
+        self._control = control
+        self._hub = hub
+        self._index = LaunchIndex(database, home)
+        self._woken = asyncio.Event()
+        self.client = httpx.AsyncClient(base_url=engine_url, timeout=2.0, trust_env=False)
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Look until cancelled. A look that fails is logged, and the next one comes all the same."""
+        try:
+            while True:
+                try:
+                    await self.look()
+                except (OSError, httpx.HTTPError, msgspec.MsgspecError) as error:
+                    log.warning("The engine could not be read: %s", error)
+                moving = self.view.state in MOVING or (self.view.control.running and not self.view.reachable)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), EVERY_S_WHILE_MOVING if moving else EVERY_S)
+                self._woken.clear()
+        finally:
+            await self.client.aclose()
+
+    async def look(self) -> EngineView:
+        control, problem = await self._control_status()
+        appliance = await self._appliance_state()
+        await self._index.refresh()
+        async with self._database.session() as session:
+            active = await active_revision(session)
+            good = await last_good(session)
+        self.view = _view(self.view, control, problem, appliance, active, good)
+        if self.view.ready:
+            load = self.view.load
+            point = (time.time(), load.output_tokens_per_s, load.running, load.waiting, load.cache_usage)
+            self.history.append(point)
+            self._hub.send("load", json.dumps(point))
+        for publisher in self.publishers:
+            done = publisher(self.view, self._hub)
+            if done is not None:
+                await done
+        return self.view
+
+    async def _control_status(self) -> tuple[EngineStatus, str]:
+        try:
+            return await self._control.status(), ""
+        except EngineControlError as error:
+            return EngineStatus(running=False), str(error)
+
+    async def _appliance_state(self) -> ApplianceState | None:
+        try:
+            response = await self.client.get("/appliance/state", headers=token_header(self._home))
+        except httpx.TransportError:
+            return None
+        if response.status_code != 200:
+            return None
+        return msgspec.json.decode(response.content, type=ApplianceState)
+
+
+def token_header(home: Home) -> dict[str, str]:
+    """What lets the console into the front door's `/appliance` and `/v1`."""
+    with suppress(FileNotFoundError):
+        return {"Authorization": f"Bearer {home.console_token.read_text().strip()}"}
+    return {}
+
+
+def _view(
+    before: EngineView,
+    control: EngineStatus,
+    problem: str,
+    appliance: ApplianceState | None,
+    active: tuple[str, str] | None,
+    good: tuple[str, str] | None,
+) -> EngineView:
+    if appliance is not None:
+        state, since = appliance.state, appliance.since
+    else:
+        state = _state_without_front_door(control)
+        since = control.since if control.running else None
+        since = since or (before.since if before.state is state else time.time())
+    return EngineView(
+        state=state,
+        since=since,
+        reachable=appliance is not None,
+        control=control,
+        problem=problem,
+        appliance=appliance,
+        active=active,
+        roll_back_to=good if good != active else None,
+    )
+
+
+def _state_without_front_door(control: EngineStatus) -> State:
+    if control.running:
+        return State.STARTING
+    if control.out_of_memory or control.exit_code not in (None, 0):
+        return State.FAILED
+    return State.STOPPED if control.ended else State.IDLE

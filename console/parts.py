@@ -1,0 +1,41 @@
+"""What a handler may ask for, as types: `session: Session` is this request's transaction, `control: Control` what runs
+the engine. `console.app` provides each under the parameter name given here.
+
+| type | parameter | what it is |
+| --- | --- | --- |
+| Session | session | this request's transaction: committed when the handler returns, rolled back when it raises |
+| Config | config | the console's settings |
+| Folder | home | the state folder |
+| Control | control | what starts and stops the engine |
+| TheHub | hub | what sends to open pages |
+| TheFollower | follower | what watches the engine; `.view` is the engine as last seen |
+| TheThrottle | throttle | what slows guessing down |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request
+from litestar.datastructures import State
+from litestar.di import NamedDependency
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from appliance.home import Home
+from console.access.sessions import SignedIn
+from console.access.throttle import Throttle
+from console.engine_control.base import EngineControl
+from console.live.follower import Follower
+from console.live.hub import Hub
+from console.settings import ConsoleConfig
+
+Session = NamedDependency[AsyncSession]
+Config = NamedDependency[ConsoleConfig]
+Folder = NamedDependency[Home]
+Control = NamedDependency[EngineControl]
+TheHub = NamedDependency[Hub]
+TheFollower = NamedDependency[Follower]
+TheThrottle = NamedDependency[Throttle]
+
+PageRequest = Request[SignedIn, Any, State]
+"""`request.user` is who is signed in."""

@@ -1,0 +1,155 @@
+// What every page has: toasts, the confirm dialog, copying, times that stay current, the theme switch, keys.
+(() => {
+  "use strict";
+  const $ = (selector, root = document) => root.querySelector(selector);
+
+  // ---- toasts -------------------------------------------------------------------------------------------------
+  function toast(text, tone = "good") {
+    const node = document.createElement("div");
+    node.className = `toast toast-${tone}`;
+    node.textContent = text;
+    $("#toasts").append(node);
+    fade(node);
+  }
+
+  function fade(node) {
+    const bad = node.classList.contains("toast-bad");
+    setTimeout(() => node.remove(), bad ? 12000 : 5000);
+    node.addEventListener("click", () => node.remove());
+  }
+
+  document.querySelectorAll("#toasts .toast").forEach(fade);
+  document.addEventListener("toast", (event) => toast(event.detail.text || event.detail.value, event.detail.tone));
+  document.addEventListener("htmx:responseError", (event) => {
+    const page = new DOMParser().parseFromString(event.detail.xhr.responseText, "text/html");
+    toast($(".refusal", page)?.textContent.trim() || `The console answered ${event.detail.xhr.status}.`, "bad");
+  });
+  document.addEventListener("htmx:sendError", () => {
+    toast("The console could not be reached. What you typed is still here: try again when it is back.", "bad");
+  });
+
+  // ---- confirm ------------------------------------------------------------------------------------------------
+  function confirm(text, verb = "Go on") {
+    const dialog = $("#confirm");
+    $("#confirm-text").textContent = text;
+    $("[data-confirm-yes]", dialog).textContent = verb;
+    dialog.returnValue = "no";
+    dialog.showModal();
+    return new Promise((answer) => {
+      dialog.addEventListener("close", () => answer(dialog.returnValue === "yes"), { once: true });
+    });
+  }
+
+  document.addEventListener("submit", async (event) => {
+    const asker = event.submitter?.dataset.confirm ? event.submitter : event.target;
+    if (!asker.dataset.confirm || event.target.dataset.confirmed || event.target.matches("[hx-post], [hx-delete]")) return;
+    event.preventDefault();
+    if (!(await confirm(asker.dataset.confirm, asker.dataset.confirmVerb))) return;
+    event.target.dataset.confirmed = "yes";
+    event.target.requestSubmit(event.submitter);
+  });
+  document.addEventListener("htmx:confirm", async (event) => {
+    const text = event.target.dataset.confirm;
+    if (!text) return;
+    event.preventDefault();
+    if (await confirm(text, event.target.dataset.confirmVerb)) event.detail.issueRequest(true);
+  });
+
+  // A form is sent once, and its button says that it works.
+  document.addEventListener("submit", (event) => {
+    if (event.defaultPrevented || event.target.method === "dialog" || event.target.hasAttribute("hx-post")) return;
+    event.submitter?.setAttribute("aria-busy", "true");
+  });
+  addEventListener("pageshow", () => {
+    document.querySelectorAll("button[aria-busy]").forEach((button) => button.removeAttribute("aria-busy"));
+  });
+
+  // ---- copy ---------------------------------------------------------------------------------------------------
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy], [data-copy-from]");
+    if (!button) return;
+    const text = button.dataset.copy ?? $(button.dataset.copyFrom).textContent;
+    if (await copy(text)) toast("Copied.");
+    else toast("The browser does not let pages copy here: select the text and copy it yourself.", "bad");
+  });
+
+  async function copy(text) {
+    if (navigator.clipboard) {
+      return navigator.clipboard.writeText(text).then(() => true, () => false);
+    }
+    const area = document.createElement("textarea"); // plain HTTP away from loopback has no clipboard
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+
+  // ---- times --------------------------------------------------------------------------------------------------
+  function span(seconds) {
+    if (seconds < 60) return `${Math.floor(seconds)} s`;
+    const minutes = Math.floor(seconds / 60);
+    if (minutes < 60) return `${minutes} m ${String(Math.floor(seconds % 60)).padStart(2, "0")} s`;
+    const hours = Math.floor(minutes / 60);
+    if (hours < 24) return `${hours} h ${String(minutes % 60).padStart(2, "0")} m`;
+    return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  }
+
+  function tick() {
+    const now = Date.now() / 1000;
+    for (const node of document.querySelectorAll("time[data-since]")) {
+      node.textContent = span(Math.max(0, now - node.dataset.since));
+    }
+    for (const node of document.querySelectorAll("time[data-ago]")) {
+      const past = now - node.dataset.ago;
+      node.textContent = past < 5 ? "just now" : `${span(past)} ago`;
+    }
+  }
+
+  setInterval(() => document.hidden || tick(), 1000);
+  document.addEventListener("ingot:shown", tick);
+
+  // ---- theme --------------------------------------------------------------------------------------------------
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest("[data-theme-switch]")) return;
+    const themes = ["auto", "light", "dark"];
+    const root = document.documentElement;
+    const theme = themes[(themes.indexOf(root.dataset.theme) + 1) % themes.length];
+    root.dataset.theme = theme;
+    document.cookie = `ingot-theme=${theme}; path=/; max-age=31536000; samesite=strict`;
+    toast({ auto: "Light or dark as the system has it.", light: "Light.", dark: "Dark." }[theme]);
+    document.dispatchEvent(new CustomEvent("ingot:theme"));
+  });
+
+  // ---- keys ---------------------------------------------------------------------------------------------------
+  let going = false;
+  document.addEventListener("click", (event) => {
+    if (event.target.closest("[data-show-keys]")) $("#keys").showModal();
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
+    const typing = event.target.matches("input, textarea, select, [contenteditable]");
+    if (event.key === "Escape" && typing) return event.target.blur();
+    if (typing) return;
+    if (going) {
+      going = false;
+      const place = $(`.rail [data-key="${CSS.escape(event.key)}"]`);
+      if (place) location.assign(place.href);
+    } else if (event.key === "g") {
+      going = true;
+      setTimeout(() => (going = false), 1200);
+    } else if (event.key === "?") {
+      $("#keys").showModal();
+    } else if (event.key === "/") {
+      const search = $("[data-search]");
+      if (search) {
+        event.preventDefault();
+        search.focus();
+        search.select();
+      }
+    }
+  });
+
+  window.ingot = { ...window.ingot, toast, confirm };
+})();

@@ -1,0 +1,91 @@
+// One event stream for all live parts of a page: `<div data-live="topic">` gets the topic's HTML; scripts listen with
+// ingot.live.on(topic, (data, position) => ...). It closes while the page is hidden and continues each feed where it was.
+(() => {
+  "use strict";
+  const handlers = new Map(); // topic -> [function]
+  const positions = new Map(); // topic -> id of the last item, for feeds
+  const RETRY_MS = [500, 1000, 2000, 5000];
+  let source = null;
+  let retries = 0;
+  let timer = 0;
+
+  function topics() {
+    const parts = [...document.querySelectorAll("[data-live]")].map((part) => part.dataset.live);
+    return [...new Set([...parts, ...handlers.keys()])].sort();
+  }
+
+  function receive(topic, event) {
+    if (event.lastEventId) positions.set(topic, event.lastEventId);
+    for (const part of document.querySelectorAll("[data-live]")) {
+      if (part.dataset.live === topic) show(part, event.data);
+    }
+    for (const handler of handlers.get(topic) || []) handler(event.data, event.lastEventId);
+  }
+
+  // A part keeps the focus and what is open inside it when its HTML is renewed.
+  function show(part, html) {
+    if (part.dataset.liveLast === html || part.querySelector(":popover-open, dialog[open]")) return;
+    part.dataset.liveLast = html;
+    const focused = part.contains(document.activeElement) ? document.activeElement : null;
+    const path = focused && (focused.id ? `#${CSS.escape(focused.id)}` : focused.tagName.toLowerCase());
+    const open = new Set([...part.querySelectorAll("details[open][id]")].map((details) => details.id));
+    part.innerHTML = html;
+    for (const details of part.querySelectorAll("details[id]")) details.open ||= open.has(details.id);
+    if (path) part.querySelector(path)?.focus({ preventScroll: true });
+    htmx.process(part);
+    document.dispatchEvent(new CustomEvent("ingot:shown", { detail: part }));
+  }
+
+  function open() {
+    close();
+    const wanted = topics();
+    if (!wanted.length || document.hidden) return;
+    const query = new URLSearchParams();
+    for (const topic of wanted) {
+      query.append("topic", positions.has(topic) ? `${topic}@${positions.get(topic)}` : topic);
+    }
+    source = new EventSource(`/live?${query}`);
+    source.onopen = () => {
+      retries = 0;
+      lost(false);
+    };
+    source.onerror = () => {
+      close();
+      lost(true);
+      timer = setTimeout(open, RETRY_MS[Math.min(retries++, RETRY_MS.length - 1)]);
+    };
+    for (const topic of wanted) source.addEventListener(topic, (event) => receive(topic, event));
+  }
+
+  function close() {
+    clearTimeout(timer);
+    source?.close();
+    source = null;
+  }
+
+  function lost(is) {
+    document.documentElement.classList.toggle("lost", is);
+    for (const mark of document.querySelectorAll("[data-live-lost]")) mark.hidden = !is;
+    document.dispatchEvent(new CustomEvent("ingot:connection", { detail: { lost: is } }));
+  }
+
+  function on(topic, handler, position) {
+    if (position && !positions.has(topic)) positions.set(topic, String(position));
+    handlers.set(topic, [...(handlers.get(topic) || []), handler]);
+    if (source) open();
+  }
+
+  function off(topic) {
+    handlers.delete(topic);
+    positions.delete(topic);
+    if (source) open();
+  }
+
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", () => source || open());
+  addEventListener("online", open);
+  document.addEventListener("DOMContentLoaded", open);
+
+  window.ingot = { ...window.ingot, live: { on, off } };
+})();

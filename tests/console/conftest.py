@@ -1,0 +1,97 @@
+"""A console on a fresh state folder, a signed-in client, a visitor, and an engine control that only remembers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from litestar import Litestar
+from litestar.testing import AsyncTestClient
+
+from appliance.home import Home
+from console.access.sessions import COOKIE, hashed
+from console.access.setup import make_administrator
+from console.app import Console, create_app
+from console.db import schema
+from console.db.models import SignIn
+from console.engine_control.base import EngineStatus
+from console.settings import ConsoleConfig
+
+BASE_URL = "http://console.local:8080"
+PASSWORD = "correct horse battery"
+BROWSER = {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
+
+
+class RememberingControl:
+    """Answers as an engine control does and keeps what was asked of it in `calls`."""
+
+    kind = "process"
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.present = EngineStatus(running=False)
+
+    async def status(self) -> EngineStatus:
+        return self.present
+
+    async def start(self) -> None:
+        self.calls.append("start")
+        self.present = EngineStatus(running=True, who="process 1")
+
+    async def stop(self) -> None:
+        self.calls.append("stop")
+        self.present = EngineStatus(running=False, ended="exit code 0", exit_code=0)
+
+    async def restart(self) -> None:
+        self.calls.append("restart")
+        self.present = EngineStatus(running=True, who="process 1")
+
+    async def logs(self, tail: int = 200) -> list[str]:
+        return ["a line that the engine wrote"]
+
+    async def close(self, *, keep_engine: bool = False) -> None:
+        return None
+
+
+@pytest.fixture
+def config(home: Home) -> ConsoleConfig:
+    home.create()
+    schema.migrate(home.database, home.root / "backups")
+    return ConsoleConfig(
+        home=home, engine_port=9, names=frozenset({"console.local"})
+    )
+
+
+@pytest.fixture
+def control() -> RememberingControl:
+    return RememberingControl()
+
+
+@pytest.fixture
+def app(config: ConsoleConfig, control: RememberingControl) -> Litestar:
+    return create_app(config, control, follow=False)
+
+
+@pytest.fixture
+def console(app: Litestar) -> Console:
+    """The parts of the running console: `database`, `hub`, `follower`, ..."""
+    parts: Console = app.state.console
+    return parts
+
+
+@pytest.fixture
+async def visitor(app: Litestar) -> AsyncIterator[AsyncTestClient[Litestar]]:
+    """A browser that is not signed in. The server's faults come as answers, not as exceptions."""
+    async with AsyncTestClient(app, base_url=BASE_URL, raise_server_exceptions=False) as client:
+        client.headers.update(BROWSER)
+        yield client
+
+
+@pytest.fixture
+async def client(visitor: AsyncTestClient[Litestar], console: Console) -> AsyncTestClient[Litestar]:
+    """A signed-in browser: the administrator's, named admin."""
+    async with console.database.session() as session:
+        user = await make_administrator(session, "admin", PASSWORD)
+        session.add(SignIn(token_sha256=hashed("test-token"), user_id=user.id, expires=4e9))
+    visitor.cookies.set(COOKIE, "test-token")
+    return visitor
