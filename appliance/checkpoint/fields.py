@@ -1,0 +1,114 @@
+"""Typed reading of a JSON object's keys: a value of the wrong type or size is an error that names it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from appliance.checkpoint.errors import CheckpointError
+
+
+class Fields:
+    """The keys of one object of one file; `prefix` is where the object stands in it.
+
+    A key that is null counts as absent, as transformers writes it. `true` is not a number here.
+    """
+
+    def __init__(self, file: Path, given: dict[str, Any], prefix: str = "") -> None:
+        self.file = file
+        self.given = given
+        self._prefix = prefix
+
+    def inside(self, name: str) -> Fields:
+        return Fields(self.file, self.mapping(name) or {}, f"{self._prefix}{name}.")
+
+    def refuse(self, name: str, why: str, value: Any = None) -> NoReturn:
+        field = self._prefix + name
+        value = self.given.get(name) if value is None else value
+        raise CheckpointError(
+            "config-invalid",
+            f"{self.file.name}: {field} is {_brief(value)}. {why}",
+            file=self.file,
+            field=field,
+            value=value,
+            remedy=f"Copy the original {self.file.name}, or mend {field} in it.",
+        )
+
+    def _absent(self, name: str) -> NoReturn:
+        field = self._prefix + name
+        raise CheckpointError(
+            "config-invalid",
+            f"{self.file.name} has no {field}, which the model needs.",
+            file=self.file,
+            field=field,
+            remedy=f"Copy the original {self.file.name}, or add {field} to it.",
+        )
+
+    def integer_or_none(self, name: str, minimum: int, maximum: int, *, default: int | None) -> int | None:
+        """As `integer`, except that an explicit null is None."""
+        if name in self.given and self.given[name] is None:
+            return None
+        return self.integer(name, minimum, maximum, default=default)
+
+    def integer(self, name: str, minimum: int, maximum: int, *, default: int | None = None) -> int:
+        value = self.given.get(name)
+        if value is None:
+            return default if default is not None else self._absent(name)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+            self.refuse(name, f"It must be an integer from {minimum} to {maximum}.")
+        return value
+
+    def number(
+        self,
+        name: str,
+        *,
+        minimum: float | None = None,
+        above: float | None = None,
+        maximum: float,
+        default: float | None = None,
+    ) -> float:
+        value = self.given.get(name)
+        if value is None:
+            return default if default is not None else self._absent(name)
+        low = f"at least {minimum:g}" if minimum is not None else f"greater than {above:g}"
+        good = (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and (not isinstance(value, float) or math.isfinite(value))
+            and (minimum is None or value >= minimum)
+            and (above is None or value > above)
+            and value <= maximum
+        )
+        if not good:
+            self.refuse(name, f"It must be a number {low} and at most {maximum:g}.")
+        return float(value)
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        value = self.given.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            self.refuse(name, "It must be true or false.")
+        return value
+
+    def text(self, name: str, *, default: str) -> str:
+        value = self.given.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str) or len(value) > 128 or not value.isprintable():
+            self.refuse(name, "It must be a short text.")
+        return value
+
+    def mapping(self, name: str) -> dict[str, Any] | None:
+        value = self.given.get(name)
+        if value is not None and not isinstance(value, dict):
+            self.refuse(name, "It must be an object.")
+        return cast("dict[str, Any] | None", value)
+
+
+def _brief(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,113 @@
+"""Where a profile's model lies: a folder under the models folder, or the bundled model."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from appliance.checkpoint.errors import CheckpointError
+from appliance.home import Home
+from appliance.profile.schema import BUNDLED_MODEL
+
+BUNDLED_FOLDER: Final = Path(__file__).parents[1] / "selftest" / "model"
+_HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+
+
+def locate(path: str, home: Home) -> Path:
+    """The folder that `model.path` names, with every link resolved.
+
+    Raises CheckpointError when there is none, or when the path, the folder or a file in it leads out of the models
+    folder.
+    """
+    if path == BUNDLED_MODEL:
+        if not BUNDLED_FOLDER.is_dir():
+            raise _error("model-missing", path, "The bundled model is not installed.", "Install Ingot again.")
+        return BUNDLED_FOLDER
+    try:
+        models = home.models.resolve()
+        _refuse_outside(path, home, models)
+        folder = (models / path).resolve()
+        if not folder.is_relative_to(models):
+            raise _outside(path, f"{path} is a link to {folder}, which is outside the models folder {models}.")
+        if not folder.exists():
+            raise _missing(path, home)
+        if not folder.is_dir():
+            raise _not_a_folder(path, folder)
+        for entry in folder.iterdir():
+            if entry.is_symlink() and not (target := entry.resolve()).is_relative_to(models):
+                message = f"{path}/{entry.name} is a link to {target}, which is outside the models folder {models}."
+                raise _outside(path, message)
+    except (OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        # A loop of links is a RuntimeError in Python 3.11 and 3.12, an OSError later; a NUL in a path a ValueError.
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        remedy = "Make it a folder that the user of this process may read."
+        raise _error("model-unreadable", path, f"The folder {path!r} cannot be opened: {why}.", remedy) from error
+    return folder
+
+
+def model_names(home: Home) -> list[str]:
+    """Folders under the models folder that hold a config.json, relative to it, at most two levels down; sorted."""
+    try:
+        found = [p.parent for pattern in ("*/config.json", "*/*/config.json") for p in home.models.glob(pattern)]
+    except OSError:
+        return []
+    return sorted(str(PurePosixPath(folder.relative_to(home.models))) for folder in found)
+
+
+def _error(id: str, path: str, message: str, remedy: str, patch: dict[str, Any] | None = None) -> CheckpointError:
+    return CheckpointError(id, message, field="model.path", value=path, remedy=remedy, patch=patch)
+
+
+def _outside(path: str, message: str) -> CheckpointError:
+    remedy = "Move the model into the models folder, or set INGOT_MODELS to the folder that holds it."
+    return _error("model-outside", path, message, remedy)
+
+
+def _refuse_outside(path: str, home: Home, models: Path) -> None:
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or path.startswith("~"):
+        for base in (home.models, models):
+            if pure.is_relative_to(base) and pure != PurePosixPath(base):
+                relative = str(pure.relative_to(base))
+                remedy = f"Write `{relative}`."
+                message = f"{path} is an absolute path; model paths are relative to the models folder."
+                raise _error("model-outside", path, message, remedy, {"model.path": relative})
+        raise _outside(path, f"{path} is outside the models folder {models}.")
+    if ".." in pure.parts:
+        raise _outside(path, f"{path} holds `..`, which leads out of a folder.")
+    if not pure.parts:
+        raise _error("model-missing", path, f"{path!r} names the models folder itself.", "Name a model's folder in it.")
+
+
+def _missing(path: str, home: Home) -> CheckpointError:
+    names = model_names(home)
+    nearest = difflib.get_close_matches(path, names, n=1, cutoff=0.5)
+    nearest = nearest or [name for name in names if PurePosixPath(name).name == PurePosixPath(path).name][:1]
+    where = f"in the models folder {home.models}"
+    if nearest:
+        remedy = f"The nearest model there is `{nearest[0]}`."
+        return _error("model-missing", path, f"There is no {path} {where}.", remedy, {"model.path": nearest[0]})
+    if not home.models.is_dir():
+        remedy = "Make that folder and put the model into it, or set INGOT_MODELS to the folder that holds it."
+        return _error("model-missing", path, f"There is no models folder {home.models}.", remedy)
+    if _HUB_ID.fullmatch(path):
+        message = f"There is no folder {path} {where}; it looks like the id of a repository on a model hub."
+        remedy = "Ingot fetches nothing. Copy the repository's folder into the models folder, and name that folder."
+        return _error("model-is-hub-id", path, message, remedy)
+    remedy = f"Copy it there, or choose one of: {', '.join(names[:8])}." if names else "Copy the model's folder there."
+    return _error("model-missing", path, f"There is no {path} {where}.", remedy)
+
+
+def _not_a_folder(path: str, file: Path) -> CheckpointError:
+    if file.suffix == ".gguf":
+        remedy = "Ingot reads Hugging Face folders. Get the model's original folder with config.json and safetensors."
+        return _error("model-is-gguf", path, f"{path} is a GGUF file, which no engine here reads.", remedy)
+    parent = str(PurePosixPath(path).parent)
+    if parent != "." and (file.parent / "config.json").exists():
+        remedy = f"Name the folder: `{parent}`."
+        return _error("model-not-a-folder", path, f"{path} is a file.", remedy, {"model.path": parent})
+    return _error("model-not-a-folder", path, f"{path} is a file.", "Name the folder that holds config.json.")

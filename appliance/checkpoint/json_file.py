@@ -1,0 +1,95 @@
+"""JSON files of a model folder, read with errors that name the file and the place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from appliance.checkpoint.errors import CheckpointError
+
+MAX_BYTES = 64 * 1024 * 1024
+
+
+def read_text(path: Path, id: str, max_bytes: int = MAX_BYTES) -> str:
+    """The file as UTF-8 text; `id` prefixes the errors: `<id>-missing`, `<id>-unreadable`."""
+    try:
+        if path.exists() and not path.is_file():  # opening a named pipe would wait for ever
+            raise OSError(0, "it is not a file")
+        with path.open("rb") as file:
+            raw = file.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{id}-missing",
+            f"{path.parent.name} has no {path.name}.",
+            file=path,
+            remedy="Copy the whole model folder again: this file belongs to it.",
+        ) from None
+    except OSError as error:
+        raise CheckpointError(
+            f"{id}-unreadable",
+            f"{path.name} cannot be read: {error.strerror or error}.",
+            file=path,
+            remedy="Make it a file that the user of this process may read.",
+        ) from error
+    if len(raw) > max_bytes:
+        raise CheckpointError(
+            f"{id}-unreadable",
+            f"{path.name} has more than {max_bytes} bytes, too many for such a file.",
+            file=path,
+            remedy="Copy the model folder again.",
+        )
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(
+            f"{id}-unreadable",
+            f"{path.name} is not text: byte {error.start} is not UTF-8.",
+            file=path,
+            remedy="Copy the model folder again; the file is damaged.",
+        ) from None
+
+
+def read_object(path: Path, id: str, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
+    """The JSON object that the file holds."""
+    text = read_text(path, id, max_bytes)
+    if text.startswith("version https://git-lfs"):
+        raise CheckpointError(
+            f"{id}-unreadable",
+            f"{path.name} is a Git LFS pointer: the file itself was never fetched.",
+            file=path,
+            remedy="Fetch the files with `git lfs pull` where the model was cloned, and copy the folder again.",
+            command="git lfs pull",
+        )
+    try:
+        # Infinity and NaN are let through here: some configs hold them in fields that nothing of ours reads.
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise CheckpointError(
+            f"{id}-unreadable",
+            f"{path.name} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
+            file=path,
+            evidence=(_line(text, error.lineno),),
+            remedy="Mend that place, or copy the model folder again.",
+        ) from None
+    except (RecursionError, ValueError):  # nested too deeply, or a number of thousands of digits
+        raise CheckpointError(
+            f"{id}-unreadable",
+            f"{path.name} is not a JSON file that can be read: it nests too deeply or holds a number too long.",
+            file=path,
+            remedy="Copy the model folder again.",
+        ) from None
+    if not isinstance(data, dict):
+        raise CheckpointError(
+            f"{id}-unreadable",
+            f"{path.name} holds a {type(data).__name__} where an object belongs.",
+            file=path,
+            value=data,
+            remedy="Copy the model folder again.",
+        )
+    return data
+
+
+def _line(text: str, number: int) -> str:
+    lines = text.splitlines()
+    return lines[number - 1].strip()[:120] if 0 < number <= len(lines) else ""
