@@ -29,10 +29,13 @@ from console.db.sessions import Database
 from console.engine_control.base import EngineControl
 from console.errors import EXCEPTION_HANDLERS
 from console.launches import routes as launches
+from console.launches.catalogue import Catalogue
 from console.live import routes as live
 from console.live.follower import Follower
 from console.live.hub import Hub
 from console.logs import routes as logs
+from console.logs import stream as log_stream
+from console.logs.store import LogStore
 from console.models import routes as models
 from console.pages import Notes
 from console.playground import routes as playground
@@ -63,6 +66,8 @@ class Console:
     follower: Follower
     notes: Notes
     throttle: Throttle
+    catalogue: Catalogue
+    log_store: LogStore
 
     @property
     def home(self) -> Home:
@@ -75,7 +80,9 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     database = Database(config.home.database)
     hub = Hub()
     follower = Follower(config.home, database, control, hub, config.engine_url)
-    console = Console(config, database, control, hub, follower, Notes(), Throttle())
+    catalogue, log_store = Catalogue(config.home), LogStore(config.home)
+    console = Console(config, database, control, hub, follower, Notes(), Throttle(), catalogue, log_store)
+    hub.add_feed("log", log_stream.feed(catalogue, log_store))
     templates = pages.environment()
     follower.publishers.append(live_parts.publisher(templates))
 
@@ -104,6 +111,8 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
             "hub": Provide(lambda: hub, sync_to_thread=False),
             "follower": Provide(lambda: follower, sync_to_thread=False),
             "throttle": Provide(lambda: console.throttle, sync_to_thread=False),
+            "catalogue": Provide(lambda: catalogue, sync_to_thread=False),
+            "log_store": Provide(lambda: log_store, sync_to_thread=False),
         },
         middleware=[Guard()],
         before_send=[add_security_headers],

@@ -10,6 +10,8 @@ the engine. `console.app` provides each under the parameter name given here.
 | TheHub | hub | what sends to open pages |
 | TheFollower | follower | what watches the engine; `.view` is the engine as last seen |
 | TheThrottle | throttle | what slows guessing down |
+| TheCatalogue | catalogue | which launches there are, from their folders |
+| TheLogStore | log_store | the logs' indexes |
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ from appliance.home import Home
 from console.access.sessions import SignedIn
 from console.access.throttle import Throttle
 from console.engine_control.base import EngineControl
+from console.launches.catalogue import Catalogue
 from console.live.follower import Follower
 from console.live.hub import Hub
+from console.logs.store import LogStore
 from console.settings import ConsoleConfig
 
 Session = NamedDependency[AsyncSession]
@@ -36,6 +40,8 @@ Control = NamedDependency[EngineControl]
 TheHub = NamedDependency[Hub]
 TheFollower = NamedDependency[Follower]
 TheThrottle = NamedDependency[Throttle]
+TheCatalogue = NamedDependency[Catalogue]
+TheLogStore = NamedDependency[LogStore]
 
 PageRequest = Request[SignedIn, Any, State]
 """`request.user` is who is signed in."""

@@ -1,7 +1,227 @@
-"""Pages of this subject."""
+"""The log's page, its lines by range, what matches a search, and the file itself."""
 
 from __future__ import annotations
 
-from litestar.handlers import HTTPRouteHandler
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
 
-route_handlers: list[HTTPRouteHandler] = []
+import msgspec
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromQuery, Parameter
+from litestar.response import Stream, Template
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from console.errors import Refusal
+from console.launches.catalogue import Catalogue
+from console.launches.folder import LOG, LaunchFolder
+from console.launches.numbers import launch_numbers
+from console.logs.classify import Level
+from console.logs.index import LogIndex
+from console.logs.line import Line
+from console.logs.stream import CURRENT, position
+from console.pages import fragment, page
+from console.parts import PageRequest, Session, TheCatalogue, TheLogStore
+
+FIRST_LINES = 300
+"""Lines that the page comes with, so that it reads without scripts."""
+
+LINES_LIMIT = 2000
+BEFORE_LINE = 100
+RECENT_LAUNCHES = 30
+BLOCK = 256 * 1024
+
+LEVELS = {"": "All levels", "info": "Info and above", "warning": "Warnings and errors", "error": "Errors"}
+
+
+class Matches(msgspec.Struct, frozen=True):
+    """Numbers of the lines that match, of those after `after` and up to `scanned`; `count` of them in all, of which
+    `numbers` may be only the first."""
+
+    numbers: list[int]
+    count: int
+    scanned: int
+    processes: list[str]
+
+
+@get("/log")
+async def log_page(
+    request: PageRequest,
+    session: Session,
+    catalogue: TheCatalogue,
+    log_store: TheLogStore,
+    launch: FromQuery[str] = CURRENT,
+    line: Annotated[int, Parameter(ge=0, le=10**9)] = 0,
+    q: FromQuery[str] = "",
+    level: FromQuery[str] = "",
+    process: FromQuery[str] = "",
+) -> Template:
+    current = await asyncio.to_thread(catalogue.current)
+    shown = current if launch == CURRENT else launch
+    if shown is None:
+        return page(request, "logs/empty.html", title="Log")
+    folder = _folder(catalogue, shown)
+    index = log_store.index(shown)
+    total = await asyncio.to_thread(index.refresh)
+    asked = bool(q or level or process)
+    rows = await asyncio.to_thread(_first_rows, index, line=line, q=q, level=_level(level), process=process)
+    return page(
+        request,
+        "logs/log.html",
+        title="Log",
+        **await _about(session, catalogue, folder, follows=launch == CURRENT),
+        position=position(shown, total),
+        total=total,
+        rows=rows,
+        line=line,
+        query=q,
+        level=level,
+        levels=LEVELS,
+        process=process,
+        processes=index.processes,
+        whole=not asked and len(rows) == total,
+        unfinished=None if asked else await asyncio.to_thread(index.unfinished),
+        launches=await _choices(session, catalogue, shown),
+    )
+
+
+@get("/log/head")
+async def log_head(session: Session, catalogue: TheCatalogue, launch: FromQuery[str] = CURRENT) -> Template:
+    """The page's head for another launch: the page asks for it when the engine has started anew."""
+    about = await _about(session, catalogue, _folder(catalogue, launch), follows=True)
+    return fragment("logs/head.html", **about)
+
+
+@get("/log/lines")
+async def log_lines(
+    catalogue: TheCatalogue,
+    log_store: TheLogStore,
+    launch: FromQuery[str] = CURRENT,
+    first: Annotated[int, Parameter(query="from", ge=1, le=10**9)] = 1,
+    count: Annotated[int, Parameter(ge=0, le=LINES_LIMIT)] = 200,
+    numbers: Annotated[str, Parameter(max_length=20_000)] = "",
+) -> list[Line]:
+    """Lines by range, or those whose numbers are listed, separated by commas."""
+    index = log_store.index(_folder(catalogue, launch).id)
+    await asyncio.to_thread(index.refresh)
+    if not numbers:
+        return await asyncio.to_thread(index.lines, first, count)
+    wanted = [int(number) for number in numbers.split(",") if number.isascii() and number.isdigit()]
+    if len(wanted) > LINES_LIMIT:
+        raise Refusal(422, f"{len(wanted)} lines were asked for; at most {LINES_LIMIT} are given.", field="numbers")
+    return await asyncio.to_thread(index.numbered, wanted)
+
+
+@get("/log/matches")
+async def log_matches(
+    catalogue: TheCatalogue,
+    log_store: TheLogStore,
+    launch: FromQuery[str] = CURRENT,
+    q: Annotated[str, Parameter(max_length=1000)] = "",
+    level: FromQuery[str] = "",
+    process: FromQuery[str] = "",
+    after: Annotated[int, Parameter(ge=0, le=10**9)] = 0,
+) -> Matches:
+    index = log_store.index(_folder(catalogue, launch).id)
+    scanned = await asyncio.to_thread(index.refresh)
+    numbers, count = await asyncio.to_thread(
+        index.matching, query=q, level=_level(level), process=process, after=min(after, scanned)
+    )
+    return Matches(numbers, count, scanned, index.processes)
+
+
+@get("/log/download")
+async def log_download(catalogue: TheCatalogue, launch: FromQuery[str] = CURRENT) -> Stream:
+    """The file as it is now, byte for byte."""
+    folder = _folder(catalogue, launch)
+    return download(folder.log, f"{folder.id}.log", "text/plain; charset=utf-8")
+
+
+def download(path: Path, name: str, media_type: str) -> Stream:
+    """A file that may grow meanwhile: as much of it as there is now."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise Refusal(404, f"This launch has no {path.name}.", "A launch that preflight refused has none.") from None
+    return Stream(
+        _blocks(path, size),
+        media_type=media_type,
+        headers={"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{name}"'},
+    )
+
+
+def _blocks(path: Path, size: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while size > 0 and (block := file.read(min(BLOCK, size))):
+            size -= len(block)
+            yield block
+
+
+def _folder(catalogue: Catalogue, launch: str) -> LaunchFolder:
+    name = (catalogue.current() or "") if launch == CURRENT else launch
+    folder = catalogue.find(name)
+    if folder is None:
+        raise Refusal(
+            404,
+            f"There is no launch {launch!r}.",
+            "It may have been deleted: the list of launches shows what there is.",
+            field="launch",
+            value=launch,
+        )
+    return folder
+
+
+def _level(text: str) -> Level:
+    try:
+        return Level[text.upper()] if text else Level.OTHER
+    except KeyError:
+        raise Refusal(
+            422, f"level is {text!r}.", "Use one of: debug, info, warning, error.", field="level", value=text
+        ) from None
+
+
+def _first_rows(index: LogIndex, *, line: int, q: str, level: Level, process: str) -> list[Line]:
+    if q or level or process:
+        numbers, _ = index.matching(query=q, level=level, process=process)
+        return index.numbered(numbers[-FIRST_LINES:])
+    if line:
+        return index.lines(line - BEFORE_LINE, FIRST_LINES)
+    return index.lines(index.total - FIRST_LINES + 1, FIRST_LINES)
+
+
+async def _about(session: AsyncSession, catalogue: Catalogue, folder: LaunchFolder, *, follows: bool) -> dict[str, Any]:
+    """What the page's head says."""
+    numbers = await launch_numbers(session)
+    before = (name for name in catalogue.ids() if name < folder.id)
+    older = next((name for name in before if (catalogue.home.launch(name) / LOG).exists()), None)
+    return {
+        "launch": folder.id,
+        "number": numbers.get(folder.id),
+        "record": folder.record(),
+        "has_log": folder.log.exists(),
+        "follows": follows,
+        "older": older,
+        "older_number": numbers.get(older) if older else None,
+    }
+
+
+async def _choices(session: AsyncSession, catalogue: Catalogue, shown: str) -> list[tuple[str, str]]:
+    """(id, what it is called) of the launches to choose from."""
+    numbers = await launch_numbers(session)
+    ids = catalogue.ids()[:RECENT_LAUNCHES]
+    if shown not in ids:
+        ids.append(shown)
+    choices = []
+    for launch_id in ids:
+        folder = catalogue.find(launch_id)
+        if folder is not None:
+            record = folder.record()
+            name = f"Launch {numbers[launch_id]}" if launch_id in numbers else launch_id
+            what = f"{record.profile or 'unknown profile'} {record.revision}".rstrip()
+            choices.append((launch_id, f"{name} · {what} · {record.state}"))
+    return choices
+
+
+route_handlers: list[HTTPRouteHandler] = [log_page, log_head, log_lines, log_matches, log_download]
