@@ -65,32 +65,39 @@ class Child:
             threading.Thread(target=self._reap, args=(loop, self._exited), name="child-wait", daemon=True).start()
         return await asyncio.shield(self._exited)
 
-    def signal(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         """To the whole group. It is safe at any time: until `_reap` has read the status, no other group can have this
         id."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
 
+    @property
+    def exited(self) -> bool:
+        """Whether the end of the process has been seen. Only while somebody waits for it."""
+        return self._exited is not None and self._exited.done()
+
+    async def ended_within(self, timeout_s: float) -> bool:
+        done, _ = await asyncio.wait({asyncio.ensure_future(self.wait())}, timeout=timeout_s)
+        return bool(done)
+
     async def end(self, grace_s: float, first: signal.Signals = signal.SIGTERM) -> int:
         """Ask the group to end, and make it end after `grace_s` seconds."""
-        exited = asyncio.ensure_future(self.wait())
-        self.signal(signal.SIGCONT)  # a stopped process would not hear the next one
-        self.signal(first)
-        done, _ = await asyncio.wait({exited}, timeout=grace_s)
-        if not done:
-            self.signal(signal.SIGKILL)
-        return await exited
+        self.send(signal.SIGCONT)  # a stopped process would not hear the next one
+        self.send(first)
+        if not await self.ended_within(grace_s):
+            self.send(signal.SIGKILL)
+        return await self.wait()
 
     def kill(self) -> int:
         """The same without an event loop and without asking."""
-        self.signal(signal.SIGKILL)
+        self.send(signal.SIGKILL)
         return self._process.wait()
 
     def _reap(self, loop: asyncio.AbstractEventLoop, exited: asyncio.Future[int]) -> None:
         # Seen dead but not yet reaped, the leader still holds the group's id: what it left behind can be killed safely.
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        self.signal(signal.SIGKILL)
+        self.send(signal.SIGKILL)
         status = self._process.wait()
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
             loop.call_soon_threadsafe(exited.set_result, status)

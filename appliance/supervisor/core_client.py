@@ -64,10 +64,16 @@ class CoreClient:
         self._generations: dict[str, Generation] = {}
         self._numbers = itertools.count(1)
         self._gone: str | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     @property
     def in_flight(self) -> int:
         return len(self._generations)
+
+    async def idle(self) -> None:
+        """Returns when nothing is in flight."""
+        await self._idle.wait()
 
     def start(self, prompt_token_ids: list[int], sampling: SamplingParams, priority: int = 0) -> Generation:
         if self._gone is not None:
@@ -83,11 +89,15 @@ class CoreClient:
         except CoreGoneError as error:
             raise EngineGoneError(str(error)) from error
         self._generations[generation.request_id] = generation
+        self._idle.clear()
         return generation
 
     def release(self, generation: Generation) -> None:
         """Nobody wants more of it: its slot in the core is freed, unless it has finished anyway."""
-        if self._generations.pop(generation.request_id, None) is None or generation.finished or self._gone:
+        known = self._generations.pop(generation.request_id, None) is not None
+        if not self._generations:
+            self._idle.set()
+        if not known or generation.finished or self._gone is not None:
             return
         try:
             self._channel.send(Abort(generation.request_id))

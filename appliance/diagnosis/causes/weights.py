@@ -37,8 +37,8 @@ CAUSES = (
     Cause(
         family="weights",
         name="self-test-differs",
-        pattern=r"^self-test: ",
-        summary="The engine runs, but does not answer as this checkpoint did before.",
+        pattern=r"SelfTestError: (self-test: )?(?P<difference>.+)",
+        summary="The engine runs, but not as this checkpoint should: {difference}.",
         fix="Copy the model again and compare its files with the source's. If the change is intended (another GPU or "
         "another build), remove the recorded answers and start again.",
     ),

@@ -1,0 +1,116 @@
+"""The self-test that every launch ends with: real tokens from the running core, compared with what is known.
+
+The bundled model is known by its digest and answers the first of its questions. Any other checkpoint answers a fixed
+prompt: the first good launch of it (with this dtype, on this kind of device) is recorded, later ones must agree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from appliance.home import write_atomically
+from appliance.protocol import SamplingParams
+from appliance.selftest.answers import TOLERANCE, Answer, KnownAnswers, difference, read_known
+
+FIRST_QUESTIONS = 2
+TOKENS_EACH = 16
+FIXED_PROMPT_TOKENS = 12
+FIXED_NEW_TOKENS = 8
+
+Generate = Callable[[list[int], SamplingParams], Awaitable[Answer]]
+Moved = Callable[[int, int], None]
+
+
+class SelfTestError(RuntimeError):
+    """The engine generates, but not what it should; the message says the difference."""
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """What is tested: a checkpoint, computed in `dtype` on a `device` such as "cpu" or "NVIDIA H200"."""
+
+    digest: str
+    dtype: str
+    device: str
+    vocab_size: int
+    max_model_len: int
+
+    @property
+    def file_name(self) -> str:
+        return (
+            re.sub(r"[^\w.-]+", "-", f"{self.digest.removeprefix('sha256:')[:32]}-{self.dtype}-{self.device}") + ".json"
+        )
+
+
+async def check_launch(generate: Generate, subject: Subject, records: Path, moved: Moved) -> None:
+    """Raises SelfTestError. `moved` is told (done, total) prompts."""
+    known = _known(subject)
+    if known is not None:
+        await _ask_known(generate, subject, known, moved)
+    else:
+        await _ask_fixed(generate, subject, records, moved)
+
+
+def _known(subject: Subject) -> KnownAnswers | None:
+    try:
+        known = read_known()
+    except FileNotFoundError:
+        return None
+    return known if known.model_digest == subject.digest else None
+
+
+async def _ask_known(generate: Generate, subject: Subject, known: KnownAnswers, moved: Moved) -> None:
+    questions = known.answers[:FIRST_QUESTIONS]
+    for done, answer in enumerate(questions):
+        moved(done, len(questions))
+        expected = _cut(answer, min(TOKENS_EACH, subject.max_model_len - len(answer.prompt_token_ids)))
+        got = await generate(answer.prompt_token_ids, _greedy(len(expected.token_ids)))
+        exact = subject.device == "cpu" and subject.dtype == "float32"
+        if (found := difference(expected, got, known.tolerance[subject.dtype], exact=exact)) is not None:
+            asked = f" to {answer.question!r}" if answer.question else ""
+            raise SelfTestError(f"self-test: in the bundled model's answer{asked}, {found}")
+    moved(len(questions), len(questions))
+
+
+async def _ask_fixed(generate: Generate, subject: Subject, records: Path, moved: Moved) -> None:
+    moved(0, 1)
+    prompt = fixed_prompt(subject.vocab_size)[: max(subject.max_model_len - FIXED_NEW_TOKENS, 1)]
+    got = await generate(prompt, _greedy(min(FIXED_NEW_TOKENS, subject.max_model_len - len(prompt))))
+    expected = _recorded(records / subject.file_name)
+    # Without a record there is nothing to agree with, but finite it must be.
+    found = difference(expected or got, got, TOLERANCE[subject.dtype])
+    if found is not None:
+        since = ", compared with the first good launch of this checkpoint" if expected else ""
+        raise SelfTestError(f"self-test: in the answer to the fixed prompt, {found}{since}")
+    if expected is None:
+        write_atomically(records / subject.file_name, msgspec.json.encode(got))
+    moved(1, 1)
+
+
+def fixed_prompt(vocab_size: int) -> list[int]:
+    """Token ids spread over the vocabulary, the same for every launch. They need not be text."""
+    return [(7919 * position + 13) % vocab_size for position in range(1, FIXED_PROMPT_TOKENS + 1)]
+
+
+def _greedy(tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True, logprobs=0)
+
+
+def _cut(answer: Answer, tokens: int) -> Answer:
+    return Answer(
+        prompt_token_ids=answer.prompt_token_ids,
+        token_ids=answer.token_ids[:tokens],
+        logprobs=answer.logprobs[:tokens],
+        question=answer.question,
+    )
+
+
+def _recorded(path: Path) -> Answer | None:
+    """None where there is no record, or one that was cut off while the disk was full: it is then made again."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Answer)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,87 @@
+"""How a launch ends: stacks if it hangs, then its processes, then what its log says, and last its state."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+
+import msgspec
+
+from appliance.diagnosis.diagnose import diagnose
+from appliance.diagnosis.first_exception import first_exception
+from appliance.diagnosis.log_text import read_log
+from appliance.protocol import Diagnosis, EvidenceLine, Fatal, Shutdown, State
+from appliance.supervisor.child import exit_in_words
+from appliance.supervisor.core_channel import CoreGoneError
+from appliance.supervisor.launch import Launch
+from appliance.supervisor.launch_folder import LaunchFolder
+from appliance.supervisor.native_core import NativeCore
+from appliance.supervisor.stacks import dump_stacks, has_stacks
+
+SHUTDOWN_GRACE_S = 2.0
+TERM_GRACE_S = 1.0
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a launch ends. Without a reason it is to be found in what the core said last. `explained`: the findings of
+    the launch say it all, and no log need be read."""
+
+    state: State
+    reason: str = ""
+    error: BaseException | None = None
+    explained: bool = False
+
+
+async def end_processes(end: End, core: NativeCore, folder: LaunchFolder) -> int | None:
+    """The exit status of a core that ended by itself; None of one that was ended here."""
+    if core.child.exited:
+        return await core.child.wait()
+    first = signal.SIGTERM
+    if end.state is State.HUNG:
+        stacks = await asyncio.to_thread(dump_stacks, core.child.pid)
+        with contextlib.suppress(OSError):  # a full disk: the core must end nevertheless
+            folder.write_stacks(stacks)
+        # Where nobody may look from outside, Python's own fault handler writes the stacks into the log on SIGABRT.
+        first = signal.SIGTERM if has_stacks(stacks) else signal.SIGABRT
+    elif end.state is State.STOPPED:
+        with contextlib.suppress(CoreGoneError):
+            core.channel.send(Shutdown())
+            if await core.child.ended_within(SHUTDOWN_GRACE_S):
+                return await core.child.wait()
+    await core.child.end(TERM_GRACE_S if end.state is not State.FAILED else 0.0, first)
+    return None
+
+
+async def conclude(end: End, launch: Launch, fatal: Fatal | None, exit_status: int | None) -> str:
+    """Writes diagnosis and final state; the reason in one sentence."""
+    exit_words = exit_in_words(exit_status) if exit_status is not None else None
+    reason = end.reason
+    if end.state is not State.STOPPED and not end.explained:
+        lines = await asyncio.to_thread(read_log, launch.folder.log)
+        told = fatal or _as_fatal(end.error)
+        hang = end.reason if end.state is State.HUNG else None
+        launch.diagnose(await asyncio.to_thread(_diagnose, lines, exit_status, told, hang))
+        reason = reason or _reason(told, lines, exit_words)
+    launch.change(end.state, reason, exit_words)
+    return reason
+
+
+def _diagnose(lines: list[EvidenceLine], exit_status: int | None, fatal: Fatal | None, hang: str | None) -> Diagnosis:
+    return diagnose(lines, exit_status=exit_status, fatal=fatal, hang=hang)
+
+
+def _as_fatal(error: BaseException | None) -> Fatal | None:
+    """What went wrong on our side of the launch (its self-test, the tokenizer) is told like the core's own words."""
+    if error is None:
+        return None
+    return Fatal(exception=type(error).__name__, message=str(error), traceback="")
+
+
+def _reason(fatal: Fatal | None, lines: list[EvidenceLine], exit_words: str | None) -> str:
+    exception = first_exception(lines)
+    if fatal is not None:
+        return f"{fatal.exception}: {fatal.message}".strip().splitlines()[0]
+    if exception is not None:
+        return exception.headline
+    return f"the core ended: {exit_words}" if exit_words else "the core was ended"

@@ -1,0 +1,58 @@
+"""Which profile a launch runs: a file named on the command line, the active one, or else the bundled model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from appliance.home import Home, new_launch_id
+from appliance.profile import document as documents
+from appliance.profile.active import read_active
+from appliance.profile.schema import ProfileError
+from appliance.protocol import Finding, Fix, Severity
+
+# What runs where nobody has chosen yet: the first `ingot serve` of a new installation answers, too.
+BUNDLED: dict[str, Any] = {"schema": 1, "name": "bundled", "model": {"path": "bundled"}}
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """`problems` instead of a usable document: the launch is then refused, with these as its findings."""
+
+    launch: str
+    revision: str = ""
+    document: dict[str, Any]
+    problems: tuple[Finding, ...] = ()
+
+
+def read_source(home: Home, file: Path | None) -> Source:
+    """Never raises for a bad document: what is wrong with it is told by the launch, like any other failure."""
+    try:
+        if file is not None:
+            return Source(launch=new_launch_id(), document=documents.parse(file.read_bytes()))
+        active = read_active(home)
+    except ProfileError as error:
+        problems = [_finding(p.field, p.value, p.message, p.remedy) for p in error.problems]
+        return Source(launch=new_launch_id(), document={}, problems=tuple(problems))
+    except OSError as error:
+        message = f"The profile file cannot be read: {error.strerror}."
+        problem = _finding("", str(file), message, "Name a file that exists and may be read.")
+        return Source(launch=new_launch_id(), document={}, problems=(problem,))
+    if active is None:
+        return Source(launch=new_launch_id(), document=BUNDLED)
+    # The console chooses the id, so that it can follow the launch; a restart of the same revision is a new launch.
+    free = active.launch is not None and not home.launch(active.launch).exists()
+    launch = active.launch if active.launch is not None and free else new_launch_id()
+    return Source(launch=launch, revision=active.revision, document=active.document)
+
+
+def _finding(field: str, value: Any, message: str, remedy: str) -> Finding:
+    return Finding(
+        id="profile-invalid",
+        severity=Severity.ERROR,
+        message=message,
+        field=field or None,
+        value=value,
+        fix=Fix(text=remedy),
+    )

@@ -1,0 +1,199 @@
+"""The one owner of the engine: runs a launch, answers what state it is in, judges attempts, and stops.
+
+A front door runs one launch in its life. After a failure it stays up to say so; another launch begins with another
+`ingot serve` on the same state folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from appliance import __version__
+from appliance.home import Home
+from appliance.protocol import ApplianceState, Finding, LaunchRecord, Load, Phase, Severity, State
+from appliance.supervisor.core_client import CoreClient
+from appliance.supervisor.ending import End
+from appliance.supervisor.event_stream import EventStream
+from appliance.supervisor.launch import Launch
+from appliance.supervisor.native_core import CORE_COMMAND, NativeCore
+from appliance.supervisor.native_launch import NativeLaunch, Prepare
+from appliance.supervisor.source import Source, read_source
+
+if TYPE_CHECKING:
+    from appliance.preflight import LaunchPlan, Report
+
+DRAIN_GRACE_S = 5.0
+
+
+class Supervisor:
+    """`prepare` loads what the front door needs to serve a model. `core` is a process that was started ahead."""
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        prepare: Prepare,
+        profile_file: Path | None = None,
+        core: NativeCore | None = None,
+        core_command: Sequence[str] = CORE_COMMAND,
+        started: float | None = None,
+    ) -> None:
+        self.stream = EventStream(home)
+        self.plan: LaunchPlan | None = None
+        self._home = home
+        self._prepare = prepare
+        self._profile_file = profile_file
+        self._core = core
+        self._core_command = core_command
+        self._started = time.time() if started is None else started
+        self._launch: Launch | None = None
+        self._native: NativeLaunch | None = None
+        self._attempt: LaunchRecord | None = None
+        self._stopping = False
+
+    # ----------------------------------------------------------------------------------------------------------------
+    # What it is
+    # ----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        return self._launch.record.state if self._launch else State.IDLE
+
+    @property
+    def reason(self) -> str:
+        """Why the state is what it is, in a sentence; may be empty."""
+        record = self._launch.record if self._launch else None
+        if record is None:
+            return ""
+        return record.diagnosis.summary if record.diagnosis else record.reason
+
+    @property
+    def client(self) -> CoreClient | None:
+        """None until the engine is ready to take requests, and after it has ended."""
+        return self._native.client if self._native and self.state is State.READY else None
+
+    @property
+    def load(self) -> Load:
+        return self._native.load if self._native and self.state in (State.READY, State.DRAINING) else Load()
+
+    def describe(self) -> ApplianceState:
+        launch = self._launch
+        served = self.plan is not None and self.state in (State.STARTING, State.READY, State.DRAINING)
+        return ApplianceState(
+            state=self.state,
+            since=launch.record.since if launch else self._started,
+            version=__version__,
+            launch=launch.record if launch else None,
+            attempt=self._attempt,
+            load=self.load,
+            models=[self.plan.profile.served_model_name] if self.plan and served else [],
+            max_model_len=self.plan.engine_config().max_model_len if self.plan and served else None,
+            last_event=launch.last_event if launch else None,
+        )
+
+    # ----------------------------------------------------------------------------------------------------------------
+    # What it does
+    # ----------------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """One launch, from preflight to its end. Returns when it has ended."""
+        source = await asyncio.to_thread(read_source, self._home, self._profile_file)
+        launch = self._begin(source, started=self._started)
+        launch.change(State.PREFLIGHT)
+        launch.begin_phase(Phase.PREFLIGHT)
+        try:
+            core = self._core or NativeCore(self._core_command)
+        except OSError as error:
+            launch.change(State.FAILED, f"The engine's process cannot be started: {error.strerror}")
+            return
+        self._native = NativeLaunch(self._home, launch, core)
+        self._native.begin(self._bring_up(source, self._native))
+        await self._native.ended()
+
+    async def stop(self, grace_s: float = DRAIN_GRACE_S) -> None:
+        """Let running requests finish for `grace_s` seconds, refuse new ones, then end the launch."""
+        native = self._native
+        if native is None or native.launch.ended:
+            return
+        if self.state is State.READY:
+            native.launch.change(State.DRAINING)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(native.client.idle(), grace_s)
+        native.finish(End(state=State.STOPPED))
+
+    def kill(self) -> None:
+        """At once: nothing is left of the engine when this returns."""
+        if self._native is not None:
+            self._native.core.child.kill()
+        elif self._core is not None:
+            self._core.kill()
+
+    async def attempt(self, launch_id: str, revision: str, document: dict[str, Any]) -> Report | LaunchRecord:
+        """Would this profile start? The report if it would; otherwise the record of a launch that never left
+        preflight. A running engine is not touched. FileExistsError: there is a launch of this id already."""
+        report = await asyncio.to_thread(run_preflight, self._home, document)
+        if report.plan is not None:
+            return report
+        serving = self._launch is not None and not self._launch.ended
+        source = Source(launch=launch_id, revision=revision, document=document)
+        launch = self._begin(source, attempt=serving)
+        launch.change(State.PREFLIGHT)
+        launch.begin_phase(Phase.PREFLIGHT)
+        launch.change(State.FAILED, _tell_findings(launch, report.findings))
+        self._attempt = launch.record if serving else None
+        return launch.record
+
+    # ----------------------------------------------------------------------------------------------------------------
+    # How
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _begin(self, source: Source, *, started: float | None = None, attempt: bool = False) -> Launch:
+        launch = Launch(
+            self._home,
+            self.stream,
+            launch_id=source.launch,
+            document=source.document,
+            revision=source.revision,
+            started=started,
+            attempt=attempt,
+        )
+        if not attempt:
+            self._launch = launch
+        return launch
+
+    async def _bring_up(self, source: Source, native: NativeLaunch) -> None:
+        findings, plan = list(source.problems), None
+        if not findings:
+            report = await asyncio.to_thread(run_preflight, self._home, source.document)
+            findings, plan = report.findings, report.plan
+        reason = _tell_findings(native.launch, findings)
+        if plan is None:
+            native.finish(End(state=State.FAILED, reason=reason, explained=True))
+            return
+        self.plan = plan
+        native.launch.end_phase(Phase.PREFLIGHT)
+        await native.start(plan, self._prepare)
+
+
+def run_preflight(home: Home, document: dict[str, Any]) -> Report:
+    """Blocking. The port is not checked: it is this process that holds it."""
+    from appliance import hardware, preflight  # late: the first answer over HTTP does not wait for them
+
+    context = preflight.PreflightContext(
+        home=home, document=document, environ=os.environ, inventory=hardware.inventory(), listen=None
+    )
+    return preflight.run(context)
+
+
+def _tell_findings(launch: Launch, findings: Sequence[Finding]) -> str:
+    """Reports them all; the message of the first error, or an empty text."""
+    for finding in findings:
+        launch.report(finding)
+    errors = [finding.message for finding in findings if finding.severity is Severity.ERROR]
+    return errors[0] if errors else ""
