@@ -24,6 +24,8 @@ class Request:
     output_token_ids: list[int] = field(default_factory=list)
     block_ids: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
+    slot: int = -1  # its place among the running requests, 0 .. max_num_seqs - 1; -1 while it waits
+    admission: int = -1  # grows with each admission: a new number means new blocks
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # of the prompt, found in the prefix cache when it was first admitted
     was_admitted: bool = False

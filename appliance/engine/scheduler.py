@@ -55,6 +55,8 @@ class Scheduler:
         self._waiting: list[tuple[int, int, Request]] = []
         self._live: dict[str, Request] = {}
         self._arrivals = 0
+        self._admissions = 0
+        self._free_slots = list(range(limits.max_num_seqs))
 
     def __len__(self) -> int:
         return len(self._live)
@@ -139,7 +141,8 @@ class Scheduler:
         self.pool.check_books([request.block_ids for request in self.running])
         assert all(request.block_ids for request in self.running)
         assert len(self.running) <= self.limits.max_num_seqs
-        assert len({id(request) for request in self.running}) == len(self.running)
+        slots = [request.slot for request in self.running]
+        assert sorted(slots + self._free_slots) == list(range(self.limits.max_num_seqs))
         for request in self.running:
             assert request.num_computed_tokens <= len(request.block_ids) * self.pool.block_size
             assert request.num_pending_tokens > 0
@@ -160,6 +163,8 @@ class Scheduler:
             assert fresh is not None
             request.block_ids = cached + fresh
             request.num_computed_tokens = len(cached) * self.pool.block_size
+            request.slot = self._free_slots.pop()
+            request.admission = self._admissions = self._admissions + 1
             self._count_prefix_hits(request)
             self._insert_running(request)
             planned[request] = min(request.num_pending_tokens, budget)
@@ -221,6 +226,9 @@ class Scheduler:
         self._wait(request)
 
     def _release(self, request: Request) -> None:
+        if request.slot >= 0:
+            self._free_slots.append(request.slot)
+            request.slot = -1
         self.pool.release(request.block_ids)
         request.block_ids = []
         request.num_computed_tokens = 0

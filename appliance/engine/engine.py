@@ -1,0 +1,240 @@
+"""The engine without its process: a scheduler, a runner, and what one step makes of them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from appliance.checkpoint.config import read_config
+from appliance.checkpoint.safetensors import read_index
+from appliance.engine.block_pool import BlockPool
+from appliance.engine.cache import allocate_cache, cache_bytes, scrub
+from appliance.engine.request import Request
+from appliance.engine.runner import Runner
+from appliance.engine.scheduler import Limits, Scheduler
+from appliance.engine.weights import load_weights, unused_tensors
+from appliance.models.base import BuildContext
+from appliance.models.registry import build
+from appliance.protocol import (
+    CorePhase,
+    EngineConfig,
+    FinishReason,
+    Loaded,
+    Phase,
+    Progress,
+    Submit,
+    TokenLogprob,
+    TokenOutput,
+)
+from kernels.binding import bind
+from kernels.catalogue import OPS
+from kernels.sampling.batch import Sampled
+from kernels.selection import Context, choose_all
+
+
+class Engine:
+    """Loads a model and generates with it, one step at a time. Not thread-safe: one loop owns it."""
+
+    def __init__(self, config: EngineConfig, report: Callable[[CorePhase], None], log: Callable[[str], None]) -> None:
+        """Load as `config` says, which is taken as already checked; `report` hears each phase, `log` a line for people.
+
+        Raises:
+            CheckpointError, ValueError: the folder is not what preflight saw.
+            BackendRefusedError: an op has no backend here.
+            torch.OutOfMemoryError: the device has less memory than the plan counted on.
+        """
+        folder = Path(config.model_folder)
+        device = torch.device(config.device)
+        dtype = _torch_dtype(config.dtype)
+        model_config = read_config(folder)
+        index = read_index(folder)
+
+        report(CorePhase(phase=Phase.WEIGHTS, progress=Progress(total=index.total_bytes, unit="bytes")))
+        capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+        choices = choose_all(
+            OPS,
+            Context(
+                device=device.type,
+                capability=capability,
+                dtype=config.dtype,
+                head_dim=model_config.head_dim,
+                num_heads=model_config.num_attention_heads,
+                num_kv_heads=model_config.num_key_value_heads,
+                cuda_graphs=not config.enforce_eager,
+            ),
+            config.backends,
+        )
+        kernels = bind(choices)
+        model = build(BuildContext(model_config, kernels, device, dtype, config.max_model_len))
+        destinations = model.destinations()
+        weight_bytes = load_weights(
+            index,
+            destinations,
+            lambda done, total: report(
+                CorePhase(phase=Phase.WEIGHTS, progress=Progress(done=done, total=total, unit="bytes"))
+            ),
+        )
+        unused = unused_tensors(index, destinations)
+        if unused:
+            log(f"{len(unused)} tensors of the checkpoint are not used by this model, first {unused[0]}")
+        report(CorePhase(phase=Phase.WEIGHTS, progress=_whole(weight_bytes, "bytes"), outcome="done"))
+
+        report(CorePhase(phase=Phase.CACHE, progress=Progress(total=config.num_blocks, unit="blocks")))
+        self._caches = allocate_cache(
+            model_config.num_hidden_layers,
+            config.num_blocks,
+            config.block_size,
+            model_config.num_key_value_heads,
+            model_config.head_dim,
+            _torch_dtype(config.kv_cache_dtype),
+            device,
+        )
+        report(CorePhase(phase=Phase.CACHE, progress=_whole(config.num_blocks, "blocks"), outcome="done"))
+        report(CorePhase(phase=Phase.GRAPHS, outcome="skipped"))  # the native engine runs eagerly so far
+
+        self.scheduler = Scheduler(
+            Limits(
+                max_num_seqs=config.max_num_seqs,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+                max_model_len=config.max_model_len,
+                prefix_caching=config.prefix_caching,
+            ),
+            BlockPool(config.num_blocks, config.block_size),
+        )
+        self._eos_token_ids = frozenset(model_config.eos_token_ids)
+        self._vocab_size = model_config.vocab_size
+        self._max_model_len = config.max_model_len
+        self._runner = Runner(
+            model,
+            self._caches,
+            kernels,
+            vocab_size=model_config.vocab_size,
+            eos_token_ids=self._eos_token_ids,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=config.max_model_len,
+            block_size=config.block_size,
+            device=device,
+        )
+        self.prompt_tokens_computed = 0
+        self.output_tokens_drawn = 0
+        self.loaded = Loaded(
+            vocab_size=model_config.vocab_size,
+            num_blocks=config.num_blocks,
+            block_size=config.block_size,
+            weight_bytes=weight_bytes,
+            cache_bytes=cache_bytes(self._caches),
+            selection={name: choice.backend.name for name, choice in choices.items()},
+            versions={"torch": torch.__version__},
+        )
+
+    @property
+    def idle(self) -> bool:
+        return not len(self.scheduler)
+
+    def submit(self, message: Submit) -> TokenOutput | None:
+        """Queue a request; an output that ends it at once if it can never run."""
+        sampling = message.sampling
+        request = Request(
+            request_id=message.request_id,
+            prompt_token_ids=message.prompt_token_ids,
+            sampling=sampling,
+            seed=secrets.randbits(64) if sampling.seed is None else sampling.seed,
+            priority=message.priority,
+        )
+        refusal = self.scheduler.refusal(request) or self._token_refusal(message)
+        if refusal:
+            return TokenOutput(request_id=message.request_id, finish_reason=FinishReason.ERROR, error=refusal)
+        self.scheduler.add(request)
+        return None
+
+    def abort(self, request_id: str) -> None:
+        """Free what a request holds; one that has ended already, or was never here, is no error."""
+        request = self.scheduler.get(request_id)
+        if request is not None:
+            self.scheduler.finish(request)
+
+    def step(self) -> list[TokenOutput]:
+        """Compute one step; what each request that drew a token got from it."""
+        step = self.scheduler.schedule()
+        if not step:
+            return []
+        sampled = self._runner.run(step)
+        self.prompt_tokens_computed += sum(num_tokens for request, num_tokens in step if not request.output_token_ids)
+        drawing = self.scheduler.complete(step)
+        if sampled is None:
+            return []
+        self.output_tokens_drawn += len(drawing)
+        return self._outputs(drawing, sampled)
+
+    def _outputs(self, drawing: list[Request], sampled: Sampled) -> list[TokenOutput]:
+        token_ids: list[int] = sampled.token_ids.tolist()
+        finite: list[bool] = sampled.finite.tolist()
+        logprobs = _token_logprobs(drawing, token_ids, sampled)
+        outputs = []
+        for row, request in enumerate(drawing):
+            if not finite[row]:
+                outputs.append(self._give_up(request))
+                continue
+            reason = request.accept(token_ids[row], self._eos_token_ids, self._max_model_len)
+            outputs.append(
+                TokenOutput(
+                    request_id=request.request_id,
+                    token_ids=(token_ids[row],),
+                    logprobs=logprobs[row],
+                    finish_reason=reason,
+                    stop_token_id=token_ids[row] if reason is FinishReason.STOP else None,
+                    num_cached_tokens=request.num_cached_tokens,
+                )
+            )
+            if reason is not None:
+                self.scheduler.finish(request)
+        return outputs
+
+    def _give_up(self, request: Request) -> TokenOutput:
+        """End a request whose logits are not numbers, and keep what it left in the cache from spreading."""
+        blocks = list(request.block_ids)
+        self.scheduler.pool.forget(blocks)
+        self.scheduler.finish(request)
+        scrub(self._caches, blocks)
+        return TokenOutput(
+            request_id=request.request_id,
+            finish_reason=FinishReason.ERROR,
+            error="the model's output is not a number (NaN or infinity); the weights are damaged, or the dtype is too "
+            "narrow for this model: try dtype bfloat16 or float32",
+        )
+
+    def _token_refusal(self, message: Submit) -> str | None:
+        for token_id in message.prompt_token_ids:
+            if not 0 <= token_id < self._vocab_size:
+                return f"token id {token_id} is outside the vocabulary of {self._vocab_size}"
+        return None
+
+
+def _token_logprobs(drawing: list[Request], token_ids: list[int], sampled: Sampled) -> list[tuple[TokenLogprob, ...]]:
+    if sampled.logprobs is None or sampled.top_logprobs is None or sampled.top_token_ids is None:
+        return [()] * len(drawing)
+    chosen = sampled.logprobs.tolist()
+    tops = sampled.top_logprobs.tolist()
+    top_ids = sampled.top_token_ids.tolist()
+    rows: list[tuple[TokenLogprob, ...]] = []
+    for row, request in enumerate(drawing):
+        count = request.sampling.logprobs
+        if count is None:
+            rows.append(())
+        else:
+            top = tuple(zip(top_ids[row][:count], tops[row][:count], strict=True))
+            rows.append((TokenLogprob(token_ids[row], chosen[row], top),))
+    return rows
+
+
+def _torch_dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def _whole(total: int, unit: str) -> Progress:
+    return Progress(done=total, total=total, unit=unit)

@@ -1,0 +1,104 @@
+"""Runs one scheduled step on the device: lays out its tokens, calls the model, draws the next tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from appliance.engine.request import Request
+from appliance.engine.sampling import sampling_batch
+from appliance.engine.scheduler import Scheduled
+from appliance.models.base import Model
+from appliance.models.batch import ForwardBatch, LayerCache
+from kernels.binding import Kernels
+from kernels.paged_attention.metadata import AttentionMetadata
+from kernels.sampling.batch import Sampled
+
+
+class Runner:
+    """Holds the model, its cache, and a table of each running request's blocks, by slot."""
+
+    def __init__(
+        self,
+        model: Model,
+        caches: Sequence[LayerCache],
+        kernels: Kernels,
+        *,
+        vocab_size: int,
+        eos_token_ids: frozenset[int],
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        device: torch.device,
+    ) -> None:
+        self._model = model
+        self._caches = caches
+        self._kernels = kernels
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._block_size = block_size
+        self._device = device
+        self._blocks: NDArray[np.int32] = np.zeros((max_num_seqs, -(-max_model_len // block_size)), dtype=np.int32)
+        self._num_blocks = [0] * max_num_seqs  # of each slot, how many of its blocks the table already has
+        self._admission = [-1] * max_num_seqs  # of which admission those are
+
+    @torch.inference_mode()
+    def run(self, step: Sequence[Scheduled]) -> Sampled | None:
+        """Compute a step; the drawn tokens are in the order of the requests that draw. None if none does."""
+        logits = self._model.forward(self._lay_out(step), self._caches)
+        drawing = [item.request for item in step if item.draws]
+        if not drawing:
+            return None
+        batch = sampling_batch(drawing, self._vocab_size, self._eos_token_ids, self._device)
+        sampled: Sampled = self._kernels.sampling(logits, batch)
+        return sampled
+
+    def _lay_out(self, step: Sequence[Scheduled]) -> ForwardBatch:
+        slots = [self._enter_blocks(item.request) for item in step]
+        query_lens = [item.num_tokens for item in step]
+        context_lens = [item.request.num_computed_tokens + item.num_tokens for item in step]
+        token_ids: list[int] = []
+        for request, num_tokens in step:
+            token_ids += request.tokens(request.num_computed_tokens, request.num_computed_tokens + num_tokens)
+        lens = np.array(query_lens)
+        ends = lens.cumsum()
+        starts = ends - lens
+        first = np.array([item.request.num_computed_tokens for item in step])
+        positions = np.arange(len(token_ids)) + np.repeat(first - starts, lens)
+        block_of_token = self._blocks[np.repeat(slots, lens), positions // self._block_size].astype(np.int64)
+        slot_mapping = block_of_token * self._block_size + positions % self._block_size
+        width = -(-max(context_lens) // self._block_size)
+        draws = np.array([item.draws for item in step])
+        metadata = AttentionMetadata(
+            query_lens=query_lens,
+            context_lens=context_lens,
+            num_decodes=int((lens == 1).sum()),
+            query_start_loc=self._tensor(np.concatenate(([0], ends)).astype(np.int32)),
+            seq_lens=self._tensor(np.array(context_lens, dtype=np.int32)),
+            block_tables=self._tensor(self._blocks[slots, :width]),
+            slot_mapping=self._tensor(slot_mapping),
+        )
+        return ForwardBatch(
+            token_ids=self._tensor(np.array(token_ids, dtype=np.int64)),
+            positions=self._tensor(positions),
+            attention=metadata,
+            logits_rows=self._tensor(ends[draws] - 1),
+        )
+
+    def _enter_blocks(self, request: Request) -> int:
+        """Bring the table up to date for `request`; only blocks it got since the last step are written."""
+        slot = request.slot
+        if self._admission[slot] != request.admission:
+            self._admission[slot], self._num_blocks[slot] = request.admission, 0
+        known, count = self._num_blocks[slot], len(request.block_ids)
+        if known < count:
+            self._blocks[slot, known:count] = request.block_ids[known:]
+            self._num_blocks[slot] = count
+        return slot
+
+    def _tensor(self, values: NDArray[np.int32] | NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(values).to(self._device, non_blocking=True)

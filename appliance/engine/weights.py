@@ -1,0 +1,76 @@
+"""Fill a model's parameters from safetensors files, in the order in which the bytes lie on the disk."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from appliance.checkpoint.safetensors import TensorEntry, TensorIndex
+
+TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64}
+IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)  # old checkpoints carry what is computed here
+
+
+def load_weights(index: TensorIndex, destinations: Mapping[str, Tensor], report: Callable[[int, int], None]) -> int:
+    """Copy every tensor of `index` to its destination, converting its dtype. Returns the bytes read.
+
+    `report(done, total)` is called as bytes are read, at most a few hundred times.
+
+    Raises:
+        ValueError: a tensor that the model needs is not there, or has another shape.
+    """
+    missing = sorted(set(destinations) - set(index.tensors))
+    if missing:
+        raise ValueError(f"the checkpoint lacks {len(missing)} tensors that its config asks for, first {missing[0]}")
+    wanted = sorted(
+        ((name, entry) for name, entry in index.tensors.items() if name in destinations),
+        key=lambda item: (item[1].file, item[1].begin),
+    )
+    total = sum(entry.end - entry.begin for _, entry in wanted)
+    done = reported = 0
+    for name, entry, source in _tensors(wanted):
+        destination = destinations[name]
+        if tuple(entry.shape) != tuple(destination.shape):
+            raise ValueError(
+                f"{name} has the shape {list(entry.shape)}, and the config asks for {list(destination.shape)}"
+            )
+        destination.copy_(source)
+        done += entry.end - entry.begin
+        if (done - reported) * 200 >= total or done == total:
+            report(done, total)
+            reported = done
+    return done
+
+
+def unused_tensors(index: TensorIndex, destinations: Mapping[str, Tensor]) -> list[str]:
+    """Tensors that the checkpoint holds and the model does not use: worth a line in the log."""
+    return sorted(name for name in index.tensors if name not in destinations and not name.endswith(IGNORED_SUFFIXES))
+
+
+def _tensors(wanted: list[tuple[str, TensorEntry]]) -> Iterator[tuple[str, TensorEntry, Tensor]]:
+    """The tensors as they stand in the files, mapped rather than read."""
+    mapped: mmap.mmap | None = None
+    current: Path | None = None
+    for name, entry in wanted:
+        if entry.file != current:
+            with entry.file.open("rb") as file:
+                mapped = mmap.mmap(
+                    file.fileno(), 0, access=mmap.ACCESS_COPY
+                )  # a private view, as torch wants it writable
+            mapped.madvise(mmap.MADV_SEQUENTIAL)
+            current = entry.file
+        dtype = TORCH_DTYPES.get(entry.dtype)
+        if dtype is None:
+            raise ValueError(f"{name} is {entry.dtype}, which the native engine does not read")
+        assert mapped is not None
+        count = (entry.end - entry.begin) // dtype.itemsize
+        source = (
+            torch.frombuffer(mapped, dtype=dtype, count=count, offset=entry.begin)
+            if count
+            else torch.empty(0, dtype=dtype)
+        )
+        yield name, entry, source.view(entry.shape)

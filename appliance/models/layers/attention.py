@@ -1,0 +1,58 @@
+"""Self-attention over the paged cache: projection, optional norm of each head, rotary positions, cache, output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from appliance.models.base import BuildContext
+from appliance.models.batch import ForwardBatch, LayerCache
+from appliance.models.layers.linear import Linear
+from appliance.models.layers.norm import RMSNorm
+
+
+class Attention:
+    """Multi-head attention in which groups of query heads share a key and value head (MHA, GQA and MQA)."""
+
+    def __init__(self, context: BuildContext, cos_sin: Tensor, sliding_window: int | None) -> None:
+        config = context.config
+        self.num_heads, self.num_kv_heads, self.head_dim = (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        )
+        query, key_value = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        parts = {"q_proj": query, "k_proj": key_value, "v_proj": key_value}
+        self.qkv = Linear(context, config.hidden_size, parts, config.attention_bias)
+        self.out = Linear(context, query, {"o_proj": config.hidden_size}, config.attention_output_bias)
+        self.q_norm = RMSNorm(context, self.head_dim) if config.qk_norm else None
+        self.k_norm = RMSNorm(context, self.head_dim) if config.qk_norm else None
+        self._scale = self.head_dim**-0.5
+        self._sliding_window = sliding_window
+        self._cos_sin = cos_sin
+        self._kernels = context.kernels
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: LayerCache) -> Tensor:
+        """[T, hidden] -> [T, hidden]."""
+        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # [T, q heads + k heads + v heads, head_dim]
+        query, key, value = heads.split((self.num_heads, self.num_kv_heads, self.num_kv_heads), dim=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
+            self._kernels.rotary(query, batch.positions, self._cos_sin)
+            self._kernels.rotary(key, batch.positions, self._cos_sin)
+        else:
+            turned = heads[:, : self.num_heads + self.num_kv_heads]  # query and key, in one call
+            self._kernels.rotary(turned, batch.positions, self._cos_sin)
+        self._kernels.cache_write(key, value, cache.key, cache.value, batch.attention.slot_mapping)
+        mixed = self._kernels.paged_attention(
+            query, cache.key, cache.value, batch.attention, self._scale, self._sliding_window
+        )
+        return self.out(mixed.flatten(1))
+
+    def destinations(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
+        yield from self.qkv.destinations(prefix)
+        yield from self.out.destinations(prefix)
+        if self.q_norm is not None and self.k_norm is not None:
+            yield from self.q_norm.destinations(f"{prefix}q_norm")
+            yield from self.k_norm.destinations(f"{prefix}k_norm")

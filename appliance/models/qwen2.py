@@ -1,0 +1,9 @@
+"""Qwen2 and Qwen2.5: biases on q, k and v, and a sliding window in the layers that the config names."""
+
+from __future__ import annotations
+
+from appliance.models.layers.decoder import DenseDecoder
+
+
+class Qwen2ForCausalLM(DenseDecoder):
+    """The biases come with the config (`attention_bias`); the window holds where `layer_types` says so."""

@@ -1,0 +1,56 @@
+"""Engines and oracles for the same tiny checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from appliance.engine.engine import Engine
+from appliance.protocol import EngineConfig, SamplingParams, Submit, TokenOutput
+
+
+def make_engine(folder: Path, **config: Any) -> Engine:
+    values: dict[str, Any] = {
+        "model_folder": str(folder),
+        "device": "cpu",
+        "dtype": "float32",
+        "max_model_len": 256,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 64,
+        "block_size": 16,
+        "num_blocks": 128,
+    } | config
+    values.setdefault("kv_cache_dtype", values["dtype"])
+    return Engine(EngineConfig(**values), report=lambda phase: None, log=lambda line: None)
+
+
+def generate(engine: Engine, prompts: dict[str, list[int]], **sampling: Any) -> dict[str, list[TokenOutput]]:
+    """Run all `prompts` together to their ends: each one's outputs in order."""
+    params = SamplingParams(**{"temperature": 0.0, "max_tokens": 64, "ignore_eos": True, "logprobs": 0} | sampling)
+    outputs: dict[str, list[TokenOutput]] = {name: [] for name in prompts}
+    for name, prompt in prompts.items():
+        refused = engine.submit(Submit(request_id=name, prompt_token_ids=prompt, sampling=params))
+        assert refused is None, refused
+    while not engine.idle:
+        for output in engine.step():
+            outputs[output.request_id].append(output)
+        engine.scheduler.check_books()
+    return outputs
+
+
+def tokens(outputs: list[TokenOutput]) -> list[int]:
+    return [token for output in outputs for token in output.token_ids]
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    """Load a checkpoint in transformers, in float32 unless told otherwise."""
+
+    def load(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+
+    return load

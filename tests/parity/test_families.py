@@ -1,0 +1,115 @@
+"""Every family against transformers on tiny random checkpoints: the same logits, the same tokens, alone and in company."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from tests.parity.conftest import generate, make_engine, tokens
+from tests.tiny import write_checkpoint
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "llama": ("llama", {}),
+    "llama, one kv head, tied, biases": (
+        "llama",
+        {"num_key_value_heads": 1, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
+    ),
+    "llama, llama3 scaling": ("llama", {"rope_scaling": LLAMA3}),
+    "llama, linear scaling": ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+    "llama, wide heads": ("llama", {"head_dim": 48}),
+    "mistral": ("mistral", {}),
+    "mistral, window": ("mistral", {"sliding_window": 24, "head_dim": 24}),
+    "qwen2": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2, window in upper layers": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1},
+    ),
+    "qwen3": ("qwen3", {}),
+    "qwen3, yarn": ("qwen3", {"rope_scaling": YARN, "max_position_embeddings": 256}),
+}
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=str)
+def checkpoint(request, tmp_path_factory):
+    family, config = VARIANTS[request.param]
+    return write_checkpoint(tmp_path_factory.mktemp("parity") / "model", family, seed=3, **config)
+
+
+def prompts(count: int, lengths: tuple[int, ...] = (1, 5, 37, 90)) -> dict[str, list[int]]:
+    rng = random.Random(5)
+    return {f"r{i}": [rng.randrange(6, 512) for _ in range(lengths[i % len(lengths)])] for i in range(count)}
+
+
+def test_logits_agree_within_1e_4_in_float32(checkpoint, oracle):
+    """The full distribution after prompts that are computed whole, in chunks, and from the prefix cache."""
+    engine = make_engine(checkpoint, max_num_batched_tokens=32)
+    model = oracle(checkpoint)
+    for prompt in [*prompts(4).values(), *prompts(4).values()]:
+        (output,) = generate(engine, {"r": prompt}, max_tokens=1, logprobs=512)["r"]
+        with torch.inference_mode():
+            logits = model(torch.tensor([prompt])).logits[0, -1]
+        expected = torch.log_softmax(logits, -1)
+        found = torch.empty(512)
+        for token, logprob in output.logprobs[0].top:
+            found[token] = logprob
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_64_greedy_tokens_are_equal_alone_and_in_a_batch(checkpoint, oracle):
+    model = oracle(checkpoint)
+    asked = prompts(6)
+    expected = {}
+    for name, prompt in asked.items():
+        out = model.generate(
+            torch.tensor([prompt]),
+            do_sample=False,
+            max_new_tokens=64,
+            min_new_tokens=64,
+            pad_token_id=0,
+            eos_token_id=None,
+        )
+        expected[name] = out[0, len(prompt) :].tolist()
+    together = generate(make_engine(checkpoint), asked)
+    assert {name: tokens(outputs) for name, outputs in together.items()} == expected
+    alone = generate(make_engine(checkpoint), {"r3": asked["r3"]})
+    assert tokens(alone["r3"]) == expected["r3"]
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_tokens_do_not_change_when_the_cache_is_too_small_for_all(tmp_path, family):
+    """Preemption by recompute, chunks of odd sizes and shared prefixes give the tokens of an unhurried run."""
+    checkpoint = write_checkpoint(tmp_path / "model", family, seed=4)
+    shared = prompts(1, (70,))["r0"]
+    asked = {name: shared[:40] + prompt for name, prompt in prompts(6, (3, 20, 33)).items()}
+    calm = generate(make_engine(checkpoint, prefix_caching=False, max_num_batched_tokens=512), asked)
+    tight_engine = make_engine(checkpoint, num_blocks=17, max_num_batched_tokens=23)
+    tight = generate(tight_engine, asked)
+    assert tight_engine.scheduler.num_preemptions > 0
+    assert tight_engine.scheduler.prompt_tokens_cached > 0
+    assert {n: tokens(o) for n, o in tight.items()} == {n: tokens(o) for n, o in calm.items()}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.08), ("float16", 0.01)])
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+def test_half_precision_stays_near_transformers_in_the_same_dtype(tmp_path, oracle, family, dtype, tolerance):
+    """Rounding differs with the order of sums, so the bound is on the mean difference of the log probabilities."""
+    checkpoint = write_checkpoint(tmp_path / "model", family, dtype=dtype, seed=6, scale=0.1)
+    prompt = prompts(3)["r2"]
+    (output,) = generate(make_engine(checkpoint, dtype=dtype), {"r": prompt}, max_tokens=1, logprobs=512)["r"]
+    with torch.inference_mode():
+        logits = oracle(checkpoint, getattr(torch, dtype))(torch.tensor([prompt])).logits[0, -1].float()
+    expected = torch.log_softmax(logits, -1)
+    found = torch.empty(512)
+    for token, logprob in output.logprobs[0].top:
+        found[token] = logprob
+    assert (found - expected).abs().mean() < tolerance
