@@ -32,3 +32,7 @@ class EntryPointGroup(click.Group):
 @click.version_option(__version__, prog_name="ingot")
 def main() -> None:
     """Run a model on this machine, and know within seconds why it does not run."""
+
+
+if __name__ == "__main__":
+    main()

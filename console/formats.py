@@ -8,6 +8,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from appliance.protocol import PhaseRecord
+
 
 def gib(size: float | None) -> str:
     """Bytes in GiB; small sizes in MiB or KiB."""
@@ -83,6 +85,16 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
 
+def progress(phase: PhaseRecord) -> str:
+    """How far a phase is: `3.1 GiB of 15.3 GiB`, `4 of 11 graphs`; empty where it cannot be told."""
+    done, total, unit = phase.progress.done, phase.progress.total, phase.progress.unit
+    if not total:
+        return ""
+    if unit == "bytes":
+        return f"{gib(done)} of {gib(total)}"
+    return f"{done:,} of {total:,} {unit}".rstrip()
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "gib": gib,
     "seconds": seconds,
@@ -91,4 +103,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "since": since,
     "number": number,
     "percent": percent,
+    "progress": progress,
 }

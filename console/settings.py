@@ -4,6 +4,7 @@ flag for those that change from day to day."""
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -62,8 +63,11 @@ class ConsoleConfig:
 
     @property
     def allowed_names(self) -> frozenset[str]:
-        """The names that a Host header may carry. An address that was asked for is one of them."""
-        return LOOPBACK_NAMES | self.names | {self.host.lower()}
+        """The names that a Host header may carry, besides bare addresses. Where others than this machine may connect,
+        its own name is one of them."""
+        if self.host in LOOPBACK_NAMES:
+            return LOOPBACK_NAMES | self.names
+        return LOOPBACK_NAMES | self.names | {socket.gethostname().lower(), self.host.lower()}
 
     @classmethod
     def from_environment(cls, home: Home, environ: Mapping[str, str] = os.environ) -> ConsoleConfig:

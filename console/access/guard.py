@@ -5,6 +5,7 @@ A handler is open to people who are not signed in only where it says `public=Tru
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -48,10 +49,10 @@ class Guard(ASGIMiddleware):
 
 def check_host(request: Request[Any, Any, Any], allowed: frozenset[str]) -> None:
     """Refuse names that we do not go by: a foreign page that has its own name pointed at this address sends that name
-    (DNS rebinding)."""
+    (DNS rebinding). A bare address cannot be pointed elsewhere, so every one is let through."""
     host = request.headers.get("host", "")
     name = urlsplit(f"//{host}").hostname or ""
-    if name not in allowed:
+    if name not in allowed and not _is_address(name):
         raise Refusal(
             403,
             f"The console does not go by the name {name!r}.",
@@ -59,6 +60,14 @@ def check_host(request: Request[Any, Any, Any], allowed: frozenset[str]) -> None
             field="Host",
             value=host,
         )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def check_same_site(request: Request[Any, Any, Any]) -> None:

@@ -9,7 +9,8 @@ import msgspec
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What runs the engine, as its operating system or Docker sees it. The engine's own state is the front door's to
-    tell. `ended` explains the last end: `exit code 1`, `killed by SIGKILL`, `out of memory`."""
+    tell. `ended` explains the last end: `exit code 1`, `killed by SIGKILL`, `out of memory`; `exit_code` is 0 where the
+    end was asked for. `url` is where this engine's front door listens, if that is known better than by the settings."""
 
     running: bool
     who: str = ""
@@ -18,6 +19,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     out_of_memory: bool = False
     health: str | None = None
+    url: str | None = None
 
 
 class EngineControlError(Exception):

@@ -46,6 +46,7 @@ class Follower:
         self._index = LaunchIndex(database, home)
         self._woken = asyncio.Event()
         self.client = httpx.AsyncClient(base_url=engine_url, timeout=2.0, trust_env=False)
+        self._engine_url = engine_url
 
     def wake(self) -> None:
         self._woken.set()
@@ -67,6 +68,7 @@ class Follower:
 
     async def look(self) -> EngineView:
         control, problem = await self._control_status()
+        self.client.base_url = control.url or self._engine_url
         appliance = await self._appliance_state()
         await self._index.refresh()
         async with self._database.session() as session:
@@ -115,6 +117,7 @@ def _view(
     active: tuple[str, str] | None,
     good: tuple[str, str] | None,
 ) -> EngineView:
+    since: float | None
     if appliance is not None:
         state, since = appliance.state, appliance.since
     else:

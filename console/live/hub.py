@@ -24,6 +24,8 @@ class Message(NamedTuple):
     position: str = ""
 
 
+_END = Message("", "")
+
 Feed = Callable[[str, str], AsyncIterator[Message]]
 """A feed's (argument, position of the last item seen or "") -> messages, until the page goes away."""
 
@@ -35,6 +37,7 @@ class Hub:
         self._values: dict[str, Message] = {}
         self._listeners: dict[asyncio.Queue[Message], frozenset[str]] = {}
         self._feeds: dict[str, Feed] = {}
+        self._closed = False
 
     def publish(self, topic: str, data: str) -> None:
         """Set the topic's value and send it to the pages that listen, unless it is what they have."""
@@ -58,6 +61,12 @@ class Hub:
     def listening(self) -> int:
         return len(self._listeners)
 
+    def close(self) -> None:
+        """End every stream: an open one would hold up the console's own end."""
+        self._closed = True
+        for queue in self._listeners:
+            _put(queue, _END)
+
     async def listen(self, wanted: dict[str, str], heartbeat_s: float = 10.0) -> AsyncIterator[Message | None]:
         """Everything wanted (topic or `feed:argument` -> position), for ever; None now and then shows that it lives."""
         queue: asyncio.Queue[Message] = asyncio.Queue(QUEUE_LIMIT)
@@ -68,11 +77,15 @@ class Hub:
             for name in topics:
                 if name in self._values:
                     yield self._values[name]
-            while True:
+            while not self._closed:
                 try:
-                    yield await asyncio.wait_for(queue.get(), heartbeat_s)
+                    message = await asyncio.wait_for(queue.get(), heartbeat_s)
                 except TimeoutError:
                     yield None
+                    continue
+                if message is _END:
+                    return
+                yield message
         finally:
             del self._listeners[queue]
             for task in tasks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from appliance.protocol import ApplianceState, LaunchRecord, Load, State
+from appliance.protocol import ApplianceState, LaunchRecord, Load, Severity, State
 from console.engine_control.base import EngineStatus
 
 WORDS: dict[State, str] = {
@@ -57,6 +57,11 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         return self.state is State.READY
 
     @property
+    def cause(self) -> str:
+        """Why it failed, in a sentence: the diagnosis, else the first error that preflight found, else the reason."""
+        return cause_of(self.launch) if self.launch else ""
+
+    @property
     def share(self) -> float:
         """How much of the launch is done, for the arc that fills: phases ended of those there are."""
         if self.launch is None or not self.launch.phases:
@@ -76,6 +81,13 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         if self.state in (State.FAILED, State.HUNG) and self.roll_back_to:
             return "roll-back"
         return "restart"
+
+
+def cause_of(launch: LaunchRecord) -> str:
+    if launch.diagnosis:
+        return launch.diagnosis.summary
+    errors = (finding.message for finding in launch.findings if finding.severity is Severity.ERROR)
+    return next(errors, launch.reason)
 
 
 NUM_PHASES = 6

@@ -1,0 +1,97 @@
+"""`ingot up`: the console and the engine together, until Ctrl-C.
+
+The engine is started first, since it takes longest; what the console needs is imported while the engine does the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import sys
+
+import click
+
+from appliance.home import Home
+from console import ports
+from console.engine_control.base import EngineControl, EngineControlError
+from console.settings import SETTINGS, ConsoleConfig, SettingError
+
+
+def _default(name: str) -> str:
+    return next(row.default for row in SETTINGS if row.name == name)
+
+
+@click.command()
+@click.option("--host", help=f"Listen on this address.  [default: {_default('INGOT_CONSOLE_HOST')}]")
+@click.option("--port", type=int, help=f"The console's port.  [default: {_default('INGOT_CONSOLE_PORT')}]")
+@click.option("--engine-port", type=int, help=f"The engine's port.  [default: {_default('INGOT_ENGINE_PORT')}]")
+@click.option("--no-engine", is_flag=True, help="Only the console; the engine is run by somebody else, or not at all.")
+@click.option("--keep-engine", is_flag=True, help="Leave the engine running when the console ends.")
+def up(host: str | None, port: int | None, engine_port: int | None, no_engine: bool, keep_engine: bool) -> None:
+    """Run the console and the engine, and print where to find them."""
+    flags = {
+        "INGOT_CONSOLE_HOST": host,
+        "INGOT_CONSOLE_PORT": port,
+        "INGOT_ENGINE_PORT": engine_port,
+        "INGOT_ENGINE_CONTROL": "none" if no_engine else None,
+    }
+    given = {name: str(value) for name, value in flags.items() if value is not None}
+    home = Home.from_environment()
+    try:
+        config = ConsoleConfig.from_environment(home, {**os.environ, **given})
+        home.create()
+    except SettingError as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(
+            f"The state folder {home.root} cannot be made: {error.strerror}. Point INGOT_HOME at a writable folder."
+        ) from error
+    sys.exit(asyncio.run(_run(config, keep_engine=keep_engine)))
+
+
+async def _run(config: ConsoleConfig, *, keep_engine: bool) -> int:
+    from console.db.schema import SchemaError
+
+    control = _control(config)
+    try:
+        listening = ports.take(config.host, config.port, "--port")
+        config = dataclasses.replace(config, port=listening.getsockname()[1])
+        started = await _start_early(config, control)
+        from console.run import serve
+
+        return await serve(config, control, listening, start_engine=not started)
+    except (ports.PortTakenError, SchemaError, EngineControlError) as error:
+        click.echo(f"Error: {error}", err=True)
+        return 1
+    finally:
+        await control.close(keep_engine=keep_engine)
+
+
+def _control(config: ConsoleConfig) -> EngineControl:
+    if config.engine_control == "none":
+        from console.engine_control.absent import Absent
+
+        return Absent()
+    if config.engine_control == "docker":
+        from console.engine_control.docker import DockerControl
+
+        return DockerControl(config.engine_container)
+    from console.engine_control.process import ProcessControl, serve_command
+
+    return ProcessControl(config.home, serve_command(config.engine_host, config.engine_port))
+
+
+async def _start_early(config: ConsoleConfig, control: EngineControl) -> bool:
+    """Start the engine before the console's own parts, where its profile is already known. The answer is whether."""
+    from console.first_start import seed_active
+
+    if control.kind != "process":
+        return control.kind == "none"
+    if not (await control.status()).running:
+        ports.free(config.engine_host, config.engine_port, "--engine-port")
+    seed_active(config.home)
+    if not config.home.active_profile.exists():
+        return False
+    await control.start()
+    return True

@@ -1,0 +1,115 @@
+"""Runs the console's web server in this process, and tells the terminal how the engine comes up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from rich.console import Console as Terminal
+
+from appliance.profile.schema import ProfileError
+from appliance.protocol import State
+from console import first_start, formats
+from console.access.setup import new_code
+from console.app import Console, create_app
+from console.db import schema
+from console.engine_control.base import EngineControl
+from console.live.view import EngineView
+from console.settings import ConsoleConfig
+
+SETTLED = frozenset({State.READY, State.FAILED, State.HUNG})
+TELL_EVERY_S = 0.1
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its signal handlers: they belong to `serve`, which has more to end than one server."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve(config: ConsoleConfig, control: EngineControl, listening: socket.socket, *, start_engine: bool) -> int:
+    """Until SIGINT or SIGTERM. Migrates, seeds a new folder, prints the way in, follows the engine until it settles."""
+    terminal = Terminal(highlight=False)
+    await asyncio.to_thread(schema.migrate, config.home.database, config.home.root / "backups")
+    app = create_app(config, control)
+    console: Console = app.state.console
+    await first_start.seed_database(console.database)
+    with contextlib.suppress(ProfileError):  # an unreadable active profile is the engine's to report
+        await first_start.restore_active(config.home, console.database)
+    async with console.database.session() as session:
+        code = await new_code(session)
+    server = Server(
+        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, server_header=False)
+    )
+
+    def end() -> None:
+        console.hub.close()
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    print_way_in(terminal, config, code)
+    if start_engine:
+        await control.start()
+    telling = asyncio.create_task(tell_engine(terminal, console))
+    await serving
+    telling.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await telling
+    return 0
+
+
+def print_way_in(terminal: Terminal, config: ConsoleConfig, code: str | None) -> None:
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)
+    url = f"http://{host}:{config.port}"
+    if code is None:
+        terminal.print(f"[bold]Console[/]  {url}", soft_wrap=True)
+    else:
+        terminal.print(f"[bold]Set up [/]  {url}/setup?code={code}", soft_wrap=True)
+        terminal.print("         [dim]Open this link once to make the administrator's account.[/]", soft_wrap=True)
+
+
+async def tell_engine(terminal: Terminal, console: Console) -> None:
+    """One line that changes until the engine is ready or has failed; plain lines where the output is no terminal."""
+    status = terminal.status("") if terminal.is_terminal else None
+    if status:
+        status.start()
+    try:
+        while console.control.kind != "none":
+            view = console.follower.view
+            if status:
+                status.update(describe(view))
+            if view.reachable and view.state in SETTLED:
+                break
+            if not view.control.running and view.control.ended:
+                break
+            await asyncio.sleep(TELL_EVERY_S)
+    finally:
+        if status:
+            status.stop()
+    terminal.print(f"[bold]Engine [/]  {describe(console.follower.view)}", soft_wrap=True)
+
+
+def describe(view: EngineView) -> str:
+    """The engine in one line."""
+    profile = " ".join(view.active) if view.active else "no profile"
+    if view.ready:
+        launch = view.launch
+        after = f" after {formats.seconds(launch.ready_after_s)}" if launch and launch.ready_after_s else ""
+        return f"ready{after}: {profile}"
+    if view.launch and view.state in (State.FAILED, State.HUNG):
+        return f"{view.word}: {view.cause}"
+    if not view.reachable and view.control.ended:
+        return f"ended at once: {view.control.ended}. {view.control.who}"
+    if view.launch and view.launch.phases:
+        phase = view.launch.phases[-1]
+        return f"{view.word}: {profile}, {phase.phase} {formats.progress(phase)}".rstrip()
+    return f"{view.word}: {profile}"
