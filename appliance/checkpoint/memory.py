@@ -1,0 +1,141 @@
+"""How a model's memory is divided: weights, workspace, and what is left for the key-value cache.
+
+By arithmetic, before anything is read. Bytes of the cache for one token are 2 (key and value) x layers x kv heads x
+head_dim x bytes of its dtype.
+"""
+
+from __future__ import annotations
+
+import bisect
+from typing import Final
+
+import msgspec
+
+from appliance.checkpoint.config import ModelConfig
+from appliance.checkpoint.layout import count_parameters
+
+MIB: Final = 1 << 20
+ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+
+# What torch itself takes: its libraries and allocator on the host; the context and its modules on a GPU.
+RUNTIME_BYTES: Final = {"cpu": 320 * MIB, "cuda": 768 * MIB}
+# For each logit at sampling: itself in float32, a sorted copy with 64-bit order, probabilities, a 64-bit sum.
+BYTES_PER_LOGIT: Final = 32
+# A cache of this size serves many short chats; a default that took all memory there is would slow other programs.
+DEFAULT_HOST_CACHE: Final = 2048 * MIB
+HOST_CACHE_SHARE: Final = 0.25
+# A context shortened by itself to fit is still of use down to this length; below, the launch is refused.
+SHORTEST_USEFUL_CONTEXT: Final = 2048
+
+
+class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """All in bytes but `num_blocks`, `block_size` and the two lengths.
+
+    `available_bytes` is what weights, workspace and cache may take together. `max_model_len` is the length planned
+    for, `longest_context` the longest that would fit; `fits` says whether the launch can go on.
+    """
+
+    weight_bytes: int
+    workspace_bytes: int
+    cache_bytes: int
+    num_blocks: int
+    block_size: int
+    bytes_per_token: int
+    available_bytes: int
+    max_model_len: int
+    longest_context: int
+    shortened: bool
+    fits: bool
+
+    @property
+    def needed_bytes(self) -> int:
+        return self.weight_bytes + self.workspace_bytes + self.cache_bytes
+
+
+class MemoryLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The profile's part of the plan. `max_model_len` and `kv_cache_memory_bytes` None: to be derived."""
+
+    dtype: str
+    kv_cache_dtype: str
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    kv_cache_memory_bytes: int | None
+
+
+def plan_memory(config: ModelConfig, limits: MemoryLimits, *, device: str, available_bytes: int) -> MemoryPlan:
+    """Divide `available_bytes` of a `cpu` or `cuda` device. Never raises: what does not fit has `fits` False.
+
+    The cache gets room for max_num_seqs sequences of max_model_len if there is that much; on a CPU at most
+    `DEFAULT_HOST_CACHE` unless one sequence needs more, and at most a quarter of the available memory. At least one
+    sequence and one block must fit. Where the profile leaves max_model_len open, it is shortened to fit.
+    """
+
+    def plan(model_len: int) -> MemoryPlan:
+        return _plan_for(config, limits, device, available_bytes, model_len)
+
+    wanted = limits.max_model_len or config.context_length
+    result = plan(wanted)
+    if result.fits:
+        return result
+    # The workspace grows with the context as the cache does, so fitting is monotone: search for its end.
+    lengths = range(0, wanted, limits.block_size)
+    first_misfit = bisect.bisect_left(lengths, True, key=lambda length: not plan(length).fits)
+    longest = lengths[first_misfit - 1] if first_misfit else 0
+    if limits.max_model_len is None and longest >= min(wanted, SHORTEST_USEFUL_CONTEXT):
+        return msgspec.structs.replace(plan(longest), shortened=True)
+    return msgspec.structs.replace(result, longest_context=longest)
+
+
+def _plan_for(
+    config: ModelConfig, limits: MemoryLimits, device: str, available_bytes: int, model_len: int
+) -> MemoryPlan:
+    block_bytes = _bytes_per_token(config, limits.kv_cache_dtype) * limits.block_size
+    weights = count_parameters(config) * ITEM_BYTES[limits.dtype]
+    workspace = _workspace(config, limits, device, model_len)
+    room = max(available_bytes - weights - workspace, 0)
+    blocks_of_one = -(-model_len // limits.block_size)
+    least = blocks_of_one + 1
+    if limits.kv_cache_memory_bytes is not None:
+        limit = limits.kv_cache_memory_bytes
+        num_blocks = limit // block_bytes
+    else:
+        limit = room
+        if device == "cpu":
+            limit = min(limit, int(available_bytes * HOST_CACHE_SHARE), max(DEFAULT_HOST_CACHE, least * block_bytes))
+        num_blocks = min(limit // block_bytes, blocks_of_one * limits.max_num_seqs + 1)
+    fits = num_blocks >= least and weights + workspace + num_blocks * block_bytes <= available_bytes
+    num_blocks = max(num_blocks, least)
+    return MemoryPlan(
+        weight_bytes=weights,
+        workspace_bytes=workspace,
+        cache_bytes=num_blocks * block_bytes,
+        num_blocks=num_blocks,
+        block_size=limits.block_size,
+        bytes_per_token=block_bytes // limits.block_size,
+        available_bytes=available_bytes,
+        max_model_len=model_len,
+        longest_context=model_len,
+        shortened=False,
+        fits=fits,
+    )
+
+
+def _bytes_per_token(config: ModelConfig, kv_cache_dtype: str) -> int:
+    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * ITEM_BYTES[kv_cache_dtype]
+
+
+def _workspace(config: ModelConfig, limits: MemoryLimits, device: str, model_len: int) -> int:
+    """An upper estimate of what one step needs beside weights and cache."""
+    item = ITEM_BYTES[limits.dtype]
+    tokens = limits.max_num_batched_tokens
+    query = config.num_attention_heads * config.head_dim
+    key_value = config.num_key_value_heads * config.head_dim
+    # Residual, normed input, query, key, value, attention's output, gate and up, their product, the layer's output.
+    activations = tokens * (4 * config.hidden_size + 2 * query + 2 * key_value + 3 * config.intermediate_size) * item
+    # One sequence's keys and values gathered from their blocks, and the mask of a chunk against its context.
+    attention = 2 * model_len * key_value * item + min(tokens, model_len) * model_len * (1 + item)
+    logits = limits.max_num_seqs * config.vocab_size * BYTES_PER_LOGIT
+    rotary = model_len * config.head_dim * item
+    return RUNTIME_BYTES[device] + activations + attention + logits + rotary

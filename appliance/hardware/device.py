@@ -1,0 +1,83 @@
+"""Which device a profile's `device` means on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from appliance.hardware.inventory import Gpu, Inventory
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """`gpu` None is the CPU. `source` is default, profile, gpu or environment; `why` says it in words."""
+
+    gpu: Gpu | None
+    source: str
+    why: str
+
+    @property
+    def kind(self) -> str:
+        return "cpu" if self.gpu is None else "cuda"
+
+    @property
+    def name(self) -> str:
+        """As a profile names it: `cpu`, or the UUID."""
+        return "cpu" if self.gpu is None else self.gpu.uuid
+
+
+class DeviceError(ValueError):
+    """The device that a profile names is not there. `choices` are the ones that are."""
+
+    def __init__(self, message: str, choices: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.choices = choices
+
+
+def visible_gpus(inventory: Inventory, environ: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves: indices, UUIDs or beginnings of UUIDs; as CUDA reads it, the list
+    ends at the first entry that names nothing."""
+    listed = environ.get(VISIBLE)
+    if listed is None:
+        return inventory.gpus
+    chosen: list[Gpu] = []
+    for entry in listed.split(","):
+        entry = entry.strip()
+        if entry.isdecimal():
+            found = [gpu for gpu in inventory.gpus if gpu.index == int(entry)]
+        else:
+            found = [gpu for gpu in inventory.gpus if entry and gpu.uuid.startswith(entry)]
+        if not found:
+            break
+        chosen.append(found[0])
+    return tuple(chosen)
+
+
+def select_device(wanted: str, inventory: Inventory, environ: Mapping[str, str]) -> Device:
+    """Raises DeviceError when `wanted` names a device that is not there. `auto` takes the visible GPU with the most
+    free memory, or the CPU where there is none."""
+    if wanted == "cpu":
+        return Device(gpu=None, source="profile", why="the profile says so")
+    gpus = visible_gpus(inventory, environ)
+    if wanted == "auto":
+        if gpus:
+            best = max(gpus, key=lambda gpu: gpu.memory_free_bytes)
+            why = f"the GPU with the most free memory of {len(gpus)}" if len(gpus) > 1 else "the GPU of this machine"
+            return Device(gpu=best, source="environment" if VISIBLE in environ else "gpu", why=why)
+        if inventory.gpus:
+            return Device(gpu=None, source="environment", why=f"{VISIBLE} hides every GPU")
+        return Device(gpu=None, source="gpu", why=inventory.problem or "this machine has no GPU")
+    for gpu in inventory.gpus:
+        if gpu.uuid.lower() == wanted.lower():
+            return Device(gpu=gpu, source="profile", why=f"the profile names it: {gpu.name}")
+    choices = ("auto", "cpu", *(gpu.uuid for gpu in inventory.gpus))
+    if inventory.gpus:
+        message = f"There is no {wanted} here; there are {', '.join(map(str, inventory.gpus))}."
+        parents = [gpu for gpu in inventory.gpus if gpu.parent_uuid and gpu.parent_uuid.lower() == wanted.lower()]
+        if parents:
+            message = f"{wanted} is divided into slices; name one: {', '.join(map(str, parents))}."
+    else:
+        message = f"There is no {wanted} here: {inventory.problem or 'this machine has no GPU'}."
+    raise DeviceError(message, choices)

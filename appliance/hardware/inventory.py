@@ -1,0 +1,54 @@
+"""What this machine has: GPUs and MIG slices, driver, processor cores, memory. Reading never fails: what could not be
+told is `problem`, in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from appliance.hardware.host import Host, read_host
+from appliance.hardware.nvml import Gpu, Nvml, NvmlUnavailable, load_nvml, read_gpus
+
+__all__ = ["Gpu", "Host", "Inventory", "inventory"]
+
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """`gpus` are the devices that a model can run on: a GPU divided into MIG slices is represented by its slices."""
+
+    gpus: tuple[Gpu, ...]
+    driver_version: str | None
+    cuda_version: str | None
+    host: Host
+    problem: str | None
+
+
+def inventory(nvml: Nvml | None = None, *, pci_devices: Path = _PCI_DEVICES) -> Inventory:
+    """Look now. `nvml` stands in for NVIDIA's library in tests."""
+    host = read_host()
+    try:
+        reading = read_gpus(nvml if nvml is not None else load_nvml())
+    except NvmlUnavailable as error:
+        # A machine without a GPU is no problem; a GPU that nothing answers for is one.
+        problem = f"{error} No GPU can be used." if error.unexpected or _has_nvidia_gpu(pci_devices) else None
+        return Inventory(gpus=(), driver_version=None, cuda_version=None, host=host, problem=problem)
+    return Inventory(
+        gpus=reading.gpus,
+        driver_version=reading.driver_version,
+        cuda_version=reading.cuda_version,
+        host=host,
+        problem=reading.problem,
+    )
+
+
+def _has_nvidia_gpu(pci_devices: Path) -> bool:
+    """Whether a display controller (class 03) of NVIDIA (vendor 10de) is on the PCI bus."""
+    try:
+        return any(
+            (device / "vendor").read_text().strip() == "0x10de" and (device / "class").read_text().startswith("0x03")
+            for device in pci_devices.iterdir()
+        )
+    except OSError:
+        return False
