@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromQuery, Parameter
+from litestar.params import FromQuery, QueryParameter
 from litestar.response import Stream, Template
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -53,7 +53,7 @@ async def log_page(
     catalogue: TheCatalogue,
     log_store: TheLogStore,
     launch: FromQuery[str] = CURRENT,
-    line: Annotated[int, Parameter(ge=0, le=10**9)] = 0,
+    line: Annotated[int, QueryParameter(ge=0, le=10**9)] = 0,
     q: FromQuery[str] = "",
     level: FromQuery[str] = "",
     process: FromQuery[str] = "",
@@ -99,9 +99,9 @@ async def log_lines(
     catalogue: TheCatalogue,
     log_store: TheLogStore,
     launch: FromQuery[str] = CURRENT,
-    first: Annotated[int, Parameter(query="from", ge=1, le=10**9)] = 1,
-    count: Annotated[int, Parameter(ge=0, le=LINES_LIMIT)] = 200,
-    numbers: Annotated[str, Parameter(max_length=20_000)] = "",
+    first: Annotated[int, QueryParameter(name="from", ge=1, le=10**9)] = 1,
+    count: Annotated[int, QueryParameter(ge=0, le=LINES_LIMIT)] = 200,
+    numbers: Annotated[str, QueryParameter(max_length=20_000)] = "",
 ) -> list[Line]:
     """Lines by range, or those whose numbers are listed, separated by commas."""
     index = log_store.index(_folder(catalogue, launch).id)
@@ -119,10 +119,10 @@ async def log_matches(
     catalogue: TheCatalogue,
     log_store: TheLogStore,
     launch: FromQuery[str] = CURRENT,
-    q: Annotated[str, Parameter(max_length=1000)] = "",
+    q: Annotated[str, QueryParameter(max_length=1000)] = "",
     level: FromQuery[str] = "",
     process: FromQuery[str] = "",
-    after: Annotated[int, Parameter(ge=0, le=10**9)] = 0,
+    after: Annotated[int, QueryParameter(ge=0, le=10**9)] = 0,
 ) -> Matches:
     index = log_store.index(_folder(catalogue, launch).id)
     scanned = await asyncio.to_thread(index.refresh)

@@ -1,0 +1,302 @@
+// Shows a window onto any number of log lines: only the rows in sight, and a few around them, are elements.
+// What the rows are is up to `rows`: {count, number(row), row(number)}; their content is up to the store.
+
+import { RowHeights } from "./log-rows.js";
+
+const AROUND = 12; // rows that are made above and below those in sight
+const TALLEST = 12_000_000; // pixels that every browser can scroll; a longer list is scrolled in proportion
+
+export class LogView {
+  constructor(viewport, { store, rows, onScrolled }) {
+    this.viewport = viewport;
+    this.lines = viewport.querySelector(".log-lines");
+    this.store = store;
+    this.rows = rows;
+    this.onScrolled = onScrolled;
+    this.heights = new RowHeights(this.#measureBase());
+    this.made = new Map(); // line number -> element
+    this.query = "";
+    this.current = 0; // the line that a search or a link points at
+    this.following = false;
+    this.frame = 0;
+    this.lines.textContent = "";
+    this.spacer = document.createElement("div");
+    this.spacer.className = "log-spacer";
+    viewport.prepend(this.spacer);
+    viewport.classList.add("log-windowed");
+    viewport.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    new ResizeObserver(() => this.#resized()).observe(viewport);
+  }
+
+  #measureBase() {
+    const row = rowElement("", { number: 1, level: "other", segments: [["x", ""]] }, "");
+    this.lines.append(row);
+    const height = row.getBoundingClientRect().height || 20;
+    row.remove();
+    return height;
+  }
+
+  // ---- what is shown -------------------------------------------------------------------------------------------
+  show({ store = this.store, rows = this.rows }) {
+    if (store !== this.store) this.#forget();
+    this.store = store;
+    this.rows = rows;
+    this.heights.clear();
+    this.render();
+  }
+
+  // Rows were added at the end, or lines arrived.
+  changed() {
+    this.render();
+  }
+
+  highlight(query) {
+    this.query = query;
+    this.#forget();
+    this.render();
+  }
+
+  wrap(on) {
+    this.viewport.classList.toggle("log-wrapped", on);
+    const row = this.rows.number(this.#firstRow());
+    this.heights.clear();
+    this.#forget();
+    if (this.following) this.toEnd();
+    else this.scrollTo(row, "start");
+  }
+
+  #forget() {
+    for (const element of this.made.values()) element.remove();
+    this.made.clear();
+  }
+
+  // ---- where ---------------------------------------------------------------------------------------------------
+  get #height() {
+    return this.heights.top(this.rows.count);
+  }
+
+  get #room() {
+    return this.viewport.clientHeight;
+  }
+
+  // How many list pixels one pixel of the scroll bar stands for.
+  get #scale() {
+    const height = this.#height;
+    return height <= TALLEST ? 1 : (height - this.#room) / (TALLEST - this.#room);
+  }
+
+  get #offset() {
+    return this.viewport.scrollTop * this.#scale;
+  }
+
+  #firstRow() {
+    return this.heights.at(this.#offset, this.rows.count);
+  }
+
+  get atEnd() {
+    return this.#offset + this.#room >= this.#height - this.heights.base;
+  }
+
+  toEnd() {
+    this.following = true;
+    this.render();
+  }
+
+  scrollTo(number, where = "center") {
+    const row = this.rows.row(number);
+    if (row < 0) return;
+    this.following = false;
+    this.#size();
+    const top = this.heights.top(row) - (where === "center" ? this.#room / 2 - this.heights.base : 0);
+    this.viewport.scrollTop = Math.max(0, top) / this.#scale;
+    this.render();
+    this.onScrolled?.();
+  }
+
+  pointAt(number) {
+    this.made.get(this.current)?.classList.remove("log-asked");
+    this.current = number;
+    this.made.get(number)?.classList.add("log-asked");
+    this.scrollTo(number);
+  }
+
+  #scrolled() {
+    if (this.placing === this.viewport.scrollTop) return; // our own doing
+    this.following = this.atEnd;
+    this.render();
+    this.onScrolled?.();
+  }
+
+  #resized() {
+    if (this.viewport.classList.contains("log-wrapped")) this.heights.clear();
+    this.heights.base = this.#measureBase();
+    this.render();
+  }
+
+  // ---- making rows ---------------------------------------------------------------------------------------------
+  render() {
+    this.frame ||= requestAnimationFrame(() => {
+      this.frame = 0;
+      this.#draw();
+    });
+  }
+
+  #size() {
+    this.spacer.style.height = `${Math.min(this.#height, TALLEST)}px`;
+  }
+
+  #draw() {
+    const { count } = this.rows;
+    this.#size();
+    if (this.following) this.#place(this.viewport.scrollHeight);
+    const offset = this.#offset;
+    const first = Math.max(0, this.heights.at(offset, count) - AROUND);
+    const last = Math.min(count - 1, this.heights.at(offset + this.#room, count) + AROUND);
+    const wanted = [];
+    for (let row = first; row <= last; row++) wanted.push(this.rows.number(row));
+    this.#make(wanted);
+    this.lines.style.transform = `translateY(${this.heights.top(first) - offset + this.viewport.scrollTop}px)`;
+    if (this.viewport.classList.contains("log-wrapped")) this.#measure(first, wanted, offset);
+    const missing = wanted.filter((number) => !this.store.get(number));
+    if (missing.length) this.#fetch(missing);
+  }
+
+  #make(wanted) {
+    const keep = new Set(wanted);
+    for (const [number, element] of this.made) {
+      if (keep.has(number)) continue;
+      element.remove();
+      this.made.delete(number);
+    }
+    let before = null;
+    for (const number of wanted) {
+      const line = this.store.get(number);
+      let element = this.made.get(number);
+      if (!element || element.line !== line) {
+        const made = rowElement(this.store.launch, line ?? { number }, this.query);
+        made.line = line;
+        // Columns that no line fills take no room.
+        if (line?.time) this.viewport.classList.add("log-has-time");
+        if (line?.process) this.viewport.classList.add("log-has-process");
+        made.classList.toggle("log-asked", number === this.current);
+        if (element) element.replaceWith(made);
+        else if (before) before.after(made);
+        else this.lines.prepend(made);
+        this.made.set(number, (element = made));
+      }
+      before = element;
+    }
+  }
+
+  // Rows that turn out taller than was thought must not move what is being read.
+  #measure(first, wanted, offset) {
+    let moved = 0;
+    let changed = false;
+    wanted.forEach((number, index) => {
+      const element = this.made.get(number);
+      if (!element.line) return;
+      const above = this.heights.top(first + index) < offset;
+      const difference = this.heights.set(first + index, element.getBoundingClientRect().height);
+      changed ||= difference !== 0;
+      if (above) moved += difference;
+    });
+    if (!changed) return;
+    this.#size();
+    if (this.following) this.#place(this.viewport.scrollHeight);
+    else if (moved) this.#place(this.viewport.scrollTop + moved / this.#scale);
+    this.lines.style.transform = `translateY(${this.heights.top(first) - this.#offset + this.viewport.scrollTop}px)`;
+    this.render();
+  }
+
+  #place(top) {
+    this.viewport.scrollTop = top;
+    this.placing = this.viewport.scrollTop;
+  }
+
+  async #fetch(missing) {
+    const store = this.store;
+    try {
+      if (await store.need(missing)) this.render();
+    } catch {
+      // The console is away; what is in sight is asked for again when the connection is back, or on the next move.
+    }
+  }
+}
+
+// One line as an element: the same as console/logs/templates/row.html. Everything from the log is a text node.
+export function rowElement(launch, line, query) {
+  const row = document.createElement("div");
+  row.className = `log-row log-${line.level ?? "waiting"}`;
+  row.id = `L${line.number}`;
+  const number = document.createElement("a");
+  number.className = "log-number";
+  number.href = `/log?launch=${encodeURIComponent(launch)}&line=${line.number}#L${line.number}`;
+  number.textContent = line.number;
+  row.append(number);
+  const marked = line.level === "error" || line.level === "warning";
+  const level = document.createElement(marked ? "abbr" : "span");
+  level.className = "log-level";
+  if (marked) {
+    level.title = line.level;
+    level.textContent = line.level[0].toUpperCase();
+  }
+  row.append(level, cell("log-time", line.time), cell("log-process", line.process), textCell(line, query));
+  return row;
+}
+
+function cell(name, text) {
+  const node = document.createElement("span");
+  node.className = name;
+  node.textContent = text ?? "";
+  return node;
+}
+
+function textCell(line, query) {
+  const text = cell("log-text");
+  const pieces = afterPrefix(line.segments ?? [], line.prefix ?? 0);
+  const hits = query ? occurrences(pieces.map(([piece]) => piece).join(""), query) : [];
+  let at = 0;
+  for (const [piece, classes] of pieces) {
+    const holder = classes ? cell(classes) : text;
+    appendMarked(holder, piece, at, hits);
+    if (holder !== text) text.append(holder);
+    at += piece.length;
+  }
+  if (line.cut) text.append(cell("log-cut", `${line.cut.toLocaleString("en")} more characters: download the log to read them`));
+  return text;
+}
+
+function afterPrefix(segments, prefix) {
+  // The server counts characters, JavaScript counts UTF-16 units; a prefix is plain ASCII.
+  const left = [];
+  for (const [text, classes] of segments) {
+    if (prefix < text.length) left.push([text.slice(prefix), classes]);
+    prefix = Math.max(0, prefix - text.length);
+  }
+  return left;
+}
+
+export function occurrences(text, query) {
+  const found = [];
+  const lower = text.toLowerCase();
+  const wanted = query.toLowerCase();
+  for (let at = lower.indexOf(wanted); at >= 0 && found.length < 100; at = lower.indexOf(wanted, at + wanted.length)) {
+    found.push([at, at + wanted.length]);
+  }
+  return found;
+}
+
+function appendMarked(holder, piece, start, hits) {
+  let done = 0;
+  for (const [from, to] of hits) {
+    const begin = Math.max(from - start, done);
+    const end = Math.min(to - start, piece.length);
+    if (begin >= end) continue;
+    if (begin > done) holder.append(piece.slice(done, begin));
+    const mark = document.createElement("mark");
+    mark.textContent = piece.slice(begin, end);
+    holder.append(mark);
+    done = end;
+  }
+  if (done < piece.length) holder.append(piece.slice(done));
+}

@@ -1,0 +1,291 @@
+// The log's page: lines as they are written, search, filters, pause. Without it the page is a plain tail with a form.
+
+import { fetchJson, LineStore } from "./log-store.js";
+import { LogView } from "./log-view.js";
+
+const $ = (id) => document.getElementById(id);
+const viewport = $("log-view");
+if (viewport) start();
+
+function start() {
+  const { launch, follows, total, position, line } = viewport.dataset;
+  const topic = `log:${follows ? "current" : launch}`;
+  let store = new LineStore(launch, Number(total));
+  let unfinished = null; // a line that the engine is still writing
+  let paused = false;
+  let seenAtPause = 0;
+  let filter = readFilter();
+  let shown = null; // numbers of the lines that pass the filter; null: all
+  let scanned = 0; // up to which line the filter and the search have looked
+  let matches = []; // numbers of the lines that hold the query
+  let matchCount = 0;
+  let atMatch = -1;
+  let asking = 0;
+
+  const count = () => (paused ? seenAtPause : store.total + (unfinished ? 1 : 0));
+  const all = {
+    get count() { return count(); },
+    number: (row) => row + 1,
+    row: (number) => (number >= 1 && number <= count() ? number - 1 : -1),
+  };
+  const filtered = {
+    get count() { return paused ? lowerBound(shown, seenAtPause + 1) : shown.length; },
+    number: (row) => shown[row],
+    row: (number) => Math.min(lowerBound(shown, number), shown.length - 1),
+  };
+
+  for (const node of document.querySelectorAll("[data-scripted]")) node.hidden = false;
+  for (const node of document.querySelectorAll("[data-unscripted]")) node.hidden = true;
+  viewport.querySelector(".log-nothing")?.remove();
+  const view = new LogView(viewport, { store, rows: all, onScrolled: say });
+
+  // ---- the stream ----------------------------------------------------------------------------------------------
+  ingot.live.on(topic, (data) => receive(JSON.parse(data)), position);
+  document.addEventListener("ingot:connection", (event) => event.detail.lost || view.changed());
+
+  function receive(frame) {
+    if (frame.kind === "launch") return switchTo(frame.launch);
+    if (frame.launch !== store.launch) return;
+    if (frame.kind === "unfinished") {
+      if (frame.line.number !== store.total + 1) return;
+      unfinished = frame.line;
+      store.put([unfinished]);
+    } else {
+      if (unfinished) store.lines.delete(unfinished.number);
+      unfinished = null;
+      if (frame.first === 1) store.lines.clear(); // the file was begun anew
+      store.total = frame.last;
+      store.put(frame.lines);
+    }
+    numberWidth();
+    lookOn();
+    view.changed();
+    say();
+  }
+
+  function switchTo(next) {
+    store = new LineStore(next, 0);
+    unfinished = null;
+    paused = false;
+    forgetMatches();
+    view.following = true;
+    view.show({ store, rows: shown ? filtered : all });
+    pauseButton();
+    say();
+    htmx.ajax("GET", `/log/head?launch=${encodeURIComponent(next)}`, "#log-head");
+    ingot.toast("The engine started anew. This is the log of its new launch.");
+  }
+
+  function numberWidth() {
+    viewport.style.setProperty("--digits", Math.max(4, String(store.total).length));
+  }
+
+  // ---- search and filters --------------------------------------------------------------------------------------
+  function readFilter() {
+    return { q: $("log-query").value, level: $("log-level").value, process: $("log-process").value };
+  }
+
+  function forgetMatches() {
+    scanned = 0;
+    matches = [];
+    matchCount = 0;
+    atMatch = -1;
+    shown = filter.level || filter.process ? [] : null;
+    asking += 1; // what is under way is out of date
+  }
+
+  function look() {
+    filter = readFilter();
+    const url = new URL(location);
+    for (const [name, value] of Object.entries(filter)) {
+      if (value) url.searchParams.set(name, value);
+      else url.searchParams.delete(name);
+    }
+    history.replaceState(null, "", url);
+    const here = view.following ? 0 : view.current;
+    forgetMatches();
+    view.highlight(filter.q);
+    view.show({ rows: shown ? filtered : all });
+    lookOn().then(() => {
+      if (filter.q && matches.length) step(-1, true);
+      else if (here) view.scrollTo(here);
+    });
+  }
+
+  // Look through the lines that were added since the last look.
+  let looking = null;
+  function lookOn() {
+    if (!filter.q && !shown) return Promise.resolve();
+    looking ??= lookOnce(asking).finally(() => (looking = null));
+    return looking;
+  }
+
+  async function lookOnce(turn) {
+    while (scanned < store.total) {
+      const query = { launch: store.launch, after: scanned };
+      const { level, process, q } = filter;
+      const [passed, found] = await Promise.all([
+        shown && fetchJson(`/log/matches?${new URLSearchParams({ ...query, level, process })}`),
+        q && fetchJson(`/log/matches?${new URLSearchParams({ ...query, level, process, q })}`),
+      ]).catch(() => []);
+      if (turn !== asking) return lookOnce(asking);
+      if (!passed && !found) return; // the console is away; the next line or click asks again
+      if (passed) shown.push(...passed.numbers);
+      if (found) {
+        matches.push(...found.numbers);
+        matchCount += found.count;
+      }
+      scanned = (passed || found).scanned;
+      processes((passed || found).processes);
+      view.changed();
+      say();
+      await new Promise((done) => setTimeout(done, 300));
+    }
+  }
+
+  function processes(names) {
+    const select = $("log-process");
+    const known = new Set([...select.options].map((option) => option.value));
+    for (const name of names) if (!known.has(name)) select.add(new Option(name, name));
+    if (select.options.length > 2) select.hidden = false;
+  }
+
+  function step(by, last = false) {
+    if (!matches.length) return;
+    if (last) atMatch = matches.length - 1;
+    else if (atMatch < 0) atMatch = by > 0 ? 0 : matches.length - 1;
+    else atMatch = (atMatch + by + matches.length) % matches.length;
+    view.pointAt(matches[atMatch]);
+    say();
+  }
+
+  let typing = 0;
+  $("log-query").addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(look, 200);
+  });
+  $("log-query").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    if (readFilter().q !== filter.q) look();
+    else step(event.shiftKey ? -1 : 1);
+  });
+  for (const id of ["log-level", "log-process"]) $(id).addEventListener("change", look);
+  $("log-launch").addEventListener("change", (event) => {
+    location.assign(`/log?launch=${encodeURIComponent(event.target.value)}`);
+  });
+  $("log-previous").addEventListener("click", () => step(-1));
+  $("log-next").addEventListener("click", () => step(1));
+  viewport.closest(".log").querySelector("form").addEventListener("submit", (event) => event.preventDefault());
+
+  // ---- pause, end, wrap, copy ----------------------------------------------------------------------------------
+  function pause(on) {
+    seenAtPause = store.total;
+    paused = on;
+    pauseButton();
+    view.following = !on && view.following;
+    if (!on) view.toEnd();
+    say();
+  }
+
+  function pauseButton() {
+    const button = $("log-pause");
+    button.setAttribute("aria-pressed", paused);
+    const fresh = store.total - seenAtPause;
+    const words = paused ? (fresh ? `Go on: ${fresh.toLocaleString("en")} new ${fresh === 1 ? "line" : "lines"}` : "Go on") : "Pause";
+    button.querySelector("span").textContent = words;
+  }
+
+  function wrap(on) {
+    $("log-wrap").setAttribute("aria-pressed", on);
+    localStorage.setItem("ingot-log-wrap", on ? "yes" : "");
+    view.wrap(on);
+  }
+
+  async function copyShown() {
+    const most = 2000;
+    const rows = shown ? filtered : all;
+    const from = Math.max(0, rows.count - most);
+    const numbers = [];
+    for (let row = from; row < rows.count; row++) numbers.push(rows.number(row));
+    for (let tries = 0; tries < 8 && numbers.some((number) => !store.get(number)); tries++) await store.need(numbers);
+    const text = numbers.map((number) => store.get(number)).filter(Boolean).map(lineText).join("\n");
+    await navigator.clipboard.writeText(`${text}\n`);
+    const said = from ? `Copied the last ${most.toLocaleString("en")} lines; the download has them all.` : "Copied.";
+    ingot.toast(said);
+  }
+
+  $("log-pause").addEventListener("click", () => pause(!paused));
+  $("log-end").addEventListener("click", () => (paused ? pause(false) : view.toEnd()));
+  $("log-wrap").addEventListener("click", () => wrap($("log-wrap").getAttribute("aria-pressed") !== "true"));
+  $("log-copy").addEventListener("click", () =>
+    copyShown().catch(() => ingot.toast("The lines could not be copied: select them, or download the log.", "bad")),
+  );
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    if (event.target.matches("input, textarea, select")) return;
+    const deeds = { p: () => pause(!paused), w: () => $("log-wrap").click(), n: () => step(1), N: () => step(-1), e: () => view.toEnd() };
+    deeds[event.key]?.();
+  });
+
+  // ---- what is said about it -----------------------------------------------------------------------------------
+  let saying = 0;
+  function say() {
+    saying ||= requestAnimationFrame(() => {
+      saying = 0;
+      const rows = shown ? filtered : all;
+      const words = [`${store.total.toLocaleString("en")} lines`];
+      if (shown) words.unshift(`${rows.count.toLocaleString("en")} shown of`);
+      setText($("log-state"), words.join(" "));
+      if (paused) pauseButton();
+      setText($("log-count"), filter.q ? searchWords() : "");
+      $("log-end").hidden = view.following || (!paused && view.atEnd);
+    });
+  }
+
+  function searchWords() {
+    if (!matchCount) return scanned < store.total ? "searching" : "nothing found";
+    const total = matchCount.toLocaleString("en");
+    return atMatch < 0 ? `${total} found` : `${(atMatch + 1).toLocaleString("en")} of ${total}`;
+  }
+
+  // ---- begin ---------------------------------------------------------------------------------------------------
+  const keys = document.querySelector("#keys dl");
+  for (const [key, words] of [["p", "pause the log"], ["w", "wrap long lines"], ["n", "next match"], ["N", "previous match"], ["e", "to the end"]]) {
+    const pair = document.createElement("div");
+    pair.innerHTML = "<dt><kbd></kbd></dt><dd></dd>";
+    pair.querySelector("kbd").textContent = key;
+    pair.querySelector("dd").textContent = words;
+    keys?.append(pair);
+  }
+  numberWidth();
+  if (localStorage.getItem("ingot-log-wrap")) wrap(true);
+  const asked = Number(line) || Number(/^#L(\d+)$/.exec(location.hash)?.[1]);
+  if (filter.q || filter.level || filter.process) look();
+  else if (asked) view.pointAt(asked);
+  else view.toEnd();
+  addEventListener("hashchange", () => {
+    const number = Number(/^#L(\d+)$/.exec(location.hash)?.[1]);
+    if (number) view.pointAt(number);
+  });
+}
+
+function lineText(line) {
+  return line.segments.map(([text]) => text).join("");
+}
+
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+// The first index whose number is not below `wanted`.
+function lowerBound(numbers, wanted) {
+  let low = 0;
+  let high = numbers.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (numbers[middle] < wanted) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
