@@ -127,7 +127,7 @@ class Engine:
             weight_bytes=weight_bytes,
             cache_bytes=cache_bytes(self._caches),
             selection={name: choice.backend.name for name, choice in choices.items()},
-            versions={"torch": torch.__version__},
+            versions={"torch": str(torch.__version__)},
         )
 
     @property

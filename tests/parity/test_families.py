@@ -1,4 +1,4 @@
-"""Every family against transformers on tiny random checkpoints: the same logits, the same tokens, alone and in company."""
+"""Every family against transformers on tiny random checkpoints: equal logits, equal tokens, alone and in company."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_tokens_do_not_change_when_the_cache_is_too_small_for_all(tmp_path, fami
     assert {n: tokens(o) for n, o in tight.items()} == {n: tokens(o) for n, o in calm.items()}
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.08), ("float16", 0.01)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.03), ("float16", 0.003)])
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 def test_half_precision_stays_near_transformers_in_the_same_dtype(tmp_path, oracle, family, dtype, tolerance):
     """Rounding differs with the order of sums, so the bound is on the mean difference of the log probabilities."""

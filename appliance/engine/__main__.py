@@ -1,0 +1,40 @@
+"""`python -m appliance.engine --connect FOLDER`: the core process. It says hello before it imports torch."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import traceback
+from pathlib import Path
+
+from appliance.engine.heartbeat import Activity, Counters, Heartbeat
+from appliance.engine.link import CoreLink
+from appliance.protocol import Fatal, Hello
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m appliance.engine", description=__doc__)
+    parser.add_argument("--connect", metavar="FOLDER", type=Path, required=True, help="where to-core and from-core lie")
+    link = CoreLink(parser.parse_args().connect)
+    activity = Activity()
+    totals: list[Counters] = [Counters()]
+    link.send(Hello(pid=os.getpid(), python=platform.python_version()))
+    Heartbeat(link, activity, lambda: totals[0])
+    try:
+        activity.enter("importing torch")
+        from appliance.engine.core import run  # while preflight is still looking at the profile
+
+        run(link, activity, totals)
+    except Exception as error:  # noqa: BLE001 - the one place where a core's exception is told
+        traceback.print_exc()
+        link.send(Fatal(exception=type(error).__name__, message=str(error), traceback=traceback.format_exc()))
+        return 1
+    finally:
+        link.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

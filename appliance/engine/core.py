@@ -1,0 +1,98 @@
+"""The core's main loop: messages in, steps of the engine, messages out."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import torch
+
+from appliance.engine.engine import Engine
+from appliance.engine.heartbeat import Activity, Counters
+from appliance.engine.link import CoreLink
+from appliance.protocol import Abort, CorePhase, EngineConfig, FromCore, Outputs, Shutdown, Submit, ToCore
+
+IDLE_WAIT_S = 1.0
+
+
+def run(link: CoreLink, activity: Activity, totals: list[Counters]) -> None:
+    """Wait for the configuration, load, and generate until told to end. `totals[0]` is kept current."""
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    activity.enter("waiting for its configuration")
+    config = _configuration(link)
+    if config is None:
+        return
+
+    def report(phase: CorePhase) -> None:
+        activity.enter(phase.phase)
+        link.send(phase)
+
+    started = time.monotonic()
+    engine = Engine(config, report, _log)
+    _log(
+        f"{config.model_folder} is loaded on {config.device} in {config.dtype} after {time.monotonic() - started:.2f} s"
+    )
+    link.send(engine.loaded)
+    checked = False
+    while True:
+        activity.enter("idle" if engine.idle else "step")
+        message = link.receive(IDLE_WAIT_S if engine.idle else 0)
+        while message is not None:
+            if isinstance(message, Shutdown):
+                return
+            _handle(message, engine, link)
+            checked = False
+            message = link.receive(0)
+        if engine.idle:
+            totals[0] = _counters(engine)
+            if not checked:
+                engine.scheduler.check_books()
+                checked = True
+            continue
+        outputs = engine.step()
+        totals[0] = _counters(engine)
+        if outputs:
+            link.send(Outputs(outputs))
+
+
+def _configuration(link: CoreLink) -> EngineConfig | None:
+    """Wait for the configuration; None if the launch was called off."""
+    while True:
+        message = link.receive(IDLE_WAIT_S)
+        if isinstance(message, EngineConfig):
+            return message
+        if isinstance(message, Shutdown):
+            return None
+
+
+def _handle(message: ToCore, engine: Engine, link: CoreLink) -> None:
+    answer: FromCore | None = None
+    match message:
+        case Submit():
+            refused = engine.submit(message)
+            answer = Outputs([refused]) if refused else None
+        case Abort(request_id=request_id):
+            engine.abort(request_id)
+        case EngineConfig():
+            raise ValueError("a core is configured once; a second configuration came")
+    if answer is not None:
+        link.send(answer)
+
+
+def _counters(engine: Engine) -> Counters:
+    scheduler = engine.scheduler
+    seen = scheduler.prompt_tokens_seen
+    return Counters(
+        running=len(scheduler.running),
+        waiting=scheduler.num_waiting,
+        prompt_tokens=engine.prompt_tokens_computed,
+        output_tokens=engine.output_tokens_drawn,
+        cache_usage=scheduler.pool.usage,
+        prefix_cache_hit_rate=scheduler.prompt_tokens_cached / seen if seen else 0.0,
+        preemptions=scheduler.num_preemptions,
+    )
+
+
+def _log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

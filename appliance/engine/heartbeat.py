@@ -1,0 +1,81 @@
+"""Says once a second that the core lives, what it is doing and for how long; ends the core when its parent is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import zmq
+
+from appliance.engine.link import CoreLink
+from appliance.protocol import CoreBeat, Load, encode
+
+INTERVAL_S = 1.0
+PARENT_CHECK_S = 0.25
+
+
+@dataclass
+class Activity:
+    """What the main loop is doing; it alone writes, the heartbeat reads."""
+
+    where: str = "starting"
+    since: float = field(default_factory=time.monotonic)
+
+    def enter(self, where: str) -> None:
+        self.where, self.since = where, time.monotonic()
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Running totals and present counts of an engine, from which rates are made."""
+
+    running: int = 0
+    waiting: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cache_usage: float = 0.0
+    prefix_cache_hit_rate: float = 0.0
+    preemptions: int = 0
+
+
+class Heartbeat:
+    """A daemon thread. `counters` is called from it, so it may only read plain numbers."""
+
+    def __init__(self, link: CoreLink, activity: Activity, counters: Callable[[], Counters]) -> None:
+        self._link = link
+        self._activity = activity
+        self._counters = counters
+        self._parent = os.getppid()
+        threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
+
+    def _run(self) -> None:
+        sender = self._link.second_sender()
+        before, then = self._counters(), time.monotonic()
+        next_beat = then
+        while True:
+            if os.getppid() != self._parent:
+                os._exit(1)  # nobody is left to serve
+            now = time.monotonic()
+            if now >= next_beat:
+                counters = self._counters()
+                with contextlib.suppress(zmq.Again):
+                    sender.send(encode(self._beat(before, counters, max(now - then, 1e-3))), zmq.NOBLOCK)
+                before, then = counters, now
+                next_beat = now + INTERVAL_S
+            time.sleep(PARENT_CHECK_S)
+
+    def _beat(self, before: Counters, after: Counters, seconds: float) -> CoreBeat:
+        load = Load(
+            running=after.running,
+            waiting=after.waiting,
+            prompt_tokens_per_s=(after.prompt_tokens - before.prompt_tokens) / seconds,
+            output_tokens_per_s=(after.output_tokens - before.output_tokens) / seconds,
+            cache_usage=after.cache_usage,
+            prefix_cache_hit_rate=after.prefix_cache_hit_rate,
+            preemptions=after.preemptions,
+        )
+        return CoreBeat(where=self._activity.where, busy_s=time.monotonic() - self._activity.since, load=load)

@@ -1,0 +1,44 @@
+"""The core's end of its two sockets. The front door binds them; see `appliance.protocol` for what passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import zmq
+
+from appliance.protocol import FromCore, ToCore, decode_to_core, encode
+
+LINGER_MS = 1000  # how long a dying core waits for its last words to be taken
+
+
+class CoreLink:
+    """`<folder>/to-core` is read and `<folder>/from-core` written. A socket belongs to the thread that made it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._context = zmq.Context()
+        self._folder = folder
+        self._incoming = self._context.socket(zmq.PULL)
+        self._incoming.connect(f"ipc://{folder}/to-core")
+        self._outgoing = self._connect_outgoing()
+
+    def send(self, message: FromCore) -> None:
+        """Waits if the front door does not keep up."""
+        self._outgoing.send(encode(message))
+
+    def receive(self, timeout_s: float) -> ToCore | None:
+        """The next message, after waiting at most `timeout_s` for it; None if there is none."""
+        if not self._incoming.poll(int(timeout_s * 1000)):
+            return None
+        return decode_to_core(self._incoming.recv())
+
+    def second_sender(self) -> zmq.Socket[bytes]:
+        """A way out for another thread; it never waits: what does not fit is dropped by its sender."""
+        return self._connect_outgoing()
+
+    def close(self) -> None:
+        self._context.destroy(linger=LINGER_MS)
+
+    def _connect_outgoing(self) -> zmq.Socket[bytes]:
+        socket = self._context.socket(zmq.PUSH)
+        socket.connect(f"ipc://{self._folder}/from-core")
+        return socket
