@@ -120,6 +120,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
         template_config=pages.template_config(templates),
         request_max_body_size=REQUEST_BODY_LIMIT,
         openapi_config=None,
+        logging_config=None,
         lifespan=[lifespan],
     )
 

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from jinja2 import pass_context
+from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
 from appliance.protocol import PhaseRecord
@@ -44,20 +46,22 @@ def exact(moment: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
-def ago(moment: float | None) -> Markup:
+@pass_context
+def ago(context: Context, moment: float | None) -> Markup:
     """A time, relative; the exact one on hover. The page's script keeps it current."""
     if moment is None:
         return Markup("never")
     past = max(0.0, time.time() - moment)
-    words = "just now" if past < 5 else f"{coarse(past)} ago"
-    return _time(moment, words, "ago")
+    words = "just now" if past < 5 else f"{coarsest(past)} ago"
+    return _time(context, moment, words, "ago")
 
 
-def since(moment: float | None) -> Markup:
+@pass_context
+def since(context: Context, moment: float | None) -> Markup:
     """How long ago a time was: `2 h 14 m`, kept current by the page's script."""
     if moment is None:
         return Markup("")
-    return _time(moment, coarse(max(0.0, time.time() - moment)), "since")
+    return _time(context, moment, coarse(max(0.0, time.time() - moment)), "since")
 
 
 def coarse(duration: float) -> str:
@@ -65,7 +69,19 @@ def coarse(duration: float) -> str:
     return f"{int(duration)} s" if duration < 60 else seconds(duration)
 
 
-def _time(moment: float, words: str, kind: str) -> Markup:
+def coarsest(duration: float) -> str:
+    """A duration in its largest unit only."""
+    for unit, scale in (("d", 86400), ("h", 3600), ("m", 60)):
+        if duration >= scale:
+            return f"{int(duration // scale)} {unit}"
+    return f"{int(duration)} s"
+
+
+def _time(context: Context, moment: float, words: str, kind: str) -> Markup:
+    """In parts that are published (`live` in their context) the words are left to the page's script: else such a part
+    would differ each second."""
+    if context.get("live"):
+        words = ""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
     return Markup('<time datetime="{}" title="{}" data-{}="{:.0f}">{}</time>').format(
         stamp, exact(moment), Markup(kind), moment, escape(words)

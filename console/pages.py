@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from markupsafe import Markup
 
 from appliance import __version__
 from console import formats
+from console.phase_line import phase_line
 
 CONSOLE = Path(__file__).parent
 STATIC = CONSOLE / "static"
@@ -67,7 +67,7 @@ def environment() -> Environment:
         places=PLACES,
         office=OFFICE,
         on_a_phone=[place for place in PLACES if place.path in ON_A_PHONE],
-        now=time.time,
+        phase_line=phase_line,
     )
     made.filters.update(formats.FILTERS)
     return made

@@ -11,8 +11,9 @@ from console.live.view import EngineView
 PARTS = {
     "strip": "pieces/strip.html",
     "now": "dashboard/now.html",
+    "recent": "dashboard/recent.html",
 }
-"""Topic -> template; each is given `strip`, the engine as last seen."""
+"""Topic -> template; each is given `strip`, the engine as last seen, and `live`, which leaves times to the browser."""
 
 
 def publisher(environment: Environment) -> Publisher:
@@ -20,6 +21,6 @@ def publisher(environment: Environment) -> Publisher:
 
     def publish(view: EngineView, hub: Hub) -> None:
         for topic, template in templates.items():
-            hub.publish(topic, template.render(strip=view))
+            hub.publish(topic, template.render(strip=view, live=True))
 
     return publish

@@ -8,19 +8,44 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.response import Template
+from sqlalchemy import func, select
 
+from console.dashboard.examples import examples
+from console.db.models import ApiKey, Launch
+from console.live.follower import LoadPoint
 from console.pages import go_to, page
-from console.parts import Control, PageRequest, TheFollower
+from console.parts import Control, PageRequest, Session, TheFollower
+
+NEW_USER_LAUNCHES = 3
+"""Up to this many launches the dashboard offers the playground as the next step."""
 
 
 @get("/")
-async def dashboard(request: PageRequest) -> Template:
-    return page(request, "dashboard/dashboard.html", title="Dashboard")
+async def dashboard(request: PageRequest, session: Session, follower: TheFollower) -> Template:
+    keys = await session.scalar(select(func.count()).select_from(ApiKey))
+    launches = await session.scalar(select(func.count()).select_from(Launch))
+    return page(
+        request,
+        "dashboard/dashboard.html",
+        title="Dashboard",
+        examples=examples(follower.view, keyed=bool(keys)),
+        keyed=bool(keys),
+        new_here=(launches or 0) <= NEW_USER_LAUNCHES,
+    )
+
+
+@get("/dashboard/load")
+async def load(follower: TheFollower) -> list[LoadPoint]:
+    """The last ten minutes: [time, output tokens a second, running, waiting, share of the cache in use]."""
+    return list(follower.history)
 
 
 @post("/engine/{action:str}")
 async def engine_action(
-    request: PageRequest, action: FromPath[Literal["start", "stop", "restart"]], control: Control, follower: TheFollower
+    request: PageRequest,
+    action: FromPath[Literal["start", "stop", "restart"]],
+    control: Control,
+    follower: TheFollower,
 ) -> Response[Any]:
     """Start, stop or restart the engine; the strip shows how it goes."""
     if action == "start":
@@ -33,4 +58,4 @@ async def engine_action(
     return go_to(request, "/")
 
 
-route_handlers: list[HTTPRouteHandler] = [dashboard, engine_action]
+route_handlers: list[HTTPRouteHandler] = [dashboard, load, engine_action]

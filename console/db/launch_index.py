@@ -73,6 +73,24 @@ def _first_error(record: LaunchRecord) -> str | None:
     return next((finding.message for finding in record.findings if finding.severity == "error"), None)
 
 
+async def recent_launches(session: AsyncSession, limit: int) -> list[Launch]:
+    """The last ones, newest first."""
+    return list(await session.scalars(select(Launch).order_by(Launch.launch_id.desc()).limit(limit)))
+
+
+async def last_good_record(session: AsyncSession, home: Home, profile: str, before: str) -> LaunchRecord | None:
+    """The record of the last launch of `profile`, earlier than the launch `before`, that was ready: what the phase line
+    compares with. None too where its folder has been deleted."""
+    good = select(Launch.launch_id).where(Launch.profile == profile, Launch.ready_after_s.is_not(None))
+    launch_id = await session.scalar(good.where(Launch.launch_id < before).order_by(Launch.launch_id.desc()).limit(1))
+    if launch_id is None:
+        return None
+    try:
+        return _decoder.decode((home.launch(launch_id) / "launch.json").read_bytes())
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
 async def active_revision(session: AsyncSession) -> tuple[str, str] | None:
     """(profile, revision label) of what runs, or is to run at the next start."""
     active = await session.scalar(select(ActiveRevision))

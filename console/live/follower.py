@@ -16,7 +16,7 @@ import msgspec
 
 from appliance.home import Home
 from appliance.protocol import ApplianceState, State
-from console.db.launch_index import LaunchIndex, active_revision, last_good
+from console.db.launch_index import LaunchIndex, active_revision, last_good, last_good_record, recent_launches
 from console.db.sessions import Database
 from console.engine_control.base import EngineControl, EngineControlError, EngineStatus
 from console.live.hub import Hub
@@ -27,7 +27,12 @@ log = logging.getLogger(__name__)
 EVERY_S = 1.0
 EVERY_S_WHILE_MOVING = 0.25
 HISTORY_S = 600
+RECENT = 5
+OUTPUT_LINES = 20
 MOVING = frozenset({State.PREFLIGHT, State.STARTING, State.DRAINING})
+
+LoadPoint = tuple[float, float, int, int, float]
+"""Time, output tokens a second, requests running, waiting, share of the cache in use."""
 
 Publisher = Callable[[EngineView, Hub], Awaitable[None] | None]
 
@@ -37,7 +42,7 @@ class Follower:
 
     def __init__(self, home: Home, database: Database, control: EngineControl, hub: Hub, engine_url: str) -> None:
         self.view = EngineView()
-        self.history: deque[tuple[float, float, int, int, float]] = deque(maxlen=HISTORY_S)
+        self.history: deque[LoadPoint] = deque(maxlen=HISTORY_S)
         self.publishers: list[Publisher] = []
         self._home = home
         self._database = database
@@ -71,20 +76,42 @@ class Follower:
         self.client.base_url = control.url or self._engine_url
         appliance = await self._appliance_state()
         await self._index.refresh()
+        state, since = _state(self.view, control, appliance)
+        silent_end = state is State.FAILED and appliance is None
         async with self._database.session() as session:
             active = await active_revision(session)
             good = await last_good(session)
-        self.view = _view(self.view, control, problem, appliance, active, good)
-        if self.view.ready:
-            load = self.view.load
-            point = (time.time(), load.output_tokens_per_s, load.running, load.waiting, load.cache_usage)
-            self.history.append(point)
-            self._hub.send("load", json.dumps(point))
+            launch = appliance.launch if appliance else None
+            self.view = EngineView(
+                state=state,
+                since=since,
+                reachable=appliance is not None,
+                control=control,
+                problem=problem,
+                appliance=appliance,
+                active=active,
+                roll_back_to=good if good != active else None,
+                recent=await recent_launches(session, RECENT),
+                last_good=await last_good_record(session, self._home, launch.profile, launch.id) if launch else None,
+                output=await self._control.logs(OUTPUT_LINES) if silent_end else [],
+                url=str(self.client.base_url).rstrip("/"),
+            )
+        self._keep_load()
         for publisher in self.publishers:
             done = publisher(self.view, self._hub)
             if done is not None:
                 await done
         return self.view
+
+    def _keep_load(self) -> None:
+        """One point a second while the engine is ready, for the charts."""
+        now = time.time()
+        if not self.view.ready or (self.history and now - self.history[-1][0] < 0.9 * EVERY_S):
+            return
+        load = self.view.load
+        point = (round(now, 1), load.output_tokens_per_s, load.running, load.waiting, load.cache_usage)
+        self.history.append(point)
+        self._hub.send("load", json.dumps(point))
 
     async def _control_status(self) -> tuple[EngineStatus, str]:
         try:
@@ -109,31 +136,14 @@ def token_header(home: Home) -> dict[str, str]:
     return {}
 
 
-def _view(
-    before: EngineView,
-    control: EngineStatus,
-    problem: str,
-    appliance: ApplianceState | None,
-    active: tuple[str, str] | None,
-    good: tuple[str, str] | None,
-) -> EngineView:
-    since: float | None
+def _state(before: EngineView, control: EngineStatus, appliance: ApplianceState | None) -> tuple[State, float | None]:
+    """The engine's state and since when. Where the front door does not answer, what runs it tells less."""
     if appliance is not None:
-        state, since = appliance.state, appliance.since
-    else:
-        state = _state_without_front_door(control)
-        since = control.since if control.running else None
-        since = since or (before.since if before.state is state else time.time())
-    return EngineView(
-        state=state,
-        since=since,
-        reachable=appliance is not None,
-        control=control,
-        problem=problem,
-        appliance=appliance,
-        active=active,
-        roll_back_to=good if good != active else None,
-    )
+        return appliance.state, appliance.since
+    state = _state_without_front_door(control)
+    if control.running:
+        return state, control.since
+    return state, before.since if before.state is state else time.time()
 
 
 def _state_without_front_door(control: EngineStatus) -> State:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from appliance.protocol import ApplianceState, LaunchRecord, Load, Severity, State
+from console.db.models import Launch
 from console.engine_control.base import EngineStatus
+from console.formats import seconds
 
 WORDS: dict[State, str] = {
     State.IDLE: "idle",
@@ -19,9 +21,22 @@ WORDS: dict[State, str] = {
 }
 
 
+HEADLINES: dict[State, str] = {
+    State.IDLE: "Nothing runs",
+    State.PREFLIGHT: "Checking {what}",
+    State.STARTING: "Starting {what}",
+    State.READY: "{what} is ready",
+    State.DRAINING: "{what} finishes its requests",
+    State.STOPPED: "{what} is stopped",
+    State.FAILED: "{what} failed",
+    State.HUNG: "{what} hung",
+}
+
+
 class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     """`reachable`: the front door answers. `active` names the active revision ("qwen3-8b", "r7"); `roll_back_to` the
-    last revision that was ready, where that is another one."""
+    last revision that was ready, where that is another one. `last_good` is the earlier launch of the same profile to
+    compare with; `output` what the engine's process wrote itself, where it ended without a word from the front door."""
 
     state: State = State.IDLE
     since: float | None = None
@@ -31,6 +46,10 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     appliance: ApplianceState | None = None
     active: tuple[str, str] | None = None
     roll_back_to: tuple[str, str] | None = None
+    recent: list[Launch] = []
+    last_good: LaunchRecord | None = None
+    output: list[str] = []
+    url: str = ""
 
     @property
     def word(self) -> str:
@@ -57,6 +76,34 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         return self.state is State.READY
 
     @property
+    def headline(self) -> str:
+        """The state as a line of its own."""
+        what = " ".join(self.active) if self.active else "The engine"
+        if self.launch is not None:
+            what = f"{self.launch.profile} {self.launch.revision}".rstrip()
+        return HEADLINES[self.state].format(what=what)
+
+    @property
+    def sentence(self) -> str:
+        """What stands behind the state, and what to do."""
+        if not self.reachable:
+            return self._sentence_without_front_door()
+        if self.launch is not None and self.state in (State.FAILED, State.HUNG):
+            return where_it_ended(self.launch)
+        if self.ready and self.launch is not None and self.launch.ready_after_s is not None:
+            return f"The first token came after {seconds(self.launch.ready_after_s)}."
+        if self.state in (State.IDLE, State.STOPPED):
+            return "Start it with the button above." if self.active else "Activate a profile to give it a model."
+        return self.launch.reason if self.launch else ""
+
+    def _sentence_without_front_door(self) -> str:
+        if self.control.running:
+            return f"The front door does not answer yet ({self.control.who})."
+        if self.control.ended:
+            return f"Its process ended: {self.control.ended}."
+        return "Start it with the button above." if self.active else "Activate a profile to give it a model."
+
+    @property
     def cause(self) -> str:
         """Why it failed, in a sentence: the diagnosis, else the first error that preflight found, else the reason."""
         return cause_of(self.launch) if self.launch else ""
@@ -81,6 +128,16 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         if self.state in (State.FAILED, State.HUNG) and self.roll_back_to:
             return "roll-back"
         return "restart"
+
+
+def where_it_ended(launch: LaunchRecord) -> str:
+    """`Failed after 6.2 s, in “graphs”.`; the reason too where no card says more."""
+    verb = "Hung" if launch.state is State.HUNG else "Failed"
+    after = f" after {seconds((launch.ended or launch.since) - launch.started)}"
+    broken = [phase.phase for phase in launch.phases if phase.outcome in (None, "failed")]
+    told = f"{verb}{after}, in “{broken[-1]}”." if broken else f"{verb}{after}."
+    explained = launch.diagnosis or launch.findings or not launch.reason
+    return told if explained else f"{told} {launch.reason}"
 
 
 def cause_of(launch: LaunchRecord) -> str:

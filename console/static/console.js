@@ -96,6 +96,13 @@
     return `${Math.floor(hours / 24)} d ${hours % 24} h`;
   }
 
+  function largest(seconds) {
+    for (const [unit, scale] of [["d", 86400], ["h", 3600], ["m", 60]]) {
+      if (seconds >= scale) return `${Math.floor(seconds / scale)} ${unit}`;
+    }
+    return `${Math.floor(seconds)} s`;
+  }
+
   function tick() {
     const now = Date.now() / 1000;
     for (const node of document.querySelectorAll("time[data-since]")) {
@@ -103,7 +110,7 @@
     }
     for (const node of document.querySelectorAll("time[data-ago]")) {
       const past = now - node.dataset.ago;
-      node.textContent = past < 5 ? "just now" : `${span(past)} ago`;
+      node.textContent = past < 5 ? "just now" : `${largest(past)} ago`;
     }
   }
 

@@ -22,18 +22,16 @@
     for (const handler of handlers.get(topic) || []) handler(event.data, event.lastEventId);
   }
 
-  // A part keeps the focus and what is open inside it when its HTML is renewed.
+  // Only what differs is changed: a button that is being pressed, a selection, an open menu stay as they are.
   function show(part, html) {
-    if (part.dataset.liveLast === html || part.querySelector(":popover-open, dialog[open]")) return;
-    part.dataset.liveLast = html;
-    const focused = part.contains(document.activeElement) ? document.activeElement : null;
-    const path = focused && (focused.id ? `#${CSS.escape(focused.id)}` : focused.tagName.toLowerCase());
-    const open = new Set([...part.querySelectorAll("details[open][id]")].map((details) => details.id));
-    part.innerHTML = html;
-    for (const details of part.querySelectorAll("details[id]")) details.open ||= open.has(details.id);
-    if (path) part.querySelector(path)?.focus({ preventScroll: true });
+    Idiomorph.morph(part, html, { morphStyle: "innerHTML", callbacks: { beforeAttributeUpdated: keep } });
     htmx.process(part);
     document.dispatchEvent(new CustomEvent("ingot:shown", { detail: part }));
+  }
+
+  // What a person did to an element, the server does not undo.
+  function keep(name, element) {
+    return !(name === "open" && element.localName === "details") && name !== "aria-busy";
   }
 
   function open() {

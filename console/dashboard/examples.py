@@ -1,0 +1,43 @@
+"""How to call the API, with the address and the model's name as they are now."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from console.live.view import EngineView
+
+CURL = """\
+curl {base}/v1/chat/completions \\
+{key}  -H 'Content-Type: application/json' \\
+  -d '{{"model": "{model}",
+       "messages": [{{"role": "user", "content": "What is an ingot?"}}]}}'"""
+
+PYTHON = """\
+from openai import OpenAI
+
+client = OpenAI(
+    base_url="{base}/v1",
+    api_key={key},
+)
+answer = client.chat.completions.create(
+    model="{model}",
+    messages=[{{"role": "user", "content": "What is an ingot?"}}],
+)
+print(answer.choices[0].message.content)"""
+
+
+class Example(NamedTuple):
+    name: str
+    text: str
+
+
+def examples(view: EngineView, *, keyed: bool) -> list[Example]:
+    """`keyed`: the front door asks for an API key."""
+    model = view.models[0] if view.models else (view.active[0] if view.active else "MODEL")
+    header = '  -H "Authorization: Bearer $INGOT_API_KEY" \\\n' if keyed else ""
+    key = 'os.environ["INGOT_API_KEY"]' if keyed else '"none"'
+    python = PYTHON.format(base=view.url, model=model, key=key)
+    return [
+        Example("curl", CURL.format(base=view.url, model=model, key=header)),
+        Example("Python", f"import os\n\n{python}" if keyed else python),
+    ]

@@ -1,0 +1,84 @@
+"""The phase line's geometry: which segment lies where, in percent, so that a template only has to draw it."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from appliance.protocol import LaunchRecord, PhaseRecord, State
+from console.formats import progress
+
+NARROWEST = 0.7
+"""Percent: a phase of a few milliseconds can still be seen."""
+ROOM = 1.18
+"""A running launch without one to compare with is drawn with this much more room than it has used."""
+RUNNING = frozenset({State.PREFLIGHT, State.STARTING})
+
+
+class Segment(NamedTuple):
+    """`x`, `width` and `filled` are percents of the whole line; `kind` is done, running, failed or skipped."""
+
+    name: str
+    kind: str
+    x: float
+    width: float
+    filled: float
+    seconds: float
+    progress: str
+
+
+class PhaseLine(NamedTuple):
+    segments: list[Segment]
+    last_good: list[Segment]
+    seconds: float
+    last_good_seconds: float | None
+
+
+def phase_line(launch: LaunchRecord, last_good: LaunchRecord | None = None, now: float | None = None) -> PhaseLine:
+    """Both launches on one scale. `ready` is a moment, not a phase with a length, and is left out."""
+    now = time.time() if now is None else now
+    phases = [phase for phase in launch.phases if phase.phase != State.READY]
+    lengths = [_length(phase, launch, now) for phase in phases]
+    good = [phase for phase in last_good.phases if phase.phase != State.READY] if last_good else []
+    good_lengths = [phase.seconds for phase in good]
+    used = sum(lengths)
+    scale = max(used, sum(good_lengths), 0.001)
+    if launch.state in RUNNING and scale == used:
+        scale = used * ROOM
+    return PhaseLine(
+        segments=_lay_out(phases, lengths, scale, launch),
+        last_good=_lay_out(good, good_lengths, scale, last_good) if last_good else [],
+        seconds=used,
+        last_good_seconds=sum(good_lengths) if last_good else None,
+    )
+
+
+def _lay_out(phases: list[PhaseRecord], lengths: list[float], scale: float, launch: LaunchRecord) -> list[Segment]:
+    widths = [max(NARROWEST, 100 * length / scale) for length in lengths]
+    shrink = min(1.0, 100 / sum(widths)) if widths else 1.0
+    segments, x = [], 0.0
+    for phase, length, wide in zip(phases, lengths, widths, strict=True):
+        width = wide * shrink
+        kind = _kind(phase, launch)
+        share = phase.progress.done / phase.progress.total if phase.progress.total else 1.0
+        filled = width * min(1.0, share) if kind == "running" else width
+        told = progress(phase) if kind != "done" else ""
+        segments.append(Segment(phase.phase, kind, round(x, 2), round(width, 2), round(filled, 2), length, told))
+        x += width
+    return segments
+
+
+def _kind(phase: PhaseRecord, launch: LaunchRecord) -> str:
+    if phase.outcome:
+        return phase.outcome
+    if launch.state in RUNNING:
+        return "running"
+    return "failed" if launch.state in (State.FAILED, State.HUNG) else "skipped"
+
+
+def _length(phase: PhaseRecord, launch: LaunchRecord, now: float) -> float:
+    """A phase that runs is as long as it has run; one cut off by the launch's end, until then."""
+    if phase.outcome:
+        return phase.seconds
+    end = now if launch.state in RUNNING else (launch.ended or launch.since or phase.started)
+    return max(phase.seconds, end - phase.started)
