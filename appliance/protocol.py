@@ -235,6 +235,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     prefix_caching: bool = True
     enforce_eager: bool = True
     backends: dict[str, str] = {}
+    environment: dict[str, str] = {}  # to be set before the device is first touched, such as CUDA_VISIBLE_DEVICES
     seed: int = 0
 
 

@@ -24,6 +24,8 @@ def run(link: CoreLink, activity: Activity, totals: list[Counters]) -> None:
     if config is None:
         return
 
+    os.environ.update(config.environment)
+
     def report(phase: CorePhase) -> None:
         activity.enter(phase.phase)
         link.send(phase)

@@ -28,22 +28,28 @@ class Generation:
     """One request. Outputs that arrive while the reader is busy are merged, so a slow reader holds token ids only, at
     most as many as the context is long."""
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, arrived: asyncio.Event) -> None:
         self.request_id = request_id
         self.finished = False
         self._waiting: list[TokenOutput] = []
-        self._arrived = asyncio.Event()
+        self._arrived = arrived
         self._error: EngineGoneError | None = None
 
     async def read(self) -> TokenOutput:
         """What has come since the last call; waits for something to come. The last one has a finish reason."""
-        while not self._waiting:
-            if self._error is not None:
-                raise self._error
+        while (output := self.take()) is None:
             self._arrived.clear()
             await self._arrived.wait()
-        waiting, self._waiting = self._waiting, []
-        return merge(waiting)
+        return output
+
+    def take(self) -> TokenOutput | None:
+        """The same without waiting. Raises EngineGoneError once there is nothing more to come."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            return merge(waiting)
+        if self._error is not None:
+            raise self._error
+        return None
 
     def add(self, output: TokenOutput) -> None:
         self.finished = self.finished or output.finish_reason is not None
@@ -75,12 +81,20 @@ class CoreClient:
         """Returns when nothing is in flight."""
         await self._idle.wait()
 
-    def start(self, prompt_token_ids: list[int], sampling: SamplingParams, priority: int = 0) -> Generation:
+    def start(
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        priority: int = 0,
+        arrived: asyncio.Event | None = None,
+    ) -> Generation:
+        """`arrived` is set when there is something to take; several generations may share one."""
         if self._gone is not None:
             raise EngineGoneError(self._gone)
         if len(self._generations) >= MAX_IN_FLIGHT:
             raise TooManyRequestsError(f"{MAX_IN_FLIGHT} requests are already running or waiting")
-        generation = Generation(f"r{next(self._numbers)}")
+        generation = Generation(f"r{next(self._numbers)}", arrived or asyncio.Event())
         submit = Submit(
             request_id=generation.request_id, prompt_token_ids=prompt_token_ids, sampling=sampling, priority=priority
         )

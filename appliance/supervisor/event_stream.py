@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import msgspec
 
@@ -70,7 +70,7 @@ class EventStream:
         """Raises UnknownEventError; lets a route refuse before it has begun to answer."""
         self._place(after)
 
-    async def follow(self, after: str | None = None) -> AsyncIterator[Told]:
+    async def follow(self, after: str | None = None) -> AsyncGenerator[Told, None]:
         """Every event after the one with id `after`, through all later launches; without it, those of the present
         launch from its first."""
         waker = asyncio.Event()

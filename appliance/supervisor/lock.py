@@ -39,7 +39,8 @@ class HomeInUseError(RuntimeError):
 class OwnerLock:
     """Holds `path` until `release()` or the end of this process. The file stays: removing it would let two in."""
 
-    def __init__(self, path: Path, owner: Owner) -> None:
+    def __init__(self, path: Path) -> None:
+        """Raises HomeInUseError."""
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -47,7 +48,9 @@ class OwnerLock:
             os.close(self._handle)
             raise HomeInUseError(path, read_owner(path)) from None
         os.ftruncate(self._handle, 0)
-        os.write(self._handle, msgspec.json.encode(owner))
+
+    def sign(self, owner: Owner) -> None:
+        os.pwrite(self._handle, msgspec.json.encode(owner), 0)
 
     def release(self) -> None:
         os.ftruncate(self._handle, 0)

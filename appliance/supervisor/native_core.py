@@ -28,3 +28,11 @@ class NativeCore:
         """At once, without an event loop: for a front door that cannot even begin."""
         self.child.kill()
         self.channel.close()
+
+
+def start_ahead() -> NativeCore | None:
+    """A core before anything is known; None where no process could be started: the launch tries again, and tells."""
+    try:
+        return NativeCore()
+    except OSError:
+        return None

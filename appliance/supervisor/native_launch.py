@@ -13,6 +13,8 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from appliance.checkpoint.errors import CheckpointError
 from appliance.home import Home
 from appliance.protocol import (
@@ -105,7 +107,8 @@ class NativeLaunch:
         self.launch.change(State.STARTING)
         self._phase(Phase.CORE_START)
         await self._hello.wait()
-        config = plan.engine_config()
+        # The core was started before its GPU was known, and has not touched any yet.
+        config = msgspec.structs.replace(plan.engine_config(), environment=plan.environment)
         self.core.channel.send(config)
         preparing = asyncio.create_task(prepare(plan))
         loaded = await self._loaded

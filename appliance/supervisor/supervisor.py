@@ -145,7 +145,7 @@ class Supervisor:
         launch = self._begin(source, attempt=serving)
         launch.change(State.PREFLIGHT)
         launch.begin_phase(Phase.PREFLIGHT)
-        launch.change(State.FAILED, _tell_findings(launch, report.findings))
+        launch.change(State.FAILED, tell_findings(launch, report.findings))
         self._attempt = launch.record if serving else None
         return launch.record
 
@@ -172,7 +172,7 @@ class Supervisor:
         if not findings:
             report = await asyncio.to_thread(run_preflight, self._home, source.document)
             findings, plan = report.findings, report.plan
-        reason = _tell_findings(native.launch, findings)
+        reason = tell_findings(native.launch, findings)
         if plan is None:
             native.finish(End(state=State.FAILED, reason=reason, explained=True))
             return
@@ -181,17 +181,17 @@ class Supervisor:
         await native.start(plan, self._prepare)
 
 
-def run_preflight(home: Home, document: dict[str, Any]) -> Report:
-    """Blocking. The port is not checked: it is this process that holds it."""
+def run_preflight(home: Home, document: dict[str, Any], listen: tuple[str, int] | None = None) -> Report:
+    """Blocking. Without `listen` the port is not checked: it is this process that holds it."""
     from appliance import hardware, preflight  # late: the first answer over HTTP does not wait for them
 
     context = preflight.PreflightContext(
-        home=home, document=document, environ=os.environ, inventory=hardware.inventory(), listen=None
+        home=home, document=document, environ=os.environ, inventory=hardware.inventory(), listen=listen
     )
     return preflight.run(context)
 
 
-def _tell_findings(launch: Launch, findings: Sequence[Finding]) -> str:
+def tell_findings(launch: Launch, findings: Sequence[Finding]) -> str:
     """Reports them all; the message of the first error, or an empty text."""
     for finding in findings:
         launch.report(finding)

@@ -1,0 +1,122 @@
+"""Who may ask: API keys and the console's token, re-read whenever they change, and no web page of another site."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+
+from appliance.home import Home
+from appliance.serving.errors import ApiError
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+Connection = ASGIConnection[Any, Any, Any, Any]
+
+
+class Key(msgspec.Struct, frozen=True):
+    """A key is 32 random bytes, so its plain hash gives nothing away."""
+
+    id: str
+    name: str
+    sha256: str
+
+
+class KeyFile(msgspec.Struct, frozen=True):
+    keys: list[Key] = []
+
+
+class Watched:
+    """A small file that is read again when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._signature: tuple[int, ...] | None = None
+        self._content: bytes | None = None
+
+    def read(self) -> bytes | None:
+        """None where there is no such file."""
+        try:
+            status = self._path.stat()
+            signature = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if signature != self._signature:
+                self._content = self._path.read_bytes()
+                self._signature = signature
+        except FileNotFoundError:
+            self._signature = self._content = None
+        return self._content
+
+
+class Access:
+    """`loopback`: this front door listens on loopback only, so a browser that calls it by another name was deceived."""
+
+    def __init__(self, home: Home, *, loopback: bool) -> None:
+        self._keys = Watched(home.api_keys)
+        self._token = Watched(home.console_token)
+        self._loopback = loopback
+
+    def require_key(self, connection: Connection, _handler: BaseRouteHandler) -> None:
+        """A guard: a key or the console's token, where there are keys; otherwise anyone but foreign web pages."""
+        shown = _bearer(connection)
+        keys = self._hashes()
+        if shown is not None and (self._is_token(shown) or _digest(shown) in keys):
+            return
+        if keys:
+            raise _unauthorized(
+                "This key is not valid." if shown else "Give an API key as `Authorization: Bearer KEY`."
+            )
+        self.refuse_foreign_page(connection)
+
+    def require_token(self, connection: Connection, _handler: BaseRouteHandler) -> None:
+        """A guard: the console's token, always."""
+        shown = _bearer(connection)
+        if shown is None or not self._is_token(shown):
+            raise _unauthorized(
+                "This path takes the console's token (active/console-token) as `Authorization: Bearer`."
+            )
+
+    def refuse_foreign_page(self, connection: Connection) -> None:
+        """A web page that somebody here looks at must not use an API that asks for no key; not even under a name of
+        its own that it lets point to this machine."""
+        origin = connection.headers.get("origin")
+        site = connection.headers.get("sec-fetch-site")
+        if origin is None and site is None:
+            return  # not a browser
+        host = connection.headers.get("host", "")
+        foreign = site in ("cross-site", "same-site") or (origin is not None and urlsplit(origin).netloc != host)
+        if foreign or (self._loopback and urlsplit(f"//{host}").hostname not in LOOPBACK_NAMES):
+            message = "A web page of another site asked, and this API has no keys to tell friend from foe: make one."
+            raise ApiError(403, message, code="foreign_origin")
+
+    def _hashes(self) -> set[str]:
+        content = self._keys.read()
+        if content is None:
+            return set()
+        try:
+            return {key.sha256 for key in msgspec.json.decode(content, type=KeyFile).keys}
+        except msgspec.DecodeError:
+            # Open to nobody rather than to everybody.
+            raise ApiError(500, "active/keys.json cannot be read: save the keys again in the console.") from None
+
+    def _is_token(self, shown: str) -> bool:
+        token = (self._token.read() or b"").strip()
+        return bool(token) and hmac.compare_digest(shown.encode(), token)
+
+
+def _bearer(connection: Connection) -> str | None:
+    scheme, _, value = connection.headers.get("authorization", "").partition(" ")
+    return value.strip() or None if scheme.lower() == "bearer" else None
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _unauthorized(message: str) -> ApiError:
+    return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})

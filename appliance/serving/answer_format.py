@@ -1,0 +1,46 @@
+"""Parts that the answers of chat and completions share: usage, finish reasons, logprobs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from appliance.protocol import FinishReason
+from appliance.serving.choice import Choice, Piece
+from appliance.serving.served_model import ServedModel
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_hex(16)}"
+
+
+def usage(prompts: Sequence[Sequence[int]], choices: Sequence[Choice]) -> dict[str, Any]:
+    """Every prompt counts once, however often it was answered."""
+    prompt_tokens = sum(map(len, prompts))
+    completion_tokens = sum(choice.num_tokens for choice in choices)
+    each = max(len(choices) // len(prompts), 1)
+    cached = sum(choice.num_cached_tokens for choice in choices[::each])
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def finish_reason(piece: Piece) -> str | None:
+    return None if piece.finish_reason is None else FinishReason(piece.finish_reason).value
+
+
+class TokenTexts:
+    """The text of single tokens, as logprobs show them; each is decoded once."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self._model = model
+        self._texts: dict[int, str] = {}
+
+    def __call__(self, token_id: int) -> str:
+        if token_id not in self._texts:
+            self._texts[token_id] = self._model.tokenizer.decode_window([token_id])
+        return self._texts[token_id]

@@ -1,0 +1,153 @@
+"""All choices of one request together: started, read as they come, and let go of whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from litestar import Request
+
+from appliance.protocol import SamplingParams
+from appliance.serving.choice import Choice, Piece
+from appliance.serving.errors import ApiError, engine_gone
+from appliance.serving.metrics import Metrics, Stopwatch
+from appliance.serving.sampling import SamplingFields, sampling_params
+from appliance.serving.served_model import ServedModel
+from appliance.supervisor.core_client import CoreClient, EngineGoneError, TooManyRequestsError
+
+HEARTBEAT_S = 10.0
+SOON = {"Retry-After": "1"}
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request comes down to: prompts as token ids, each to be answered `n` times."""
+
+    prompts: list[list[int]]
+    fields: SamplingFields
+    max_tokens: list[int]  # for each prompt
+    logprobs: int | None = None
+
+
+class Answering:
+    """`close` it, whatever happens: then every slot in the core is free again."""
+
+    def __init__(self, client: CoreClient, model: ServedModel, metrics: Metrics, ask: Ask) -> None:
+        self.choices: list[Choice] = []
+        self._client = client
+        self._metrics = metrics
+        self._arrived = asyncio.Event()
+        self._watches: list[Stopwatch] = []
+        fields = ask.fields
+        stops = fields.stops
+        params = [
+            (prompt, self._sampling(ask, model, choice, room))
+            for prompt, room in zip(ask.prompts, ask.max_tokens, strict=True)
+            for choice in range(fields.n or 1)
+        ]
+        try:
+            for index, (prompt, sampling) in enumerate(params):
+                generation = client.start(prompt, sampling, priority=fields.priority or 0, arrived=self._arrived)
+                skip_special = fields.skip_special_tokens is not False
+                detokenizer = model.detokenizer(prompt, skip_special_tokens=skip_special)
+                self.choices.append(
+                    Choice(
+                        index,
+                        generation,
+                        detokenizer,
+                        prompt_token_ids=prompt,
+                        stops=stops,
+                        min_tokens=sampling.min_tokens,
+                    )
+                )
+                self._watches.append(Stopwatch(metrics, len(prompt)))
+        except TooManyRequestsError as error:
+            self.close()
+            raise ApiError(429, f"Too many requests: {error}.", code="too_many_requests", headers=SOON) from None
+        except EngineGoneError as error:
+            self.close()
+            raise engine_gone(str(error)) from None
+
+    async def pieces(self) -> AsyncIterator[tuple[Choice, Piece] | None]:
+        """Whatever comes, of whichever choice; None after each HEARTBEAT_S of silence. Raises ApiError."""
+        open_choices = list(self.choices)
+        while open_choices:
+            self._arrived.clear()
+            came = False
+            for choice in open_choices:
+                if (piece := self._take(choice)) is not None:
+                    came = True
+                    yield choice, piece
+            open_choices = [choice for choice in open_choices if not choice.finished]
+            if not came:
+                try:
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        await self._arrived.wait()
+                except TimeoutError:
+                    yield None
+
+    async def whole(self) -> list[Piece]:
+        """Every choice to its end, in order."""
+        whole = [Piece() for _ in self.choices]
+        async for came in self.pieces():
+            if came is not None:
+                choice, piece = came
+                whole[choice.index].add(piece)
+        return whole
+
+    def close(self) -> None:
+        for choice in self.choices:
+            if not choice.generation.finished and not choice.finished:
+                self._metrics.aborts.inc()
+            self._client.release(choice.generation)
+        self.choices = []
+
+    def _take(self, choice: Choice) -> Piece | None:
+        try:
+            piece = choice.take()
+        except EngineGoneError as error:
+            raise engine_gone(str(error)) from None
+        if piece is not None:
+            watch = self._watches[choice.index]
+            watch.tokens(len(piece.token_ids))
+            if piece.finish_reason is not None:
+                # A stop string ends the answer here; the core is told now, not when the reader has read on.
+                self._client.release(choice.generation)
+                watch.finished(piece.finish_reason, choice.num_tokens, choice.num_cached_tokens)
+        return piece
+
+    @staticmethod
+    def _sampling(ask: Ask, model: ServedModel, choice: int, room: int) -> SamplingParams:
+        return sampling_params(
+            ask.fields,
+            model.sampling_defaults,
+            max_tokens=room,
+            logprobs=ask.logprobs,
+            choice=choice,
+            vocab_size=model.vocab_size,
+        )
+
+
+class ClientGoneError(Exception):
+    """Nobody is there any more to answer."""
+
+
+async def whole_unless_gone(request: Request[Any, Any, Any], answering: Answering) -> list[Piece]:
+    """The whole answer; ClientGoneError as soon as the client hangs up."""
+    answer = asyncio.ensure_future(answering.whole())
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientGoneError
+        return answer.result()
+    finally:
+        answer.cancel()
+        gone.cancel()
+        answering.close()
+
+
+async def _disconnected(request: Request[Any, Any, Any]) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

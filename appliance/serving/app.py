@@ -1,0 +1,64 @@
+"""The front door's routes, and what holds for all of them: access, sizes, errors, headers."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Any
+
+from litestar import Litestar, Router
+from litestar.di import Provide
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from appliance.serving.access import Access
+from appliance.serving.appliance_routes import attempt, events, health, metrics, state
+from appliance.serving.chat import chat_completions
+from appliance.serving.completions import completions
+from appliance.serving.errors import MAX_BODY_BYTES, error_response
+from appliance.serving.front_door import FrontDoor
+from appliance.serving.models import list_models, show_model
+
+REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
+    def provide() -> FrontDoor:
+        return front_door
+
+    asked_with_key = Router(
+        "/",
+        route_handlers=[chat_completions, completions, list_models, show_model, state, events],
+        guards=[access.require_key],
+    )
+    asked_by_console = Router("/", route_handlers=[attempt], guards=[access.require_token])
+    app = Litestar(
+        [health, metrics, asked_with_key, asked_by_console],
+        dependencies={"front_door": Provide(provide, use_cache=True, sync_to_thread=False)},
+        exception_handlers={Exception: error_response},
+        request_max_body_size=MAX_BODY_BYTES,
+        openapi_config=None,
+        logging_config=None,
+    )
+    return named(app)
+
+
+def named(app: ASGIApp) -> ASGIApp:
+    """Every response says who answered and to which request; a request that has no id is given one."""
+
+    async def with_headers(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP:
+            await app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        request_id = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16).encode()
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                ours: list[Any] = [(b"server", b"ingot"), (b"x-request-id", request_id)]
+                message["headers"] = [*message["headers"], *ours]
+            await send(message)
+
+        await app(scope, receive, send_named)
+
+    return with_headers

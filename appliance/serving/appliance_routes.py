@@ -1,0 +1,106 @@
+"""What is beside /v1: health, state, events, attempts, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, get, post
+from litestar.response import Stream
+
+from appliance.protocol import ApplianceState, Finding, LaunchRecord, State
+from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.fields import decode
+from appliance.serving.front_door import FrontDoor
+from appliance.serving.metrics import CONTENT_TYPE
+from appliance.serving.stream import HEARTBEAT, named_frame, sse
+from appliance.supervisor.event_stream import EventStream, Told, UnknownEventError
+
+HEARTBEAT_S = 10.0
+
+
+class AttemptFields(msgspec.Struct, frozen=True, kw_only=True):
+    launch: str
+    profile: dict[str, Any]
+    revision: str = ""
+
+
+class AttemptAccepted(msgspec.Struct, frozen=True, kw_only=True):
+    findings: list[Finding]
+
+
+@get("/health")
+async def health(front_door: FrontDoor) -> Response[dict[str, str]]:
+    """200 only when the engine has generated real tokens and takes requests."""
+    supervisor = front_door.supervisor
+    status = 200 if supervisor.state is State.READY else 503
+    return Response({"state": supervisor.state, "reason": supervisor.reason}, status_code=status)
+
+
+@get("/metrics")
+async def metrics(front_door: FrontDoor) -> Response[bytes]:
+    return Response(front_door.metrics.text(), media_type=CONTENT_TYPE)
+
+
+@get("/appliance/state")
+async def state(front_door: FrontDoor) -> ApplianceState:
+    return front_door.supervisor.describe()
+
+
+@get("/appliance/events")
+async def events(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream:
+    """`Last-Event-ID`, or `?after=` for those who cannot set headers, names the last event that was seen."""
+    after = request.headers.get("last-event-id") or request.query_params.get("after") or None
+    stream = front_door.supervisor.stream
+    try:
+        stream.check(after)
+    except UnknownEventError as error:
+        raise bad_request(f"{error}.", "Last-Event-ID", "unknown_event") from None
+    return sse(_frames(stream, after))
+
+
+async def _frames(stream: EventStream, after: str | None) -> AsyncIterator[bytes]:
+    follow = stream.follow(after)
+    following: asyncio.Future[Told] | None = None
+    try:
+        while True:
+            following = following or asyncio.ensure_future(anext(follow))
+            done, _ = await asyncio.wait({following}, timeout=HEARTBEAT_S)
+            if not done:
+                yield HEARTBEAT
+                continue
+            try:
+                told = following.result()
+            except StopAsyncIteration:
+                return
+            following = None
+            yield named_frame(_kind(told), told.event, told.id)
+    finally:
+        if following is not None:
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                await following
+        await follow.aclose()
+
+
+def _kind(told: Told) -> str:
+    tag = told.event.body.__struct_config__.tag
+    assert isinstance(tag, str)
+    return tag
+
+
+@post("/appliance/attempts", status_code=200)
+async def attempt(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[AttemptAccepted | LaunchRecord]:
+    fields = decode(await request.body(), AttemptFields)
+    if not fields.launch or not all(c.isalnum() or c in "-_" for c in fields.launch) or len(fields.launch) > 64:
+        raise bad_request("The field 'launch' must be letters, digits, - and _, at most 64.", "launch")
+    try:
+        outcome = await front_door.supervisor.attempt(fields.launch, fields.revision, fields.profile)
+    except FileExistsError:
+        raise ApiError(409, f"There is already a launch {fields.launch!r}.", param="launch") from None
+    if isinstance(outcome, LaunchRecord):
+        return Response(outcome, status_code=422)
+    return Response(AttemptAccepted(findings=list(outcome.findings)))

@@ -1,0 +1,143 @@
+"""`POST /v1/chat/completions`: messages through the model's own template."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from litestar import Request, Response, post
+from litestar.response import Stream
+from msgspec import Meta
+
+from appliance.protocol import TokenLogprob
+from appliance.serving.answer_format import TokenTexts, finish_reason, new_id, usage
+from appliance.serving.answering import Answering, Ask, whole_unless_gone
+from appliance.serving.choice import Choice, Piece
+from appliance.serving.errors import bad_request
+from appliance.serving.fields import decode
+from appliance.serving.front_door import FrontDoor
+from appliance.serving.messages import check_messages
+from appliance.serving.sampling import SamplingFields, check_logprobs
+from appliance.serving.served_model import ServedModel
+from appliance.serving.stream import DONE, HEARTBEAT, ending_in_error, frame, sse
+
+
+class ChatFields(SamplingFields, frozen=True, kw_only=True):
+    messages: list[dict[str, Any]]
+    max_completion_tokens: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+@post("/v1/chat/completions", status_code=200)
+async def chat_completions(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
+    client, model = front_door.serving()
+    fields = decode(await request.body(), ChatFields)
+    model.check_name(fields.model)
+    ask = await _ask(fields, model)
+    answering = Answering(client, model, front_door.metrics, ask)
+    answer = ChatAnswer(model, ask, fields)
+    if fields.stream:
+        return sse(ending_in_error(answer.frames(answering)))
+    choices = answering.choices
+    pieces = await whole_unless_gone(request, answering)
+    return Response(answer.whole(choices, pieces))
+
+
+async def _ask(fields: ChatFields, model: ServedModel) -> Ask:
+    check_logprobs(fields.top_logprobs, "top_logprobs")
+    if fields.top_logprobs and not fields.logprobs:
+        raise bad_request("The field 'top_logprobs' needs 'logprobs' to be true.", "top_logprobs")
+    messages = check_messages(fields.messages)
+    variables = dict(fields.chat_template_kwargs or {})
+    for name in ("messages", "tools"):
+        if name in variables:
+            raise bad_request(f"'chat_template_kwargs' must not hold {name!r}.", f"chat_template_kwargs.{name}")
+    variables.setdefault("add_generation_prompt", fields.add_generation_prompt is not False)
+    prompt = await model.encode_chat(messages, variables)
+    if not prompt:
+        raise bad_request("The model's chat template makes nothing of these messages.", "messages")
+    asked = fields.max_completion_tokens or fields.max_tokens
+    room = model.room(len(prompt), asked, "messages")
+    wanted = asked or model.sampling_defaults.get("max_tokens", room)
+    return Ask(
+        prompts=[prompt],
+        fields=fields,
+        max_tokens=[min(int(wanted), room)],
+        logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
+    )
+
+
+class ChatAnswer:
+    """Writes answers in the form of /v1/chat/completions."""
+
+    def __init__(self, model: ServedModel, ask: Ask, fields: ChatFields) -> None:
+        self._ask = ask
+        self._fields = fields
+        self._texts = TokenTexts(model)
+        self._id = new_id("chatcmpl")
+        self._created = int(time.time())
+        self._model = model.name
+
+    def whole(self, choices: list[Choice], pieces: list[Piece]) -> dict[str, Any]:
+        written = []
+        for choice, piece in zip(choices, pieces, strict=True):
+            message = {"role": "assistant", "content": piece.text, "refusal": None}
+            written.append(self._choice(choice, piece, message=message))
+        extra = {"prompt_token_ids": self._ask.prompts[0]} if self._fields.return_token_ids else {}
+        spent = usage(self._ask.prompts, choices)
+        return {**self._head("chat.completion"), "choices": written, "usage": spent, **extra}
+
+    async def frames(self, answering: Answering) -> AsyncIterator[bytes]:
+        try:
+            choices = answering.choices
+            head = self._head("chat.completion.chunk")
+            no_usage = {"usage": None} if self._fields.include_usage else {}
+            begun: set[int] = set()
+            async for came in answering.pieces():
+                if came is None:
+                    yield HEARTBEAT
+                    continue
+                choice, piece = came
+                delta: dict[str, Any] = {"content": piece.text} if piece.text or piece.token_ids else {}
+                extra: dict[str, Any] = {}
+                if choice.index not in begun:
+                    delta = {"role": "assistant", "content": "", **delta}
+                    if self._fields.return_token_ids and not begun:
+                        extra = {"prompt_token_ids": self._ask.prompts[0]}
+                begun.add(choice.index)
+                yield frame({**head, "choices": [self._choice(choice, piece, delta=delta)], **no_usage, **extra})
+            if self._fields.include_usage:
+                yield frame({**head, "choices": [], "usage": usage(self._ask.prompts, choices)})
+            yield DONE
+        finally:
+            answering.close()
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+
+    def _choice(self, choice: Choice, piece: Piece, **content: Any) -> dict[str, Any]:
+        """`content` is a whole message or the delta of one."""
+        told = self._ask.logprobs is not None
+        written = {
+            "index": choice.index,
+            **content,
+            "logprobs": {"content": [self._logprob(entry) for entry in piece.logprobs]} if told else None,
+            "finish_reason": finish_reason(piece),
+        }
+        if self._fields.return_token_ids:
+            written["token_ids"] = piece.token_ids
+        return written
+
+    def _logprob(self, entry: TokenLogprob) -> dict[str, Any]:
+        top = [self._token(token_id, logprob) for token_id, logprob in entry.top]
+        return {**self._token(entry.token_id, entry.logprob), "top_logprobs": top}
+
+    def _token(self, token_id: int, logprob: float) -> dict[str, Any]:
+        text = self._texts(token_id)
+        # Part of a character has no text of its own, and its bytes are not known here.
+        known = "\ufffd" not in text
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if known else None}

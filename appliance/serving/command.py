@@ -1,0 +1,77 @@
+"""`ingot serve`: the engine and its front door on one state folder.
+
+The order is what makes it fast: the lock, the port and the core's process come first, and only then the web framework
+is imported, while the core imports its own on another processor.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+STARTED = time.time()
+
+# Exit statuses, for whoever starts this command.
+ALREADY_RUNS = 3
+CANNOT_LISTEN = 4
+CANNOT_WRITE = 5
+
+BACKLOG = 2048
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes any free port.")
+@click.option(
+    "--profile",
+    "profile_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Run this profile instead of the active one.",
+)
+def serve(host: str, port: int, profile_file: Path | None) -> None:
+    """Run the engine and answer the OpenAI API."""
+    from appliance.home import Home
+    from appliance.supervisor.lock import HomeInUseError, Owner, OwnerLock
+
+    home = Home.from_environment()
+    try:
+        home.create()
+        lock = OwnerLock(home.lock)
+    except HomeInUseError as error:
+        _refuse(str(error), ALREADY_RUNS)
+    except OSError as error:
+        _refuse(f"The state folder {home.root} cannot be written: {error.strerror}.", CANNOT_WRITE)
+    try:
+        listener = listen(host, port)
+    except OSError as error:
+        from appliance.supervisor.refusal import refuse_address
+
+        _refuse(refuse_address(home, profile_file, (host, port), error, STARTED), CANNOT_LISTEN)
+    port = listener.getsockname()[1]
+    lock.sign(Owner(pid=os.getpid(), host=host, port=port, started=STARTED))
+    print(f"Ingot answers at http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
+
+    from appliance.supervisor.native_core import start_ahead
+
+    core = start_ahead()
+    from appliance.serving.server import Options, serve
+
+    options = Options(home=home, host=host, profile_file=profile_file, started=STARTED)
+    sys.exit(serve(options, listener, core))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bound and listening: who asks from now on waits for an answer instead of being turned away."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+
+def _refuse(message: str, status: int) -> NoReturn:
+    click.echo(message, err=True)
+    sys.exit(status)

@@ -1,0 +1,94 @@
+"""Errors in OpenAI's shape, and the one place where an exception becomes a response."""
+
+from __future__ import annotations
+
+import http
+import sys
+import traceback
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+
+from appliance.protocol import State
+
+MAX_BODY_BYTES = 8 << 20
+# While a launch is under way it is worth asking again soon; after its end only a person can help.
+RETRY_AFTER_S: dict[State, int] = {State.PREFLIGHT: 1, State.STARTING: 1, State.IDLE: 1, State.DRAINING: 5}
+TYPES: dict[int, str] = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class ApiError(Exception):
+    """`param` names the field of the request, `code` is for programs; both as in OpenAI's API."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = headers or {}
+
+    @property
+    def content(self) -> dict[str, Any]:
+        kind = TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code=code)
+
+
+def not_ready(state: State, reason: str) -> ApiError:
+    headers = {"Retry-After": str(RETRY_AFTER_S[state])} if state in RETRY_AFTER_S else {}
+    because = f": {reason}" if reason else ""
+    return ApiError(503, f"The engine is not ready, but {state}{because}", code="engine_not_ready", headers=headers)
+
+
+def engine_gone(reason: str) -> ApiError:
+    return ApiError(502, f"The engine ended while it answered: {reason}", code="engine_failed")
+
+
+def error_response(_request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """For every exception that leaves a route."""
+    if not isinstance(error, ApiError):
+        error = _from_framework(error) if isinstance(error, HTTPException) else _unexpected(error)
+    return Response(
+        msgspec.json.encode(error.content),
+        status_code=error.status,
+        media_type="application/json",
+        headers=error.headers,
+    )
+
+
+def _from_framework(error: HTTPException) -> ApiError:
+    status = error.status_code
+    if status == 413:
+        return too_large()
+    if status == 404:
+        return ApiError(404, "There is nothing at this path.", code="not_found")
+    if status == 405:
+        return ApiError(405, "This path does not take this method.", code="method_not_allowed")
+    if status < 500:
+        return ApiError(status, error.detail or http.HTTPStatus(status).phrase)
+    return _unexpected(error)
+
+
+def too_large() -> ApiError:
+    limit = MAX_BODY_BYTES // (1 << 20)
+    return ApiError(413, f"The body of the request is larger than {limit} MiB.", code="request_too_large")
+
+
+def _unexpected(error: Exception) -> ApiError:
+    # Our own fault: the traceback goes to the front door's log, and holds no prompt.
+    traceback.print_exception(error, file=sys.stderr)
+    return ApiError(500, "The front door failed on this request; its log says why.", code="internal_error")

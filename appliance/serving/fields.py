@@ -1,0 +1,139 @@
+"""From the bytes of a request to its checked fields: every error names the field, and nothing is silently ignored."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from appliance.serving.errors import ApiError, bad_request
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+# Fields that say something about the request, but ask for no other answer.
+WITHOUT_EFFECT = frozenset({
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+    "parallel_tool_calls", "request_id",
+})  # fmt: skip
+
+
+class Only(NamedTuple):
+    """A field that is known, and accepted where it asks for nothing special."""
+
+    values: tuple[Any, ...]
+    why: str
+
+
+NO_TOOLS = "this engine does not call tools"
+NO_AUDIO = "this engine answers in text only"
+PLAIN_TEXT = "this engine does not constrain the form of its answers"
+
+REFUSED_UNLESS: dict[str, Only] = {
+    "tools": Only(([],), NO_TOOLS),
+    "tool_choice": Only(("none", "auto"), NO_TOOLS),
+    "functions": Only(([],), NO_TOOLS),
+    "function_call": Only(("none",), NO_TOOLS),
+    "response_format": Only(({"type": "text"},), PLAIN_TEXT),
+    "structured_outputs": Only((), PLAIN_TEXT),
+    "guided_json": Only((), PLAIN_TEXT),
+    "guided_regex": Only((), PLAIN_TEXT),
+    "guided_choice": Only((), PLAIN_TEXT),
+    "guided_grammar": Only((), PLAIN_TEXT),
+    "logit_bias": Only(({},), "this engine does not change single tokens' scores"),
+    "modalities": Only((["text"],), NO_AUDIO),
+    "audio": Only((), NO_AUDIO),
+    "prediction": Only((), "this engine does not take predicted answers"),
+    "web_search_options": Only((), "this engine never leaves the machine"),
+    "reasoning_effort": Only((), "set it through chat_template_kwargs, if the model's template knows it"),
+    "verbosity": Only(("medium",), "this engine has one verbosity"),
+    "suffix": Only(("",), "this engine does not fill in the middle"),
+    "best_of": Only((1,), "this engine returns every answer it generates: use n"),
+    "use_beam_search": Only((False,), "this engine draws tokens, it does not search beams"),
+    "length_penalty": Only((1, 1.0), "it belongs to beam search, which this engine does not do"),
+    "prompt_logprobs": Only((0,), "this engine tells the logprobs of its answer only"),
+    "include_stop_str_in_output": Only((False,), "stop strings are never part of the answer"),
+    "spaces_between_special_tokens": Only((True,), "this engine has no choice here"),
+    "truncate_prompt_tokens": Only((), "this engine never cuts a prompt: shorten it"),
+    "allowed_token_ids": Only((), "this engine does not restrict the vocabulary"),
+    "bad_words": Only(([],), "this engine does not ban words"),
+    "continue_final_message": Only((False,), "this engine begins a new message"),
+    "documents": Only(([],), "put the documents into a message"),
+    "chat_template": Only((), "the model's own chat template is used"),
+}
+
+MAX_SHOWN = 60
+
+
+def decode(raw: bytes, type: type[T]) -> T:
+    """Raises ApiError (400) naming the field, its value and what is expected."""
+    content = _parse(raw)
+    if not isinstance(content, dict):
+        raise bad_request(f"The body must be a JSON object, and is {_kind(content)}.")
+    known = {field.encode_name for field in msgspec.structs.fields(type)}
+    given = {}
+    for name, value in content.items():
+        if name in known:
+            given[name] = value
+        elif name not in WITHOUT_EFFECT and value is not None:
+            _check_refused(name, value, known)
+    try:
+        return msgspec.convert(given, type)
+    except msgspec.ValidationError as error:
+        raise _invalid(given, str(error)) from None
+
+
+def shown(value: Any) -> str:
+    """A value in an error: never more than a line, and never a whole prompt."""
+    text = repr(value) if not isinstance(value, str) else f'"{value}"'
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+
+
+def _parse(raw: bytes) -> Any:
+    try:
+        raw.decode()
+        return msgspec.json.decode(raw)
+    except UnicodeDecodeError as error:
+        raise bad_request(f"The body is not UTF-8: invalid byte at position {error.start}.") from None
+    except msgspec.DecodeError as error:
+        raise bad_request(f"The body is not valid JSON: {error}.") from None
+    except RecursionError:
+        raise bad_request("The body is nested too deeply.") from None
+
+
+def _check_refused(name: str, value: Any, known: set[str]) -> None:
+    only = REFUSED_UNLESS.get(name)
+    if only is None:
+        nearest = difflib.get_close_matches(name, [*known, *REFUSED_UNLESS, *WITHOUT_EFFECT], n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise bad_request(f"Unknown field {shown(name)}.{hint}", param=name, code="unknown_field")
+    if value not in only.values:
+        accepted = " or ".join(shown(accepted) for accepted in only.values)
+        but = f" Leave it out, or send {accepted}." if accepted else " Leave it out."
+        message = f"The field {name!r} is not supported with the value {shown(value)}: {only.why}.{but}"
+        raise bad_request(message, param=name, code="unsupported_field")
+
+
+def _invalid(given: dict[str, Any], message: str) -> ApiError:
+    """msgspec says "Expected `int` >= 1 - at `$.n`"; people are told the value as well."""
+    what, _, where = message.partition(" - at `$")
+    param = where.rstrip("`").lstrip(".") or None
+    value = _at(given, param) if param else None
+    expected = what.removeprefix("Expected ").replace("`", "").split(", got ")[0]
+    if what.startswith("Object missing required field"):
+        field = re.sub(r".*`(.+)`", r"\1", what)
+        param = f"{param}.{field}" if param else field
+        return bad_request(f"The field {param!r} is missing.", param=param, code="missing_field")
+    return bad_request(f"The field {param!r} must be {expected}, and is {shown(value)}.", param, "invalid_value")
+
+
+def _at(content: Any, path: str) -> Any:
+    for key in re.findall(r"[^.\[\]]+", path):
+        content = content[int(key)] if isinstance(content, list) else content.get(key)
+    return content
+
+
+def _kind(value: object) -> str:
+    kinds: dict[type, str] = {list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    return kinds.get(type(value), "null")

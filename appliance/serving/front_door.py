@@ -1,0 +1,41 @@
+"""What every route may use: the engine's owner, the model that is served, the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from appliance.home import Home
+from appliance.serving.errors import not_ready
+from appliance.serving.metrics import Metrics
+from appliance.serving.served_model import ServedModel
+from appliance.supervisor.core_client import CoreClient
+from appliance.supervisor.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from appliance.preflight import LaunchPlan
+
+
+class FrontDoor:
+    supervisor: Supervisor
+    metrics: Metrics
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self._model: ServedModel | None = None
+
+    def attach(self, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
+        self.metrics = Metrics(supervisor)
+
+    async def prepare(self, plan: LaunchPlan) -> None:
+        """Load what serving this model needs beside the core. Raises CheckpointError."""
+        self._model = await asyncio.to_thread(ServedModel.load, plan, int(time.time()))
+
+    def serving(self) -> tuple[CoreClient, ServedModel]:
+        """Raises ApiError (503) when no engine is ready."""
+        client = self.supervisor.client
+        if client is None or self._model is None:
+            raise not_ready(self.supervisor.state, self.supervisor.reason)
+        return client, self._model

@@ -1,0 +1,111 @@
+"""`/metrics` in Prometheus' text format. The names follow vLLM's, with the prefix `ingot:`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from appliance.protocol import State
+
+if TYPE_CHECKING:
+    from appliance.supervisor.supervisor import Supervisor
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class Metrics:
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(EngineGauges(supervisor))
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"ingot:{name}", text, labels, registry=self._registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"ingot:{name}", text, registry=self._registry, buckets=buckets)
+
+        self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
+        self.cached_tokens = counter("prompt_tokens_cached", "Tokens of prompts that were found in the prefix cache.")
+        self.generation_tokens = counter("generation_tokens", "Tokens generated.")
+        self.requests = counter(
+            "request_success", "Answers that came to their end, by why they ended.", "finished_reason"
+        )
+        self.failures = counter("request_failure", "Requests that were refused or failed, by HTTP status.", "status")
+        self.aborts = counter("request_aborted", "Requests whose client went away before the end.")
+        self.first_token = histogram(
+            "time_to_first_token_seconds", "From the request's arrival to its first token.", FIRST_TOKEN_BUCKETS
+        )
+        self.token_time = histogram(
+            "inter_token_latency_seconds", "Between two tokens of a request, on average.", TOKEN_BUCKETS
+        )
+        self.request_time = histogram(
+            "e2e_request_latency_seconds", "From the request's arrival to its last token.", REQUEST_BUCKETS
+        )
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class Stopwatch:
+    """The times of one answer, from the arrival of its request."""
+
+    def __init__(self, metrics: Metrics, prompt_tokens: int) -> None:
+        self._metrics = metrics
+        self._began = time.perf_counter()
+        self._first: float | None = None
+        metrics.prompt_tokens.inc(prompt_tokens)
+
+    def tokens(self, count: int) -> None:
+        if count and self._first is None:
+            self._first = time.perf_counter()
+            self._metrics.first_token.observe(self._first - self._began)
+        self._metrics.generation_tokens.inc(count)
+
+    def finished(self, reason: str, tokens: int, cached_tokens: int) -> None:
+        now = time.perf_counter()
+        self._metrics.requests.labels(reason).inc()
+        self._metrics.cached_tokens.inc(cached_tokens)
+        self._metrics.request_time.observe(now - self._began)
+        if self._first is not None and tokens > 1:
+            self._metrics.token_time.observe((now - self._first) / (tokens - 1))
+
+
+class EngineGauges(Collector):
+    """What the supervisor and the core's last beat say at the moment of asking."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def collect(self) -> Iterator[Metric]:
+        load = self._supervisor.load
+        rows = (
+            ("num_requests_running", "Requests that the engine works on.", load.running),
+            ("num_requests_waiting", "Requests that wait for the engine.", load.waiting),
+            ("kv_cache_usage_perc", "Share of the cache in use, 1 is all of it.", load.cache_usage),
+            (
+                "prefix_cache_hit_rate",
+                "Share of prompt tokens found in the prefix cache lately.",
+                load.prefix_cache_hit_rate,
+            ),
+            (
+                "num_preemptions",
+                "Requests set back to free cache for others, since the engine started.",
+                load.preemptions,
+            ),
+            ("prompt_tokens_per_second", "Prompt tokens computed in the last second.", load.prompt_tokens_per_s),
+            ("generation_tokens_per_second", "Tokens generated in the last second.", load.output_tokens_per_s),
+        )
+        for name, text, value in rows:
+            yield GaugeMetricFamily(f"ingot:{name}", text, value)
+        state = GaugeMetricFamily("ingot:engine_state", "1 for the state that the engine is in.", labels=["state"])
+        for each in State:
+            state.add_metric([each], float(each is self._supervisor.state))
+        yield state

@@ -1,0 +1,116 @@
+"""The fields of a request that say how tokens are drawn, shared by chat and completions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from appliance.protocol import SamplingParams
+from appliance.serving.errors import bad_request
+from appliance.serving.fields import shown
+
+MAX_LOGPROBS = 20
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 1000
+MAX_CHOICES = 128
+# msgpack and the core's generators hold 64 bits.
+SEED = Meta(ge=-(1 << 63), le=(1 << 63) - 1)
+
+Positive = Annotated[int, Meta(ge=1, le=1 << 31)]
+Count = Annotated[int, Meta(ge=0, le=1 << 31)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # padding against listeners on the way; there is none on this one
+
+
+class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
+    """None stands for "not given": the profile's sampling defaults hold then, or else the API's own."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: Positive | None = None
+    min_tokens: Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=1 << 31)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    seed: Annotated[int, SEED] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[Count] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    priority: Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)] | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Raises ApiError for stop strings that cannot be."""
+        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        if len(stops) > MAX_STOPS:
+            raise bad_request(f"The field 'stop' holds {len(stops)} strings; at most {MAX_STOPS} are taken.", "stop")
+        for stop in stops:
+            if not 0 < len(stop) <= MAX_STOP_LENGTH:
+                message = f"A string in 'stop' must have 1 to {MAX_STOP_LENGTH} characters, and one has {len(stop)}."
+                raise bad_request(message, "stop")
+        return stops
+
+
+API_DEFAULTS: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0}
+DRAWN = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
+)  # fmt: skip
+
+
+def sampling_params(
+    fields: SamplingFields,
+    defaults: Mapping[str, Any],
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    choice: int,
+    vocab_size: int,
+) -> SamplingParams:
+    """For the choice with this index. Choices of a seeded request get seeds of their own, or they would be equal."""
+    given = {name: value for name in DRAWN if (value := getattr(fields, name)) is not None}
+    values = {**API_DEFAULTS, **{name: defaults[name] for name in DRAWN if name in defaults}, **given}
+    values["top_k"] = max(values.get("top_k", 0), 0)  # -1 is another spelling of "off"
+    for token_id in fields.stop_token_ids or ():
+        if token_id >= vocab_size:
+            message = f"The field 'stop_token_ids' holds {token_id}, and the model's ids end at {vocab_size - 1}."
+            raise bad_request(message, "stop_token_ids")
+    if (fields.min_tokens or 0) > max_tokens:
+        message = f"The field 'min_tokens' ({fields.min_tokens}) is more than the tokens that may come ({max_tokens})."
+        raise bad_request(message, "min_tokens")
+    return SamplingParams(
+        **values,
+        max_tokens=max_tokens,
+        min_tokens=fields.min_tokens or 0,
+        seed=None if fields.seed is None else _seed(fields.seed, choice),
+        stop_token_ids=tuple(fields.stop_token_ids or ()),
+        ignore_eos=bool(fields.ignore_eos),
+        logprobs=logprobs,
+    )
+
+
+def _seed(seed: int, choice: int) -> int:
+    return (seed + choice) % (1 << 63)
+
+
+def check_logprobs(count: int | None, param: str) -> None:
+    if count is not None and not 0 <= count <= MAX_LOGPROBS:
+        raise bad_request(f"The field {param!r} must be 0 to {MAX_LOGPROBS}, and is {shown(count)}.", param)

@@ -1,0 +1,105 @@
+"""What the front door itself needs of a model: its name and limits, its tokenizer, its chat template."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from appliance.serving.errors import ApiError, bad_request
+
+if TYPE_CHECKING:
+    from appliance.checkpoint.chat_template import ChatTemplate
+    from appliance.checkpoint.tokenizer import IncrementalDetokenizer, Tokenizer
+    from appliance.preflight import LaunchPlan
+
+# Longer texts are rendered and encoded in a thread, so that nobody else waits for them.
+INLINE_CHARACTERS = 4096
+
+
+class ServedModel:
+    def __init__(self, plan: LaunchPlan, tokenizer: Tokenizer, template: ChatTemplate | None, created: int) -> None:
+        self.name = plan.profile.served_model_name
+        self.created = created
+        self.max_model_len = plan.engine_config().max_model_len
+        self.vocab_size = plan.config.vocab_size
+        self.sampling_defaults = plan.profile.sampling_defaults
+        self.tokenizer = tokenizer
+        self._template = template
+
+    @classmethod
+    def load(cls, plan: LaunchPlan, created: int) -> ServedModel:
+        """Blocking. Raises CheckpointError."""
+        # Late: the first answer over HTTP does not wait for these.
+        from appliance.checkpoint.chat_template import ChatTemplate
+        from appliance.checkpoint.tokenizer import Tokenizer
+
+        return cls(plan, Tokenizer.load(plan.folder), ChatTemplate.load(plan.folder), created)
+
+    def check_name(self, name: str | None) -> None:
+        if name is not None and name != self.name:
+            message = f"The model {name[:100]!r} is not served here. Served is: {self.name!r}."
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    def detokenizer(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool) -> IncrementalDetokenizer:
+        from appliance.checkpoint.tokenizer import IncrementalDetokenizer
+
+        return IncrementalDetokenizer(
+            self.tokenizer, skip_special_tokens=skip_special_tokens, prompt_token_ids=prompt_token_ids
+        )
+
+    async def encode(self, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
+        def encode() -> list[int]:
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+        try:
+            return encode() if len(text) <= INLINE_CHARACTERS else await asyncio.to_thread(encode)
+        except ValueError:
+            raise bad_request(f"The field {param!r} holds half of a surrogate pair, which is no text.", param) from None
+
+    async def encode_chat(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> list[int]:
+        from appliance.checkpoint.chat_template import TemplateError
+
+        template = self._template
+        if template is None:
+            message = (
+                f"The model {self.name!r} has no chat template, so it cannot take messages: use /v1/completions, "
+                f"or put a chat_template.jinja into the model's folder."
+            )
+            raise bad_request(message, "messages", "no_chat_template")
+
+        def render() -> str:
+            return template.render(messages, **variables)
+
+        size = sum(len(message["content"] or "") for message in messages)
+        try:
+            text = render() if size <= INLINE_CHARACTERS else await asyncio.to_thread(render)
+        except TemplateError as error:
+            raise bad_request(str(error), "messages") from None
+        # The template writes the special tokens itself.
+        return await self.encode(text, "messages", add_special_tokens=False)
+
+    def room(self, prompt_tokens: int, max_tokens: int | None, param: str) -> int:
+        """How many tokens may follow the prompt. Raises ApiError when the prompt, or it and what is asked for
+        (`max_tokens`), is longer than the context."""
+        left: int = self.max_model_len - prompt_tokens
+        if left < 1:
+            message = (
+                f"The prompt has {prompt_tokens} tokens, and the context of this model is {self.max_model_len} tokens "
+                f"for prompt and answer together. Shorten the prompt."
+            )
+            raise bad_request(message, param, "context_length_exceeded")
+        if max_tokens is not None and max_tokens > left:
+            message = (
+                f"The prompt has {prompt_tokens} tokens and max_tokens asks for {max_tokens} more, together "
+                f"{prompt_tokens + max_tokens}; the context of this model is {self.max_model_len} tokens. "
+                f"Ask for at most {left}."
+            )
+            raise bad_request(message, "max_tokens", "context_length_exceeded")
+        return left
+
+    def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
+        for position, token_id in enumerate(token_ids):
+            if token_id >= self.vocab_size:
+                message = f"{param}[{position}] is {token_id}, and the model's ids end at {self.vocab_size - 1}."
+                raise bad_request(message, param)

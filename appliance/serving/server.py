@@ -1,0 +1,107 @@
+"""Runs the front door: the HTTP server beside the supervisor in one event loop, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import uvicorn
+
+from appliance.home import Home
+from appliance.serving.access import LOOPBACK_NAMES, Access
+from appliance.serving.app import make_app
+from appliance.serving.front_door import FrontDoor
+from appliance.supervisor.native_core import NativeCore
+from appliance.supervisor.supervisor import Supervisor
+
+# Streams that are still open when everything else has ended are cut after this.
+CLOSE_STREAMS_S = 1
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    home: Home
+    host: str
+    profile_file: Path | None = None
+    started: float
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with the signals left to us: a stop has to drain the engine first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(options: Options, listener: socket.socket, core: NativeCore | None) -> int:
+    """Blocks until stopped; the exit status of the process."""
+    # What has been imported stays: the collector need not walk it again and again.
+    gc.freeze()
+    return asyncio.run(_serve(options, listener, core))
+
+
+async def _serve(options: Options, listener: socket.socket, core: NativeCore | None) -> int:
+    front_door = FrontDoor(options.home)
+    supervisor = Supervisor(
+        options.home,
+        prepare=front_door.prepare,
+        profile_file=options.profile_file,
+        core=core,
+        started=options.started,
+    )
+    front_door.attach(supervisor)
+    access = Access(options.home, loopback=options.host in LOOPBACK_NAMES)
+    config = uvicorn.Config(
+        make_app(front_door, access),
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=CLOSE_STREAMS_S,
+    )
+    server = Server(config)
+    stopping = asyncio.Event()
+    _on_signals(stopping.set, supervisor)
+    answering = asyncio.create_task(server.serve(sockets=[listener]))
+    launching = asyncio.create_task(supervisor.run())
+    launching.add_done_callback(_complain)
+    await asyncio.wait({asyncio.create_task(stopping.wait()), answering}, return_when=asyncio.FIRST_COMPLETED)
+    await supervisor.stop()
+    await asyncio.wait({launching})
+    supervisor.stream.close()
+    server.should_exit = True
+    await answering
+    return 0
+
+
+def _on_signals(stop: Callable[[], None], supervisor: Supervisor) -> None:
+    """The first asks to stop, the second ends everything at once."""
+    asked = False
+
+    def on_signal() -> None:
+        nonlocal asked
+        if asked:
+            supervisor.kill()
+            sys.stderr.write("ingot: ended at once, as asked twice\n")
+            sys.stderr.flush()
+            raise SystemExit(1)
+        asked = True
+        stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+
+
+def _complain(task: asyncio.Task[None]) -> None:
+    """A fault of our own: the front door stays up to tell the state, and the traceback is in its log."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        traceback.print_exception(error, file=sys.stderr)

@@ -1,0 +1,42 @@
+"""Server-sent events: frames, heartbeats between them, and an error as the last frame where one comes too late for a
+status."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from litestar.response import Stream
+
+from appliance.serving.errors import ApiError
+
+HEARTBEAT = b": still here\n\n"
+DONE = b"data: [DONE]\n\n"
+
+# For proxies on the way: keep nothing back, store nothing.
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+encode = msgspec.json.Encoder().encode
+
+
+def frame(content: Any) -> bytes:
+    return b"data: " + encode(content) + b"\n\n"
+
+
+def named_frame(event: str, content: Any, id: str | None) -> bytes:
+    head = f"id: {id}\nevent: {event}\n" if id is not None else f"event: {event}\n"
+    return head.encode() + frame(content)
+
+
+def sse(frames: AsyncIterator[bytes]) -> Stream:
+    return Stream(frames, media_type="text/event-stream", headers=HEADERS)
+
+
+async def ending_in_error(frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """What goes wrong after the first frame is told in the stream, in the shape that the openai client raises."""
+    try:
+        async for each in frames:
+            yield each
+    except ApiError as error:
+        yield frame(error.content)
