@@ -95,7 +95,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_architecture(folder: Path) -> str:
     """The first of config.json's `architectures`."""
-    path = _config_path(folder)
+    path = config_path(folder)
     names = read_object(path, "config").get("architectures")
     if isinstance(names, list) and names and isinstance(names[0], str) and names[0].isprintable():
         return names[0][:128]
@@ -109,7 +109,8 @@ def read_architecture(folder: Path) -> str:
     )
 
 
-def _config_path(folder: Path) -> Path:
+def config_path(folder: Path) -> Path:
+    """Raises CheckpointError where the folder is of another format than Hugging Face's."""
     path = folder / "config.json"
     if not path.exists():
         gguf = next((p.name for p in sorted(folder.glob("*.gguf"))), None)
@@ -147,8 +148,8 @@ def read_config(folder: Path) -> ModelConfig:
             field="architectures",
             value=architecture,
             evidence=(f"supported: {', '.join(SUPPORTED_ARCHITECTURES)}",),
-            remedy="Run it with the vLLM engine, or choose a model of a supported architecture.",
-            patch={"engine": "vllm"},
+            remedy="Choose a model of a supported architecture. One like this runs with `engine: vllm`, "
+            "where Ingot comes with vLLM.",
         )
     fields = Fields(path, read_object(path, "config"))
     hidden_size = fields.integer("hidden_size", 1, 1 << 20)
@@ -162,7 +163,7 @@ def read_config(folder: Path) -> ModelConfig:
     layers = fields.integer("num_hidden_layers", 1, 1 << 12)
     partial = fields.number("partial_rotary_factor", above=0, maximum=1, default=1.0)
     theta, scaling, partial = _rope(fields, partial)
-    if round(head_dim * partial) % 2 or head_dim * partial < 2:
+    if int(head_dim * partial) % 2 or head_dim * partial < 2:
         fields.refuse("head_dim", "RoPE needs an even number of dimensions.", value=head_dim)
     vocab_size = fields.integer("vocab_size", 1, 1 << 24)
     window, layer_types = _sliding_window(fields, family, layers)
@@ -202,11 +203,11 @@ def _rope(fields: Fields, partial: float) -> tuple[float, dict[str, Any] | None,
     """theta, scaling and the rotary share, from `rope_parameters` (transformers 5) or the older keys."""
     key = "rope_parameters" if fields.mapping("rope_parameters") is not None else "rope_scaling"
     raw = fields.mapping(key)
-    theta = fields.number("rope_theta", above=0, maximum=1e12, default=10000.0)
+    theta = fields.number("rope_theta", above=1, maximum=1e12, default=10000.0)
     if raw is None:
         return theta, None, partial
     inner = fields.inside(key)
-    theta = inner.number("rope_theta", above=0, maximum=1e12, default=theta)
+    theta = inner.number("rope_theta", above=1, maximum=1e12, default=theta)
     partial = inner.number("partial_rotary_factor", above=0, maximum=1, default=partial)
     rope_type = inner.text("rope_type", default=inner.text("type", default="default"))
     if rope_type == "default":

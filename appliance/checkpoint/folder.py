@@ -12,6 +12,12 @@ from appliance.home import Home
 from appliance.profile.schema import BUNDLED_MODEL
 
 BUNDLED_FOLDER: Final = Path(__file__).parents[1] / "selftest" / "model"
+# What every model folder has, each with the names under which it may lie.
+REQUIRED: Final = (
+    ("config.json",),
+    ("tokenizer.json", "tokenizer.model"),
+    ("model.safetensors", "model.safetensors.index.json"),
+)
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
@@ -47,6 +53,21 @@ def locate(path: str, home: Home) -> Path:
         remedy = "Make it a folder that the user of this process may read."
         raise _error("model-unreadable", path, f"The folder {path!r} cannot be opened: {why}.", remedy) from error
     return folder
+
+
+def require_files(folder: Path) -> None:
+    """Raises CheckpointError that names every file of `REQUIRED` that the folder lacks."""
+    missing = [" or ".join(names) for names in REQUIRED if not any((folder / name).exists() for name in names)]
+    if len(missing) > 1:  # a single one is better explained by the check that reads it
+        raise CheckpointError(
+            "model-incomplete",
+            f"{folder.name} lacks {', '.join(missing)}.",
+            file=folder,
+            field="model.path",
+            value=folder.name,
+            evidence=tuple(sorted(entry.name for entry in folder.iterdir())[:8]),
+            remedy="Copy the whole model folder: config, tokenizer and safetensors files.",
+        )
 
 
 def model_names(home: Home) -> list[str]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
-from appliance.hardware.inventory import Gpu, Inventory
+from appliance.hardware.machine import Inventory
+from appliance.hardware.nvml import Gpu
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """`gpu` None is the CPU. `source` is default, profile, gpu or environment; `why` says it in words."""
+    """`gpu` None is the CPU. `source` and `why` say what that follows from."""
 
     gpu: Gpu | None
-    source: str
+    source: Literal["default", "profile", "gpu", "environment"]
     why: str
 
     @property

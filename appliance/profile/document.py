@@ -18,6 +18,7 @@ import yaml
 from appliance.profile import sizes, spellings, text
 from appliance.profile.schema import (
     BY_KEY,
+    SCHEMA_VERSION,
     SETTINGS,
     ModelReference,
     Profile,
@@ -29,7 +30,8 @@ from appliance.profile.schema import (
 from appliance.profile.validation import MISSING, check, get
 
 __all__ = [
-    "Change", "apply_patch", "check", "content_hash", "diff", "export", "get", "load", "parse", "to_document", "write",
+    "Change", "apply_patch", "check", "content_hash", "diff", "export", "get", "load", "parse", "to_document",
+    "value_of", "write",
 ]  # fmt: skip
 
 
@@ -107,7 +109,7 @@ def to_document(profile: Profile) -> dict[str, Any]:
     """The canonical document: the format's version, what is required, and what differs from the defaults, sorted."""
     document: dict[str, Any] = {}
     for setting in sorted(SETTINGS, key=lambda setting: setting.key):
-        value = _of_profile(profile, setting)
+        value = value_of(profile, setting.key)
         if setting.key == "schema" or setting.required or value != setting.default:
             section, _, name = setting.key.rpartition(".")
             target = document.setdefault(section, {}) if section else document
@@ -115,8 +117,9 @@ def to_document(profile: Profile) -> dict[str, Any]:
     return dict(sorted(document.items()))
 
 
-def _of_profile(profile: Profile, setting: Setting) -> Any:
-    section, _, name = setting.key.rpartition(".")
+def value_of(profile: Profile, key: str) -> Any:
+    """What the profile holds for a setting's dotted key; None where nothing is set."""
+    section, _, name = key.rpartition(".")
     attribute = name.replace("-", "_")
     match section:
         case "backends":
@@ -127,9 +130,9 @@ def _of_profile(profile: Profile, setting: Setting) -> Any:
             return getattr(profile.model, attribute)
         case "vllm":
             return getattr(profile.vllm, attribute)
-    if setting.key == "schema":
-        return setting.default
-    if setting.key == "served-model-name" and profile.served_model_name == profile.name:
+    if key == "schema":
+        return SCHEMA_VERSION
+    if key == "served-model-name" and profile.served_model_name == profile.name:
         return None
     return getattr(profile, attribute)
 

@@ -349,12 +349,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with a document, where, and what to do. `field` is a dotted key, or "" for the document itself."""
+    """What is wrong with a document, where, and what to do. `field` is a dotted key, or "" for the document itself;
+    `patch` does what `remedy` says, where a program can do it (see `protocol.Fix`)."""
 
     field: str
     value: Any
     message: str
     remedy: str
+    patch: dict[str, Any] | None = None
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message} {self.remedy}" if self.field else f"{self.message} {self.remedy}"

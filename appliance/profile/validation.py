@@ -72,14 +72,19 @@ def _unknown(section: str, key: Any, value: Any, known: list[str]) -> Problem:
     spelled = spellings.kebab(key) if isinstance(key, str) else str(key)
     in_full = [other for other in BY_KEY if other == spelled or other.endswith(f".{spelled}")]
     nearest = [spelled] if spelled in known else difflib.get_close_matches(spelled[:64], known, n=1, cutoff=0.6)
+    patch: dict[str, Any] | None = None if "." in str(key) else {field: None}
     if nearest:
         right = f"{section}.{nearest[0]}" if section else nearest[0]
-        remedy = f"The nearest known setting is `{right}`: write that, or remove the key."
+        patch = patch and {**patch, right: value}
+        remedy = f"The nearest known setting is `{right}`: write that instead, or remove the key."
     elif in_full:
+        patch = patch and {**patch, in_full[0]: value}
         remedy = f"Write it as `{_as_yaml(in_full[0])}`."
     else:
         remedy = f"Remove it. Known here: {', '.join(sorted(known))}."
-    return Problem(field=field[:128], value=_shown(value), message="There is no such setting.", remedy=remedy)
+    return Problem(
+        field=field[:128], value=_shown(value), message="There is no such setting.", remedy=remedy, patch=patch
+    )
 
 
 def _shown(value: Any) -> Any:

@@ -10,8 +10,6 @@ import msgspec
 from appliance.hardware.host import Host, read_host
 from appliance.hardware.nvml import Gpu, Nvml, NvmlUnavailable, load_nvml, read_gpus
 
-__all__ = ["Gpu", "Host", "Inventory", "inventory"]
-
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
 
 

@@ -1,0 +1,35 @@
+"""The device that the profile names is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from appliance.hardware.device import DeviceError
+from appliance.preflight.subject import Subject
+from appliance.protocol import Finding, Fix, Severity
+
+
+def run(subject: Subject) -> Iterator[Finding]:
+    profile, inventory = subject.profile, subject.context.inventory
+    try:
+        device = subject.device
+    except DeviceError as error:
+        yield Finding(
+            id="device-missing",
+            severity=Severity.ERROR,
+            message=str(error),
+            field="device",
+            value=profile.device,
+            evidence=tuple(f"here: {choice}" for choice in error.choices),
+            fix=Fix(text="Let Ingot choose the device.", patch={"device": "auto"}),
+        )
+        return
+    if inventory.problem and profile.device == "auto" and device.gpu is None:
+        yield Finding(
+            id="gpu-unusable",
+            severity=Severity.WARNING,
+            message=f"{inventory.problem} The model runs on the CPU.",
+            field="device",
+            value=profile.device,
+            fix=Fix(text="Repair the driver; `nvidia-smi` says more.", command="nvidia-smi"),
+        )

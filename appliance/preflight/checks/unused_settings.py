@@ -1,0 +1,35 @@
+"""A setting that nothing reads is said, not passed over in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from appliance.preflight.subject import Subject
+from appliance.protocol import Finding, Fix, Severity
+from kernels.catalogue import OPS
+
+
+def run(subject: Subject) -> Iterator[Finding]:
+    profile = subject.profile
+    if profile.engine != "native":
+        return
+    if profile.vllm.extra_args:
+        yield _unused("vllm.extra-args", sorted(profile.vllm.extra_args), "it is for `engine: vllm`")
+    if profile.vllm.environment:
+        yield _unused("vllm.environment", sorted(profile.vllm.environment), "it is for `engine: vllm`")
+    read = {op.setting for op in OPS}
+    for name, backend in profile.backends.items():
+        if name not in read and backend != "auto":
+            yield _unused(f"backends.{name}", backend, "the native engine's models have no such layers")
+
+
+def _unused(field: str, value: Any, why: str) -> Finding:
+    return Finding(
+        id="setting-unused",
+        severity=Severity.WARNING,
+        message=f"{field} has no effect: {why}.",
+        field=field,
+        value=value,
+        fix=Fix(text="Remove it.", patch={field: None}),
+    )

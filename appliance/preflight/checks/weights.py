@@ -1,0 +1,98 @@
+"""The safetensors files are whole, and hold what the config asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES, ModelConfig
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.layout import IGNORED_SUFFIXES, expected_tensors
+from appliance.checkpoint.safetensors import TensorIndex
+from appliance.preflight.subject import Subject
+from appliance.protocol import Finding, Fix, Severity
+
+READABLE_DTYPES = ("F32", "BF16", "F16", "F64")
+COPY_AGAIN = Fix(text="Copy config.json and all weight files again, from one source.")
+
+
+def run(subject: Subject) -> Iterator[Finding]:
+    index = subject.index
+    try:
+        if subject.architecture not in SUPPORTED_ARCHITECTURES or subject.config.quantization is not None:
+            return
+        config = subject.config
+    except CheckpointError:  # reported by the check of the config; the files themselves have been looked at
+        return
+    expected = expected_tensors(config)
+    yield from _missing(index, expected)
+    yield from _misshapen(index, expected)
+    yield from _unreadable(index, expected)
+    yield from _unused(index, expected, config)
+
+
+def _missing(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterator[Finding]:
+    missing = [name for name in expected if name not in index.tensors]
+    if missing:
+        yield Finding(
+            id="tensor-missing",
+            severity=Severity.ERROR,
+            message=f"{len(missing)} of {len(expected)} tensors that config.json asks for are missing.",
+            field=missing[0],
+            evidence=tuple(missing[:8]),
+            fix=COPY_AGAIN,
+        )
+
+
+def _misshapen(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterator[Finding]:
+    wrong = [name for name, shape in expected.items() if name in index.tensors and index.tensors[name].shape != shape]
+    if wrong:
+        first = wrong[0]
+        entry = index.tensors[first]
+        found, wanted = list(entry.shape), list(expected[first])
+        yield Finding(
+            id="tensor-shape",
+            severity=Severity.ERROR,
+            message=f"{len(wrong)} tensors have another shape than config.json says; {first} is {found}, not {wanted}.",
+            field=first,
+            value=found,
+            evidence=tuple(f"{entry.file.name}: {name} {list(index.tensors[name].shape)}" for name in wrong[:8]),
+            fix=COPY_AGAIN,
+        )
+
+
+def _unreadable(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterator[Finding]:
+    entries = {name: index.tensors[name] for name in expected if name in index.tensors}
+    counts = Counter(entry.dtype for entry in entries.values() if entry.dtype not in READABLE_DTYPES)
+    if counts:
+        first = next(name for name, entry in entries.items() if entry.dtype in counts)
+        kinds = ", ".join(f"{count} in {dtype}" for dtype, count in sorted(counts.items()))
+        yield Finding(
+            id="tensor-dtype",
+            severity=Severity.ERROR,
+            message=f"The native engine does not read some tensors: {kinds}.",
+            field=first,
+            value=entries[first].dtype,
+            evidence=(f"read: {', '.join(READABLE_DTYPES)}",),
+            fix=Fix(
+                text="Use the model in bfloat16, float16 or float32; or `engine: vllm`, where Ingot comes with it."
+            ),
+        )
+
+
+def _unused(index: TensorIndex, expected: dict[str, tuple[int, ...]], config: ModelConfig) -> Iterator[Finding]:
+    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    unused = [
+        name
+        for name in index.tensors
+        if name not in expected and name not in tied and not name.endswith(IGNORED_SUFFIXES)
+    ]
+    if unused:
+        yield Finding(
+            id="tensors-unused",
+            severity=Severity.WARNING,
+            message=f"{len(unused)} tensors of the checkpoint have no place in {config.architecture} and are not read.",
+            field=unused[0],
+            evidence=tuple(unused[:8]),
+            fix=Fix(text="If the answers are poor, config.json may belong to another model: copy the folder again."),
+        )

@@ -1,0 +1,90 @@
+"""`ingot check`: what would keep the engine from starting, without starting it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from appliance import hardware
+from appliance.home import Home
+from appliance.preflight.context import PreflightContext, Report
+from appliance.preflight.runner import run
+from appliance.profile import document
+from appliance.profile.active import read_active
+from appliance.profile.schema import ProfileError
+from appliance.protocol import Finding, Fix, Severity
+
+
+@click.command()
+@click.option(
+    "--profile", "source", metavar="FILE", help="A profile's file; without it, the active profile is checked."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address that the engine is to listen on.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="And its port.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object, for programs.")
+def check(source: str | None, host: str, port: int, as_json: bool) -> None:
+    """Say in a second what would keep a profile from starting.
+
+    Exits with 1 when a finding is an error.
+    """
+    home = Home.from_environment()
+    try:
+        chosen = _document(source, home)
+    except ProfileError as error:
+        report = Report(findings=[_unreadable(source, problem.message, problem.remedy) for problem in error.problems],
+                        plan=None)  # fmt: skip
+    else:
+        context = PreflightContext(
+            home=home, document=chosen, environ=os.environ, inventory=hardware.inventory(), listen=(host, port)
+        )
+        report = run(context)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(_as_data(report))).decode())
+    else:
+        from appliance.preflight.printing import show  # rich takes longer to import than the checks to run
+
+        show(report)
+    if any(finding.severity is Severity.ERROR for finding in report.findings):
+        raise SystemExit(1)
+
+
+def _document(source: str | None, home: Home) -> dict[str, Any]:
+    """The document of a file, or the active one. Raises ProfileError or UsageError."""
+    active = read_active(home) if source is None or not Path(source).exists() else None
+    if source is None or (active is not None and active.document.get("name") == source):
+        if active is None:
+            raise click.UsageError(
+                f"No profile is active in {home.root}. Name a file with --profile, or activate a profile first."
+            )
+        return active.document
+    try:
+        return document.parse(Path(source).read_bytes())
+    except OSError as error:
+        named = f", and the active profile is {active.document.get('name')!r}" if active else ""
+        raise click.UsageError(f"{source} cannot be read: {error.strerror}{named}.") from error
+
+
+def _unreadable(source: str | None, message: str, remedy: str) -> Finding:
+    return Finding(
+        id="profile-unreadable",
+        severity=Severity.ERROR,
+        message=message,
+        evidence=(source,) if source else (),
+        fix=Fix(text=remedy),
+    )
+
+
+def _as_data(report: Report) -> dict[str, Any]:
+    """What a program gets: the findings as `protocol.Finding`, the checks, and the plan's values with their sources."""
+    plan = report.plan
+    return {
+        "could-start": plan is not None,
+        "findings": report.findings,
+        "checks": report.checks,
+        "effective": plan.effective.values if plan else None,
+        "memory": plan.memory if plan else None,
+    }

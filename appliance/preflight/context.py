@@ -1,0 +1,97 @@
+"""What a preflight is about, and what it leads to: findings, and a plan where nothing stands against the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from appliance.checkpoint.config import ModelConfig
+from appliance.checkpoint.memory import MemoryPlan
+from appliance.checkpoint.safetensors import TensorIndex
+from appliance.hardware.device import VISIBLE, Device
+from appliance.hardware.machine import Inventory
+from appliance.home import Home
+from appliance.profile.effective import Effective
+from appliance.profile.schema import Profile
+from appliance.protocol import EngineConfig, Finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreflightContext:
+    """`listen` is the address that the front door is to take; None where that is not asked, since the front door that
+    asks holds it."""
+
+    home: Home
+    document: Mapping[str, Any]
+    environ: Mapping[str, str]
+    inventory: Inventory
+    listen: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    """Everything that a launch of the native engine needs, resolved."""
+
+    profile: Profile
+    effective: Effective
+    folder: Path
+    config: ModelConfig
+    index: TensorIndex
+
+    @property
+    def memory(self) -> MemoryPlan:
+        return self.effective.memory
+
+    @property
+    def device(self) -> Device:
+        return self.effective.device
+
+    @property
+    def dtype(self) -> str:
+        dtype: str = self.effective["dtype"].value
+        return dtype
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the core's environment must say besides: the one GPU, by UUID, so that it is the core's `cuda:0`
+        whatever order CUDA counts in, and a MIG slice is found at all."""
+        return {} if self.device.gpu is None else {VISIBLE: self.device.gpu.uuid}
+
+    def engine_config(self) -> EngineConfig:
+        profile, effective = self.profile, self.effective
+        return EngineConfig(
+            model_folder=str(self.folder),
+            device="cpu" if self.device.gpu is None else "cuda:0",
+            dtype=self.dtype,
+            kv_cache_dtype=effective["kv-cache-dtype"].value,
+            max_model_len=self.memory.max_model_len,
+            max_num_seqs=profile.max_num_seqs,
+            max_num_batched_tokens=profile.max_num_batched_tokens,
+            block_size=profile.block_size,
+            num_blocks=self.memory.num_blocks,
+            prefix_caching=profile.prefix_caching,
+            enforce_eager=effective["enforce-eager"].value,
+            backends=dict(profile.backends),
+            environment=self.environment,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """One check as it went. `skipped` means that a check before it, on which it builds, found an error."""
+
+    id: str
+    title: str
+    outcome: Literal["passed", "warning", "error", "skipped"]
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """`plan` is there only when no finding is an error."""
+
+    findings: list[Finding]
+    plan: LaunchPlan | None
+    checks: list[CheckResult] = field(default_factory=list)

@@ -1,0 +1,72 @@
+"""A report for people: each check with its outcome, then each finding with where and what to do."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from appliance.preflight.context import CheckResult, LaunchPlan, Report
+from appliance.profile.sizes import size_text
+from appliance.protocol import Finding, Severity
+
+OUTCOMES = {
+    "passed": ("ok", "green"),
+    "warning": ("warning", "yellow"),
+    "error": ("error", "bold red"),
+    "skipped": ("skipped", "dim"),
+}
+SEVERITIES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+
+
+def show(report: Report, console: Console | None = None) -> None:
+    console = console or Console(highlight=False, soft_wrap=True)
+    for result in report.checks:
+        _show_check(console, result)
+    for finding in report.findings:
+        _show_finding(console, finding)
+    console.print()
+    errors = sum(finding.severity is Severity.ERROR for finding in report.findings)
+    if report.plan is not None:
+        _show_plan(console, report.plan)
+    else:
+        console.print(Text(f"It cannot start: {errors} error{'s' if errors != 1 else ''}.", "bold red"))
+
+
+def _show_check(console: Console, result: CheckResult) -> None:
+    word, style = OUTCOMES[result.outcome]
+    console.print(Text.assemble((f"{word:>8}", style), "  ", result.title))
+
+
+def _show_finding(console: Console, finding: Finding) -> None:
+    console.print()
+    console.print(
+        Text.assemble((finding.severity.value, SEVERITIES[finding.severity]), "  ", (finding.message, "bold"))
+    )
+    lines = []
+    if finding.field:
+        value = "" if finding.value is None else f" = {finding.value}"
+        lines.append(f"{finding.field}{value}")
+    lines += finding.evidence
+    for line in lines:
+        console.print(Padding(Text(line, "dim"), (0, 0, 0, 9)))
+    if finding.fix:
+        console.print(Padding(Text.assemble(("To do: ", "green"), finding.fix.text), (0, 0, 0, 9)))
+        if finding.fix.patch:
+            for key, value in finding.fix.patch.items():
+                change = f"remove {key}" if value is None else f"{key}: {value}"
+                console.print(Padding(Text(change, "green"), (0, 0, 0, 16)))
+        if finding.fix.command:
+            console.print(Padding(Text(f"$ {finding.fix.command}", "green"), (0, 0, 0, 16)))
+
+
+def _show_plan(console: Console, plan: LaunchPlan) -> None:
+    memory = plan.memory
+    where = "the CPU" if plan.device.gpu is None else str(plan.device.gpu)
+    console.print(Text(f"{plan.profile.name} can start.", "bold green"))
+    console.print(f"{plan.config.architecture} in {plan.dtype} on {where}: {plan.device.why}.")
+    console.print(
+        f"Memory: {size_text(memory.needed_bytes)} of {size_text(memory.available_bytes)}: weights "
+        f"{size_text(memory.weight_bytes)}, cache {size_text(memory.cache_bytes)} for "
+        f"{memory.num_blocks * memory.block_size} tokens, workspace {size_text(memory.workspace_bytes)}."
+    )

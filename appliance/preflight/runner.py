@@ -1,0 +1,60 @@
+"""Runs every check and gathers what they find."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from appliance.checkpoint.errors import CheckpointError
+from appliance.preflight.context import CheckResult, PreflightContext, Report
+from appliance.preflight.registry import CHECKS, Check
+from appliance.preflight.subject import Subject
+from appliance.protocol import Finding, Fix, Severity
+
+
+def run(context: PreflightContext) -> Report:
+    """All findings, in the order of the checks. Reads the folder's small files and headers, never the weights."""
+    subject = Subject(context)
+    findings: list[Finding] = []
+    results: list[CheckResult] = []
+    stopped: set[str] = set()
+    for check in CHECKS:
+        if stopped.intersection(check.after):
+            stopped.add(check.id)
+            results.append(CheckResult(id=check.id, title=check.title, outcome="skipped"))
+            continue
+        started = time.perf_counter()
+        found = _run_one(check, subject)
+        seconds = time.perf_counter() - started
+        outcome = _outcome(found)
+        if outcome == "error":
+            stopped.add(check.id)
+        findings += found
+        results.append(CheckResult(id=check.id, title=check.title, outcome=outcome, seconds=seconds))
+    return Report(findings=findings, plan=None if stopped else subject.plan(), checks=results)
+
+
+def _run_one(check: Check, subject: Subject) -> list[Finding]:
+    found: list[Finding] = []
+    try:
+        found.extend(check.run(subject))  # what was found before an error is kept
+    except CheckpointError as error:
+        found.append(error.finding())
+    except OSError as error:  # a folder that changes, or may not be read, while it is looked at
+        found.append(
+            Finding(
+                id=f"{check.id}-unreadable",
+                severity=Severity.ERROR,
+                message=f"{error.filename or 'A file'} cannot be read: {error.strerror or error}.",
+                field="model.path",
+                fix=Fix(text="Make it a folder that the user of this process may read, and try again."),
+            )
+        )
+    return found
+
+
+def _outcome(found: list[Finding]) -> Literal["passed", "warning", "error"]:
+    severities = {finding.severity for finding in found}
+    if Severity.ERROR in severities:
+        return "error"
+    return "warning" if Severity.WARNING in severities else "passed"

@@ -1,0 +1,72 @@
+"""What the checks look at: the parts of a profile and its model, each read once, when the first check asks for it.
+
+Reading a part raises CheckpointError (or ProfileError, DeviceError) in the check that is there to report it; a check
+that builds on the part names that one in its `after`.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from appliance.checkpoint.chat_template import ChatTemplate
+from appliance.checkpoint.config import ModelConfig, read_architecture, read_config
+from appliance.checkpoint.folder import locate
+from appliance.checkpoint.safetensors import TensorIndex, read_index
+from appliance.checkpoint.tokenizer import Tokenizer
+from appliance.hardware.device import Device, select_device
+from appliance.preflight.context import LaunchPlan, PreflightContext
+from appliance.profile import document
+from appliance.profile.effective import Effective, resolve
+from appliance.profile.schema import Profile
+
+
+class Subject:
+    def __init__(self, context: PreflightContext) -> None:
+        self.context = context
+
+    @cached_property
+    def profile(self) -> Profile:
+        return document.load(self.context.document)
+
+    @cached_property
+    def folder(self) -> Path:
+        return locate(self.profile.model.path, self.context.home)
+
+    @cached_property
+    def architecture(self) -> str:
+        return read_architecture(self.folder)
+
+    @cached_property
+    def config(self) -> ModelConfig:
+        return read_config(self.folder)
+
+    @cached_property
+    def index(self) -> TensorIndex:
+        return read_index(self.folder)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.folder)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        return ChatTemplate.load(self.folder)
+
+    @cached_property
+    def device(self) -> Device:
+        return select_device(self.profile.device, self.context.inventory, self.context.environ)
+
+    @cached_property
+    def effective(self) -> Effective:
+        context = self.context
+        return resolve(self.profile, config=self.config, inventory=context.inventory, environ=context.environ)
+
+    def plan(self) -> LaunchPlan:
+        return LaunchPlan(
+            profile=self.profile,
+            effective=self.effective,
+            folder=self.folder,
+            config=self.config,
+            index=self.index,
+        )
