@@ -13,7 +13,6 @@ from appliance.engine.heartbeat import Activity, Counters, Heartbeat
 from appliance.engine.link import CoreLink
 from appliance.protocol import Fatal, Hello
 
-
 # A core shares its machine with the front door, a console and a browser. Threads that spin at OpenMP's barriers then
 # burn the very time slices that the thread they wait for needs: with two busy cores a step took 114 ms spinning and 7
 # ms sleeping.
