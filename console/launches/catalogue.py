@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 
 from appliance.home import Home
+from appliance.protocol import LaunchRecord
 from console.launches.folder import LAUNCH_ID, LaunchFolder
 
 
@@ -14,6 +16,7 @@ class Catalogue:
     def __init__(self, home: Home) -> None:
         self.home = home
         self._folders: dict[str, LaunchFolder] = {}
+        self._lock = threading.Lock()
 
     def ids(self) -> list[str]:
         """Every launch, the newest first; ids sort by time."""
@@ -26,8 +29,9 @@ class Catalogue:
                 ]
         except FileNotFoundError:
             return []
-        for gone in self._folders.keys() - set(names):
-            del self._folders[gone]
+        with self._lock:
+            for gone in self._folders.keys() - set(names):
+                del self._folders[gone]
         return sorted(names, reverse=True)
 
     def find(self, launch_id: str) -> LaunchFolder | None:
@@ -35,10 +39,16 @@ class Catalogue:
         if not LAUNCH_ID.fullmatch(launch_id):
             return None
         path = self.home.launch(launch_id)
-        if path.is_symlink() or not path.is_dir():
-            self._folders.pop(launch_id, None)
-            return None
-        return self._folders.setdefault(launch_id, LaunchFolder(path))
+        with self._lock:
+            if path.is_symlink() or not path.is_dir():
+                self._folders.pop(launch_id, None)
+                return None
+            return self._folders.setdefault(launch_id, LaunchFolder(path))
+
+    def records(self) -> list[LaunchRecord]:
+        """Every launch in short, the newest first."""
+        folders = (self.find(launch_id) for launch_id in self.ids())
+        return [folder.record() for folder in folders if folder is not None]
 
     def current(self) -> str | None:
         """The launch that the engine runs, or ran last. An attempt that preflight refused while an older launch went

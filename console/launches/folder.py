@@ -3,7 +3,9 @@ be read is shown, and what cannot is named in `problems`."""
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,11 +46,13 @@ class LaunchFiles:
 
 
 class LaunchFolder:
-    """Follows one launch's folder: each `read` takes in only what was written since the one before."""
+    """Follows one launch's folder: each `read` takes in only what was written since the one before. Methods may be
+    called from several threads."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name
+        self._lock = threading.RLock()
         self._forget()
 
     def _forget(self) -> None:
@@ -65,21 +69,39 @@ class LaunchFolder:
 
     def record(self) -> LaunchRecord:
         """The launch in short, for lists: from launch.json alone where that can be read."""
-        self._read_record()
-        return self._record if self._record is not None else self.read().record
+        with self._lock:
+            self._read_record()
+            return self._record if self._record is not None else self.read().record
 
     def started_an_engine(self) -> bool:
         """Whether this launch was, or is, the engine's: not a refused attempt, nor a folder that says nothing yet."""
-        self._read_record()
-        return not self._record.attempt if self._record is not None else self.log.exists()
+        with self._lock:
+            self._read_record()
+            return not self._record.attempt if self._record is not None else self.log.exists()
+
+    def profile_text(self) -> str:
+        """The profile that was run, as it was written; empty where it is missing."""
+        try:
+            return (self.path / PROFILE).read_text("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes by name of each file that the launch left."""
+        try:
+            with os.scandir(self.path) as entries:
+                return {entry.name: entry.stat().st_size for entry in entries if entry.is_file(follow_symlinks=False)}
+        except OSError:
+            return {}
 
     def read(self) -> LaunchFiles:
-        self._read_events()
-        self._read_record()
-        record = folded(self._events, self._record, launch_id=self.id, started=_started(self.path))
-        if record.diagnosis is None and record.state in ENDED:
-            record.diagnosis = self._read_diagnosis()
-        return LaunchFiles(record, list(self._events), self._problems())
+        with self._lock:
+            self._read_events()
+            self._read_record()
+            record = folded(self._events, self._record, launch_id=self.id, started=_started(self.path))
+            if record.diagnosis is None and record.state in ENDED:
+                record.diagnosis = self._read_diagnosis()
+            return LaunchFiles(record, list(self._events), self._problems())
 
     def _problems(self) -> list[str]:
         problems = list(self._unreadable.values())

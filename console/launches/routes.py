@@ -1,7 +1,149 @@
-"""Pages of this subject."""
+"""The list of launches, one launch, its files, and its end."""
 
 from __future__ import annotations
 
-from litestar.handlers import HTTPRouteHandler
+import asyncio
+from typing import Any, Literal
 
-route_handlers: list[HTTPRouteHandler] = []
+from litestar import Response, get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, FromQuery
+from litestar.response import Stream, Template
+from sqlalchemy import delete
+
+from console.db.models import Launch
+from console.errors import Refusal
+from console.launches.catalogue import Catalogue
+from console.launches.chronicle import chronicle
+from console.launches.folder import EVENTS, LOG, PROFILE, LaunchFolder
+from console.launches.numbers import launch_numbers
+from console.launches.outcome import GROUPS
+from console.launches.service import Launches, delete_folder
+from console.live.view import EngineView
+from console.logs.routes import download
+from console.pages import go_to, page
+from console.parts import PageRequest, Session, TheCatalogue, TheFollower
+
+FILES = {
+    "log": (LOG, "text/plain; charset=utf-8", "log"),
+    "events": (EVENTS, "application/jsonl", "events.jsonl"),
+    "profile": (PROFILE, "application/yaml", "profile.yaml"),
+}
+"""What can be downloaded: file, media type, and how its name ends there."""
+
+
+@get("/launches")
+async def launch_list(
+    request: PageRequest,
+    session: Session,
+    catalogue: TheCatalogue,
+    follower: TheFollower,
+    outcome: FromQuery[str] = "",
+    profile: FromQuery[str] = "",
+    number: FromQuery[int] = 1,
+) -> Template:
+    """`number` is the page's."""
+    numbers = await launch_numbers(session)
+    group = outcome if outcome in GROUPS else ""
+
+    def read() -> Any:
+        launches = Launches(catalogue, numbers, engine_runs=engine_runs(follower.view))
+        return launches.listing(group=group, profile=profile, page=number)
+
+    return page(
+        request,
+        "launches/list.html",
+        title="Launches",
+        listing=await asyncio.to_thread(read),
+        groups=GROUPS,
+        group=group,
+        profile=profile,
+    )
+
+
+@get("/launches/{launch_id:str}")
+async def launch_page(
+    request: PageRequest,
+    session: Session,
+    catalogue: TheCatalogue,
+    follower: TheFollower,
+    launch_id: FromPath[str],
+) -> Template:
+    folder = existing(catalogue, launch_id)
+    numbers = await launch_numbers(session)
+
+    def read() -> dict[str, Any]:
+        story = Launches(catalogue, numbers, engine_runs=engine_runs(follower.view)).story(folder)
+        return {
+            "story": story,
+            "happenings": chronicle(story.events, story.record.started),
+            "sizes": folder.sizes(),
+            "profile_text": folder.profile_text(),
+        }
+
+    parts = await asyncio.to_thread(read)
+    return page(
+        request, "launches/launch.html", title=parts["story"].row.name, roll_back_to=follower.view.roll_back_to, **parts
+    )
+
+
+@get("/launches/{launch_id:str}/{file:str}")
+async def launch_file(
+    catalogue: TheCatalogue, launch_id: FromPath[str], file: FromPath[Literal["log", "events", "profile"]]
+) -> Stream:
+    folder = existing(catalogue, launch_id)
+    name, media_type, ending = FILES[file]
+    return download(folder.path / name, f"{folder.id}.{ending}", media_type)
+
+
+@post("/launches/{launch_id:str}/delete", status_code=200)
+async def launch_delete(
+    request: PageRequest,
+    session: Session,
+    catalogue: TheCatalogue,
+    follower: TheFollower,
+    launch_id: FromPath[str],
+) -> Response[Any]:
+    """The row first: if the database refuses, the folder is still whole."""
+    folder = existing(catalogue, launch_id)
+    numbers = await launch_numbers(session)
+    story = Launches(catalogue, numbers, engine_runs=engine_runs(follower.view)).story(folder)
+    name = story.row.name
+    if story.runs or (story.current and follower.view.reachable):
+        raise Refusal(
+            409,
+            f"{name} is the engine's present launch: it is not deleted while the engine is there.",
+            "Stop the engine, or start another launch, then delete this one.",
+            field="launch",
+            value=launch_id,
+        )
+    await session.execute(delete(Launch).where(Launch.launch_id == folder.id))
+    try:
+        await asyncio.to_thread(delete_folder, folder)
+    except OSError as error:
+        raise Refusal(
+            503,
+            f"{name} could not be deleted: {error.strerror} ({error.filename}).",
+            f"Make {folder.path.parent} and what is in it writable for the user that runs the console.",
+        ) from error
+    return go_to(request, "/launches", say=f"Deleted {name[0].lower()}{name[1:]} with its log.")
+
+
+def existing(catalogue: Catalogue, launch_id: str) -> LaunchFolder:
+    folder = catalogue.find(launch_id)
+    if folder is None:
+        raise Refusal(
+            404,
+            f"There is no launch {launch_id!r}.",
+            "It may have been deleted: the list of launches shows what there is.",
+            field="launch",
+            value=launch_id,
+        )
+    return folder
+
+
+def engine_runs(view: EngineView) -> bool:
+    return view.reachable or view.control.running
+
+
+route_handlers: list[HTTPRouteHandler] = [launch_list, launch_page, launch_file, launch_delete]

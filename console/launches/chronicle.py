@@ -1,0 +1,52 @@
+"""A launch's events as rows to read: what happened, and how long after the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from appliance.protocol import DiagnosisReport, Event, FindingReport, PhaseChange, PhaseRecord, StateChange
+from console.formats import progress, seconds
+
+
+class Happening(NamedTuple):
+    sequence: int
+    time: float
+    after_s: float
+    kind: str
+    text: str
+    bad: bool
+
+
+def chronicle(events: Iterable[Event], started: float) -> list[Happening]:
+    """In order. Of a phase's progress only the beginning and the end are kept."""
+    rows = []
+    begun: set[str] = set()
+    for event in events:
+        text, bad = "", False
+        kind = "event"
+        match event.body:
+            case StateChange(state=state, reason=reason):
+                kind, text = "state", f"{state}: {reason}" if reason else str(state)
+                bad = state in ("failed", "hung")
+            case PhaseChange() as change:
+                if change.outcome is None and change.phase in begun:
+                    continue
+                begun.add(change.phase)
+                kind, text = "phase", _phase(change)
+                bad = change.outcome == "failed"
+            case FindingReport(finding=finding):
+                kind, text = "finding", f"{finding.severity}: {finding.message}"
+                bad = finding.severity == "error"
+            case DiagnosisReport(diagnosis=diagnosis):
+                kind, text, bad = "diagnosis", diagnosis.summary, True
+        if text:
+            rows.append(Happening(event.sequence, event.time, max(0.0, event.time - started), kind, text, bad))
+    return rows
+
+
+def _phase(change: PhaseChange) -> str:
+    if change.outcome is None:
+        return f"{change.phase} begins"
+    told = progress(PhaseRecord(phase=change.phase, started=0.0, progress=change.progress))
+    return f"{change.phase} {change.outcome} after {seconds(change.seconds)}{f', {told}' if told else ''}"
