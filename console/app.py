@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from litestar import Litestar, Request, get
+from litestar import Litestar, Request, Router, get
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import NotFoundException
@@ -23,11 +23,14 @@ from console import pages
 from console.access import routes as access
 from console.access.guard import Guard, add_security_headers
 from console.access.throttle import Throttle
+from console.backups import routes as backups
 from console.dashboard import live_parts
 from console.dashboard import routes as dashboard
 from console.db.sessions import Database
 from console.engine_control.base import EngineControl
 from console.errors import EXCEPTION_HANDLERS
+from console.hardware import routes as hardware
+from console.launches import live as launch_live
 from console.launches import routes as launches
 from console.launches.catalogue import Catalogue
 from console.live import routes as live
@@ -40,16 +43,22 @@ from console.models import routes as models
 from console.pages import Notes
 from console.playground import routes as playground
 from console.profiles import routes as profiles
+from console.profiles.activation import Activator
+from console.profiles.inspection import Inspector
+from console.profiles.preflight import Preflight
+from console.profiles.store import ProfileStore
 from console.settings import REQUEST_BODY_LIMIT, ConsoleConfig
 
-ROUTE_HANDLERS: tuple[list[HTTPRouteHandler], ...] = (
+ROUTE_HANDLERS: tuple[Sequence[HTTPRouteHandler | Router], ...] = (
     access.route_handlers,
     dashboard.route_handlers,
     profiles.route_handlers,
     launches.route_handlers,
     logs.route_handlers,
     models.route_handlers,
+    hardware.route_handlers,
     playground.route_handlers,
+    backups.route_handlers,
     live.route_handlers,
 )
 """A row for each subject; a new page is a handler in its subject's routes.py."""
@@ -83,7 +92,11 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     catalogue, log_store = Catalogue(config.home), LogStore(config.home)
     console = Console(config, database, control, hub, follower, Notes(), Throttle(), catalogue, log_store)
     hub.add_feed("log", log_stream.feed(catalogue, log_store))
+    store, inspector = ProfileStore(database), Inspector(config.home)
+    preflight = Preflight(config.home, inspector, config.engine_url)
+    activator = Activator(config.home, database, preflight, control, follower.wake)
     templates = pages.environment()
+    hub.add_feed("launch", launch_live.feed(catalogue, templates, lambda: follower.view))
     follower.publishers.append(live_parts.publisher(templates))
 
     @contextlib.asynccontextmanager
@@ -113,6 +126,9 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
             "throttle": Provide(lambda: console.throttle, sync_to_thread=False),
             "catalogue": Provide(lambda: catalogue, sync_to_thread=False),
             "log_store": Provide(lambda: log_store, sync_to_thread=False),
+            "profiles": Provide(lambda: store, sync_to_thread=False),
+            "inspector": Provide(lambda: inspector, sync_to_thread=False),
+            "activator": Provide(lambda: activator, sync_to_thread=False),
         },
         middleware=[Guard()],
         before_send=[add_security_headers],

@@ -12,6 +12,9 @@ the engine. `console.app` provides each under the parameter name given here.
 | TheThrottle | throttle | what slows guessing down |
 | TheCatalogue | catalogue | which launches there are, from their folders |
 | TheLogStore | log_store | the logs' indexes |
+| Profiles | profiles | profiles and their revisions |
+| TheInspector | inspector | what can be said about a document before it is saved |
+| TheActivator | activator | what makes a revision the active one, one at a time |
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ from console.launches.catalogue import Catalogue
 from console.live.follower import Follower
 from console.live.hub import Hub
 from console.logs.store import LogStore
+from console.profiles.activation import Activator
+from console.profiles.inspection import Inspector
+from console.profiles.store import ProfileStore
 from console.settings import ConsoleConfig
 
 Session = NamedDependency[AsyncSession]
@@ -42,6 +48,9 @@ TheFollower = NamedDependency[Follower]
 TheThrottle = NamedDependency[Throttle]
 TheCatalogue = NamedDependency[Catalogue]
 TheLogStore = NamedDependency[LogStore]
+Profiles = NamedDependency[ProfileStore]
+TheInspector = NamedDependency[Inspector]
+TheActivator = NamedDependency[Activator]
 
 PageRequest = Request[SignedIn, Any, State]
 """`request.user` is who is signed in."""

@@ -86,16 +86,18 @@ class UnderWay(ProfileRefusal):
 class Refused(ProfileRefusal):
     """Preflight found errors: the engine was not touched. `launch` is the attempt's, where one was recorded."""
 
-    def __init__(self, what: str, findings: list[Finding], launch: str | None) -> None:
+    def __init__(self, profile: str, revision: int, findings: list[Finding], launch: str | None) -> None:
         errors = [finding for finding in findings if finding.severity == "error"]
         first = errors[0]
         more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
         super().__init__(
-            f"{what} was not activated: {first.message}{more} The engine was not touched.",
+            f"{profile} r{revision} was not activated: {first.message}{more} The engine was not touched.",
             first.fix.text if first.fix else "Change the profile, then activate it again.",
             field=first.field,
             value=first.value,
         )
+        self.profile = profile
+        self.revision = revision
         self.findings = findings
         self.launch = launch
 

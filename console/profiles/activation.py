@@ -1,0 +1,142 @@
+"""Activation: preflight, then make the revision the active one, then restart the engine. One at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+from sqlalchemy.dialects.sqlite import insert
+
+from appliance.home import Home, new_launch_id, write_atomically
+from appliance.profile.active import ActiveProfile, write_active
+from appliance.protocol import Finding
+from console.db.models import ActiveRevision
+from console.db.sessions import Database
+from console.engine_control.base import EngineControl, EngineControlError
+from console.profiles.errors import EngineUnreachable, NotFound, Refused, UnderWay
+from console.profiles.preflight import Preflight
+from console.profiles.store import ProfileStore, SavedRevision
+
+
+class Activated(msgspec.Struct, frozen=True, kw_only=True):
+    """`launch` is the id of the launch that runs the revision; `restarted` is False where it waits for the engine's
+    next start. `findings` are what preflight found: warnings, or the errors that were overridden."""
+
+    profile: str
+    revision: int
+    launch: str
+    restarted: bool
+    findings: list[Finding] = []
+
+    @property
+    def what(self) -> str:
+        return f"{self.profile} r{self.revision}"
+
+
+class _UnderWay(NamedTuple):
+    what: str
+    since: float
+
+
+class Activator:
+    """Activates revisions of one database on one state folder. Without `control` (`ingot profile` while no console
+    runs) the revision waits for the engine's next start. `wake` is called when the engine was told."""
+
+    def __init__(
+        self,
+        home: Home,
+        database: Database,
+        preflight: Preflight,
+        control: EngineControl | None = None,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._home = home
+        self._database = database
+        self._preflight = preflight
+        self._control = control
+        self._wake = wake
+        self._store = ProfileStore(database)
+        self._under_way: _UnderWay | None = None
+
+    async def activate(self, name: str, number: int | None = None, *, anyway: bool = False) -> Activated:
+        """Make revision `number` (or the latest) the active one. Raises Refused when preflight finds errors, unless
+        `anyway`; UnderWay while another activation runs; EngineUnreachable when the revision is active but the engine
+        could not be restarted."""
+        return await self._alone(name, number, anyway=anyway)
+
+    async def roll_back(self) -> Activated:
+        """Activate the last revision that became ready, other than the active one. Raises NotFound where none did."""
+        target = await self._store.roll_back_target()
+        if target is None:
+            raise NotFound(
+                "No other revision has been ready yet, so there is nothing to roll back to.",
+                "Choose a revision on the profile's page and activate it.",
+            )
+        return await self._alone(target.profile, target.number, anyway=False)
+
+    async def _alone(self, name: str, number: int | None, *, anyway: bool) -> Activated:
+        if self._under_way is not None:
+            raise UnderWay(self._under_way.what, self._under_way.since)
+        self._under_way = _UnderWay(f"{name} r{number}" if number else name, time.time())
+        try:
+            return await self._activate(await self._store.revision(name, number), anyway=anyway)
+        finally:
+            self._under_way = None
+
+    async def _activate(self, revision: SavedRevision, *, anyway: bool) -> Activated:
+        launch = new_launch_id()
+        document = revision.to_run()
+        verdict = await self._preflight.ask(launch=launch, revision=revision.label, document=document)
+        if verdict.refused and not anyway:
+            raise Refused(revision.profile, revision.number, verdict.findings, verdict.attempt)
+        if verdict.attempt is not None:
+            launch = new_launch_id()  # the refused attempt keeps its own
+        await self._make_active(revision, launch)
+        if self._control is not None:
+            try:
+                await self._control.restart()
+            except EngineControlError as error:
+                raise EngineUnreachable(
+                    f"{revision.what} is active now, but the engine was not restarted: {error}",
+                    "Start the engine: it will take this revision.",
+                ) from error
+            finally:
+                self._wake()
+        return Activated(
+            profile=revision.profile,
+            revision=revision.number,
+            launch=launch,
+            restarted=self._control is not None,
+            findings=verdict.findings,
+        )
+
+    async def _make_active(self, revision: SavedRevision, launch: str) -> None:
+        """Row and file change together or not at all: the row is written first, which finds a database that cannot be
+        written, and if the commit after the file fails the file is put back."""
+        before = _read(self._home)
+        try:
+            async with self._database.writing() as session:
+                values = {"revision_id": revision.id, "launch": launch, "activated": time.time()}
+                row = insert(ActiveRevision).values(id=1, **values)
+                await session.execute(row.on_conflict_do_update(index_elements=[ActiveRevision.id], set_=values))
+                active = ActiveProfile(launch=launch, revision=revision.label, document=revision.to_run())
+                write_active(self._home, active)
+        except BaseException:
+            _put_back(self._home, before)
+            raise
+
+
+def _read(home: Home) -> bytes | None:
+    with suppress(FileNotFoundError):
+        return home.active_profile.read_bytes()
+    return None
+
+
+def _put_back(home: Home, before: bytes | None) -> None:
+    if before is None:
+        home.active_profile.unlink(missing_ok=True)
+    elif _read(home) != before:
+        write_atomically(home.active_profile, before)

@@ -1,0 +1,86 @@
+"""Asks whether a document could be launched: the running front door, which sees the engine's machine and records a
+refusal as an attempt; or, where none answers, the same checks in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import msgspec
+
+from appliance.home import Home
+from appliance.protocol import Finding, LaunchRecord
+from console.profiles.errors import EngineUnreachable
+from console.profiles.inspection import Inspector
+
+TIMEOUT_S = 30.0
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What preflight found. `attempt` is the id of the launch that a refusal was recorded as, if it was."""
+
+    findings: list[Finding]
+    attempt: str | None = None
+
+    @property
+    def refused(self) -> bool:
+        return any(finding.severity == "error" for finding in self.findings)
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The front door's answer for a document that could start."""
+
+    findings: list[Finding] = []
+
+
+class Preflight:
+    """`engine_url` is None where there is no front door to ask, as in `ingot profile` without a console."""
+
+    def __init__(self, home: Home, inspector: Inspector, engine_url: str | None) -> None:
+        self._home = home
+        self._inspector = inspector
+        self._engine_url = engine_url
+
+    async def ask(self, *, launch: str, revision: str, document: dict[str, Any]) -> Verdict:
+        if self._engine_url is not None:
+            verdict = await self._ask_front_door(self._engine_url, launch, revision, document)
+            if verdict is not None:
+                return verdict
+        return Verdict(findings=await asyncio.to_thread(self._inspector.preflight, document))
+
+    async def _ask_front_door(self, url: str, launch: str, revision: str, document: dict[str, Any]) -> Verdict | None:
+        """None where nobody answers. Raises EngineUnreachable for an answer that is no verdict."""
+        body = {"launch": launch, "revision": revision, "profile": document}
+        try:
+            async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
+                response = await client.post("/appliance/attempts", json=body, headers=self._token())
+        except httpx.ConnectError:
+            return None
+        except httpx.TransportError as error:
+            raise EngineUnreachable(
+                f"The engine's front door at {url} did not answer the preflight: {type(error).__name__}.",
+                "Restart the engine, then activate again. Nothing was changed.",
+            ) from error
+        try:
+            if response.status_code == 422:
+                record = msgspec.json.decode(response.content, type=LaunchRecord)
+                return Verdict(findings=record.findings, attempt=record.id)
+            if response.is_success:
+                return Verdict(findings=msgspec.json.decode(response.content, type=Accepted).findings)
+        except msgspec.MsgspecError as error:
+            raise EngineUnreachable(
+                f"The engine's front door at {url} answered the preflight with something else: {error}.",
+                "Console and engine must be of the same version: look at /appliance/state. Nothing was changed.",
+            ) from error
+        raise EngineUnreachable(
+            f"The engine's front door at {url} refused the preflight with status {response.status_code}: "
+            f"{response.text[:200]}",
+            f"Console and engine must share one state folder; the token is in {self._home.console_token}.",
+        )
+
+    def _token(self) -> dict[str, str]:
+        try:
+            return {"Authorization": f"Bearer {self._home.console_token.read_text().strip()}"}
+        except FileNotFoundError:
+            return {}
