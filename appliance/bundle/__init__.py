@@ -1,1 +1,1 @@
-"""Pack and verify what is carried to a site without a network."""
+"""What is carried to a site without a network: so far one model, with a checksum for every file."""

@@ -1,1 +1,0 @@
-"""Compiling every declared variant for one architecture, without a GPU."""
