@@ -18,6 +18,7 @@ from appliance.protocol import (
     LaunchRecord,
     LogLines,
     PhaseChange,
+    PhaseRecord,
     Progress,
     State,
     StateChange,
@@ -74,6 +75,9 @@ class WrittenLaunch:
 
     def phase(self, name: str, seconds: float, outcome: str | None = "done", progress: Progress | None = None) -> None:
         progress = progress or Progress()
+        self.record.phases.append(
+            PhaseRecord(phase=name, started=self.time, seconds=seconds, progress=progress, outcome=outcome)  # type: ignore[arg-type]
+        )
         self.tell(PhaseChange(phase=name))
         self.tell(PhaseChange(phase=name, progress=progress, seconds=seconds, outcome=outcome), seconds)  # type: ignore[arg-type]
 

@@ -1,0 +1,126 @@
+"""A launch's folder is read as far as it can be read, whatever happened to its files."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from appliance.home import Home
+from appliance.protocol import Progress, State
+from console.launches.catalogue import Catalogue
+from console.launches.folder import LaunchFolder
+from tests.console.launch_folders import DIAGNOSIS, STARTED, WrittenLaunch, failed_launch, ready_launch
+
+ID = "20261120-100000-aaaa"
+
+
+def test_a_launch_as_its_events_tell_it(home):
+    """Phases with times and outcomes, findings, diagnosis and state come from the events."""
+    launch = failed_launch(home, ID)
+    record = LaunchFolder(launch.folder).read().record
+    assert record.state is State.FAILED
+    assert record.reason == "The core ended with exit code 1."
+    assert [phase.phase for phase in record.phases] == ["preflight", "core start", "weights", "cache", "graphs"]
+    assert [phase.outcome for phase in record.phases] == ["done", "done", "done", "done", "failed"]
+    assert record.phases[-1].progress == Progress(done=3, total=8, unit="graphs")
+    assert record.phases[1].started == pytest.approx(STARTED + 0.02)
+    assert record.diagnosis == DIAGNOSIS
+    assert (record.profile, record.revision) == ("qwen3-8b", "r7")
+
+
+def test_reading_goes_on_where_it_stopped(home):
+    """Each read takes in what was written since, also when a line arrives in two pieces."""
+    launch = ready_launch(home, ID)
+    folder = LaunchFolder(launch.folder)
+    assert len(folder.read().events) == launch.sequence - 1  # the log's lines are not among them
+    launch.change(State.DRAINING)
+    assert folder.read().record.state is State.DRAINING
+    line = (launch.folder / "events.jsonl").read_bytes().splitlines()[-1].replace(b"draining", b"stopped")
+    with (launch.folder / "events.jsonl").open("ab") as file:
+        file.write(line[:30])
+    assert folder.read().record.state is State.DRAINING
+    with (launch.folder / "events.jsonl").open("ab") as file:
+        file.write(line[30:] + b"\n")
+    assert folder.read().record.state is State.STOPPED
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_no_damage_breaks_the_reading(tmp_path_factory, data):
+    """Files cut anywhere, bytes changed anywhere, files missing: something true is told, nothing is raised."""
+    home = Home.at(tmp_path_factory.mktemp("home"))
+    launch = failed_launch(home, ID)
+    for name in ("events.jsonl", "launch.json", "diagnosis.json"):
+        path = launch.folder / name
+        raw = bytearray(path.read_bytes())
+        deed = data.draw(st.sampled_from(["keep", "cut", "change", "remove", "empty", "junk"]), label=name)
+        if deed == "cut":
+            raw = raw[: data.draw(st.integers(0, len(raw)))]
+        elif deed == "change":
+            for _ in range(5):
+                raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+        elif deed == "empty":
+            raw = bytearray()
+        elif deed == "junk":
+            raw = bytearray(data.draw(st.binary(max_size=200)))
+        path.write_bytes(raw)
+        if deed == "remove":
+            path.unlink()
+    files = LaunchFolder(launch.folder).read()
+    assert files.record.id == ID
+    assert msgspec.json.encode(files.record)
+
+
+def test_damage_is_named(home):
+    """What could not be read is said, and the rest is told."""
+    launch = ready_launch(home, ID)
+    (launch.folder / "launch.json").write_text('{"id": "20261120-1000')
+    with (launch.folder / "events.jsonl").open("ab") as file:
+        file.write(b'{"launch": 7}\nnot json\n')
+    files = LaunchFolder(launch.folder).read()
+    assert files.record.state is State.READY
+    assert any("launch.json is damaged" in problem for problem in files.problems)
+    assert any("2 lines of events.jsonl" in problem for problem in files.problems)
+    empty = home.launch("20261120-110000-bbbb")
+    empty.mkdir()
+    assert "says anything" in LaunchFolder(empty).read().problems[0]
+
+
+def test_a_line_of_many_megabytes_is_passed_over(home):
+    """One monstrous event costs no memory to speak of, and those after it are read."""
+    launch = ready_launch(home, ID)
+    with (launch.folder / "events.jsonl").open("ab") as file:
+        file.write(b"[" * (9 << 20) + b"\n")
+    launch.change(State.DRAINING)
+    files = LaunchFolder(launch.folder).read()
+    assert files.record.state is State.DRAINING
+    assert any("1 line of events.jsonl" in problem for problem in files.problems)
+
+
+def test_what_is_a_launch(home, tmp_path):
+    """Folders with a launch's name, newest first; never a file, a link, or a path that leads elsewhere."""
+    catalogue = Catalogue(home)
+    assert catalogue.ids() == []
+    assert catalogue.current() is None
+    ready_launch(home, ID)
+    ready_launch(home, "20261120-110000-bbbb")
+    (home.launches / ".deleted").mkdir()
+    (home.launches / "a file").write_text("x")
+    (home.launches / "linked").symlink_to(tmp_path)
+    assert catalogue.ids() == ["20261120-110000-bbbb", ID]
+    for name in ("..", ".", "", "linked", "../launches/" + ID, "a file", ID + "/", "x" * 300, "\x00", ".deleted"):
+        assert catalogue.find(name) is None
+
+
+def test_the_current_launch(home):
+    """The newest that is not a refused attempt and says anything about itself."""
+    catalogue = Catalogue(home)
+    ready_launch(home, ID)
+    assert catalogue.current() == ID
+    WrittenLaunch(home, "20261120-120000-cccc", attempt=True)
+    home.launch("20261120-130000-dddd").mkdir()
+    assert catalogue.current() == ID
+    WrittenLaunch(home, "20261120-140000-eeee")
+    assert catalogue.current() == "20261120-140000-eeee"
