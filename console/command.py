@@ -84,8 +84,10 @@ def _control(config: ConsoleConfig) -> EngineControl:
 
 async def _start_early(config: ConsoleConfig, control: EngineControl) -> bool:
     """Start the engine before the console's own parts, where its profile is already known. The answer is whether."""
-    from console.first_start import seed_active
+    from console.access.token import ensure_console_token
+    from console.new_folder import seed_active
 
+    ensure_console_token(config.home)
     if control.kind != "process":
         return control.kind == "none"
     if not (await control.status()).running:

@@ -1,33 +1,16 @@
-"""What a state folder is given when it is new: the bundled model's profile as the active one, first as the file that
-the engine reads (so that it can start at once), then as a row in the database."""
+"""Keeps database and active profile together at a start: a new database gets the bundled profile, a lost active profile
+is written out again."""
 
 from __future__ import annotations
-
-from importlib.resources import files
-from typing import Any
 
 from sqlalchemy import func, select
 
 from appliance.home import Home
-from appliance.profile import document as documents
 from appliance.profile.active import ActiveProfile, read_active, write_active
 from console.db.models import ActiveRevision, Profile
 from console.db.sessions import Database
+from console.new_folder import bundled_profile
 from console.profiles.store import ProfileStore
-
-FIRST_REVISION = "r1"
-
-
-def bundled_profile() -> dict[str, Any]:
-    return documents.parse((files("appliance.selftest") / "profile.yaml").read_text(encoding="utf-8"))
-
-
-def seed_active(home: Home) -> bool:
-    """Make the bundled profile the next launch's, on a folder that has neither a database nor an active profile."""
-    if home.database.exists() or home.active_profile.exists():
-        return False
-    write_active(home, ActiveProfile(launch=None, revision=FIRST_REVISION, document=bundled_profile()))
-    return True
 
 
 async def seed_database(database: Database) -> None:

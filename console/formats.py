@@ -111,6 +111,15 @@ def progress(phase: PhaseRecord) -> str:
     return f"{done:,} of {total:,} {unit}".rstrip()
 
 
+def browser(agent: str) -> str:
+    """`Firefox on Linux`, as far as a User-Agent tells."""
+    names = (("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("Chrome/", "Chrome"), ("Safari/", "Safari"))
+    systems = (("Windows",) * 2, ("Android",) * 2, ("iPhone",) * 2, ("Mac OS X", "macOS"), ("Linux",) * 2)
+    name = next((name for mark, name in names if mark in agent), "A program")
+    system = next((system for mark, system in systems if mark in agent), "")
+    return f"{name} on {system}" if system else name
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "gib": gib,
     "seconds": seconds,
@@ -120,4 +129,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "percent": percent,
     "progress": progress,
+    "browser": browser,
 }

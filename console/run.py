@@ -14,6 +14,7 @@ from rich.console import Console as Terminal
 from appliance.profile.schema import ProfileError
 from appliance.protocol import State
 from console import first_start, formats
+from console.access.keys import restore_keys
 from console.access.setup import new_code
 from console.app import Console, create_app
 from console.db import schema
@@ -40,6 +41,7 @@ async def serve(config: ConsoleConfig, control: EngineControl, listening: socket
     app = create_app(config, control)
     console: Console = app.state.console
     await first_start.seed_database(console.database)
+    await restore_keys(config.home, console.database)
     with contextlib.suppress(ProfileError):  # an unreadable active profile is the engine's to report
         await first_start.restore_active(config.home, console.database)
     async with console.database.session() as session:

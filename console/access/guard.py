@@ -31,6 +31,9 @@ SECURITY_HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 
+KEEP = b"public, max-age=31536000, immutable"
+"""For static files asked for by their content's hash, as pages do."""
+
 
 class Guard(ASGIMiddleware):
     scopes = (ScopeType.HTTP,)
@@ -109,5 +112,6 @@ async def add_security_headers(message: Message, scope: Scope) -> None:
     present = {name.lower() for name, _ in headers}
     headers += [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
     if b"cache-control" not in present:
-        headers.append((b"cache-control", b"no-store"))
+        named_by_content = scope["path"].startswith("/static/") and scope["query_string"]
+        headers.append((b"cache-control", KEEP if named_by_content else b"no-store"))
     message["headers"] = headers

@@ -1,4 +1,4 @@
-"""Set-up, sign-in and sign-out."""
+"""Set-up, sign-in and sign-out; the Access page is in `account`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from litestar.params import FromQuery, URLEncodedBody
 from litestar.response import Redirect
 from sqlalchemy import delete, func, select
 
-from console.access import passwords, sessions, setup
-from console.access.throttle import Throttle
+from console.access import account, passwords, sessions, setup
 from console.db.models import SignIn, User
-from console.errors import Refusal
 from console.pages import go_to, page
 from console.parts import Config, PageRequest, Session, TheThrottle
 
@@ -51,7 +49,7 @@ async def set_up(
     if await _somebody(session):
         return Redirect("/sign-in", status_code=303)
     key = f"setup {_address(request)}"
-    _refuse_if_throttled(throttle, key)
+    throttle.check(key)
     problem = ""
     if not await setup.is_code(session, data.code.strip()):
         throttle.failed(key)
@@ -91,7 +89,7 @@ async def sign_in(
 ) -> Response[Any]:
     name = data.name.strip()
     keys = (f"address {_address(request)}", f"account {name.lower()}")
-    _refuse_if_throttled(throttle, *keys)
+    throttle.check(*keys)
     user = await session.scalar(select(User).where(User.name == name))
     if not await passwords.is_password(user.password_hash if user else None, data.password[: passwords.LONGEST]):
         throttle.failed(*keys)
@@ -112,9 +110,7 @@ async def sign_in(
 @post("/sign-out")
 async def sign_out(request: PageRequest, session: Session) -> Response[Any]:
     await session.execute(delete(SignIn).where(SignIn.id == request.user.session_id))
-    answer = Redirect("/sign-in", status_code=303)
-    answer.set_cookie(sessions.no_cookie())
-    return answer
+    return account.signed_out(request)
 
 
 async def _sign_in(request: PageRequest, session: Session, config: Config, user: User, url: str) -> Response[Any]:
@@ -138,12 +134,6 @@ def _name_complaint(name: str) -> str:
     return ""
 
 
-def _refuse_if_throttled(throttle: Throttle, *keys: str) -> None:
-    wait = throttle.wait_s(*keys)
-    if wait > 0:
-        raise Refusal(429, "There were five wrong tries within five minutes.", f"Wait {wait:.0f} s and try again.")
-
-
 def _address(request: PageRequest) -> str:
     return request.client.host if request.client else "unknown"
 
@@ -153,4 +143,11 @@ def _local(url: str) -> str:
     return url if url.startswith("/") and not url.startswith(("//", "/\\")) else "/"
 
 
-route_handlers: list[HTTPRouteHandler] = [setup_page, set_up, sign_in_page, sign_in, sign_out]
+route_handlers: list[HTTPRouteHandler] = [
+    setup_page,
+    set_up,
+    sign_in_page,
+    sign_in,
+    sign_out,
+    *account.route_handlers,
+]

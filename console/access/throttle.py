@@ -6,6 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from console.errors import Refusal
+
 FAILURES = 5
 WINDOW_S = 300.0
 REMEMBERED = 4096
@@ -23,6 +25,12 @@ class Throttle:
         """How long until one more try is let through; 0 when it is now."""
         now = self._clock()
         return max((self._wait(key, now) for key in keys), default=0.0)
+
+    def check(self, *keys: str) -> None:
+        """Refuse the try that comes too soon."""
+        wait = self.wait_s(*keys)
+        if wait > 0:
+            raise Refusal(429, "There were five wrong tries within five minutes.", f"Try again in {wait:.0f} s.")
 
     def failed(self, *keys: str) -> None:
         now = self._clock()

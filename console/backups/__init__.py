@@ -1,1 +1,1 @@
-"""Console subject: backups."""
+"""The Backups page: copies of the database, made while it is in use."""

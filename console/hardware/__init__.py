@@ -1,1 +1,1 @@
-"""Console subject: hardware."""
+"""The Hardware page: what this machine has for models to run on."""

@@ -16,6 +16,7 @@ import msgspec
 
 from appliance.home import Home
 from appliance.protocol import ApplianceState, State
+from console.access.token import token_header
 from console.db.launch_index import LaunchIndex, active_revision, last_good, last_good_record, recent_launches
 from console.db.sessions import Database
 from console.engine_control.base import EngineControl, EngineControlError, EngineStatus
@@ -127,13 +128,6 @@ class Follower:
         if response.status_code != 200:
             return None
         return msgspec.json.decode(response.content, type=ApplianceState)
-
-
-def token_header(home: Home) -> dict[str, str]:
-    """What lets the console into the front door's `/appliance` and `/v1`."""
-    with suppress(FileNotFoundError):
-        return {"Authorization": f"Bearer {home.console_token.read_text().strip()}"}
-    return {}
 
 
 def _state(before: EngineView, control: EngineStatus, appliance: ApplianceState | None) -> tuple[State, float | None]:
