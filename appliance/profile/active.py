@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
 from appliance.home import Home, write_atomically
 from appliance.profile import text
 from appliance.profile.document import write
-from appliance.profile.schema import Problem, ProfileError
+from appliance.profile.schema import BUNDLED_MODEL, SCHEMA_VERSION, Problem, ProfileError
+
+# What runs where nobody has chosen yet: a new installation answers, too.
+BUNDLED_PROFILE: Final[Mapping[str, Any]] = {
+    "schema": SCHEMA_VERSION,
+    "name": "bundled",
+    "model": {"path": BUNDLED_MODEL},
+}
 
 
 class ActiveProfile(msgspec.Struct, frozen=True, kw_only=True):

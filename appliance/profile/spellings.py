@@ -44,11 +44,12 @@ def canonical(document: dict[str, Any]) -> dict[str, Any]:
 
     for original, value in document.items():
         key = kebab(original)
-        if key in SECTIONS and isinstance(value, dict):
+        if key in SECTIONS and isinstance(value, dict) and isinstance(result.get(key, {}), dict):
             given_as.setdefault(key, original)
             result.setdefault(key, {})
             for name, inner in value.items():
-                put(f"{key}.{kebab(name)}", f"{original}.{name}", inner)
+                ours = f"{key}.{kebab(name)}"
+                put(ours, f"{original}.{name}", _flags(inner) if ours == "vllm.extra-args" else inner)
         elif key in _BY_ALIAS:
             ours, turned = _BY_ALIAS[key]
             put(ours, original, not value if turned and isinstance(value, bool) else value)
@@ -57,3 +58,17 @@ def canonical(document: dict[str, Any]) -> dict[str, Any]:
         else:
             put(key if "." not in key else original, original, value)
     return result
+
+
+def _flags(flags: Any) -> Any:
+    """vLLM's flags as our list of them spells them."""
+    if not isinstance(flags, dict):
+        return flags
+    spelled: dict[str, Any] = {}
+    for name, value in flags.items():
+        if kebab(name) in spelled:
+            field = f"vllm.extra-args.{kebab(name)}"
+            message = f"It is given twice, the second time as {name!r}."
+            raise ProfileError([Problem(field=field, value=value, message=message, remedy="Keep one of them.")])
+        spelled[kebab(name)] = value
+    return spelled
