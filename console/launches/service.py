@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from typing import Any
 
+from appliance.profile import document as documents
+from appliance.profile.schema import BY_KEY, ProfileError
+from appliance.profile.validation import MISSING, get
 from appliance.protocol import Event, LaunchRecord, Phase
 from console.launches.catalogue import Catalogue
 from console.launches.folder import LaunchFolder
@@ -45,7 +49,8 @@ class Listing:
 @dataclass(frozen=True)
 class Story:
     """One launch, and what else is known that helps to read it. `similar` are earlier launches that failed alike;
-    `last_good` is the launch of the same profile to compare with."""
+    `last_good` is the launch of the same profile to compare with; `present` the values that the offered fixes would
+    replace."""
 
     row: Row
     sentence: str
@@ -56,6 +61,7 @@ class Story:
     last_good: LaunchRecord | None
     similar: list[Row]
     similar_count: int
+    present: dict[str, Any]
 
     @property
     def record(self) -> LaunchRecord:
@@ -107,6 +113,7 @@ class Launches:
             last_good=next(good, None),
             similar=[self._row(other) for other in similar[:SIMILAR]],
             similar_count=len(similar),
+            present=_values_to_replace(folder.profile_text(), record),
         )
 
     def _runs(self, record: LaunchRecord) -> bool:
@@ -121,6 +128,19 @@ class Launches:
             cause="" if self._runs(record) else cause(record),
             broken_in=broken.phase if broken and broken.phase != Phase.READY else "",
         )
+
+
+def _values_to_replace(profile_text: str, record: LaunchRecord) -> dict[str, Any]:
+    """The launch's own values, or their defaults, of the settings that its fixes patch."""
+    fixes = [found.fix for found in (*record.findings, *([record.diagnosis] if record.diagnosis else ())) if found.fix]
+    keys = {key for fix in fixes for key in fix.patch or ()}
+    try:
+        document = documents.parse(profile_text) if keys else {}
+    except ProfileError:
+        return {}
+    values = {key: get(document, key) for key in keys}
+    defaults = {key: BY_KEY[key].default for key, value in values.items() if value is MISSING and key in BY_KEY}
+    return {key: value for key, value in (values | defaults).items() if value is not MISSING and value is not None}
 
 
 def delete_folder(folder: LaunchFolder) -> None:

@@ -90,7 +90,7 @@ async def test_a_failed_launch(client, home):
     assert "in “graphs”" in text
     assert f"/log?launch={NOW}&amp;line=3" in text
     assert 'action="/profiles/qwen3-8b/apply-fix"' in text
-    assert "backends.moe" in text
+    assert "<del>flashinfer</del> <ins>auto</ins>" in text
     assert "last good 4.0 s" in text
     assert "1 earlier launch failed like this" in text
     assert f"/launches/{BAD}" in text
