@@ -34,6 +34,10 @@ class Choice:
     label: str
 
 
+BUNDLED_CHOICE = Choice(BUNDLED_MODEL, f"{BUNDLED_MODEL} (comes with Ingot)")
+AUTO_DEVICE = Choice("", "auto (default)")
+
+
 @dataclass(frozen=True)
 class Field:
     """One setting as the page shows it; `value` is the text in the field, "" where the default holds."""
@@ -54,6 +58,17 @@ class Field:
     @property
     def label(self) -> str:
         return label(self.setting)
+
+    @property
+    def help(self) -> str:
+        """The row's help and its range; what is between backticks is code."""
+        limits = _limits(self.setting)
+        return f"{self.setting.help} {limits}." if limits else self.setting.help
+
+    @property
+    def short_key(self) -> str:
+        """Without the section, where the group's title says it."""
+        return self.key.rpartition(".")[2] if self.setting.group in FOLDED else self.key
 
     @property
     def placeholder(self) -> str:
@@ -139,16 +154,24 @@ class Draft:
         return Draft(to_values(document), documents.write(shown), view, self.base, self.note)
 
 
-def groups(values: Mapping[str, str], problems: Iterable[Problem], models: Iterable[str]) -> list[Group]:
-    """Every field, in the order of the rows; a problem goes to the field that it is about."""
+def groups(
+    values: Mapping[str, str], problems: Iterable[Problem], models: Iterable[str], devices: Iterable[Choice] = ()
+) -> list[Group]:
+    """Every field, in the order of the rows; a problem goes to the field that it is about. `models` and `devices` are
+    what there is to choose from here."""
     by_key: dict[str, list[Problem]] = {}
     for problem in problems:
         if (key := _row_of(problem.field)) is not None:
             by_key.setdefault(key, []).append(problem)
+    there = {
+        "model.path": [BUNDLED_CHOICE, *(Choice(path, path) for path in models)],
+        "device": [AUTO_DEVICE, *devices],
+    }
     made: dict[str, list[Field]] = {}
     for setting in TYPED:
         value = values.get(setting.key, "")
-        choices = _models(value, models) if setting.key == "model.path" else _choices(setting, value)
+        known = there[setting.key] if setting.key in there else _choices(setting)
+        choices = _with_present(setting, value, known) if known else ()
         made.setdefault(setting.group, []).append(Field(setting, value, choices, tuple(by_key.get(setting.key, ()))))
     return [Group(name, tuple(fields)) for name, fields in made.items()]
 
@@ -196,7 +219,7 @@ def to_values(document: Mapping[str, Any]) -> dict[str, str]:
     values = {}
     for setting in TYPED:
         given = documents.get(document, setting.key)
-        by_choice = setting.allowed or setting.type is Type.BOOLEAN
+        by_choice = setting.allowed or setting.type is Type.BOOLEAN or setting.key == "device"
         absent = given is MISSING or given is None or (by_choice and given == setting.default)
         values[setting.key] = "" if absent else _written(setting, given)
     return values
@@ -240,27 +263,36 @@ def _typed(setting: Setting, typed: str) -> Any:
     return typed
 
 
-def _choices(setting: Setting, value: str) -> tuple[Choice, ...]:
+def _limits(setting: Setting) -> str:
+    """ "1 to 4,096"; nothing for sizes, whose limits nobody meets."""
+    if setting.type is Type.SIZE or (setting.maximum is None and setting.minimum is None and setting.above is None):
+        return ""
+    low = f"{setting.minimum:,.12g}" if setting.minimum is not None else f"above {setting.above:g}"
+    if setting.maximum is None:
+        return low[0].upper() + low[1:]
+    low = low[0].upper() + low[1:]
+    return f"{low} to {setting.maximum:,.12g}"
+
+
+def _choices(setting: Setting) -> list[Choice]:
     """The default is chosen by leaving the field empty, so that a later version's better default is taken over."""
     if setting.type is not Type.BOOLEAN and not setting.allowed:
-        return ()
-    choices = [
+        return []
+    return [
         Choice("", f"{shown(setting, allowed)} (default)")
         if allowed == setting.default
         else Choice(_written(setting, allowed), shown(None, allowed))
         for allowed in setting.allowed or (True, False)
     ]
-    if value not in {choice.value for choice in choices}:
-        choices.append(Choice(value, f"{value} (not possible)"))
-    return tuple(choices)
 
 
-def _models(value: str, models: Iterable[str]) -> tuple[Choice, ...]:
-    known = [Choice(BUNDLED_MODEL, f"{BUNDLED_MODEL} (comes with Ingot)"), *(Choice(path, path) for path in models)]
-    choices = known if value else [Choice("", "Choose a model"), *known]
-    if value and value not in {choice.value for choice in known}:
-        choices = [*choices, Choice(value, f"{value} (not in the models folder)")]
-    return tuple(choices)
+def _with_present(setting: Setting, value: str, known: list[Choice]) -> tuple[Choice, ...]:
+    """What can be chosen, and the present value where it is not among that."""
+    if value in {choice.value for choice in known}:
+        return tuple(known)
+    if not value:
+        return (Choice("", "Choose one"), *known)
+    return (*known, Choice(value, f"{value} (not there)" if not setting.allowed else f"{value} (not possible)"))
 
 
 def _row_of(name: str) -> str | None:

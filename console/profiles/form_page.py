@@ -15,7 +15,7 @@ from console.pages import fragment, page
 from console.parts import PageRequest
 from console.profiles.comparison import compare
 from console.profiles.errors import InUse, NameTaken, ProfileRefusal
-from console.profiles.form import Draft, elsewhere, groups
+from console.profiles.form import Choice, Draft, elsewhere, groups
 from console.profiles.inspection import Inspection, Inspector
 from console.profiles.store import SavedRevision
 from console.profiles.web import STATUS
@@ -59,14 +59,14 @@ class FormPage:
             cannot_switch=cannot_switch,
             sent=self.request.method == "POST",
             status_code=STATUS[type(refusal)] if refusal else 200,
-            **_context(draft, inspection, self.home),
+            **await _context(draft, inspection, self.inspector, self.home),
         )
 
 
 async def live_part(draft: Draft, inspector: Inspector, home: Home) -> Template:
     """What is said beside the fields while somebody types."""
     inspection = await _inspect(draft, inspector, strict=False)
-    return fragment("profiles/check.html", **_context(draft, inspection, home))
+    return fragment("profiles/check.html", **await _context(draft, inspection, inspector, home))
 
 
 async def _inspect(draft: Draft, inspector: Inspector, *, strict: bool) -> Inspection:
@@ -90,10 +90,11 @@ def _is_missing(document: dict[str, Any], key: str) -> bool:
     return not isinstance(inner, dict) or name not in inner
 
 
-def _context(draft: Draft, inspection: Inspection, home: Home) -> dict[str, Any]:
+async def _context(draft: Draft, inspection: Inspection, inspector: Inspector, home: Home) -> dict[str, Any]:
+    devices = [Choice(value, words) for value, words in await asyncio.to_thread(inspector.devices)]
     return {
         "draft": draft,
         "inspection": inspection,
-        "groups": groups(draft.values, inspection.problems, model_names(home)),
+        "groups": groups(draft.values, inspection.problems, model_names(home), devices),
         "elsewhere": elsewhere(inspection.problems) if draft.view == "fields" else inspection.problems,
     }

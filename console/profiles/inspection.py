@@ -19,6 +19,7 @@ from appliance.preflight import PreflightContext, run
 from appliance.profile import document as documents
 from appliance.profile.effective import Effective, EffectiveValue, resolve
 from appliance.profile.schema import Problem
+from appliance.profile.sizes import size_text
 from appliance.protocol import Finding
 
 INVENTORY_FOR_S = 5.0
@@ -74,6 +75,11 @@ class Inspector:
             listen=None,
         )
         return run(context).findings
+
+    def devices(self) -> list[tuple[str, str]]:
+        """(value, words) of each device that a profile can name here, beside `auto`."""
+        gpus = [(gpu.uuid, f"{gpu.name}, {size_text(gpu.memory_bytes)} ({gpu.uuid})") for gpu in self._look().gpus]
+        return [("cpu", "cpu"), *gpus]
 
     def _effective(self, document: Mapping[str, Any]) -> Effective | None:
         """None where preflight's findings say what is in the way."""

@@ -97,7 +97,7 @@ class ProfileStore:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def summaries(self) -> list[ProfileSummary]:
-        """Every profile, by name."""
+        """Every profile: the active one first, then by name."""
         async with self._database.session() as session:
             active = await _active_id(session)
             history = await History.read(session)
@@ -119,7 +119,7 @@ class ProfileStore:
                         last_launch=outcomes[0] if outcomes else None,
                     )
                 )
-            return summaries
+            return sorted(summaries, key=lambda summary: summary.active is None)
 
     async def history(self, name: str) -> ProfileHistory:
         async with self._database.session() as session:

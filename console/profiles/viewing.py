@@ -61,6 +61,7 @@ async def revision_page(
         title=revision.what,
         revision=revision,
         latest=history.latest,
+        active=history.active,
         older=older,
         rows=compare(older.document, revision.document) if older else [],
         outcomes=history.outcomes.get(number, []),
