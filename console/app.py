@@ -40,6 +40,7 @@ from console.logs import routes as logs
 from console.logs import stream as log_stream
 from console.logs.store import LogStore
 from console.models import routes as models
+from console.models.service import Shelf
 from console.pages import Notes
 from console.playground import routes as playground
 from console.profiles import routes as profiles
@@ -95,6 +96,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     store, inspector = ProfileStore(database), Inspector(config.home)
     preflight = Preflight(config.home, inspector, config.engine_url)
     activator = Activator(config.home, database, preflight, control, follower.wake)
+    shelf = Shelf(config.home)
     templates = pages.environment()
     hub.add_feed("launch", launch_live.feed(catalogue, templates, lambda: follower.view))
     follower.publishers.append(live_parts.publisher(templates))
@@ -126,6 +128,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
             "throttle": Provide(lambda: console.throttle, sync_to_thread=False),
             "catalogue": Provide(lambda: catalogue, sync_to_thread=False),
             "log_store": Provide(lambda: log_store, sync_to_thread=False),
+            "shelf": Provide(lambda: shelf, sync_to_thread=False),
             "profiles": Provide(lambda: store, sync_to_thread=False),
             "inspector": Provide(lambda: inspector, sync_to_thread=False),
             "activator": Provide(lambda: activator, sync_to_thread=False),

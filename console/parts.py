@@ -12,6 +12,7 @@ the engine. `console.app` provides each under the parameter name given here.
 | TheThrottle | throttle | what slows guessing down |
 | TheCatalogue | catalogue | which launches there are, from their folders |
 | TheLogStore | log_store | the logs' indexes |
+| TheShelf | shelf | the models that are here |
 | Profiles | profiles | profiles and their revisions |
 | TheInspector | inspector | what can be said about a document before it is saved |
 | TheActivator | activator | what makes a revision the active one, one at a time |
@@ -34,6 +35,7 @@ from console.launches.catalogue import Catalogue
 from console.live.follower import Follower
 from console.live.hub import Hub
 from console.logs.store import LogStore
+from console.models.service import Shelf
 from console.profiles.activation import Activator
 from console.profiles.inspection import Inspector
 from console.profiles.store import ProfileStore
@@ -48,6 +50,7 @@ TheFollower = NamedDependency[Follower]
 TheThrottle = NamedDependency[Throttle]
 TheCatalogue = NamedDependency[Catalogue]
 TheLogStore = NamedDependency[LogStore]
+TheShelf = NamedDependency[Shelf]
 Profiles = NamedDependency[ProfileStore]
 TheInspector = NamedDependency[Inspector]
 TheActivator = NamedDependency[Activator]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Literal
 
 from appliance.checkpoint.errors import CheckpointError
@@ -12,13 +13,14 @@ from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
 
-def run(context: PreflightContext) -> Report:
-    """All findings, in the order of the checks. Reads the folder's small files and headers, never the weights."""
+def run(context: PreflightContext, checks: Sequence[Check] = CHECKS) -> Report:
+    """All findings, in the order of the checks. Reads the folder's small files and headers, never the weights. There
+    is a plan only where every check was asked for."""
     subject = Subject(context)
     findings: list[Finding] = []
     results: list[CheckResult] = []
     stopped: set[str] = set()
-    for check in CHECKS:
+    for check in checks:
         if stopped.intersection(check.after):
             stopped.add(check.id)
             results.append(CheckResult(id=check.id, title=check.title, outcome="skipped"))
@@ -31,7 +33,7 @@ def run(context: PreflightContext) -> Report:
             stopped.add(check.id)
         findings += found
         results.append(CheckResult(id=check.id, title=check.title, outcome=outcome, seconds=seconds))
-    return Report(findings=findings, plan=None if stopped else subject.plan(), checks=results)
+    return Report(findings=findings, plan=subject.plan() if checks is CHECKS and not stopped else None, checks=results)
 
 
 def _run_one(check: Check, subject: Subject) -> list[Finding]:
