@@ -23,6 +23,7 @@ MAX_OUTPUT: Final = 16 * 1024 * 1024  # characters
 MAX_STEPS: Final = 1_000_000  # turns of all loops and calls of all macros together
 MAX_SECONDS: Final = 5.0
 MAX_WIDTH: Final = 10_000
+MAX_BITS: Final = 4096  # of an integer
 
 # Names that the rewritten tree calls; a template may not use them itself.
 _STEP, _CONCAT = "__step", "__concat"
@@ -66,10 +67,12 @@ class BoundedEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             for sequence, count in ((left, right), (right, left)):
                 if isinstance(sequence, str | list | tuple) and isinstance(count, int):
                     _check_size(len(sequence) * count)
+            if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > MAX_BITS:
+                raise LimitPassed("it computes a number that is too large")
         elif operator == "+" and isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
             _check_size(len(left) + len(right))
         elif operator == "**" and not (abs(left) < 1 << 32 and abs(right) < 64):
-            raise LimitPassed("it computes a power that is too large")
+            raise LimitPassed("it computes a number that is too large")
         elif operator == "%" and isinstance(left, str):
             _check_format(left)
         return super().call_binop(context, operator, left, right)

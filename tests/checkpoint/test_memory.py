@@ -1,0 +1,124 @@
+"""The memory plan: what fits is planned within its bounds, what does not is refused with the longest that does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from appliance.checkpoint.config import ModelConfig, read_config
+from appliance.checkpoint.memory import (
+    DEFAULT_HOST_CACHE,
+    HOST_CACHE_SHARE,
+    SHORTEST_USEFUL_CONTEXT,
+    MemoryLimits,
+    MemoryPlan,
+    plan_memory,
+)
+from tests.tiny import write_checkpoint
+
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def llama_8b(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    """The shape of Llama 3.1 8B."""
+    config = read_config(write_checkpoint(tmp_path_factory.mktemp("m") / "m"))
+    return msgspec.structs.replace(
+        config, vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
+        num_attention_heads=32, num_key_value_heads=8, head_dim=128, max_position_embeddings=131072,
+    )  # fmt: skip
+
+
+def plan(config: ModelConfig, device: str, available: int, **changes: Any) -> MemoryPlan:
+    limits: dict[str, Any] = {
+        "dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "max_model_len": None, "max_num_seqs": 256,
+        "max_num_batched_tokens": 2048, "block_size": 16, "kv_cache_memory_bytes": None,
+    }  # fmt: skip
+    return plan_memory(config, MemoryLimits(**limits | changes), device=device, available_bytes=available)
+
+
+def test_the_arithmetic_of_a_known_model(llama_8b: ModelConfig) -> None:
+    """8.03 billion parameters in two bytes; 128 KiB of cache a token, as published for Llama 3 8B."""
+    result = plan(llama_8b, "cuda", 72 * GIB)
+    assert result.weight_bytes == 2 * 8_030_261_248
+    assert result.bytes_per_token == 128 * 1024
+    assert result.fits
+    assert result.max_model_len == 131072
+    assert result.needed_bytes <= 72 * GIB
+    assert result.num_blocks * 16 * 128 * 1024 == result.cache_bytes
+
+
+def test_an_open_context_is_shortened_to_fit(llama_8b: ModelConfig) -> None:
+    """Not refused, as long as it is of use."""
+    result = plan(llama_8b, "cuda", 24 * GIB)
+    assert result.fits
+    assert result.shortened
+    assert SHORTEST_USEFUL_CONTEXT <= result.max_model_len < 131072
+
+
+def test_a_given_context_that_does_not_fit_is_refused_with_the_longest(llama_8b: ModelConfig) -> None:
+    """And the longest, taken as it is told, fits."""
+    result = plan(llama_8b, "cuda", 24 * GIB, max_model_len=131072)
+    assert not result.fits
+    assert 0 < result.longest_context < 131072
+    assert plan(llama_8b, "cuda", 24 * GIB, max_model_len=result.longest_context).fits
+    assert not plan(llama_8b, "cuda", 24 * GIB, max_model_len=result.longest_context + 16).fits
+
+
+def test_weights_that_do_not_fit_leave_no_context(llama_8b: ModelConfig) -> None:
+    """Nothing about the context can mend that."""
+    result = plan(llama_8b, "cuda", 8 * GIB)
+    assert not result.fits
+    assert result.longest_context == 0
+
+
+def test_a_small_model_on_a_cpu_takes_little(tmp_path: Path) -> None:
+    """The bundled model must start at once and leave the machine usable."""
+    config = read_config(write_checkpoint(tmp_path / "m"))
+    result = plan(config, "cpu", 16 * GIB, dtype="float32", kv_cache_dtype="float32")
+    assert result.fits
+    assert result.max_model_len == config.max_position_embeddings
+    assert result.cache_bytes <= DEFAULT_HOST_CACHE
+
+
+def test_a_given_cache_is_taken_as_given(llama_8b: ModelConfig) -> None:
+    """More than the default, less than one sequence, and more than there is."""
+    assert plan(llama_8b, "cpu", 64 * GIB, kv_cache_memory_bytes=20 * GIB).cache_bytes == 20 * GIB
+    small = plan(llama_8b, "cuda", 72 * GIB, kv_cache_memory_bytes=GIB, max_model_len=131072)
+    assert not small.fits
+    assert small.longest_context == 8192 - 16
+    assert not plan(llama_8b, "cuda", 72 * GIB, kv_cache_memory_bytes=100 * GIB).fits
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    device=st.sampled_from(["cpu", "cuda"]),
+    available=st.integers(0, 200 * GIB),
+    max_model_len=st.none() | st.integers(1, 1 << 20),
+    max_num_seqs=st.integers(1, 4096),
+    max_num_batched_tokens=st.integers(1, 1 << 16),
+    block_size=st.sampled_from([8, 16, 128]),
+    kv_cache_memory_bytes=st.none() | st.integers(1, 100 * GIB),
+)
+def test_what_is_planned_holds(llama_8b: ModelConfig, device: str, available: int, **limits: Any) -> None:
+    """A plan that fits: one sequence and a block to spare, within what is available and its caps. One that does not:
+    a longest context that does, and one block more that does not."""
+    result = plan(llama_8b, device, available, **limits)
+    blocks_of_one = -(-result.max_model_len // result.block_size)
+    assert result.num_blocks > blocks_of_one
+    if result.fits:
+        assert result.needed_bytes <= available
+        assert result.longest_context == result.max_model_len
+        if limits["kv_cache_memory_bytes"] is None:
+            assert result.num_blocks <= blocks_of_one * limits["max_num_seqs"] + 1
+            assert device == "cuda" or result.cache_bytes <= available * HOST_CACHE_SHARE
+    elif result.longest_context:
+        again = limits | {"max_model_len": result.longest_context}
+        assert plan(llama_8b, device, available, **again).fits
+        longer = limits | {"max_model_len": result.longest_context + result.block_size}
+        assert longer["max_model_len"] > result.max_model_len or not plan(llama_8b, device, available, **longer).fits
