@@ -73,6 +73,8 @@ def on_refusal(request: Request[Any, Any, Any], error: Refusal) -> Response[Any]
 
 def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
     """Litestar's own refusals, in our words where its own say too little."""
+    if error.status_code >= 500:
+        return on_fault(request, error)
     if error.status_code == 404:
         refusal = Refusal(
             404, f"No page has the address {request.url.path}.", "Go to the dashboard and start from there."

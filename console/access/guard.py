@@ -14,7 +14,7 @@ from litestar.enums import ScopeType
 from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from console.access import sessions
+from console.access import program, sessions
 from console.errors import Refusal, SignInNeeded
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -43,7 +43,8 @@ class Guard(ASGIMiddleware):
         console = request.app.state.console
         check_host(request, console.config.allowed_names)
         check_same_site(request)
-        user = await sessions.signed_in(console.database, request, console.config.session_hours)
+        user = program.signed_in(console.home, request)
+        user = user or await sessions.signed_in(console.database, request, console.config.session_hours)
         scope["user"] = user
         if user is None and not scope["route_handler"].opt.get("public"):
             raise SignInNeeded(await _way_in(request))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import secrets
 import time
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 import msgspec
 from litestar import Request
 from litestar.datastructures import Cookie
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from console.db.models import SignIn, User
 from console.db.sessions import Database
+
+log = logging.getLogger(__name__)
 
 COOKIE = "ingot-session"
 SEEN_EVERY_S = 300.0
@@ -47,11 +51,20 @@ async def signed_in(database: Database, request: Request[Any, Any, Any], hours: 
     now = time.time()
     async with database.session() as session:
         row = await session.scalar(select(SignIn).where(SignIn.token_sha256 == hashed(token), SignIn.expires > now))
-        if row is None:
-            return None
-        if now - row.seen > SEEN_EVERY_S:
-            row.seen, row.expires = now, now + hours * 3600
-        return SignedIn(row.user_id, row.user.name, row.id)
+    if row is None:
+        return None
+    if now - row.seen > SEEN_EVERY_S:
+        await _write_down_use(database, row.id, now, now + hours * 3600)
+    return SignedIn(row.user_id, row.user.name, row.id)
+
+
+async def _write_down_use(database: Database, session_id: int, seen: float, expires: float) -> None:
+    """A database that cannot be written, at the moment or at all, keeps nobody from reading pages."""
+    try:
+        async with database.session() as session:
+            await session.execute(update(SignIn).where(SignIn.id == session_id).values(seen=seen, expires=expires))
+    except DBAPIError as error:
+        log.warning("A session's last use was not written down: %s", error.orig)
 
 
 async def open_session(

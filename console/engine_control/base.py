@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -26,6 +26,7 @@ class EngineControlError(Exception):
     """The engine could not be started, stopped or asked; the text says why and what to do."""
 
 
+@runtime_checkable
 class EngineControl(Protocol):
     """Every method answers when the thing asked for has begun: the launch itself is followed at the front door."""
 

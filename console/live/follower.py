@@ -13,6 +13,7 @@ from contextlib import suppress
 
 import httpx
 import msgspec
+from sqlalchemy.exc import DBAPIError
 
 from appliance.home import Home
 from appliance.protocol import ApplianceState, State
@@ -50,6 +51,7 @@ class Follower:
         self._control = control
         self._hub = hub
         self._index = LaunchIndex(database, home)
+        self._index_problem = ""
         self._woken = asyncio.Event()
         self.client = httpx.AsyncClient(base_url=engine_url, timeout=2.0, trust_env=False)
         self._engine_url = engine_url
@@ -63,7 +65,7 @@ class Follower:
             while True:
                 try:
                     await self.look()
-                except (OSError, httpx.HTTPError, msgspec.MsgspecError) as error:
+                except (OSError, httpx.HTTPError, msgspec.MsgspecError, DBAPIError) as error:
                     log.warning("The engine could not be read: %s", error)
                 moving = self.view.state in MOVING or (self.view.control.running and not self.view.reachable)
                 with suppress(TimeoutError):
@@ -76,7 +78,7 @@ class Follower:
         control, problem = await self._control_status()
         self.client.base_url = control.url or self._engine_url
         appliance = await self._appliance_state()
-        await self._index.refresh()
+        await self._refresh_index()
         state, since = _state(self.view, control, appliance)
         silent_end = state is State.FAILED and appliance is None
         async with self._database.session() as session:
@@ -103,6 +105,17 @@ class Follower:
             if done is not None:
                 await done
         return self.view
+
+    async def _refresh_index(self) -> None:
+        """A database that cannot be written leaves the list of launches as it was; pages go on. Said once, not at each
+        look."""
+        try:
+            await self._index.refresh()
+            self._index_problem = ""
+        except DBAPIError as error:
+            if str(error.orig) != self._index_problem:
+                self._index_problem = str(error.orig)
+                log.warning("The list of launches could not be brought up to date: %s", error.orig)
 
     def _keep_load(self) -> None:
         """One point a second while the engine is ready, for the charts."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from litestar import Litestar
@@ -53,13 +55,18 @@ class RememberingControl:
         return None
 
 
+@pytest.fixture(scope="session")
+def fresh_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated, empty database, made once: each test gets a copy."""
+    path = tmp_path_factory.mktemp("database") / "ingot.db"
+    schema.migrate(path, path.parent)
+    return path
+
+
 @pytest.fixture
-def config(home: Home) -> ConsoleConfig:
-    home.create()
-    schema.migrate(home.database, home.root / "backups")
-    return ConsoleConfig(
-        home=home, engine_port=9, names=frozenset({"console.local"})
-    )
+def config(home: Home, fresh_database: Path) -> ConsoleConfig:
+    shutil.copy(fresh_database, home.database)
+    return ConsoleConfig(home=home, engine_port=9, names=frozenset({"console.local"}))
 
 
 @pytest.fixture

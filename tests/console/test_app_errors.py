@@ -1,0 +1,140 @@
+"""Failures as a person or a program gets them: the status, what happened, what to do, and nothing lost."""
+
+from __future__ import annotations
+
+import pytest
+from litestar import Litestar, post
+from sqlalchemy import event, text
+
+from console.errors import Refusal
+
+BROWSER_POST = {"follow_redirects": False}
+
+
+def _make_unwritable(console) -> None:
+    """From now on SQLite refuses this file's every write, as it does on a read-only disk."""
+    _on_connect(console, "PRAGMA query_only = ON")
+
+
+def _fill_the_disk(console, pages: int) -> None:
+    """From now on the file cannot grow, as on a full disk."""
+    _on_connect(console, f"PRAGMA max_page_count = {pages}")
+
+
+def _on_connect(console, pragma: str) -> None:
+    def apply(connection, record):
+        cursor = connection.cursor()
+        cursor.execute(pragma)
+        cursor.close()
+
+    engine = console.database._engine.sync_engine
+    event.listen(engine, "connect", apply)
+    engine.pool.dispose()
+    engine.pool = engine.pool.recreate()
+
+
+async def test_a_read_only_database(client, console, control):
+    """503, naming the file and the remedy; pages can still be read, and the form can be sent again."""
+    _make_unwritable(console)
+    assert (await client.get("/access")).status_code == 200
+    answer = await client.post("/access/keys", data={"name": "laptop"})
+    assert answer.status_code == 503
+    assert str(console.home.database) in answer.text
+    assert "writable" in answer.text
+    assert 'name="name" value="laptop"' in answer.text
+    assert not console.home.api_keys.exists()
+    await console.follower.look()
+    assert control.calls == []
+
+
+async def test_a_full_disk(client, console):
+    """507, for people and programs alike, and what was there before is there still."""
+    async with console.database.session() as session:
+        pages = (await session.execute(text("PRAGMA page_count"))).scalar()
+    _fill_the_disk(console, pages)
+    note = "x" * 50
+    for number in range(200):
+        answer = await client.post("/access/keys", data={"name": f"{number} {note}"})
+        if answer.status_code != 201:
+            break
+    assert answer.status_code == 507
+    assert "disk" in answer.text
+    assert "Free some space" in answer.text
+    data = await client.post("/access/keys", data={"name": f"{number} {note}"}, headers={"Accept": "application/json"})
+    assert data.status_code == 507
+    assert set(data.json()) == {"message", "remedy"}
+
+
+async def test_htmx_gets_a_sentence_and_keeps_its_page(client, console):
+    """A part's answer is the refusal alone: the page's script shows it, and the form stays as it is."""
+    _make_unwritable(console)
+    answer = await client.post("/access/keys", data={"name": "laptop"}, headers={"HX-Request": "true"})
+    assert answer.status_code == 503
+    assert 'class="refusal"' in answer.text
+    assert "<html" not in answer.text
+
+
+async def test_a_body_too_large(client):
+    """413 before it is read to its end, with the limit."""
+    answer = await client.post("/access/keys", data={"name": "x" * (5 * 1024 * 1024)})
+    assert answer.status_code == 413
+    assert "4 MiB" in answer.text
+
+
+@pytest.mark.parametrize("action", ["explode", "%00", "a" * 2000])
+async def test_an_unknown_action(client, control, action):
+    """What is not start, stop or restart is refused and does nothing."""
+    answer = await client.post(f"/engine/{action}")
+    assert answer.status_code in (404, 422)
+    assert control.calls == []
+
+
+async def test_passwords_are_not_sent_back(client, console):
+    """The page that offers to send a form again leaves passwords out."""
+    _make_unwritable(console)
+    form = {"password": "correct horse battery", "new-password": "my new password 1"}
+    answer = await client.post("/access/password", data=form)
+    assert answer.status_code == 503
+    assert "my new password 1" not in answer.text
+    assert "correct horse" not in answer.text
+
+
+async def test_refusals_and_faults_have_pages(client, app: Litestar):
+    """Each status has its title; a fault tells its kind to the page and its trace to the log only."""
+
+    @post("/test/refuse/{status:int}")
+    async def refuse(status: int) -> None:
+        if status == 500:
+            raise ZeroDivisionError("the secret detail")
+        raise Refusal(status, f"It was {status}.", "Do something else.", field="thing", value=3)
+
+    app.register(refuse)
+    for status in (401, 403, 404, 409, 413, 422, 429, 502, 503, 507):
+        answer = await client.post(f"/test/refuse/{status}")
+        assert answer.status_code == status
+        assert f"It was {status}." in answer.text
+        assert "Do something else." in answer.text
+        data = await client.post(f"/test/refuse/{status}", headers={"Accept": "application/json"})
+        assert data.json() == {
+            "message": f"It was {status}.",
+            "remedy": "Do something else.",
+            "field": "thing",
+            "value": 3,
+        }
+    fault = await client.post("/test/refuse/500")
+    assert fault.status_code == 500
+    assert "ZeroDivisionError" in fault.text
+    assert "secret detail" not in fault.text
+
+
+async def test_engine_control_that_cannot(client, console, control, monkeypatch):
+    """What runs the engine says why it cannot; the page passes it on as 503."""
+    from console.engine_control.base import EngineControlError
+
+    async def refuse() -> None:
+        raise EngineControlError("Docker cannot be reached: look whether it runs.")
+
+    monkeypatch.setattr(control, "restart", refuse)
+    answer = await client.post("/engine/restart")
+    assert answer.status_code == 503
+    assert "Docker cannot be reached" in answer.text

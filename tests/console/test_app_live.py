@@ -1,0 +1,95 @@
+"""The one stream of a page: present values, then changes; feeds that continue where they were."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+from console.live.hub import QUEUE_LIMIT, Hub, Message
+from console.live.routes import _frames
+
+
+async def _take(hub: Hub, wanted: dict[str, str], count: int, **kwargs) -> list[Message | None]:
+    taken = []
+    async with aclosing(hub.listen(wanted, **kwargs)) as messages:
+        async for message in messages:
+            taken.append(message)
+            if len(taken) == count:
+                break
+    return taken
+
+
+async def test_a_page_gets_the_present_value_then_each_change():
+    """Who opens late sees what is; what did not change is not sent again."""
+    hub = Hub()
+    hub.publish("strip", "a")
+    listening = asyncio.create_task(_take(hub, {"strip": ""}, 2))
+    await asyncio.sleep(0.01)
+    hub.publish("strip", "a")
+    hub.publish("other", "x")
+    hub.publish("strip", "b")
+    assert await listening == [Message("strip", "a"), Message("strip", "b")]
+    assert hub.listening == 0
+
+
+async def test_what_passes_is_not_kept():
+    """`send` reaches open pages only."""
+    hub = Hub()
+    hub.send("load", "1")
+    listening = asyncio.create_task(_take(hub, {"load": ""}, 1))
+    await asyncio.sleep(0.01)
+    hub.send("load", "2")
+    assert await listening == [Message("load", "2")]
+
+
+async def test_a_feed_continues_after_the_last_item_seen():
+    """A page that slept asks with its position and misses nothing."""
+    hub = Hub()
+
+    async def count(argument: str, position: str):
+        for number in range(int(position or 0) + 1, 6):
+            yield Message("", f"{argument} {number}", str(number))
+
+    hub.add_feed("count", count)
+    assert await _take(hub, {"count:a": "3"}, 2) == [Message("count:a", "a 4", "4"), Message("count:a", "a 5", "5")]
+
+
+async def test_a_page_that_does_not_read_keeps_the_newest():
+    """A stuck browser cannot fill the memory, and what it finds later is the latest."""
+    hub = Hub()
+    messages = hub.listen({"load": ""}, heartbeat_s=0.01)
+    assert await anext(messages) is None
+    for number in range(3 * QUEUE_LIMIT):
+        hub.send("load", str(number))
+    seen = [await anext(messages) for _ in range(QUEUE_LIMIT)]
+    assert seen[-1] == Message("load", str(3 * QUEUE_LIMIT - 1))
+    await messages.aclose()
+
+
+async def test_a_quiet_stream_shows_that_it_lives():
+    """Nothing to say for a while is said as such, so that a dead connection is noticed."""
+    assert await _take(Hub(), {"strip": ""}, 2, heartbeat_s=0.01) == [None, None]
+
+
+async def test_closing_ends_every_stream_at_once():
+    """The console's end does not wait for open pages."""
+    hub = Hub()
+    listening = [asyncio.create_task(_take(hub, {"strip": ""}, 99)) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    hub.close()
+    assert await asyncio.wait_for(asyncio.gather(*listening), 1) == [[], [], []]
+
+
+async def test_frames_are_server_sent_events():
+    """Lines of data stay lines, and the id is the position, or empty where a topic has none."""
+    hub = Hub()
+    hub.publish("strip", "<b>\n</b>")
+    async with aclosing(_frames(hub, {"strip": ""})) as frames:
+        assert (await anext(frames)).startswith(b":")
+        assert await anext(frames) == b"event: strip\nid: \ndata: <b>\ndata: </b>\n\n"
+
+
+async def test_too_many_topics_are_refused(client):
+    """A page has a handful of live parts, not a thousand."""
+    answer = await client.get("/live?topic=" + "&topic=".join(map(str, range(20))))
+    assert answer.status_code == 422

@@ -1,0 +1,183 @@
+"""The dashboard and the strip, in every state of the engine, from what a front door says."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import msgspec
+import pytest
+
+from appliance.protocol import (
+    ApplianceState,
+    Diagnosis,
+    EvidenceLine,
+    Finding,
+    Fix,
+    LaunchRecord,
+    Load,
+    PhaseRecord,
+    Progress,
+    Severity,
+    State,
+)
+from console.db.models import ActiveRevision, Profile, Revision
+from console.engine_control.base import EngineStatus
+from console.settings import ConsoleConfig
+from tests.console.front_door import FrontDoor
+
+
+@pytest.fixture
+def door(home):
+    opened = FrontDoor(ApplianceState(state=State.IDLE, since=time.time(), version="0")).start()
+    yield opened
+    opened.stop()
+
+
+@pytest.fixture
+def config(config, door) -> ConsoleConfig:
+    return dataclasses.replace(config, engine_port=door.port)
+
+
+def _launch(state: State, **changes) -> LaunchRecord:
+    now = time.time()
+    return LaunchRecord(
+        id="20261120-100000-aaaa", profile="small", revision="r2", started=now - 9, state=state, **changes
+    )
+
+
+async def _activate(console, number: int = 1) -> None:
+    async with console.database.session() as session:
+        profile = Profile(name="small")
+        session.add(profile)
+        await session.flush()
+        revision = Revision(profile_id=profile.id, number=number, document={}, content_hash="")
+        session.add(revision)
+        await session.flush()
+        session.add(ActiveRevision(revision_id=revision.id))
+
+
+async def test_ready(client, console, door):
+    """What runs, since when, at what rate, and how to call it with the name and address that it has."""
+    await _activate(console, 2)
+    launch = _launch(State.READY, ready_after_s=2.4)
+    load = Load(running=6, waiting=2, output_tokens_per_s=1912.4, cache_usage=0.37)
+    door.state = ApplianceState(
+        state=State.READY, since=time.time() - 8040, version="0", launch=launch, load=load, models=["my-model"]
+    )
+    await console.follower.look()
+    text = (await client.get("/")).text
+    for part in ("small r2 is ready", "1,912", "37 %", '"model": "my-model"', f"http://127.0.0.1:{door.port}/v1"):
+        assert part.replace('"', "&#34;") in text or part in text
+    assert "/engine/restart" in text
+    assert "6 requests are running" in text
+    assert list(console.follower.history)[-1][1:] == (1912.4, 6, 2, 0.37)
+    assert (await client.get("/dashboard/load", headers={"Accept": "application/json"})).json()[-1][2] == 6
+
+
+async def test_starting_shows_the_phases_as_they_go(client, console, door):
+    """Each phase with its time, the running one with how far it is; the button is Stop."""
+    now = time.time()
+    phases = [
+        PhaseRecord(phase="preflight", started=now - 3, seconds=0.03, outcome="done"),
+        PhaseRecord(phase="weights", started=now - 2, progress=Progress(done=2**30, total=4 * 2**30, unit="bytes")),
+    ]
+    launch = _launch(State.STARTING, phases=phases)
+    door.state = ApplianceState(state=State.STARTING, since=now - 3, version="0", launch=launch)
+    await console.follower.look()
+    text = (await client.get("/")).text
+    assert "Starting small r2" in text
+    assert "1.0 GiB of 4.0 GiB" in text
+    assert "preflight" in text
+    assert "/engine/stop" in text
+
+
+async def test_failed_shows_cause_evidence_and_fix(client, console, door):
+    """The diagnosis with its lines linked to the log, the fix as a change to apply, and the way back."""
+    good = _launch(State.STOPPED, ready_after_s=2.0)
+    good.id, good.revision = "20261120-090000-aaaa", "r1"
+    folder = console.home.launch(good.id)
+    folder.mkdir(parents=True)
+    (folder / "launch.json").write_bytes(msgspec.json.encode(good))
+    await _activate(console, 2)
+    diagnosis = Diagnosis(
+        summary="The kernel crashes <here>.",
+        evidence=(EvidenceLine(2210, "CUDA error"),),
+        fix=Fix(text="Let it be chosen.", patch={"backends.moe": "auto"}),
+    )
+    launch = _launch(State.FAILED, ended=time.time(), diagnosis=diagnosis)
+    door.state = ApplianceState(state=State.FAILED, since=time.time(), version="0", launch=launch)
+    await console.follower.look()
+    text = (await client.get("/")).text
+    assert "small r2 failed" in text
+    assert "The kernel crashes &lt;here&gt;." in text
+    assert "/log?launch=20261120-100000-aaaa&line=2210" in text.replace("&amp;", "&")
+    assert "/profiles/small/apply-fix" in text
+    assert 'value="{&#34;backends.moe&#34;: &#34;auto&#34;}"' in text
+    assert "/profiles/roll-back" in text
+
+
+async def test_a_refused_attempt_beside_a_running_engine(client, console, door):
+    """The old engine serves on; what was refused, and why, stands below it."""
+    finding = Finding(
+        id="x", severity=Severity.ERROR, message="The tokenizer is missing.", field="model.path", value="Q"
+    )
+    attempt = _launch(State.FAILED, findings=[finding])
+    attempt.profile, attempt.revision = "other", "r9"
+    door.state = ApplianceState(
+        state=State.READY, since=time.time(), version="0", launch=_launch(State.READY), attempt=attempt
+    )
+    await console.follower.look()
+    text = (await client.get("/")).text
+    assert "small r2 is ready" in text
+    assert "other r9 was not started" in text
+    assert "the running engine was not touched" in text
+    assert "The tokenizer is missing." in text
+
+
+async def test_every_state_has_its_page(client, console, door):
+    """No state leaves the dashboard without a word, a mark and a button."""
+    for state in State:
+        door.state = ApplianceState(state=state, since=time.time(), version="0", launch=_launch(state))
+        await console.follower.look()
+        text = (await client.get("/")).text
+        assert f"state-{state}" in text
+        assert "strip-button" in text
+
+
+async def test_engine_that_ended_without_a_word(client, console, control, door):
+    """Where the front door never answered, the end of its process and its last lines are shown."""
+    door.token = "something else"
+    control.present = EngineStatus(running=False, ended="exit code 3", exit_code=3)
+    await console.follower.look()
+    text = (await client.get("/")).text
+    assert "exit code 3" in text
+    assert "a line that the engine wrote" in text
+
+
+async def test_the_console_shows_its_token(console, door):
+    """The front door's state needs the token in active/, where there are API keys."""
+    door.token = "secret"
+    assert (await console.follower.look()).reachable is False
+    console.home.console_token.write_text("secret\n")
+    assert (await console.follower.look()).reachable is True
+
+
+async def test_parts_are_published_once_for_all_pages(console, door):
+    """What did not change is not sent again, though times go on."""
+    seen = []
+    original = console.hub.send
+    console.hub.send = lambda topic, data: (seen.append(topic), original(topic, data))
+    door.state = ApplianceState(state=State.STOPPED, since=time.time() - 50, version="0")
+    for _ in range(3):
+        await console.follower.look()
+        time.sleep(1.05)
+    assert sorted(seen) == ["now", "recent", "strip"]
+
+
+@pytest.mark.parametrize("action", ["start", "stop", "restart"])
+async def test_the_strips_buttons(client, control, action):
+    """Each does what it says and leads back."""
+    answer = await client.post(f"/engine/{action}", follow_redirects=False)
+    assert answer.headers["location"] == "/"
+    assert control.calls == [action]
