@@ -138,9 +138,7 @@ async def test_sessions_expire(client, console):
     assert (await client.get("/", follow_redirects=False)).headers["location"] == "/sign-in"
 
 
-@pytest.mark.parametrize(
-    "target", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:x()"]
-)
+@pytest.mark.parametrize("target", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:x()"])
 async def test_sign_in_leads_nowhere_else(client, target):
     """`next` is an address of this console, or it is the dashboard."""
     client.cookies.clear()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 from litestar import Litestar, post
+from litestar.params import FromPath
 from sqlalchemy import event, text
 
 from console.errors import Refusal
-
-BROWSER_POST = {"follow_redirects": False}
 
 
 def _make_unwritable(console) -> None:
@@ -103,7 +102,7 @@ async def test_refusals_and_faults_have_pages(client, app: Litestar):
     """Each status has its title; a fault tells its kind to the page and its trace to the log only."""
 
     @post("/test/refuse/{status:int}")
-    async def refuse(status: int) -> None:
+    async def refuse(status: FromPath[int]) -> None:
         if status == 500:
             raise ZeroDivisionError("the secret detail")
         raise Refusal(status, f"It was {status}.", "Do something else.", field="thing", value=3)

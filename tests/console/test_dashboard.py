@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
 
@@ -171,7 +172,7 @@ async def test_parts_are_published_once_for_all_pages(console, door):
     door.state = ApplianceState(state=State.STOPPED, since=time.time() - 50, version="0")
     for _ in range(3):
         await console.follower.look()
-        time.sleep(1.05)
+        await asyncio.sleep(1.05)
     assert sorted(seen) == ["now", "recent", "strip"]
 
 

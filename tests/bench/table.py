@@ -1,0 +1,37 @@
+"""How every benchmark ends: a table, one JSON object {figure: {value, goal, ok}}, and an exit status."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Seconds measured several times; the median is what counts, and `goal` is the most it may be."""
+
+    name: str
+    what: str
+    seconds: list[float]
+    goal: float
+
+    @property
+    def value(self) -> float:
+        return round(statistics.median(self.seconds), 3)
+
+    @property
+    def ok(self) -> bool:
+        return self.value <= self.goal
+
+
+def conclude(figures: list[Figure]) -> int:
+    """Print `figures`; 0 when every goal is met, else 1."""
+    width = max(len(figure.what) for figure in figures)
+    print(f"{'':{width}}  {'median':>8} {'least':>8} {'most':>8} {'goal':>8}")
+    for figure in figures:
+        verdict = "" if figure.ok else "   missed"
+        seconds = (figure.value, min(figure.seconds), max(figure.seconds), figure.goal)
+        print(f"{figure.what:{width}}  " + " ".join(f"{second:>6.2f} s" for second in seconds) + verdict)
+    print(json.dumps({f.name: {"value": f.value, "goal": f.goal, "ok": f.ok} for f in figures}))
+    return 0 if all(figure.ok for figure in figures) else 1

@@ -1,0 +1,70 @@
+"""Profiles in a real browser: edit one, see the engine restart; activate a broken one, read why, roll back."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+from playwright.sync_api import Page, expect
+
+from tests.running import Appliance
+
+
+def test_a_changed_setting_is_saved_activated_and_in_force(page: Page, running: Appliance):
+    """Edit the bundled profile, save and activate: a new revision runs in a new launch, and clients feel the change."""
+    before = running.wait_ready()
+    page.goto(f"{running.console}/profiles/ingot-guide/edit")
+    page.get_by_label("Max model len", exact=False).first.fill("1024")
+    page.get_by_role("button", name="Save and activate").click()
+    expect(page.get_by_role("heading", name="Dashboard")).to_be_visible()
+    state = running.wait_until(
+        lambda now: now["state"] == "ready" and now["launch"]["id"] != before["launch"]["id"], "the new launch"
+    )
+    assert state["launch"]["revision"] == "r2"
+    assert state["max_model_len"] == 1024
+    expect(page.locator(".strip")).to_contain_text("ready")
+    expect(page.locator(".strip")).to_contain_text("r2")
+
+
+def test_what_is_typed_is_checked_as_it_is_typed_and_survives_a_refused_save(page: Page, running: Appliance):
+    page.goto(f"{running.console}/profiles/ingot-guide/edit")
+    field = page.get_by_label("Max model len", exact=False).first
+    field.fill("-5")
+    expect(field).to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#check")).to_contain_text("1 setting needs another value")
+    page.get_by_role("button", name="Save", exact=True).first.click()
+    expect(page.get_by_text("Not saved yet")).to_be_visible()
+    expect(page.get_by_label("Max model len", exact=False).first).to_have_value("-5")
+
+
+def test_a_broken_profile_is_refused_with_cause_and_fix_while_the_engine_goes_on(page: Page, running: Appliance):
+    path = running.home.parent / "broken.yaml"
+    path.write_text(yaml.safe_dump({"name": "broken", "model": {"path": "not-there"}}))
+    running.cli("profile", "import", "--yes", str(path))
+    before = running.state()["launch"]["id"]
+    page.goto(f"{running.console}/profiles/broken")
+    page.get_by_role("button", name="Activate r1").first.click()
+    expect(page.get_by_role("heading", name=re.compile("was not activated"))).to_be_visible()
+    expect(page.locator(".finding").first).to_contain_text("not-there")
+    expect(page.locator(".fix").first).to_be_visible()
+    now = running.state()
+    assert (now["state"], now["launch"]["id"]) == ("ready", before)
+    assert now["attempt"]["state"] == "failed"
+    assert now["attempt"]["findings"][0]["fix"]
+
+
+def test_a_broken_profile_that_is_activated_anyway_fails_at_once_and_is_rolled_back_by_one_click(
+    page: Page, running: Appliance
+):
+    page.goto(f"{running.console}/profiles/broken")
+    page.get_by_role("button", name="Activate r1").first.click()
+    page.get_by_role("button", name="Activate anyway").click()
+    page.get_by_role("dialog").get_by_role("button", name="Activate anyway").click()
+    state = running.wait_until(lambda now: now["state"] == "failed", "the launch failed")
+    assert state["launch"]["findings"][0]["fix"]
+    expect(page.locator(".finding").first).to_contain_text("not-there")
+    expect(page.locator(".strip")).to_contain_text("failed")
+    page.locator(".strip").get_by_role("button", name=re.compile("Roll back")).click()
+    state = running.wait_until(lambda now: now["state"] == "ready", "the last good revision is back")
+    assert state["launch"]["profile"] == "ingot-guide"
+    expect(page.locator(".strip")).to_contain_text("ready")

@@ -1,0 +1,178 @@
+"""`ingot up`, the real command in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import psutil
+import pytest
+
+from appliance.profile.active import ActiveProfile, read_active, write_active
+from appliance.supervisor.lock import read_owner
+from console.db import schema
+from tests import tiny
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+class Up:
+    """The command, its output so far, and its end."""
+
+    def __init__(self, home, *flags: str, port: int | None = None, engine_port: int | None = None) -> None:
+        self.port = port or _free_port()
+        self.engine_port = engine_port or _free_port()
+        command = [sys.executable, "-m", "appliance.cli", "up", "--port", str(self.port)]
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(
+            [*command, "--engine-port", str(self.engine_port), *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "INGOT_HOME": str(home.root)},
+            start_new_session=True,
+        )
+        os.set_blocking(self.process.stdout.fileno(), False)
+        self.output = ""
+
+    def until(self, pattern: str, seconds: float = 20.0) -> re.Match:
+        deadline = time.monotonic() + seconds
+        while True:
+            self.output += self.process.stdout.read() or ""
+            if found := re.search(pattern, self.output):
+                return found
+            assert time.monotonic() < deadline, self.output
+            assert self.process.poll() is None, self.output + (self.process.stdout.read() or "")
+            time.sleep(0.02)
+
+    def end(self, number: int = signal.SIGINT) -> float:
+        began = time.monotonic()
+        self.process.send_signal(number)
+        self.process.wait(20)
+        return time.monotonic() - began
+
+
+@pytest.fixture
+def up(home):
+    started: list[Up] = []
+
+    def start(*flags: str, **ports: int) -> Up:
+        started.append(Up(home, *flags, **ports))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.end()
+
+
+@pytest.fixture
+def small(home):
+    """A tiny checkpoint, active."""
+    tiny.write_checkpoint(home.models / "small")
+    document = {"schema": 1, "name": "small", "model": {"path": "small"}, "device": "cpu", "max-model-len": 64}
+    write_active(home, ActiveProfile(launch=None, revision="r1", document=document))
+    return home
+
+
+def test_the_way_in_is_printed_and_answers(up, home):
+    """A first start prints a link with the set-up code; it answers at once, engine or not."""
+    console = up("--no-engine")
+    link = console.until(r"http://127\.0\.0\.1:\d+/setup\?code=\S+")[0]
+    assert httpx.get(link, trust_env=False).status_code == 200
+    assert time.monotonic() - console.began < 6, "generous: the tests share two cores"
+    code = link.split("=")[1]
+    assert httpx.get(link, trust_env=False).text.count(code) == 1
+    assert console.end() < 3
+
+
+def test_console_and_engine_run_and_end_together(up, small):
+    """The engine comes up beside the console and is told ready; Ctrl-C ends both quickly and leaves nothing."""
+    console = up()
+    console.until(r"Engine\s+ready after", 60)
+    health = httpx.get(f"http://127.0.0.1:{console.engine_port}/health", trust_env=False)
+    assert health.status_code == 200
+    owner = read_owner(small.lock)
+    family = [psutil.Process(owner.pid), *psutil.Process(owner.pid).children(recursive=True)]
+    assert len(family) >= 2
+    with httpx.stream("GET", f"http://127.0.0.1:{console.port}/sign-in", trust_env=False):
+        assert console.end() < 6
+    assert console.process.returncode == 0
+    _, alive = psutil.wait_procs(family, timeout=3)
+    assert alive == []
+
+
+def test_a_new_folder_gets_the_bundled_profile(up, home):
+    """Revision 1 of ingot-guide is active, in the file that the engine reads and in the database."""
+    console = up()
+    console.until(r"setup\?code=")
+    active = read_active(home)
+    assert active.revision == "r1"
+    assert active.document["name"] == "ingot-guide"
+    console.end()
+    import sqlite3
+
+    with sqlite3.connect(home.database) as database:
+        rows = database.execute(
+            "SELECT name, number, document FROM active_revision JOIN revisions r ON r.id = revision_id "
+            "JOIN profiles p ON p.id = profile_id"
+        ).fetchall()
+    assert [(name, number) for name, number, _ in rows] == [("ingot-guide", 1)]
+
+
+@pytest.mark.parametrize("which", ["--port", "--engine-port"])
+def test_a_port_that_is_taken(up, home, which):
+    """Who holds it and the flag that chooses another; nothing is left running."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        console = up(port=port) if which == "--port" else up(engine_port=port)
+        output, _ = console.process.communicate(timeout=20)
+    assert console.process.returncode == 1
+    assert f"Port {port} is taken by" in output
+    assert f"(process {os.getpid()})" in output
+    assert which in output
+    assert "Traceback" not in output
+
+
+def test_a_newer_database_is_refused(up, home):
+    """The message is all there is: no trace, no engine left behind."""
+    import sqlite3
+
+    schema.migrate(home.database, home.root / "backups")
+    with sqlite3.connect(home.database) as database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    console = up()
+    output, _ = console.process.communicate(timeout=20)
+    assert console.process.returncode == 1
+    assert "newer" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("INGOT_CONSOLE_PORT", "eighty"), ("INGOT_ENGINE_CONTROL", "magic"), ("INGOT_HOME", "/proc/x")],
+)
+def test_settings_that_cannot_be(variable, value):
+    """A setting is named with its value and what is allowed."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "appliance.cli", "up"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, variable: value},
+    )
+    assert shown.returncode == 1
+    assert variable in shown.stderr
+    assert value in shown.stderr
+    assert "Traceback" not in shown.stderr

@@ -1,0 +1,294 @@
+"""Activation: preflight decides, one at a time, and row, file and engine never disagree."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
+
+from appliance.profile.active import read_active
+from console.db.models import Launch
+from console.db.schema import migrate
+from console.db.sessions import Database
+from console.engine_control.base import EngineControlError
+from console.profiles.activation import Activator
+from console.profiles.errors import EngineUnreachable, NotFound, NotWritten, Refused, UnderWay
+from console.profiles.inspection import Inspector
+from console.profiles.preflight import Preflight, Verdict
+from console.profiles.store import ProfileStore
+from tests.tiny import write_checkpoint
+
+MISSING = {"name": "missing", "model": {"path": "Gone-7B"}}
+
+
+class Control:
+    """Keeps what it was asked; `problem` makes it refuse."""
+
+    kind = "process"
+
+    def __init__(self):
+        self.calls = []
+        self.problem = None
+
+    async def restart(self):
+        if self.problem:
+            raise EngineControlError(self.problem)
+        self.calls.append("restart")
+
+
+class FrontDoor:
+    """A real HTTP server that answers `POST /appliance/attempts` as told, and keeps what it was sent."""
+
+    def __init__(self, status, body):
+        outer = self
+        self.asked = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                sent = self.rfile.read(int(self.headers["content-length"]))
+                outer.asked.append((self.path, json.loads(sent), self.headers.get("authorization")))
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
+
+            def log_message(self, *args):
+                return None
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+async def database(home):
+    home.create()
+    migrate(home.database, home.root / "backups")
+    write_checkpoint(home.models / "Tiny")
+    database = Database(home.database)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def store(database):
+    return ProfileStore(database)
+
+
+@pytest.fixture
+def control():
+    return Control()
+
+
+@pytest.fixture
+def front_door():
+    servers = []
+
+    def start(status, body):
+        servers.append(FrontDoor(status, body))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def activator(home, database, control, url=None, preflight=None):
+    return Activator(home, database, preflight or Preflight(home, Inspector(home, {}), url), control)
+
+
+def chat(**settings):
+    return {"name": "chat", "model": {"path": "Tiny"}, **settings}
+
+
+async def test_a_good_revision_becomes_active_and_the_engine_restarts(home, database, store, control):
+    await store.create(chat(**{"max-num-seqs": 4}), author="ann")
+    activated = await activator(home, database, control).activate("chat")
+    assert (activated.what, activated.restarted, control.calls) == ("chat r1", True, ["restart"])
+    written = read_active(home)
+    assert (written.launch, written.revision) == (activated.launch, "r1")
+    assert written.document["max-num-seqs"] == 4
+    assert (await store.active()).what == "chat r1"
+
+
+async def test_what_preflight_refuses_leaves_everything_as_it_was(home, database, store, control):
+    await store.create(chat(), author="ann")
+    await store.create(MISSING, author="ann")
+    it = activator(home, database, control)
+    await it.activate("chat")
+    before = home.active_profile.read_bytes()
+    with pytest.raises(Refused, match="Gone-7B") as refused:
+        await it.activate("missing")
+    assert [finding.id for finding in refused.value.findings] == ["model-missing"]
+    assert home.active_profile.read_bytes() == before
+    assert (await store.active()).what == "chat r1"
+    assert control.calls == ["restart"]
+
+
+async def test_preflight_can_be_overridden(home, database, store, control):
+    await store.create(MISSING, author="ann")
+    activated = await activator(home, database, control).activate("missing", anyway=True)
+    assert [finding.id for finding in activated.findings] == ["model-missing"]
+    assert read_active(home).document["model"]["path"] == "Gone-7B"
+
+
+async def test_the_running_front_door_is_asked_with_the_console_token(home, database, store, control, front_door):
+    await store.create(chat(), author="ann")
+    home.console_token.write_text("secret\n")
+    door = front_door(200, {"findings": []})
+    activated = await activator(home, database, control, door.url).activate("chat", 1)
+    [(path, body, authorization)] = door.asked
+    assert (path, authorization) == ("/appliance/attempts", "Bearer secret")
+    assert body == {"launch": activated.launch, "revision": "r1", "profile": (await store.revision("chat")).to_run()}
+
+
+async def test_an_attempt_that_the_front_door_recorded_keeps_its_id(home, database, store, control, front_door):
+    """A refused attempt is a launch folder of its own: overriding it takes another id."""
+    await store.create(chat(), author="ann")
+    finding = {"id": "memory", "severity": "error", "message": "It does not fit."}
+    record = {"id": "attempt-1", "profile": "chat", "started": 1.0, "findings": [finding]}
+    door = front_door(422, record)
+    it = activator(home, database, control, door.url)
+    with pytest.raises(Refused, match="It does not fit") as refused:
+        await it.activate("chat")
+    assert refused.value.launch == "attempt-1"
+    activated = await it.activate("chat", anyway=True)
+    assert activated.launch not in {body["launch"] for _, body, _ in door.asked}
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(401, {"error": {"message": "no"}}), (500, b"oops"), (200, b"<html>"), (422, {"detail": "?"})]
+)
+async def test_an_answer_that_is_no_verdict_stops_the_activation(
+    home, database, store, control, front_door, status, body
+):
+    """What another program on the port says is not taken for consent."""
+    await store.create(chat(), author="ann")
+    with pytest.raises(EngineUnreachable):
+        await activator(home, database, control, front_door(status, body).url).activate("chat")
+    assert (await store.active(), control.calls) == (None, [])
+
+
+async def test_where_no_front_door_answers_the_checks_run_here(home, database, store, control):
+    await store.create(MISSING, author="ann")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    with pytest.raises(Refused):
+        await activator(home, database, control, url).activate("missing")
+
+
+async def test_two_activations_at_once_are_one(home, database, store, control):
+    """The second is told which is under way; when the first has ended, the next may begin."""
+    await store.create(chat(), author="ann")
+    await store.create({**chat(), "name": "other"}, author="ann")
+    gate = asyncio.Event()
+
+    class Slow:
+        async def ask(self, **_):
+            await gate.wait()
+            return Verdict(findings=[])
+
+    it = activator(home, database, control, preflight=Slow())
+    first = asyncio.create_task(it.activate("chat", 1))
+    await asyncio.sleep(0)
+    with pytest.raises(UnderWay, match="chat r1 is under way"):
+        await it.activate("other")
+    with pytest.raises(NotFound):
+        await it.roll_back()
+    gate.set()
+    assert (await first).what == "chat r1"
+    assert (await it.activate("other")).what == "other r1"
+
+
+async def test_an_engine_that_does_not_restart_is_said_and_the_revision_stays(home, database, store, control):
+    await store.create(chat(), author="ann")
+    control.problem = "The container ingot-engine is not there."
+    with pytest.raises(EngineUnreachable, match=r"chat r1 is active now.*ingot-engine"):
+        await activator(home, database, control).activate("chat")
+    assert read_active(home).revision == "r1"
+
+
+async def test_a_database_that_cannot_be_written_changes_no_file(home, database, store, control):
+    """The row is written first, so the file of the last activation stays what the engine reads."""
+    await store.create(chat(), author="ann")
+    await store.create({**chat(), "name": "other"}, author="ann")
+    await activator(home, database, control).activate("chat")
+    before = home.active_profile.read_bytes()
+    read_only = Database(home.database)
+    event.listen(
+        read_only._engine.sync_engine, "connect", lambda connection, _: connection.execute("PRAGMA query_only=1")
+    )
+    with pytest.raises(DBAPIError, match="readonly"):
+        await activator(home, read_only, control).activate("other")
+    await read_only.close()
+    assert home.active_profile.read_bytes() == before
+    assert (await store.active()).what == "chat r1"
+    assert control.calls == ["restart"]
+
+
+async def test_a_file_that_cannot_be_written_changes_no_row(home, database, store, control, monkeypatch):
+    await store.create(chat(), author="ann")
+    await store.create({**chat(), "name": "other"}, author="ann")
+    it = activator(home, database, control)
+    await it.activate("chat")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("console.profiles.activation.write_active", full)
+    with pytest.raises(NotWritten, match="No space left on device. other r1 was not activated"):
+        await it.activate("other")
+    assert (await store.active()).what == "chat r1"
+    assert read_active(home).document["name"] == "chat"
+
+
+async def test_a_commit_that_fails_puts_the_file_back(home, database, store, control):
+    """Row and file change together or not at all, even when the disk fills between the two."""
+    await store.create(chat(), author="ann")
+    await store.create({**chat(), "name": "other"}, author="ann")
+    await activator(home, database, control).activate("chat")
+    before = home.active_profile.read_bytes()
+    broken = Database(home.database)
+
+    def fail(connection):
+        raise DBAPIError("COMMIT", None, Exception("database or disk is full"))
+
+    event.listen(broken._engine.sync_engine, "commit", fail)
+    with pytest.raises(DBAPIError):
+        await activator(home, broken, control).activate("other")
+    await broken.close()
+    assert home.active_profile.read_bytes() == before
+
+
+async def test_rolling_back_activates_the_last_revision_that_was_ready(home, database, store, control):
+    made = await store.create(chat(), author="ann")
+    await store.save("chat", chat(**{"max-num-seqs": 2}), base=1, author="ann")
+    async with database.session() as session:
+        session.add(
+            Launch(
+                launch_id="one", profile="chat", revision="r1", state="stopped", started=made.created + 1,
+                ready_after_s=1.0, path="",
+            )
+        )  # fmt: skip
+    it = activator(home, database, control)
+    await it.activate("chat", 2)
+    assert (await it.roll_back()).what == "chat r1"
+    with pytest.raises(NotFound, match="nothing to roll back to"):
+        await it.roll_back()
+
+
+async def test_a_revision_saved_under_an_old_name_runs_under_the_new_one(home, database, store, control):
+    await store.create(chat(), author="ann")
+    await store.rename("chat", "talk", author="ann")
+    await activator(home, database, control).activate("talk", 1)
+    assert read_active(home).document["name"] == "talk"
