@@ -13,7 +13,7 @@ from rich.console import Console as Terminal
 
 from appliance.profile.schema import ProfileError
 from appliance.protocol import State
-from console import first_start, formats
+from console import address, first_start, formats
 from console.access.keys import restore_keys
 from console.access.setup import new_code
 from console.app import Console, create_app
@@ -62,7 +62,8 @@ async def serve(config: ConsoleConfig, control: EngineControl, listening: socket
     if start_engine:
         await control.start()
     telling = asyncio.create_task(tell_engine(terminal, console))
-    await serving
+    with address.recorded(config.home, config.host, config.port):
+        await serving
     telling.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await telling

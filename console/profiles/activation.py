@@ -16,7 +16,7 @@ from appliance.protocol import Finding
 from console.db.models import ActiveRevision
 from console.db.sessions import Database
 from console.engine_control.base import EngineControl, EngineControlError
-from console.profiles.errors import EngineUnreachable, NotFound, Refused, UnderWay
+from console.profiles.errors import EngineUnreachable, NotFound, NotWritten, Refused, UnderWay
 from console.profiles.preflight import Preflight
 from console.profiles.store import ProfileStore, SavedRevision
 
@@ -124,6 +124,13 @@ class Activator:
                 await session.execute(row.on_conflict_do_update(index_elements=[ActiveRevision.id], set_=values))
                 active = ActiveProfile(launch=launch, revision=revision.label, document=revision.to_run())
                 write_active(self._home, active)
+        except OSError as error:
+            _put_back(self._home, before)
+            raise NotWritten(
+                f"{self._home.active_profile} could not be written: {error.strerror}. {revision.what} was not activated, "
+                "and the engine was not touched.",
+                f"Free some space, or make {self._home.active} writable for the user that runs this, then try again.",
+            ) from error
         except BaseException:
             _put_back(self._home, before)
             raise

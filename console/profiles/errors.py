@@ -104,3 +104,7 @@ class Refused(ProfileRefusal):
 
 class EngineUnreachable(ProfileRefusal):
     """The revision is active, but what runs the engine did not do as it was told."""
+
+
+class NotWritten(ProfileRefusal):
+    """The state folder could not be written; nothing was changed."""

@@ -11,6 +11,7 @@ import msgspec
 
 from appliance.home import Home
 from appliance.protocol import Finding, LaunchRecord
+from console.access.token import token_header
 from console.profiles.errors import EngineUnreachable
 from console.profiles.inspection import Inspector
 
@@ -54,7 +55,7 @@ class Preflight:
         body = {"launch": launch, "revision": revision, "profile": document}
         try:
             async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
-                response = await client.post("/appliance/attempts", json=body, headers=self._token())
+                response = await client.post("/appliance/attempts", json=body, headers=token_header(self._home))
         except httpx.ConnectError:
             return None
         except httpx.TransportError as error:
@@ -78,9 +79,3 @@ class Preflight:
             f"{response.text[:200]}",
             f"Console and engine must share one state folder; the token is in {self._home.console_token}.",
         )
-
-    def _token(self) -> dict[str, str]:
-        try:
-            return {"Authorization": f"Bearer {self._home.console_token.read_text().strip()}"}
-        except FileNotFoundError:
-            return {}

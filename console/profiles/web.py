@@ -15,6 +15,7 @@ from console.profiles.errors import (
     InvalidDocument,
     NameTaken,
     NotFound,
+    NotWritten,
     ProfileRefusal,
     Refused,
     Stale,
@@ -30,6 +31,7 @@ STATUS: dict[type[ProfileRefusal], int] = {
     InvalidDocument: 422,
     Refused: 422,
     EngineUnreachable: 502,
+    NotWritten: 507,
 }
 
 
