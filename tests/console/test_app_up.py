@@ -34,25 +34,27 @@ class Up:
         self.engine_port = engine_port or _free_port()
         command = [sys.executable, "-m", "appliance.cli", "up", "--port", str(self.port)]
         self.began = time.monotonic()
-        self.process = subprocess.Popen(
-            [*command, "--engine-port", str(self.engine_port), *flags],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "INGOT_HOME": str(home.root)},
-            start_new_session=True,
-        )
-        os.set_blocking(self.process.stdout.fileno(), False)
-        self.output = ""
+        self._output = home.root / "up-output"
+        with self._output.open("w") as output:
+            self.process = subprocess.Popen(
+                [*command, "--engine-port", str(self.engine_port), *flags],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "INGOT_HOME": str(home.root)},
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
 
     def until(self, pattern: str, seconds: float = 20.0) -> re.Match:
         deadline = time.monotonic() + seconds
         while True:
-            self.output += self.process.stdout.read() or ""
             if found := re.search(pattern, self.output):
                 return found
             assert time.monotonic() < deadline, self.output
-            assert self.process.poll() is None, self.output + (self.process.stdout.read() or "")
+            assert self.process.poll() is None, self.output
             time.sleep(0.02)
 
     def end(self, number: int = signal.SIGINT) -> float:
@@ -138,12 +140,12 @@ def test_a_port_that_is_taken(up, home, which):
         taken.listen()
         port = taken.getsockname()[1]
         console = up(port=port) if which == "--port" else up(engine_port=port)
-        output, _ = console.process.communicate(timeout=20)
+        console.process.wait(20)
     assert console.process.returncode == 1
-    assert f"Port {port} is taken by" in output
-    assert f"(process {os.getpid()})" in output
-    assert which in output
-    assert "Traceback" not in output
+    assert f"Port {port} is taken by" in console.output
+    assert f"(process {os.getpid()})" in console.output
+    assert which in console.output
+    assert "Traceback" not in console.output
 
 
 def test_a_newer_database_is_refused(up, home):
@@ -154,10 +156,10 @@ def test_a_newer_database_is_refused(up, home):
     with sqlite3.connect(home.database) as database:
         database.execute("UPDATE alembic_version SET version_num = '9999'")
     console = up()
-    output, _ = console.process.communicate(timeout=20)
+    console.process.wait(20)
     assert console.process.returncode == 1
-    assert "newer" in output
-    assert "Traceback" not in output
+    assert "newer" in console.output
+    assert "Traceback" not in console.output
 
 
 @pytest.mark.parametrize(
