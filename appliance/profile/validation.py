@@ -62,28 +62,35 @@ def _unknown_keys(document: Mapping[str, Any]) -> Iterator[Problem]:
         if isinstance(key, str) and key in SECTIONS:
             if isinstance(value, Mapping):
                 known = [other.split(".", 1)[1] for other in BY_KEY if other.startswith(f"{key}.")]
-                yield from (_unknown(key, inner, value[inner], known) for inner in value if inner not in known)
+                yield from (_unknown(document, key, inner, known) for inner in value if inner not in known)
         elif not isinstance(key, str) or key not in BY_KEY or "." in key:
-            yield _unknown("", key, value, [other for other in BY_KEY if "." not in other] + list(SECTIONS))
+            yield _unknown(document, "", key, [other for other in BY_KEY if "." not in other] + list(SECTIONS))
 
 
-def _unknown(section: str, key: Any, value: Any, known: list[str]) -> Problem:
+def _unknown(document: Mapping[str, Any], section: str, key: Any, known: list[str]) -> Problem:
+    value = document[section][key] if section else document[key]
     field = f"{section}.{key}" if section else str(key)
     spelled = spellings.kebab(key) if isinstance(key, str) else str(key)
     in_full = [other for other in BY_KEY if other == spelled or other.endswith(f".{spelled}")]
     nearest = [spelled] if spelled in known else difflib.get_close_matches(spelled[:64], known, n=1, cutoff=0.6)
-    patch: dict[str, Any] | None = None if "." in str(key) else {field: None}
+    right = ""
     if nearest:
         right = f"{section}.{nearest[0]}" if section else nearest[0]
-        patch = patch and {**patch, right: value}
         remedy = f"The nearest known setting is `{right}`: write that instead, or remove the key."
     elif in_full:
-        patch = patch and {**patch, in_full[0]: value}
-        remedy = f"Write it as `{_as_yaml(in_full[0])}`."
+        right = in_full[0]
+        remedy = f"Write it as `{_as_yaml(right)}`."
     else:
         remedy = f"Remove it. Known here: {', '.join(sorted(known))}."
+    patch: dict[str, Any] = {field: None}
+    if right in BY_KEY and get(document, right) is MISSING and not list(_judge(BY_KEY[right], value)):
+        patch[right] = value
     return Problem(
-        field=field[:128], value=_shown(value), message="There is no such setting.", remedy=remedy, patch=patch
+        field=field[:128],
+        value=_shown(value),
+        message="There is no such setting.",
+        remedy=remedy,
+        patch=None if "." in str(key) else patch,  # a patch's dots are levels of the document
     )
 
 
