@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from litestar import Request
@@ -12,10 +12,12 @@ from litestar import Request
 from appliance.protocol import SamplingParams
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import ApiError, engine_gone
-from appliance.serving.metrics import Metrics, Stopwatch
 from appliance.serving.sampling import SamplingFields, sampling_params
 from appliance.serving.served_model import ServedModel
 from appliance.supervisor.core_client import CoreClient, EngineGoneError, TooManyRequestsError
+
+if TYPE_CHECKING:
+    from appliance.serving.metrics import Metrics, Stopwatch
 
 HEARTBEAT_S = 10.0
 SOON = {"Retry-After": "1"}
@@ -61,7 +63,7 @@ class Answering:
                         min_tokens=sampling.min_tokens,
                     )
                 )
-                self._watches.append(Stopwatch(metrics, len(prompt)))
+                self._watches.append(metrics.stopwatch(len(prompt)))
         except TooManyRequestsError as error:
             self.close()
             raise ApiError(429, f"Too many requests: {error}.", code="too_many_requests", headers=SOON) from None

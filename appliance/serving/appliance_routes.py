@@ -15,11 +15,11 @@ from appliance.protocol import ApplianceState, Finding, LaunchRecord, State
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.fields import decode
 from appliance.serving.front_door import FrontDoor
-from appliance.serving.metrics import CONTENT_TYPE
 from appliance.serving.stream import HEARTBEAT, named_frame, sse
 from appliance.supervisor.event_stream import EventStream, Told, UnknownEventError
 
 HEARTBEAT_S = 10.0
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class AttemptFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ async def health(front_door: FrontDoor) -> Response[dict[str, str]]:
 
 @get("/metrics")
 async def metrics(front_door: FrontDoor) -> Response[bytes]:
-    return Response(front_door.metrics.text(), media_type=CONTENT_TYPE)
+    return Response(front_door.metrics.text(), media_type=METRICS_TYPE)
 
 
 @get("/appliance/state")

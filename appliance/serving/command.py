@@ -6,6 +6,7 @@ is imported, while the core imports its own on another processor.
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -36,6 +37,7 @@ BACKLOG = 2048
 )
 def serve(host: str, port: int, profile_file: Path | None) -> None:
     """Run the engine and answer the OpenAI API."""
+    gc.disable()  # until everything is imported: collecting in between only costs time
     from appliance.home import Home
     from appliance.supervisor.lock import HomeInUseError, Owner, OwnerLock
 

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from appliance.home import Home
 from appliance.serving.errors import not_ready
-from appliance.serving.metrics import Metrics
 from appliance.serving.served_model import ServedModel
 from appliance.supervisor.core_client import CoreClient
 from appliance.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from appliance.preflight import LaunchPlan
+    from appliance.serving.metrics import Metrics
 
 
 class FrontDoor:
     supervisor: Supervisor
-    metrics: Metrics
 
     def __init__(self, home: Home) -> None:
         self.home = home
         self._model: ServedModel | None = None
 
-    def attach(self, supervisor: Supervisor) -> None:
-        self.supervisor = supervisor
-        self.metrics = Metrics(supervisor)
+    @cached_property
+    def metrics(self) -> Metrics:
+        from appliance.serving.metrics import Metrics  # late: the first answer does not wait for it
+
+        return Metrics(self.supervisor)
 
     async def prepare(self, plan: LaunchPlan) -> None:
         """Load what serving this model needs beside the core. Raises CheckpointError."""

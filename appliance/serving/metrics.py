@@ -15,7 +15,6 @@ from appliance.protocol import State
 if TYPE_CHECKING:
     from appliance.supervisor.supervisor import Supervisor
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -49,6 +48,9 @@ class Metrics:
         self.request_time = histogram(
             "e2e_request_latency_seconds", "From the request's arrival to its last token.", REQUEST_BUCKETS
         )
+
+    def stopwatch(self, prompt_tokens: int) -> Stopwatch:
+        return Stopwatch(self, prompt_tokens)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

@@ -43,8 +43,9 @@ class Server(uvicorn.Server):
 
 def serve(options: Options, listener: socket.socket, core: NativeCore | None) -> int:
     """Blocks until stopped; the exit status of the process."""
-    # What has been imported stays: the collector need not walk it again and again.
+    # What has been imported stays: the collector, which `ingot serve` held back meanwhile, need never walk it.
     gc.freeze()
+    gc.enable()
     return asyncio.run(_serve(options, listener, core))
 
 
@@ -57,7 +58,7 @@ async def _serve(options: Options, listener: socket.socket, core: NativeCore | N
         core=core,
         started=options.started,
     )
-    front_door.attach(supervisor)
+    front_door.supervisor = supervisor
     access = Access(options.home, loopback=options.host in LOOPBACK_NAMES)
     config = uvicorn.Config(
         make_app(front_door, access),

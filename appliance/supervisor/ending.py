@@ -8,10 +8,7 @@ import signal
 
 import msgspec
 
-from appliance.diagnosis.diagnose import diagnose
-from appliance.diagnosis.first_exception import first_exception
-from appliance.diagnosis.log_text import read_log
-from appliance.protocol import Diagnosis, EvidenceLine, Fatal, Shutdown, State
+from appliance.protocol import Diagnosis, Fatal, Shutdown, State
 from appliance.supervisor.child import exit_in_words
 from appliance.supervisor.core_channel import CoreGoneError
 from appliance.supervisor.launch import Launch
@@ -58,17 +55,30 @@ async def conclude(end: End, launch: Launch, fatal: Fatal | None, exit_status: i
     exit_words = exit_in_words(exit_status) if exit_status is not None else None
     reason = end.reason
     if end.state is not State.STOPPED and not end.explained:
-        lines = await asyncio.to_thread(read_log, launch.folder.log)
         told = fatal or _as_fatal(end.error)
         hang = end.reason if end.state is State.HUNG else None
-        launch.diagnose(await asyncio.to_thread(_diagnose, lines, exit_status, told, hang))
-        reason = reason or _reason(told, lines, exit_words)
+        found, diagnosis = await asyncio.to_thread(_read_log, launch.folder, exit_status, told, hang)
+        launch.diagnose(diagnosis)
+        reason = reason or found or (f"the core ended: {exit_words}" if exit_words else "the core was ended")
     launch.change(end.state, reason, exit_words)
     return reason
 
 
-def _diagnose(lines: list[EvidenceLine], exit_status: int | None, fatal: Fatal | None, hang: str | None) -> Diagnosis:
-    return diagnose(lines, exit_status=exit_status, fatal=fatal, hang=hang)
+def _read_log(
+    folder: LaunchFolder, exit_status: int | None, fatal: Fatal | None, hang: str | None
+) -> tuple[str | None, Diagnosis]:
+    """Blocking. The first exception in one line, if there is one, and what it means."""
+    from appliance.diagnosis.diagnose import diagnose  # late: a launch that does not fail never needs it
+    from appliance.diagnosis.first_exception import first_exception
+    from appliance.diagnosis.log_text import read_log
+
+    lines = read_log(folder.log)
+    if fatal is not None:
+        found: str | None = f"{fatal.exception}: {fatal.message}".splitlines()[0]
+    else:
+        exception = first_exception(lines)
+        found = exception.headline if exception else None
+    return found, diagnose(lines, exit_status=exit_status, fatal=fatal, hang=hang)
 
 
 def _as_fatal(error: BaseException | None) -> Fatal | None:
@@ -76,12 +86,3 @@ def _as_fatal(error: BaseException | None) -> Fatal | None:
     if error is None:
         return None
     return Fatal(exception=type(error).__name__, message=str(error), traceback="")
-
-
-def _reason(fatal: Fatal | None, lines: list[EvidenceLine], exit_words: str | None) -> str:
-    exception = first_exception(lines)
-    if fatal is not None:
-        return f"{fatal.exception}: {fatal.message}".strip().splitlines()[0]
-    if exception is not None:
-        return exception.headline
-    return f"the core ended: {exit_words}" if exit_words else "the core was ended"

@@ -6,8 +6,6 @@ import sys
 import time
 from typing import Any
 
-import yaml
-
 from appliance.home import Home
 from appliance.protocol import (
     Beat,
@@ -64,7 +62,7 @@ class Launch:
         self._phase_told: dict[str, float] = {}
         self._stream = stream
         self.folder = LaunchFolder.create(home, launch_id)
-        self.folder.write_profile(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+        self.folder.write_profile(document)
         self._events = EventLog(self.folder.events, launch_id)
         if not attempt:
             stream.begin(launch_id)
@@ -87,7 +85,7 @@ class Launch:
         if state in ENDED:
             record.ended = now
             for phase in [p.phase for p in record.phases if p.outcome is None]:
-                self.end_phase(phase, "failed")
+                self.end_phase(phase, "skipped" if state is State.STOPPED else "failed")
         # The record first: whoever hears of a state finds it on disk.
         self._save()
         self._tell(StateChange(state=state, reason=reason))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -47,8 +48,11 @@ class LaunchFolder:
     def write_record(self, record: LaunchRecord) -> None:
         write_atomically(self.path / RECORD, msgspec.json.format(msgspec.json.encode(record)))
 
-    def write_profile(self, text: str) -> None:
-        write_atomically(self.path / PROFILE, text)
+    def write_profile(self, document: dict[str, Any]) -> None:
+        """As it was given, whether it is valid or not."""
+        from appliance.profile.document import write  # late: reading the state must not wait for it
+
+        write_atomically(self.path / PROFILE, write(document))
 
     def write_diagnosis(self, diagnosis: Diagnosis) -> None:
         write_atomically(self.path / DIAGNOSIS, msgspec.json.format(msgspec.json.encode(diagnosis)))

@@ -114,7 +114,7 @@ class NativeLaunch:
         loaded = await self._loaded
         await preparing
         await self._self_test(plan, config, loaded)
-        self._phase(Phase.READY)
+        self.launch.begin_phase(Phase.READY)
         self.launch.end_phase(Phase.READY)
         self.launch.change(State.READY)
 

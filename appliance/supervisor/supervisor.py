@@ -23,10 +23,10 @@ from appliance.supervisor.event_stream import EventStream
 from appliance.supervisor.launch import Launch
 from appliance.supervisor.native_core import CORE_COMMAND, NativeCore
 from appliance.supervisor.native_launch import NativeLaunch, Prepare
-from appliance.supervisor.source import Source, read_source
 
 if TYPE_CHECKING:
     from appliance.preflight import LaunchPlan, Report
+    from appliance.supervisor.source import Source
 
 DRAIN_GRACE_S = 5.0
 
@@ -103,8 +103,8 @@ class Supervisor:
 
     async def run(self) -> None:
         """One launch, from preflight to its end. Returns when it has ended."""
-        source = await asyncio.to_thread(read_source, self._home, self._profile_file)
-        launch = self._begin(source, started=self._started)
+        source = await asyncio.to_thread(_read_source, self._home, self._profile_file)
+        launch = self._begin(source.launch, source.revision, source.document, started=self._started)
         launch.change(State.PREFLIGHT)
         launch.begin_phase(Phase.PREFLIGHT)
         try:
@@ -113,11 +113,14 @@ class Supervisor:
             launch.change(State.FAILED, f"The engine's process cannot be started: {error.strerror}")
             return
         self._native = NativeLaunch(self._home, launch, core)
+        if self._stopping:  # asked for before there was anything to stop
+            self._native.finish(End(state=State.STOPPED))
         self._native.begin(self._bring_up(source, self._native))
         await self._native.ended()
 
     async def stop(self, grace_s: float = DRAIN_GRACE_S) -> None:
         """Let running requests finish for `grace_s` seconds, refuse new ones, then end the launch."""
+        self._stopping = True
         native = self._native
         if native is None or native.launch.ended:
             return
@@ -141,8 +144,7 @@ class Supervisor:
         if report.plan is not None:
             return report
         serving = self._launch is not None and not self._launch.ended
-        source = Source(launch=launch_id, revision=revision, document=document)
-        launch = self._begin(source, attempt=serving)
+        launch = self._begin(launch_id, revision, document, attempt=serving)
         launch.change(State.PREFLIGHT)
         launch.begin_phase(Phase.PREFLIGHT)
         launch.change(State.FAILED, tell_findings(launch, report.findings))
@@ -153,13 +155,21 @@ class Supervisor:
     # How
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _begin(self, source: Source, *, started: float | None = None, attempt: bool = False) -> Launch:
+    def _begin(
+        self,
+        launch_id: str,
+        revision: str,
+        document: dict[str, Any],
+        *,
+        started: float | None = None,
+        attempt: bool = False,
+    ) -> Launch:
         launch = Launch(
             self._home,
             self.stream,
-            launch_id=source.launch,
-            document=source.document,
-            revision=source.revision,
+            launch_id=launch_id,
+            document=document,
+            revision=revision,
             started=started,
             attempt=attempt,
         )
@@ -179,6 +189,12 @@ class Supervisor:
         self.plan = plan
         native.launch.end_phase(Phase.PREFLIGHT)
         await native.start(plan, self._prepare)
+
+
+def _read_source(home: Home, profile_file: Path | None) -> Source:
+    from appliance.supervisor.source import read_source  # late, as preflight
+
+    return read_source(home, profile_file)
 
 
 def run_preflight(home: Home, document: dict[str, Any], listen: tuple[str, int] | None = None) -> Report:
