@@ -12,6 +12,7 @@ PARTS = {
     "strip": "pieces/strip.html",
     "now": "dashboard/now.html",
     "recent": "dashboard/recent.html",
+    "playground": "playground/state.html",
 }
 """Topic -> template; each is given `strip`, the engine as last seen, and `live`, which leaves times to the browser."""
 

@@ -1,0 +1,84 @@
+// One question to the model: the request, its streamed answer in pieces, and errors in words.
+
+export class ChatError extends Error {
+  constructor(message, remedy = "") {
+    super(message);
+    this.remedy = remedy;
+  }
+}
+
+const REMEDIES = {
+  engine_not_ready: "Your message is kept: send it again when the engine is ready.",
+  engine_unreachable: "Start the engine with the button on top, then send the message again.",
+  engine_failed: "The dashboard says why it ended and how to mend it.",
+  context_length_exceeded: "Clear the conversation, or edit an early message and go on from there.",
+};
+
+// Yields {text}, {finish} and {usage} as they come. `signal` ends the request: the engine's slot is free at once.
+export async function* streamChat(body, signal) {
+  let response;
+  try {
+    response = await fetch("/playground/chat", {
+      method: "POST",
+      headers: { "Content-Type": "application/json", Accept: "text/event-stream, application/json" },
+      body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
+      signal,
+    });
+  } catch (error) {
+    if (signal.aborted) throw error;
+    throw new ChatError("The console could not be reached.", "Your message is kept: send it again when it is back.");
+  }
+  if (!response.ok) throw await refusal(response);
+  let ended = false;
+  for await (const data of events(response.body)) {
+    if (data === "[DONE]") return;
+    const chunk = JSON.parse(data);
+    if (chunk.error) throw inWords(chunk.error);
+    const choice = chunk.choices?.[0];
+    if (choice?.delta?.content) yield { text: choice.delta.content };
+    if (choice?.finish_reason) {
+      ended = true;
+      yield { finish: choice.finish_reason };
+    }
+    if (chunk.usage) yield { usage: chunk.usage };
+  }
+  if (!ended) throw new ChatError("The answer was cut off: the connection to the engine ended.", "Ask again.");
+}
+
+// The data of each event of a stream; pieces may be cut anywhere, also inside a character.
+export async function* events(stream) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      const parts = (rest + value).split(/\r?\n\r?\n/);
+      rest = parts.pop();
+      for (const part of parts) {
+        const data = part.split(/\r?\n/).filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart());
+        if (data.length) yield data.join("\n");
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {}); // it may be at its end already
+  }
+}
+
+async function refusal(response) {
+  const text = await response.text();
+  try {
+    const body = JSON.parse(text);
+    if (body.error) return inWords(body.error);
+    if (body.message) return new ChatError(body.message, body.remedy);
+  } catch {
+    // not JSON: said below
+  }
+  return new ChatError(`The console answered ${response.status}.`, response.status === 401 ? "Sign in again." : "Try again.");
+}
+
+function inWords(error) {
+  const where = error.param && !error.message.includes(error.param) ? ` (${error.param})` : "";
+  const remedy = REMEDIES[error.code] ?? (error.param ? "Correct the setting and send the message again." : "Try again.");
+  return new ChatError(`${error.message}${where}`, remedy);
+}
