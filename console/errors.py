@@ -12,6 +12,7 @@ from litestar.response import Redirect
 from litestar.utils.scope.state import ScopeState
 from sqlalchemy.exc import DBAPIError
 
+from console.db.failures import explain
 from console.engine_control.base import EngineControlError
 
 log = logging.getLogger(__name__)
@@ -97,38 +98,12 @@ def on_sign_in_needed(request: Request[Any, Any, Any], error: SignInNeeded) -> R
 
 
 def on_database_error(request: Request[Any, Any, Any], error: DBAPIError) -> Response[Any]:
-    """The one place that says what a database failure means."""
-    text = str(error.orig).lower()
-    path = request.app.state.console.home.database
-    if "readonly" in text:
-        refusal = Refusal(
-            503,
-            f"The database {path} can be read but not written. Nothing was changed, and the engine runs on.",
-            f"Make {path} and its folder writable for the user that runs the console, then try again.",
-        )
-    elif "disk is full" in text or "full" in text.split():
-        refusal = Refusal(
-            507,
-            f"The disk that holds {path} is full. Nothing was changed, and the engine runs on.",
-            "Free some space, for example by deleting old launches or backups, then try again.",
-        )
-    elif "disk i/o error" in text or "unable to open" in text or "malformed" in text:
-        refusal = Refusal(
-            503,
-            f"The database {path} could not be read or written: {error.orig}. Nothing was changed.",
-            f"Look at the disk and at the permissions of {path.parent}; a copy of the database is among the backups.",
-        )
-    elif "locked" in text:
-        refusal = Refusal(
-            503,
-            "The database was busy for longer than five seconds. Nothing was changed.",
-            "Try again. If it stays so, another program holds ingot.db open for writing: end that one.",
-        )
-    else:
-        log.error("Database error at %s %s", request.method, request.url.path, exc_info=error)
-        refusal = Refusal(
-            500, f"The database refused: {error.orig}.", "Look at the console's output for the whole story."
-        )
+    """`console.db.failures` says what a database failure means."""
+    failure = explain(error, request.app.state.console.home.database)
+    if failure is not None:
+        return _answer(request, Refusal(*failure))
+    log.error("Database error at %s %s", request.method, request.url.path, exc_info=error)
+    refusal = Refusal(500, f"The database refused: {error.orig}.", "Look at the console's output for the whole story.")
     return _answer(request, refusal)
 
 

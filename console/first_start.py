@@ -31,5 +31,6 @@ async def restore_active(home: Home, database: Database) -> bool:
         active = await session.scalar(select(ActiveRevision))
     if active is None:
         return False
-    write_active(home, ActiveProfile(launch=None, revision=active.revision.label, document=active.revision.document))
+    document = {**active.revision.document, "name": active.revision.profile.name}
+    write_active(home, ActiveProfile(launch=None, revision=active.revision.label, document=document))
     return True

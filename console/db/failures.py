@@ -1,0 +1,46 @@
+"""What a database failure means: the one place that says so, for pages and for commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy.exc import DBAPIError
+
+
+class Failure(NamedTuple):
+    """`status` is the HTTP status that fits."""
+
+    status: int
+    message: str
+    remedy: str
+
+
+def explain(error: DBAPIError, path: Path) -> Failure | None:
+    """None for an error that no state of the disk explains: a fault of ours."""
+    text = str(error.orig).lower()
+    if "readonly" in text:
+        return Failure(
+            503,
+            f"The database {path} can be read but not written. Nothing was changed, and the engine runs on.",
+            f"Make {path} and its folder writable for the user that runs the console, then try again.",
+        )
+    if "disk is full" in text or "full" in text.split():
+        return Failure(
+            507,
+            f"The disk that holds {path} is full. Nothing was changed, and the engine runs on.",
+            "Free some space, for example by deleting old launches or backups, then try again.",
+        )
+    if "disk i/o error" in text or "unable to open" in text or "malformed" in text or "not a database" in text:
+        return Failure(
+            503,
+            f"The database {path} could not be read or written: {error.orig}. Nothing was changed.",
+            f"Look at the disk and at the permissions of {path.parent}; a copy of the database is among the backups.",
+        )
+    if "locked" in text:
+        return Failure(
+            503,
+            "The database was busy for longer than five seconds. Nothing was changed.",
+            "Try again. If it stays so, another program holds ingot.db open for writing: end that one.",
+        )
+    return None
