@@ -24,6 +24,8 @@ from console.access import routes as access
 from console.access.guard import Guard, add_security_headers
 from console.access.throttle import Throttle
 from console.backups import routes as backups
+from console.benchmarks import routes as benchmarking
+from console.benchmarks.service import Benchmarks
 from console.dashboard import live_parts
 from console.dashboard import routes as dashboard
 from console.db.sessions import Database
@@ -59,6 +61,7 @@ ROUTE_HANDLERS: tuple[Sequence[HTTPRouteHandler | Router], ...] = (
     models.route_handlers,
     hardware.route_handlers,
     playground.route_handlers,
+    benchmarking.route_handlers,
     backups.route_handlers,
     live.route_handlers,
 )
@@ -97,6 +100,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     preflight = Preflight(config.home, inspector, config.engine_url)
     activator = Activator(config.home, database, preflight, control, follower.wake)
     shelf = Shelf(config.home)
+    benchmarks = Benchmarks(config.home, database, follower)
     templates = pages.environment()
     hub.add_feed("launch", launch_live.feed(catalogue, templates, lambda: follower.view))
     follower.publishers.append(live_parts.publisher(templates))
@@ -111,6 +115,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+            await benchmarks.close()
             await database.close()
 
     return Litestar(
@@ -120,18 +125,21 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
         state=State({"console": console}),
         dependencies={
             "session": Provide(provide_session),
-            "config": Provide(lambda: config, sync_to_thread=False),
-            "home": Provide(lambda: config.home, sync_to_thread=False),
-            "control": Provide(lambda: control, sync_to_thread=False),
-            "hub": Provide(lambda: hub, sync_to_thread=False),
-            "follower": Provide(lambda: follower, sync_to_thread=False),
-            "throttle": Provide(lambda: console.throttle, sync_to_thread=False),
-            "catalogue": Provide(lambda: catalogue, sync_to_thread=False),
-            "log_store": Provide(lambda: log_store, sync_to_thread=False),
-            "shelf": Provide(lambda: shelf, sync_to_thread=False),
-            "profiles": Provide(lambda: store, sync_to_thread=False),
-            "inspector": Provide(lambda: inspector, sync_to_thread=False),
-            "activator": Provide(lambda: activator, sync_to_thread=False),
+            **_given(
+                config=config,
+                home=config.home,
+                control=control,
+                hub=hub,
+                follower=follower,
+                throttle=console.throttle,
+                catalogue=catalogue,
+                log_store=log_store,
+                shelf=shelf,
+                profiles=store,
+                inspector=inspector,
+                activator=activator,
+                benchmarks=benchmarks,
+            ),
         },
         middleware=[Guard()],
         before_send=[add_security_headers],
@@ -142,6 +150,15 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
         logging_config=None,
         lifespan=[lifespan],
     )
+
+
+def _given(**parts: object) -> dict[str, Provide]:
+    """Each part under its name, for the handlers that ask for it."""
+
+    def provide(part: object) -> Provide:
+        return Provide(lambda: part, sync_to_thread=False)
+
+    return {name: provide(part) for name, part in parts.items()}
 
 
 async def provide_session(request: Request) -> AsyncIterator[AsyncSession]:  # type: ignore[type-arg]

@@ -137,6 +137,22 @@ class ApiKey(Base):
     author: Mapped[str] = mapped_column(default="")
 
 
+class Benchmark(Base):
+    """One run of the benchmark: `results` is a list of `console.benchmarks.load.Result`, one for each number of
+    streams."""
+
+    __tablename__ = "benchmarks"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    launch_id: Mapped[str]
+    profile: Mapped[str]
+    revision: Mapped[str]
+    model: Mapped[str]
+    started: Mapped[float]
+    author: Mapped[str] = mapped_column(default="")
+    results: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
+
+
 class SettingValue(Base):
     """A setting that was changed from its default; names and defaults are rows in `console.settings`."""
 
