@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from appliance.home import Home
 from appliance.preflight.context import PreflightContext, Report
 from appliance.preflight.runner import run
 from appliance.profile import document
-from appliance.profile.active import BUNDLED_PROFILE, read_active
+from appliance.profile.active import bundled_profile, read_active
 from appliance.profile.schema import ProfileError
 from appliance.protocol import Finding, Fix, Severity
 
@@ -53,11 +52,11 @@ def check(source: str | None, host: str, port: int, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-def _document(source: str | None, home: Home) -> Mapping[str, Any]:
+def _document(source: str | None, home: Home) -> dict[str, Any]:
     """The document of a file, or the one that the next launch would take. Raises ProfileError or UsageError."""
     active = read_active(home) if source is None or not Path(source).exists() else None
     if source is None or (active is not None and active.document.get("name") == source):
-        return active.document if active is not None else BUNDLED_PROFILE
+        return active.document if active is not None else bundled_profile()
     try:
         return document.parse(Path(source).read_bytes())
     except OSError as error:

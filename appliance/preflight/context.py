@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import structs
+
 from appliance.checkpoint.config import ModelConfig
 from appliance.checkpoint.memory import MemoryPlan
 from appliance.checkpoint.safetensors import TensorIndex
@@ -21,13 +23,14 @@ from appliance.protocol import EngineConfig, Finding
 @dataclass(frozen=True, kw_only=True)
 class PreflightContext:
     """`listen` is the address that the front door is to take; None where that is not asked, since the front door that
-    asks holds it."""
+    asks holds it. `running` is the launch that this one would replace: what it holds will be free by then."""
 
     home: Home
     document: Mapping[str, Any]
     environ: Mapping[str, str]
     inventory: Inventory
     listen: tuple[str, int] | None = None
+    running: LaunchPlan | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +79,31 @@ class LaunchPlan:
             backends=dict(profile.backends),
             environment=self.environment,
         )
+
+
+def inventory_after(inventory: Inventory, running: LaunchPlan | None) -> Inventory:
+    """The machine as it will be when `running` has ended.
+
+    A GPU's weights and cache were allocated in full. On a host only the weights are counted: the system gives the
+    cache's pages as they are first written, so that an unused cache is free memory already.
+    """
+    if running is None:
+        return inventory
+    memory, held = running.memory, running.device.gpu
+    if held is None:
+        host = inventory.host
+        free = min(host.memory_available_bytes + memory.weight_bytes, host.memory_bytes)
+        return structs.replace(inventory, host=structs.replace(host, memory_available_bytes=free))
+    gpus = tuple(
+        structs.replace(
+            gpu,
+            memory_free_bytes=min(gpu.memory_free_bytes + memory.weight_bytes + memory.cache_bytes, gpu.memory_bytes),
+        )
+        if gpu.uuid == held.uuid
+        else gpu
+        for gpu in inventory.gpus
+    )
+    return structs.replace(inventory, gpus=gpus)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from appliance.checkpoint.folder import locate
 from appliance.checkpoint.safetensors import TensorIndex, read_index
 from appliance.checkpoint.tokenizer import Tokenizer
 from appliance.hardware.device import Device, select_device
-from appliance.preflight.context import LaunchPlan, PreflightContext
+from appliance.preflight.context import LaunchPlan, PreflightContext, inventory_after
 from appliance.profile import document
 from appliance.profile.effective import Effective, resolve
 from appliance.profile.schema import Profile
@@ -24,6 +24,7 @@ from appliance.profile.schema import Profile
 class Subject:
     def __init__(self, context: PreflightContext) -> None:
         self.context = context
+        self.inventory = inventory_after(context.inventory, context.running)
 
     @cached_property
     def profile(self) -> Profile:
@@ -55,12 +56,11 @@ class Subject:
 
     @cached_property
     def device(self) -> Device:
-        return select_device(self.profile.device, self.context.inventory, self.context.environ)
+        return select_device(self.profile.device, self.inventory, self.context.environ)
 
     @cached_property
     def effective(self) -> Effective:
-        context = self.context
-        return resolve(self.profile, config=self.config, inventory=context.inventory, environ=context.environ)
+        return resolve(self.profile, config=self.config, inventory=self.inventory, environ=self.context.environ)
 
     def plan(self) -> LaunchPlan:
         return LaunchPlan(

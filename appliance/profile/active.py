@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from appliance.home import Home, write_atomically
 from appliance.profile import text
-from appliance.profile.document import write
-from appliance.profile.schema import BUNDLED_MODEL, SCHEMA_VERSION, Problem, ProfileError
+from appliance.profile.document import parse, write
+from appliance.profile.schema import Problem, ProfileError
 
-# What runs where nobody has chosen yet: a new installation answers, too.
-BUNDLED_PROFILE: Final[Mapping[str, Any]] = {
-    "schema": SCHEMA_VERSION,
-    "name": "bundled",
-    "model": {"path": BUNDLED_MODEL},
-}
+_BUNDLED_PROFILE: Final = Path(__file__).parents[1] / "selftest" / "profile.yaml"
 
 
 class ActiveProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +46,11 @@ def write_active(home: Home, active: ActiveProfile) -> None:
     """Make `active` the profile of the next launch. Raises OSError when the state folder cannot be written."""
     content = {"launch": active.launch, "revision": active.revision, "profile": active.document}
     write_atomically(home.active_profile, write(content))
+
+
+def bundled_profile() -> dict[str, Any]:
+    """What runs where nobody has chosen yet: a new installation answers, too."""
+    return parse(_BUNDLED_PROFILE.read_bytes())
 
 
 def _unreadable(home: Home, why: str) -> ProfileError:

@@ -140,10 +140,11 @@ class Supervisor:
     async def attempt(self, launch_id: str, revision: str, document: dict[str, Any]) -> Report | LaunchRecord:
         """Would this profile start? The report if it would; otherwise the record of a launch that never left
         preflight. A running engine is not touched. FileExistsError: there is a launch of this id already."""
-        report = await asyncio.to_thread(run_preflight, self._home, document)
+        serving = self._launch is not None and not self._launch.ended
+        running = self.plan if serving else None
+        report = await asyncio.to_thread(run_preflight, self._home, document, running=running)
         if report.plan is not None:
             return report
-        serving = self._launch is not None and not self._launch.ended
         launch = self._begin(launch_id, revision, document, attempt=serving)
         launch.change(State.PREFLIGHT)
         launch.begin_phase(Phase.PREFLIGHT)
@@ -197,12 +198,23 @@ def _read_source(home: Home, profile_file: Path | None) -> Source:
     return read_source(home, profile_file)
 
 
-def run_preflight(home: Home, document: dict[str, Any], listen: tuple[str, int] | None = None) -> Report:
-    """Blocking. Without `listen` the port is not checked: it is this process that holds it."""
+def run_preflight(
+    home: Home,
+    document: dict[str, Any],
+    listen: tuple[str, int] | None = None,
+    running: LaunchPlan | None = None,
+) -> Report:
+    """Blocking. Without `listen` the port is not checked: it is this process that holds it. What `running` holds in
+    memory counts as free: it ends before the profile starts."""
     from appliance import hardware, preflight  # late: the first answer over HTTP does not wait for them
 
     context = preflight.PreflightContext(
-        home=home, document=document, environ=os.environ, inventory=hardware.inventory(), listen=listen
+        home=home,
+        document=document,
+        environ=os.environ,
+        inventory=hardware.inventory(),
+        listen=listen,
+        running=running,
     )
     return preflight.run(context)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from appliance.hardware import Gpu, Host, Inventory
@@ -267,6 +268,22 @@ def test_a_gpu_is_taken_by_uuid(home: Home, tiny: Path) -> None:
     assert auto is not None
     assert (auto.dtype, auto.effective["dtype"].source) == ("float16", "gpu")
     assert look(home, {"dtype": "bfloat16"}).plan is not None  # on a CPU it is slow, and right
+
+
+def test_what_the_running_engine_holds_counts_as_free(home: Home, tiny: Path) -> None:
+    """An engine that fills the GPU does not keep its own successor from being activated: it ends first."""
+    running = look(home, {"kv-cache-memory-bytes": "20 GiB"}, inventory=machine(gpu=card())).plan
+    assert running is not None
+    full = machine(gpu=msgspec.structs.replace(card(), memory_free_bytes=GIB // 2))
+    assert only(look(home, inventory=full)).id == "memory-too-small"
+    plan = look(home, inventory=full, running=running).plan
+    assert plan is not None
+    assert plan.memory.available_bytes > 20 * GIB
+    on_host = look(home).plan
+    assert on_host is not None
+    replaced = look(home, running=on_host).plan
+    assert replaced is not None
+    assert replaced.memory.available_bytes == machine().host.memory_available_bytes
 
 
 def test_a_gpu_that_does_not_answer_is_said(home: Home, tiny: Path) -> None:
