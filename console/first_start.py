@@ -3,23 +3,37 @@ is written out again."""
 
 from __future__ import annotations
 
+import time
+
 from sqlalchemy import func, select
 
 from appliance.home import Home
+from appliance.profile import document as documents
 from appliance.profile.active import ActiveProfile, read_active, write_active
-from console.db.models import ActiveRevision, Profile
+from console.db.models import ActiveRevision, Profile, Revision
 from console.db.sessions import Database
 from console.new_folder import bundled_profile
-from console.profiles.store import ProfileStore
 
 
-async def seed_database(database: Database) -> None:
-    """Keep the bundled profile as revision 1, active, in a database without any profile."""
-    async with database.session() as session:
+async def seed_database(home: Home, database: Database) -> None:
+    """Keep the bundled profile as revision 1, active, in a database without any profile. It is as old as the file that
+    the engine was started with: its first launch is this revision's."""
+    loaded = documents.load(bundled_profile())
+    written = home.active_profile.stat().st_mtime if home.active_profile.exists() else time.time()
+    async with database.writing() as session:
         if await session.scalar(select(func.count()).select_from(Profile)):
             return
-    first = await ProfileStore(database).create(bundled_profile(), author="Ingot", note="Comes with Ingot.")
-    async with database.writing() as session:
+        first = Revision(
+            profile=Profile(name=loaded.name, created=written),
+            number=1,
+            document=documents.to_document(loaded),
+            content_hash=documents.content_hash(loaded),
+            note="Comes with Ingot.",
+            author="Ingot",
+            created=written,
+        )
+        session.add(first)
+        await session.flush()
         session.add(ActiveRevision(revision_id=first.id))
 
 

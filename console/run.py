@@ -40,7 +40,7 @@ async def serve(config: ConsoleConfig, control: EngineControl, listening: socket
     await asyncio.to_thread(schema.migrate, config.home.database, config.home.root / "backups")
     app = create_app(config, control)
     console: Console = app.state.console
-    await first_start.seed_database(console.database)
+    await first_start.seed_database(config.home, console.database)
     await restore_keys(config.home, console.database)
     with contextlib.suppress(ProfileError):  # an unreadable active profile is the engine's to report
         await first_start.restore_active(config.home, console.database)

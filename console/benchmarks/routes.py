@@ -25,10 +25,12 @@ async def benchmarks_page(request: PageRequest, session: Session, benchmarks: Th
 
 
 @get("/benchmarks/results")
-async def results(session: Session, benchmarks: TheBenchmarks) -> Template:
-    """The part of the page that asks for itself again while a benchmark runs."""
+async def results(session: Session, benchmarks: TheBenchmarks) -> Template | Response[None]:
+    """The part of the page that asks for itself again while a benchmark runs; at its end the whole page is loaded."""
+    if benchmarks.running is None:
+        return Response(None, status_code=204, headers={"HX-Refresh": "true"})
     rows = await service.list_benchmarks(session)
-    return fragment("benchmarks/results.html", rows=rows, benchmarks=benchmarks)
+    return fragment("benchmarks/results.html", rows=rows, benchmarks=benchmarks, load=load)
 
 
 @post("/benchmarks")

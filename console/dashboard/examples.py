@@ -10,7 +10,7 @@ CURL = """\
 curl {base}/v1/chat/completions \\
 {key}  -H 'Content-Type: application/json' \\
   -d '{{"model": "{model}",
-       "messages": [{{"role": "user", "content": "What is an ingot?"}}]}}'"""
+       "messages": [{{"role": "user", "content": "What is Ingot?"}}]}}'"""
 
 PYTHON = """\
 from openai import OpenAI
@@ -21,7 +21,7 @@ client = OpenAI(
 )
 answer = client.chat.completions.create(
     model="{model}",
-    messages=[{{"role": "user", "content": "What is an ingot?"}}],
+    messages=[{{"role": "user", "content": "What is Ingot?"}}],
 )
 print(answer.choices[0].message.content)"""
 
