@@ -40,11 +40,12 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
         openapi_config=None,
         logging_config=None,
     )
-    return named(app)
+    return named(app, front_door)
 
 
-def named(app: ASGIApp) -> ASGIApp:
-    """Every response says who answered and to which request; a request that has no id is given one."""
+def named(app: ASGIApp, front_door: FrontDoor) -> ASGIApp:
+    """Every response says who answered and to which request (one that has no id is given one), and what was refused
+    is counted."""
 
     async def with_headers(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
@@ -55,6 +56,8 @@ def named(app: ASGIApp) -> ASGIApp:
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if message["status"] >= 400 and scope["path"].startswith("/v1/"):
+                    front_door.metrics.failures.labels(message["status"]).inc()
                 ours: list[Any] = [(b"server", b"ingot"), (b"x-request-id", request_id)]
                 message["headers"] = [*message["headers"], *ours]
             await send(message)

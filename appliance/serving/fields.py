@@ -65,6 +65,13 @@ REFUSED_UNLESS: dict[str, Only] = {
 
 MAX_SHOWN = 60
 
+# How msgspec says what it expects, and how people do.
+WORDS = (
+    (" | null", ""), ("`", ""), ("int", "an integer"), ("float", "a number"), ("bool", "true or false"),
+    ("str", "a text"), ("array", "a list"), (" | ", " or "), ("object", "an object"),
+    (" >= ", " of at least "), (" <= ", " of at most "), (" > ", " above "), (" < ", " below "), (".0", ""),
+)  # fmt: skip
+
 
 def decode(raw: bytes, type: type[T]) -> T:
     """Raises ApiError (400) naming the field, its value and what is expected."""
@@ -120,12 +127,19 @@ def _invalid(given: dict[str, Any], message: str) -> ApiError:
     what, _, where = message.partition(" - at `$")
     param = where.rstrip("`").lstrip(".") or None
     value = _at(given, param) if param else None
-    expected = what.removeprefix("Expected ").replace("`", "").split(", got ")[0]
+    expected = _in_words(what.removeprefix("Expected ").split(", got ")[0])
     if what.startswith("Object missing required field"):
         field = re.sub(r".*`(.+)`", r"\1", what)
         param = f"{param}.{field}" if param else field
         return bad_request(f"The field {param!r} is missing.", param=param, code="missing_field")
     return bad_request(f"The field {param!r} must be {expected}, and is {shown(value)}.", param, "invalid_value")
+
+
+def _in_words(expected: str) -> str:
+    """`int` >= 1  ->  an integer of at least 1"""
+    for ours, theirs in WORDS:
+        expected = expected.replace(ours, theirs)
+    return expected
 
 
 def _at(content: Any, path: str) -> Any:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -22,6 +22,7 @@ REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 class Metrics:
     def __init__(self, supervisor: Supervisor) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(EngineGauges(supervisor))
 

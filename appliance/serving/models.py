@@ -30,4 +30,7 @@ def _describe(model: ServedModel) -> dict[str, Any]:
         "created": model.created,
         "owned_by": "ingot",
         "max_model_len": model.max_model_len,
+        "digest": model.digest,
+        "dtype": model.dtype,
+        "device": model.device,
     }

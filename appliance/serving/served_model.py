@@ -18,11 +18,16 @@ INLINE_CHARACTERS = 4096
 
 
 class ServedModel:
-    def __init__(self, plan: LaunchPlan, tokenizer: Tokenizer, template: ChatTemplate | None, created: int) -> None:
+    def __init__(
+        self, plan: LaunchPlan, digest: str, tokenizer: Tokenizer, template: ChatTemplate | None, created: int
+    ) -> None:
         self.name = plan.profile.served_model_name
         self.created = created
         self.max_model_len = plan.engine_config().max_model_len
         self.vocab_size = plan.config.vocab_size
+        self.digest = digest
+        self.dtype = plan.dtype
+        self.device = plan.device.gpu.name if plan.device.gpu else "cpu"
         self.sampling_defaults = plan.profile.sampling_defaults
         self.tokenizer = tokenizer
         self._template = template
@@ -32,9 +37,12 @@ class ServedModel:
         """Blocking. Raises CheckpointError."""
         # Late: the first answer over HTTP does not wait for these.
         from appliance.checkpoint.chat_template import ChatTemplate
+        from appliance.checkpoint.digest import checkpoint_digest
         from appliance.checkpoint.tokenizer import Tokenizer
 
-        return cls(plan, Tokenizer.load(plan.folder), ChatTemplate.load(plan.folder), created)
+        return cls(
+            plan, checkpoint_digest(plan.folder), Tokenizer.load(plan.folder), ChatTemplate.load(plan.folder), created
+        )
 
     def check_name(self, name: str | None) -> None:
         if name is not None and name != self.name:

@@ -135,7 +135,7 @@ class NativeLaunch:
         subject = Subject(
             digest=await asyncio.to_thread(checkpoint_digest, plan.folder),
             dtype=config.dtype,
-            device=loaded.versions.get("device", config.device),
+            device=plan.device.gpu.name if plan.device.gpu else "cpu",
             vocab_size=loaded.vocab_size,
             max_model_len=config.max_model_len,
         )

@@ -17,7 +17,7 @@ def refuse_address(
 ) -> str:
     """What to tell the person: who holds the address, and what else is wrong."""
     source = read_source(home, profile_file)
-    findings = run_preflight(home, source.document, listen).findings
+    findings = run_preflight(home, source.document, listen=listen).findings
     if not any(finding.field == "port" and finding.severity is Severity.ERROR for finding in findings):
         # Taken when it was tried, free when it was checked: say what happened.
         findings = [_taken(listen, error), *findings]

@@ -9,12 +9,9 @@ import msgspec
 
 from appliance.home import Home, new_launch_id
 from appliance.profile import document as documents
-from appliance.profile.active import read_active
+from appliance.profile.active import bundled_profile, read_active
 from appliance.profile.schema import ProfileError
 from appliance.protocol import Finding, Fix, Severity
-
-# What runs where nobody has chosen yet: the first `ingot serve` of a new installation answers, too.
-BUNDLED: dict[str, Any] = {"schema": 1, "name": "bundled", "model": {"path": "bundled"}}
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +37,7 @@ def read_source(home: Home, file: Path | None) -> Source:
         problem = _finding("", str(file), message, "Name a file that exists and may be read.")
         return Source(launch=new_launch_id(), document={}, problems=(problem,))
     if active is None:
-        return Source(launch=new_launch_id(), document=BUNDLED)
+        return Source(launch=new_launch_id(), document=bundled_profile())
     # The console chooses the id, so that it can follow the launch; a restart of the same revision is a new launch.
     free = active.launch is not None and not home.launch(active.launch).exists()
     launch = active.launch if active.launch is not None and free else new_launch_id()

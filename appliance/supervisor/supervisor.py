@@ -56,6 +56,7 @@ class Supervisor:
         self._native: NativeLaunch | None = None
         self._attempt: LaunchRecord | None = None
         self._stopping = False
+        self._fault: str | None = None
 
     # ----------------------------------------------------------------------------------------------------------------
     # What it is
@@ -63,14 +64,16 @@ class Supervisor:
 
     @property
     def state(self) -> State:
-        return self._launch.record.state if self._launch else State.IDLE
+        if self._launch is None:
+            return State.IDLE if self._fault is None else State.FAILED
+        return self._launch.record.state
 
     @property
     def reason(self) -> str:
         """Why the state is what it is, in a sentence; may be empty."""
         record = self._launch.record if self._launch else None
         if record is None:
-            return ""
+            return self._fault or ""
         return record.diagnosis.summary if record.diagnosis else record.reason
 
     @property
@@ -103,6 +106,16 @@ class Supervisor:
 
     async def run(self) -> None:
         """One launch, from preflight to its end. Returns when it has ended."""
+        try:
+            await self._run()
+        except Exception as error:
+            # A fault of this program. Whoever asks must not be told of a start that goes on for ever.
+            self._fault = f"Ingot itself failed: {type(error).__name__}: {error}"
+            if self._launch is not None and not self._launch.ended:
+                self._launch.change(State.FAILED, self._fault)
+            raise
+
+    async def _run(self) -> None:
         source = await asyncio.to_thread(_read_source, self._home, self._profile_file)
         launch = self._begin(source.launch, source.revision, source.document, started=self._started)
         launch.change(State.PREFLIGHT)

@@ -1,0 +1,169 @@
+"""Asks a running engine over HTTP what it is known to answer, and compares token by token."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from appliance.home import Home
+from appliance.selftest.answers import Answer, KnownAnswers, difference
+
+ANSWER_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 180.0
+
+
+class CannotReplayError(RuntimeError):
+    """There is no engine to ask, or it serves another model."""
+
+
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """What `/v1/models` says about the model that is asked."""
+
+    id: str
+    digest: str
+    dtype: str
+    device: str
+
+    @property
+    def exact(self) -> bool:
+        """On the CPU in fp32 the engine computes alike every time: every token has to be the same."""
+        return self.device == "cpu" and self.dtype == "float32"
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """One question. `apart` is the largest difference of a logprob; `difference` is None where all is well."""
+
+    question: str
+    tokens: int
+    apart: float
+    seconds: float
+    difference: str | None
+
+
+class Engine:
+    """A client of one running engine."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=ANSWER_TIMEOUT_S, trust_env=False)
+
+    def served(self) -> Served:
+        model = self._call("GET", "/v1/models")["data"][0]
+        return msgspec.convert(model, Served)
+
+    def ask(self, question: str) -> Answer:
+        """The greedy answer to a chat's one message."""
+        body = {
+            "messages": [{"role": "user", "content": question}],
+            "temperature": 0,
+            "logprobs": True,
+            "return_token_ids": True,
+        }
+        answer = self._call("POST", "/v1/chat/completions", body)
+        choice = answer["choices"][0]
+        return Answer(
+            prompt_token_ids=answer["prompt_token_ids"],
+            token_ids=choice["token_ids"],
+            logprobs=[entry["logprob"] for entry in choice["logprobs"]["content"]],
+            question=question,
+        )
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        try:
+            response = self._http.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise CannotReplayError(f"No engine answers at {self._http.base_url}: {error}") from error
+        if response.status_code != 200:
+            said = response.json().get("error", {}).get("message", response.text)
+            raise CannotReplayError(f"{path} answers {response.status_code}: {said}")
+        return response.json()
+
+
+def replay(engine: Engine, known: KnownAnswers) -> Iterator[Replayed]:
+    """Raises CannotReplayError when another model is served than the one that is known."""
+    served = engine.served()
+    if served.digest != known.model_digest:
+        raise CannotReplayError(
+            f"The engine serves {served.id!r} ({served.digest}); the known answers are of the bundled model "
+            f"({known.model_digest})."
+        )
+    for expected in known.answers:
+        began = time.perf_counter()
+        got = engine.ask(expected.question)
+        seconds = time.perf_counter() - began
+        found = difference(expected, got, known.tolerance[served.dtype], exact=served.exact)
+        if got.prompt_token_ids != expected.prompt_token_ids:
+            found = "the question becomes other token ids than it did"
+        pairs = zip(expected.logprobs, got.logprobs, strict=False)
+        yield Replayed(
+            question=expected.question,
+            tokens=len(got.token_ids),
+            apart=max((abs(wanted - told) for wanted, told in pairs), default=0.0),
+            seconds=seconds,
+            difference=found,
+        )
+
+
+def record(engine: Engine, questions: Sequence[str], tolerance: dict[str, float]) -> KnownAnswers:
+    """What this engine answers now, to be what it is held to from now on."""
+    digest = engine.served().digest
+    return KnownAnswers(model_digest=digest, tolerance=tolerance, answers=[engine.ask(each) for each in questions])
+
+
+def key_for(home: Home) -> str | None:
+    """`INGOT_API_KEY`, or the token that the console has left in this state folder."""
+    if key := os.environ.get("INGOT_API_KEY"):
+        return key
+    try:
+        return home.console_token.read_text().strip() or None
+    except OSError:
+        return None
+
+
+def answers_at(url: str) -> bool:
+    """Whether a front door is there, in whatever state."""
+    try:
+        health = httpx.get(f"{url}/health", timeout=2, trust_env=False)
+    except httpx.HTTPError:
+        return False
+    return bool(health.headers.get("server") == "ingot")
+
+
+@contextlib.contextmanager
+def temporary_engine() -> Iterator[str]:
+    """An engine with the bundled model and a state folder of its own; its address. Ended on the way out."""
+    with tempfile.TemporaryDirectory(prefix="ingot-selftest-") as folder:
+        environment = {**os.environ, "INGOT_HOME": str(Path(folder) / "home")}
+        command = [sys.executable, "-m", "appliance.cli", "serve", "--port", "0"]
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().rpartition(" ")[2].strip()
+            wait_ready(url)
+            yield url
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def wait_ready(url: str) -> None:
+    """Raises CannotReplayError with the cause when the engine does not become ready."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        health = httpx.get(f"{url}/health", timeout=10, trust_env=False)
+        if health.status_code == 200:
+            return
+        if health.json()["state"] in ("failed", "hung", "stopped"):
+            raise CannotReplayError(f"The engine did not start: {health.json()['reason']}")
+        time.sleep(0.05)
+    raise CannotReplayError(f"The engine was not ready after {START_TIMEOUT_S:.0f} s.")
