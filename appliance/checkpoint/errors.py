@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from appliance.profile.shown import plain, shown
 from appliance.protocol import Finding, Fix, Severity
 
 
@@ -39,19 +40,9 @@ class CheckpointError(ValueError):
         return Finding(
             id=self.id,
             severity=Severity.ERROR,
-            message=self.message,
-            field=self.field,
+            message=plain(self.message),
+            field=plain(self.field) if self.field is not None else None,
             value=shown(self.value),
-            evidence=evidence,
+            evidence=tuple(map(plain, evidence)),
             fix=self.fix,
         )
-
-
-def shown(value: Any) -> Any:
-    """The value as an error carries it: never more than a line, and writable as UTF-8 JSON."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int) and abs(value) < 1 << 53:
-        return value
-    text = ascii(value) if not isinstance(value, str) else value.encode("ascii", "backslashreplace").decode()
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from appliance.profile import sizes, spellings, vllm_options
 from appliance.profile.schema import BY_KEY, SECTIONS, SETTINGS, Problem, Setting, Type
+from appliance.profile.shown import plain, shown
 
 MISSING: Final = object()
 
@@ -86,22 +87,13 @@ def _unknown(document: Mapping[str, Any], section: str, key: Any, known: list[st
     if right in BY_KEY and get(document, right) is MISSING and not list(_judge(BY_KEY[right], value)):
         patch[right] = value
     return Problem(
-        field=field[:128],
-        value=_shown(value),
+        field=plain(field)[:128],
+        value=shown(value),
         message="There is no such setting.",
         remedy=remedy,
-        patch=None if "." in str(key) else patch,  # a patch's dots are levels of the document
+        # A patch's dots are levels of the document, and it travels as UTF-8.
+        patch=None if "." in str(key) or plain(field) != field else patch,
     )
-
-
-def _shown(value: Any) -> Any:
-    """The value as a problem carries it: never more than a line."""
-    if isinstance(value, str):
-        return value if len(value) <= 80 else value[:77] + "..."
-    if isinstance(value, bool | int | float) or value is None:
-        return value
-    shown = repr(value)
-    return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 def _wrong_type(field: str, value: Any, expected: str, remedy: str) -> Problem:
@@ -109,7 +101,7 @@ def _wrong_type(field: str, value: Any, expected: str, remedy: str) -> Problem:
         bool: "a boolean", int: "an integer", float: "a number", str: "text", list: "a list", dict: "a mapping",
         type(None): "null",
     }.get(type(value), f"a {type(value).__name__}")  # fmt: skip
-    return Problem(field=field, value=_shown(value), message=f"It must be {expected}; it is {kind}.", remedy=remedy)
+    return Problem(field=field, value=shown(value), message=f"It must be {expected}; it is {kind}.", remedy=remedy)
 
 
 def _expected(setting: Setting) -> str:
@@ -156,7 +148,7 @@ def _judge(setting: Setting, value: Any) -> Iterator[Problem]:
 
 
 def _problem(setting: Setting, value: Any, message: str, remedy: str) -> Problem:
-    return Problem(field=setting.key, value=_shown(value), message=message, remedy=remedy)
+    return Problem(field=setting.key, value=shown(value), message=message, remedy=remedy)
 
 
 def _type_remedy(setting: Setting, value: Any) -> str:
@@ -194,21 +186,21 @@ def _judge_number(setting: Setting, number: float, given: Any) -> Iterator[Probl
     if (isinstance(number, float) and not math.isfinite(number)) or low or at_open_end or high:
         unit = f" {setting.unit}" if setting.unit else ""
         remedy = f"Give a value {setting.range_text()}{unit}."
-        yield _problem(setting, given, f"{_shown(str(given))} is out of range.", remedy)
+        yield _problem(setting, given, f"{shown(given)} is out of range.", remedy)
 
 
 def _judge_options(field: str, options: Mapping[Any, Any]) -> Iterator[Problem]:
     known = vllm_options.FLAG_BY_NAME if field == "vllm.extra-args" else vllm_options.VARIABLE_BY_NAME
     for name, value in options.items():
-        where = f"{field}.{name}"[:128]
+        where = plain(f"{field}.{name}")[:128]
         if not isinstance(name, str) or name not in known:
             yield Problem(
-                field=where, value=_shown(value), message=_not_listed(name), remedy=_instead(name, list(known))
+                field=where, value=shown(value), message=_not_listed(name), remedy=_instead(name, list(known))
             )
         elif isinstance(entry := known[name], vllm_options.Variable):
             if not vllm_options.variable_matches(entry, value):
                 remedy = f"{entry.help} Write text that matches {entry.pattern}, in quotes."
-                yield Problem(field=where, value=_shown(value), message="It is not a value of this.", remedy=remedy)
+                yield Problem(field=where, value=shown(value), message="It is not a value of this.", remedy=remedy)
         else:
             yield from _judge_flag(where, entry, value)
 
@@ -237,6 +229,6 @@ def _judge_flag(where: str, flag: vllm_options.Flag, value: Any) -> Iterator[Pro
     elif isinstance(value, float) and not math.isfinite(value):
         yield Problem(field=where, value=str(value), message="It is not a finite number.", remedy=flag.help)
     elif isinstance(value, int) and abs(value) >= 1 << 63:
-        yield Problem(field=where, value=_shown(str(value)), message="It is out of range.", remedy="Use less.")
+        yield Problem(field=where, value=shown(value), message="It is out of range.", remedy="Use less.")
     elif isinstance(value, str) and (len(value) > 4096 or not value.isprintable()):
-        yield Problem(field=where, value=_shown(ascii(value)), message="It is no plain text.", remedy="Use one line.")
+        yield Problem(field=where, value=shown(ascii(value)), message="It is no plain text.", remedy="Use one line.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -299,12 +300,13 @@ def test_export_and_parse_give_the_same_profile(document: dict[str, Any]) -> Non
     assert diff(to_document(profile), to_document(again)) == []
 
 
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=8)  # half surrogate pairs too
 JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.integers(10**30) | st.floats() | ANY_TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3),
     max_leaves=6,
 )
-KEYS = st.sampled_from([*BY_KEY, *{key.split(".")[0] for key in BY_KEY}]) | st.text(max_size=6)
+KEYS = st.sampled_from([*BY_KEY, *{key.split(".")[0] for key in BY_KEY}]) | ANY_TEXT
 
 
 @settings(max_examples=300, deadline=None)
@@ -318,6 +320,7 @@ def test_any_document_is_loaded_or_refused(document: dict[str, Any], patches: li
         document = apply_patch(document, {key: value})
     problems = check(document)
     assert all(problem.message and problem.remedy for problem in problems)
+    assert msgspec.json.encode(problems)
     if problems:
         with pytest.raises(ProfileError):
             load(document)
