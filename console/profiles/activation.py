@@ -73,7 +73,7 @@ class Activator:
         if target is None:
             raise NotFound(
                 "No other revision has been ready yet, so there is nothing to roll back to.",
-                "Choose a revision on the profile's page and activate it.",
+                "Choose a revision and activate that.",
             )
         return await self._alone(target.profile, target.number, anyway=False)
 
@@ -127,8 +127,8 @@ class Activator:
         except OSError as error:
             _put_back(self._home, before)
             raise NotWritten(
-                f"{self._home.active_profile} could not be written: {error.strerror}. {revision.what} was not activated, "
-                "and the engine was not touched.",
+                f"{self._home.active_profile} could not be written: {error.strerror}. "
+                f"{revision.what} was not activated, and the engine was not touched.",
                 f"Free some space, or make {self._home.active} writable for the user that runs this, then try again.",
             ) from error
         except BaseException:

@@ -1,0 +1,69 @@
+"""Asks the console that runs on this state folder to activate, so that the engine restarts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import msgspec
+
+from appliance.home import Home
+from appliance.protocol import Finding
+from console import address
+from console.access.token import token_header
+from console.profiles.activation import Activated
+from console.profiles.errors import EngineUnreachable, ProfileRefusal, Refused
+
+TIMEOUT_S = 120.0
+"""Stopping an engine that drains its requests takes a while."""
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    message: str
+    remedy: str = ""
+    field: str | None = None
+    value: Any = None
+    findings: list[Finding] = []
+    attempt: str | None = None
+
+
+class RunningConsole:
+    """Every method answers None where no console runs."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    async def activate(self, name: str, number: int, *, anyway: bool) -> Activated | None:
+        data = {"revision": str(number), "anyway": "yes" if anyway else ""}
+        return await self._ask(f"/profiles/{name}/activate", data, refused=(name, number))
+
+    async def roll_back(self) -> Activated | None:
+        return await self._ask("/profiles/roll-back", {}, refused=("", 0))
+
+    async def _ask(self, path: str, data: dict[str, str], *, refused: tuple[str, int]) -> Activated | None:
+        url = address.find(self._home)
+        if url is None:
+            return None
+        headers = {"Accept": "application/json", **token_header(self._home)}
+        try:
+            async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
+                response = await client.post(path, data=data, headers=headers)
+        except httpx.ConnectError:
+            return None
+        except httpx.TransportError as error:
+            raise EngineUnreachable(
+                f"The console at {url} did not answer: {type(error).__name__}.",
+                "Look at its page: the activation may be under way.",
+            ) from error
+        try:
+            if response.is_success:
+                return msgspec.json.decode(response.content, type=Activated)
+            said = msgspec.json.decode(response.content, type=_Refusal)
+        except msgspec.MsgspecError as error:
+            raise EngineUnreachable(
+                f"What answers at {url} with status {response.status_code} is no console of this version.",
+                "Stop it, or remove console.json from the state folder if it is another program.",
+            ) from error
+        if said.findings:
+            raise Refused(*refused, said.findings, said.attempt)
+        raise ProfileRefusal(said.message, said.remedy, field=said.field, value=said.value)

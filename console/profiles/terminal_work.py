@@ -1,0 +1,137 @@
+"""What `ingot profile` does: opens the database as the console does, and leaves what restarts the engine to the console
+that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Literal, TypeVar
+
+import click
+import msgspec
+from sqlalchemy.exc import DBAPIError
+
+from appliance.home import Home
+from console import first_start
+from console.db.failures import explain
+from console.db.launch_index import LaunchIndex
+from console.db.schema import SchemaError, migrate
+from console.db.sessions import Database
+from console.profiles import printing
+from console.profiles.activation import Activated, Activator
+from console.profiles.errors import ProfileRefusal, Refused
+from console.profiles.inspection import Inspector
+from console.profiles.preflight import Preflight
+from console.profiles.running_console import RunningConsole
+from console.profiles.store import ProfileHistory, ProfileStore, ProfileSummary, SavedRevision
+from console.profiles.transfer import Planned, carry_out, exported, plan
+
+T = TypeVar("T")
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """What `show` shows: a revision, and the profile that it is of."""
+
+    revision: SavedRevision
+    profile: ProfileHistory
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """What `import` would do, and what it did: nothing where it was a dry run."""
+
+    planned: list[Planned]
+    saved: list[SavedRevision] = []
+
+
+class Work:
+    """One command's work on an open database."""
+
+    def __init__(self, home: Home, database: Database) -> None:
+        self._home = home
+        self._database = database
+        self._store = ProfileStore(database)
+        self._console = RunningConsole(home)
+
+    async def summaries(self) -> list[ProfileSummary]:
+        return await self._store.summaries()
+
+    async def show(self, name: str, number: int | None) -> Shown:
+        return Shown(revision=await self._store.revision(name, number), profile=await self._store.history(name))
+
+    async def export(self, name: str, number: int | None, kind: Literal["yaml", "json"]) -> str:
+        return exported(await self._store.revision(name, number), kind)
+
+    async def import_(self, texts: list[tuple[str, bytes]], confirm: Callable[[list[Planned]], bool]) -> Imported:
+        """`confirm` is shown what would be done, and says whether to do it."""
+        planned = await plan(self._store, texts)
+        if not confirm(planned) or any(item.problems for item in planned):
+            return Imported(planned=planned)
+        return Imported(planned=planned, saved=await carry_out(self._store, planned, author=_who()))
+
+    async def activate(self, name: str, number: int | None, *, anyway: bool) -> Activated:
+        number = (await self._store.revision(name, number)).number
+        activated = await self._console.activate(name, number, anyway=anyway)
+        return activated or await self._activator().activate(name, number, anyway=anyway)
+
+    async def roll_back(self) -> Activated:
+        return await self._console.roll_back() or await self._activator().roll_back()
+
+    def _activator(self) -> Activator:
+        """Without an engine to restart: that is the console's, and none runs."""
+        preflight = Preflight(self._home, Inspector(self._home), engine_url=None)
+        return Activator(self._home, self._database, preflight)
+
+
+def working(do: Callable[[Work], Awaitable[T]]) -> T:
+    """Run a command's work on the database of INGOT_HOME, which is made as the console makes it if it is new."""
+    home = Home.from_environment()
+    try:
+        home.create()
+    except OSError as error:
+        raise click.ClickException(
+            f"The state folder {home.root} cannot be made: {error.strerror}. Point INGOT_HOME at a writable folder."
+        ) from error
+    is_new = not home.database.exists()
+    migrate(home.database, home.root / "backups")
+
+    async def work() -> T:
+        database = Database(home.database)
+        try:
+            if is_new:
+                await first_start.seed_database(home, database)
+            await LaunchIndex(database, home).refresh()
+            return await do(Work(home, database))
+        finally:
+            await database.close()
+
+    return asyncio.run(work())
+
+
+@contextlib.contextmanager
+def failures_told(*, as_json: bool) -> Iterator[None]:
+    """What can go wrong, as a message (or as JSON) and an exit status."""
+    try:
+        yield
+    except ProfileRefusal as error:
+        if as_json:
+            click.echo(printing.as_json(printing.refusal_as_data(error)))
+        else:
+            printing.refusal(error)
+        raise SystemExit(3 if isinstance(error, Refused) else 1) from error
+    except DBAPIError as error:
+        failure = explain(error, Home.from_environment().database)
+        if failure is None:
+            raise
+        raise click.ClickException(f"{failure.message} {failure.remedy}") from error
+    except SchemaError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _who() -> str:
+    """The author of what is saved: who is logged in here, where the machine can tell."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "ingot"
