@@ -138,10 +138,18 @@ def value_of(profile: Profile, key: str) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes no anchors: `text.read` refuses them."""
+    """Writes what `text.read` reads as it was: no anchors, quotes around text that would be a number there, and
+    escapes for what YAML folds (line separators of every kind)."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+    def represent_text(self, data: str) -> yaml.ScalarNode:
+        style = '"' if not data.isprintable() else None if text.reads_as_text(data) else "'"
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def write(document: Mapping[str, Any]) -> str:

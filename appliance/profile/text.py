@@ -212,3 +212,8 @@ def _scalar(event: Any) -> Any:
     if _NOT_FINITE.fullmatch(text):
         _refuse(f"{text} {_line(event)} is not a finite number.", "Give a finite number.", text)
     return text
+
+
+def reads_as_text(plain: str) -> bool:
+    """Whether a plain scalar stays text here. YAML 1.1, by which PyYAML decides what to quote, takes `0E0` for text."""
+    return plain not in _WORDS and not _FLOAT.fullmatch(plain) and not _NOT_FINITE.fullmatch(plain)

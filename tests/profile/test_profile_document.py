@@ -328,6 +328,13 @@ def test_any_document_is_loaded_or_refused(document: dict[str, Any], patches: li
         load(document)
 
 
+@pytest.mark.parametrize("name", ["0e0", "12", "1.5", "true", "null", "no", "1e3", "2024-01-01", "0x1f", "012", "1-2"])
+def test_a_name_that_looks_like_something_else_comes_back_as_it_was(name: str) -> None:
+    """Export quotes what this reader would take for a number, a boolean or nothing."""
+    profile = load({**GOOD, "name": name, "served-model-name": name.upper()})
+    assert load(parse(export(profile))) == profile
+
+
 def test_active_profile_round_trip(home: Home) -> None:
     """What the console writes is what the supervisor reads; nothing there is None."""
     assert read_active(home) is None
