@@ -28,15 +28,21 @@ OTHER_QUESTIONS = (
 )
 
 
+API_DEFAULTS = {"temperature": "1", "top_p": "1", "top_k": "0", "max_tokens": "no limit", "seed": "random"}
+"""What holds for a setting that neither the request nor the profile gives."""
+
+
 @get("/playground")
 async def playground(request: PageRequest, profiles: Profiles) -> Template:
     active = await profiles.active()
-    bundled = active is not None and active.document["model"]["path"] == BUNDLED_MODEL
+    document = active.document if active is not None else {}
+    bundled = document.get("model", {}).get("path") == BUNDLED_MODEL
     return page(
         request,
         "playground/playground.html",
         title="Playground",
         questions=FIRST_QUESTIONS if bundled else OTHER_QUESTIONS,
+        defaults=API_DEFAULTS | document.get("sampling-defaults", {}),
     )
 
 
