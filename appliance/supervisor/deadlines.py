@@ -55,15 +55,15 @@ class Watch:
     def overdue(self, now: float) -> str | None:
         """Why the launch is hung; None while it is not."""
         if self._said_hello and now - self._heard > SILENCE_S:
-            doing = f"; it last said that it was in {self._where!r} for {self._busy_s:.0f} s" if self._where else ""
+            doing = f"; it last said that it was in '{self._where}' for {self._busy_s:.0f} s" if self._where else ""
             return f"the core has said nothing for {now - self._heard:.0f} s{doing}"
         for phase in self._began:
             limit = self.limit_s(phase)
             if phase in self._learned and now - self._began[phase] > limit:
                 return (
-                    f"the phase {phase!r} has taken {now - self._began[phase]:.0f} s, and the last good launch took "
+                    f"the phase '{phase}' has taken {now - self._began[phase]:.0f} s, and the last good launch took "
                     f"{self._learned[phase]:.1f} s"
                 )
             if phase not in self._learned and now - self._moved[phase] > limit:
-                return f"the phase {phase!r} has not moved for {now - self._moved[phase]:.0f} s"
+                return f"the phase '{phase}' has not moved for {now - self._moved[phase]:.0f} s"
         return None

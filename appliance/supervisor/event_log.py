@@ -19,9 +19,9 @@ class EventLog:
     def __init__(self, path: Path, launch: str) -> None:
         self.launch = launch
         self.sequence = last_sequence(path)
-        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        # What an earlier writer left half written must not swallow our first line.
-        self._torn = path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        _drop_torn_line(self._handle)
+        self._torn = False
         self._complained = False
 
     def append(self, body: EventBody, time: float) -> Event:
@@ -84,6 +84,19 @@ def last_sequence(path: Path) -> int:
     while events := reader.read():
         last = events[-1].sequence
     return last
+
+
+def _drop_torn_line(handle: int) -> None:
+    """An earlier writer was cut off in the middle of its last line: nobody has been told of it."""
+    size = end = os.fstat(handle).st_size
+    while end > 0:
+        begin = max(end - READ_BYTES, 0)
+        found = os.pread(handle, end - begin, begin).rfind(b"\n")
+        end = begin + found + 1
+        if found >= 0:
+            break
+    if end < size:
+        os.ftruncate(handle, end)
 
 
 _decoder = msgspec.json.Decoder(Event)

@@ -153,11 +153,11 @@ class Supervisor:
     async def attempt(self, launch_id: str, revision: str, document: dict[str, Any]) -> Report | LaunchRecord:
         """Would this profile start? The report if it would; otherwise the record of a launch that never left
         preflight. A running engine is not touched. FileExistsError: there is a launch of this id already."""
-        serving = self._launch is not None and not self._launch.ended
-        running = self.plan if serving else None
+        running = self.plan if self._launch is not None and not self._launch.ended else None
         report = await asyncio.to_thread(run_preflight, self._home, document, running=running)
         if report.plan is not None:
             return report
+        serving = self._launch is not None and not self._launch.ended  # it may have ended meanwhile
         launch = self._begin(launch_id, revision, document, attempt=serving)
         launch.change(State.PREFLIGHT)
         launch.begin_phase(Phase.PREFLIGHT)

@@ -1,0 +1,26 @@
+"""A front door with a core of the test's choice: `python -m tests.supervisor.door JSON`. Prints its address."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from appliance.home import Home
+from appliance.serving.command import listen
+from appliance.serving.server import Options, serve
+from appliance.supervisor.native_core import NativeCore
+
+
+def main() -> int:
+    arguments = json.loads(sys.argv[1])
+    home = Home.at(arguments["home"]).create()
+    listener = listen("127.0.0.1", 0)
+    print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    options = Options(home=home, host="127.0.0.1", profile_file=Path(arguments["profile"]), started=time.time())
+    return serve(options, listener, NativeCore(arguments["core"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""The small parts of the supervisor, each by itself."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.protocol import LaunchRecord, Phase, PhaseRecord, SamplingParams, State, TokenOutput
+from appliance.supervisor.child import exit_in_words
+from appliance.supervisor.core_client import CoreClient, EngineGoneError, merge
+from appliance.supervisor.deadlines import FLOORS_S, SILENCE_S, Watch
+from appliance.supervisor.lock import HomeInUseError, Owner, OwnerLock
+from appliance.supervisor.log_capture import MAX_LINE_BYTES, LineSplitter
+from appliance.supervisor.states import TRANSITIONS, check_transition
+
+
+def test_the_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
+    """By process, address and time; and the lock is free again when its holder lets go."""
+    path = tmp_path / "serve.lock"
+    lock = OwnerLock(path)
+    with pytest.raises(HomeInUseError, match="just starting"):
+        OwnerLock(path)
+    lock.sign(Owner(pid=os.getpid(), host="127.0.0.1", port=8000, started=0.0))
+    with pytest.raises(HomeInUseError, match=rf"process {os.getpid()}, http://127.0.0.1:8000"):
+        OwnerLock(path)
+    lock.release()
+    OwnerLock(path).release()
+
+
+def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
+    """The kernel lets go for it."""
+    path = tmp_path / "serve.lock"
+    code = "from appliance.supervisor.lock import OwnerLock; from pathlib import Path; import os, time\n"
+    code += f"lock = OwnerLock(Path({str(path)!r})); print('held', flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    with pytest.raises(HomeInUseError):
+        OwnerLock(path)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    OwnerLock(path).release()
+
+
+@given(data=st.binary(max_size=2000), cuts=st.lists(st.integers(0, 2000), max_size=8))
+def test_lines_do_not_depend_on_how_they_are_read(data: bytes, cuts: list[int]) -> None:
+    """Cut anywhere, even within a character: the same lines."""
+    whole = LineSplitter()
+    expected = whole.feed(data) + whole.finish()
+    pieces = LineSplitter()
+    got: list[str] = []
+    edges = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+    for begin, end in itertools.pairwise(edges):
+        got += pieces.feed(data[begin:end])
+    assert got + pieces.finish() == expected
+
+
+def test_an_endless_line_takes_no_endless_memory() -> None:
+    """Ten megabytes without an end of line are kept as one cut line that says how much is missing."""
+    splitter = LineSplitter()
+    for _ in range(100):
+        assert splitter.feed(b"y" * 100_000) == []
+        assert len(splitter._partial) <= MAX_LINE_BYTES
+    (line,) = splitter.feed(b"\n")
+    assert line.endswith(f"[{10_000_000 - MAX_LINE_BYTES} more bytes of this line were cut]")
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(0, "exit status 0"), (7, "exit status 7"), (-9, "killed by SIGKILL"), (-11, "killed by SIGSEGV")],
+)
+def test_exits_in_words(status: int, words: str) -> None:
+    """As a person would say it."""
+    assert exit_in_words(status).startswith(words)
+
+
+def test_every_state_is_in_the_table() -> None:
+    """And an ended launch cannot begin again."""
+    assert set(TRANSITIONS) == set(State)
+    with pytest.raises(AssertionError, match="cannot go from failed to ready"):
+        check_transition(State.FAILED, State.READY)
+
+
+def good(seconds: float) -> LaunchRecord:
+    phase = PhaseRecord(phase=Phase.WEIGHTS, started=0.0, seconds=seconds)
+    return LaunchRecord(id="a", profile="x", started=0.0, phases=[phase])
+
+
+def test_a_learned_deadline_is_three_times_the_last_good_launch_or_the_floor() -> None:
+    """Movement does not extend it; without a good launch before, standing still is what counts."""
+    watch = Watch(good(100.0), 0.0)
+    watch.phase(Phase.WEIGHTS, 0.0)
+    watch.phase(Phase.WEIGHTS, 299.0)
+    assert watch.overdue(300.0) is None
+    assert "the last good launch took 100.0 s" in (watch.overdue(301.0) or "")
+    assert Watch(good(1.0), 0.0).limit_s(Phase.WEIGHTS) == FLOORS_S[Phase.WEIGHTS]
+    fresh = Watch(None, 0.0)
+    for now in range(0, 1000, 100):
+        fresh.phase(Phase.WEIGHTS, now)
+        assert fresh.overdue(now + 99) is None
+    fresh.phase(Phase.WEIGHTS, 1000, ended=True)
+    assert fresh.overdue(10_000) is None
+
+
+def test_silence_counts_from_the_first_word_and_not_while_we_slept() -> None:
+    """A core that has not said hello is under the deadline of its phase instead."""
+    watch = Watch(None, 0.0)
+    assert watch.overdue(1000.0) is None
+    watch.heard(1000.0, "loading", 3.0)
+    assert watch.overdue(1000.0 + SILENCE_S) is None
+    assert "in 'loading' for 3 s" in (watch.overdue(1001.0 + SILENCE_S) or "")
+    watch.excuse(1010.0)
+    assert watch.overdue(1001.0 + SILENCE_S) is None
+
+
+class Wire:
+    def __init__(self) -> None:
+        self.sent: list[object] = []
+
+    def send(self, message: object) -> None:
+        self.sent.append(message)
+
+
+async def test_released_generations_are_aborted_once_and_only_if_unfinished() -> None:
+    """A client that goes away frees its slot; one that has all it asked for needs no abort."""
+    wire = Wire()
+    client = CoreClient(wire)
+    first = client.start([1], SamplingParams())
+    second = client.start([1], SamplingParams())
+    second.finished = True
+    for generation in (first, first, second):
+        client.release(generation)
+    assert [type(message).__name__ for message in wire.sent] == ["Submit", "Submit", "Abort"]
+    assert client.in_flight == 0
+    client.fail("over")
+    with pytest.raises(EngineGoneError, match="over"):
+        client.start([1], SamplingParams())
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=6))
+def test_merged_outputs_lose_no_token(steps: list[list[int]]) -> None:
+    """What piled up while the reader was busy is one output with everything in order."""
+    merged = merge([TokenOutput(request_id="a", token_ids=tuple(step)) for step in steps])
+    assert list(merged.token_ids) == [token for step in steps for token in step]
+
+
+def test_the_parts_import_no_torch() -> None:
+    """Nor anything else that would make the first answer wait."""
+    code = "import sys, appliance.serving.server; print(sorted({m.split('.')[0] for m in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for module in ("torch", "numpy", "transformers", "tokenizers", "jinja2", "rich", "sqlalchemy", "prometheus_client"):
+        assert f"'{module}'" not in loaded
