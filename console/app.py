@@ -92,7 +92,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     caller (tests do so)."""
     database = Database(config.home.database)
     hub = Hub()
-    follower = Follower(config.home, database, control, hub, config.engine_url)
+    follower = Follower(config.home, database, control, hub, config.engine_url, config.published_engine_url)
     catalogue, log_store = Catalogue(config.home), LogStore(config.home)
     console = Console(config, database, control, hub, follower, Notes(), Throttle(), catalogue, log_store)
     hub.add_feed("log", log_stream.feed(catalogue, log_store))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import uvicorn
 from rich.console import Console as Terminal
+from rich.markup import escape
 
 from appliance.profile.schema import ProfileError
 from appliance.protocol import State
@@ -18,7 +19,7 @@ from console.access.keys import restore_keys
 from console.access.setup import new_code
 from console.app import Console, create_app
 from console.db import schema
-from console.engine_control.base import EngineControl
+from console.engine_control.base import EngineControl, EngineControlError
 from console.live.view import EngineView
 from console.settings import ConsoleConfig
 
@@ -42,12 +43,20 @@ async def serve(config: ConsoleConfig, control: EngineControl, listening: socket
     console: Console = app.state.console
     await first_start.seed_database(config.home, console.database)
     await restore_keys(config.home, console.database)
+    restored = False
     with contextlib.suppress(ProfileError):  # an unreadable active profile is the engine's to report
-        await first_start.restore_active(config.home, console.database)
+        restored = await first_start.restore_active(config.home, console.database)
     async with console.database.session() as session:
         code = await new_code(session)
     server = Server(
-        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, server_header=False)
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=1,
+            server_header=False,
+            proxy_headers=False,
+        )
     )
 
     def end() -> None:
@@ -60,7 +69,7 @@ async def serve(config: ConsoleConfig, control: EngineControl, listening: socket
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     print_way_in(terminal, config, code)
     if start_engine:
-        await control.start()
+        await start(terminal, control, anew=restored)
     telling = asyncio.create_task(tell_engine(terminal, console))
     with address.recorded(config.home, config.host, config.port):
         await serving
@@ -70,9 +79,18 @@ async def serve(config: ConsoleConfig, control: EngineControl, listening: socket
     return 0
 
 
+async def start(terminal: Terminal, control: EngineControl, *, anew: bool) -> None:
+    """`anew`: an engine that runs already has not read the profile that was just written. The console serves on
+    without an engine: that is when it is needed."""
+    try:
+        await (control.restart() if anew else control.start())
+    except EngineControlError as error:
+        terminal.print(f"[bold]Engine [/]  {escape(str(error))}", soft_wrap=True)
+
+
 def print_way_in(terminal: Terminal, config: ConsoleConfig, code: str | None) -> None:
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)
-    url = f"http://{host}:{config.port}"
+    url = config.console_url or f"http://{host}:{config.port}"
     if code is None:
         terminal.print(f"[bold]Console[/]  {url}", soft_wrap=True)
     else:

@@ -26,6 +26,8 @@ SETTINGS = (
     Setting("INGOT_ENGINE_PORT", "8000", "The port of the engine's front door."),
     Setting("INGOT_ENGINE_CONTROL", "process", "Who runs the engine: process, docker, or none."),
     Setting("INGOT_ENGINE_CONTAINER", "ingot-engine", "The engine's container, where docker runs it."),
+    Setting("INGOT_CONSOLE_URL", "", "The console's address for people, where it is published under another one."),
+    Setting("INGOT_ENGINE_URL", "", "The API's address for people, where it is published under another one."),
     Setting("INGOT_SESSION_HOURS", "168", "After how many hours without use a browser has to sign in again."),
     Setting(
         "INGOT_COOKIE_SECURE", "", "1 where the console is reached through HTTPS: cookies are then sent only there."
@@ -53,6 +55,8 @@ class ConsoleConfig:
     engine_port: int = 8000
     engine_control: str = "process"
     engine_container: str = "ingot-engine"
+    console_url: str = ""
+    published_engine_url: str = ""
     session_hours: int = 168
     cookie_secure: bool = False
 
@@ -84,6 +88,8 @@ class ConsoleConfig:
             engine_port=_whole_number("INGOT_ENGINE_PORT", values, 1, 65535),
             engine_control=control,
             engine_container=values["INGOT_ENGINE_CONTAINER"],
+            console_url=values["INGOT_CONSOLE_URL"].rstrip("/"),
+            published_engine_url=values["INGOT_ENGINE_URL"].rstrip("/"),
             session_hours=_whole_number("INGOT_SESSION_HOURS", values, 1, 24 * 365),
             cookie_secure=values["INGOT_COOKIE_SECURE"] == "1",
         )

@@ -42,7 +42,16 @@ Publisher = Callable[[EngineView, Hub], Awaitable[None] | None]
 class Follower:
     """`view` is the engine as last seen; `wake()` makes it look at once; publishers are called after each look."""
 
-    def __init__(self, home: Home, database: Database, control: EngineControl, hub: Hub, engine_url: str) -> None:
+    def __init__(
+        self,
+        home: Home,
+        database: Database,
+        control: EngineControl,
+        hub: Hub,
+        engine_url: str,
+        published_url: str = "",
+    ) -> None:
+        """`published_url` is what people call the engine by, where that is not `engine_url`."""
         self.view = EngineView()
         self.history: deque[LoadPoint] = deque(maxlen=HISTORY_S)
         self.publishers: list[Publisher] = []
@@ -55,6 +64,7 @@ class Follower:
         self._woken = asyncio.Event()
         self.client = httpx.AsyncClient(base_url=engine_url, timeout=2.0, trust_env=False)
         self._engine_url = engine_url
+        self._published_url = published_url
 
     def wake(self) -> None:
         self._woken.set()
@@ -65,7 +75,7 @@ class Follower:
             while True:
                 try:
                     await self.look()
-                except (OSError, httpx.HTTPError, msgspec.MsgspecError, DBAPIError) as error:
+                except (OSError, httpx.HTTPError, msgspec.MsgspecError, DBAPIError, EngineControlError) as error:
                     log.warning("The engine could not be read: %s", error)
                 moving = self.view.state in MOVING or (self.view.control.running and not self.view.reachable)
                 with suppress(TimeoutError):
@@ -97,7 +107,7 @@ class Follower:
                 recent=await recent_launches(session, RECENT),
                 last_good=await last_good_record(session, self._home, launch.profile, launch.id) if launch else None,
                 output=await self._control.logs(OUTPUT_LINES) if silent_end else [],
-                url=str(self.client.base_url).rstrip("/"),
+                url=self._published_url or str(self.client.base_url).rstrip("/"),
             )
         self._keep_load()
         for publisher in self.publishers:

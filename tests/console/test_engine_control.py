@@ -213,6 +213,8 @@ def _inspection(**state) -> dict:
     ("state", "expected"),
     [
         ({"ExitCode": 1}, (False, "exit code 1", 1, False)),
+        ({"ExitCode": 137}, (False, "killed by SIGKILL", 137, False)),
+        ({"ExitCode": 143}, (False, "killed by SIGTERM", 0, False)),
         ({"OOMKilled": True, "ExitCode": 0}, (False, "out of memory", 0, True)),
         ({"Status": "created"}, (False, None, None, False)),
         ({"Status": "created", "Error": "no GPU"}, (False, "no GPU", 1, False)),
