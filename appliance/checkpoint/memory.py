@@ -13,6 +13,7 @@ import msgspec
 
 from appliance.checkpoint.config import ModelConfig
 from appliance.checkpoint.layout import count_parameters
+from kernels.paged_attention import GATHERED_TOKENS
 
 MIB: Final = 1 << 20
 ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
@@ -21,8 +22,9 @@ ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e
 RUNTIME_BYTES: Final = {"cpu": 320 * MIB, "cuda": 768 * MIB}
 # For each logit at sampling: itself in float32, a sorted copy with 64-bit order, probabilities, a 64-bit sum.
 BYTES_PER_LOGIT: Final = 32
-# A cache of this size serves many short chats; a default that took all memory there is would slow other programs.
-DEFAULT_HOST_CACHE: Final = 2048 * MIB
+# A cache of this size serves many short chats. More by default would slow other programs, and the start too: its memory
+# is claimed there, which takes half a second a GiB.
+DEFAULT_HOST_CACHE: Final = 512 * MIB
 HOST_CACHE_SHARE: Final = 0.25
 # A context shortened by itself to fit is still of use down to this length; below, the launch is refused.
 SHORTEST_USEFUL_CONTEXT: Final = 2048
@@ -134,8 +136,9 @@ def _workspace(config: ModelConfig, limits: MemoryLimits, device: str, model_len
     key_value = config.num_key_value_heads * config.head_dim
     # Residual, normed input, query, key, value, attention's output, gate and up, their product, the layer's output.
     activations = tokens * (4 * config.hidden_size + 2 * query + 2 * key_value + 3 * config.intermediate_size) * item
-    # One sequence's keys and values gathered from their blocks, and the mask of a chunk against its context.
-    attention = 2 * model_len * key_value * item + min(tokens, model_len) * model_len * (1 + item)
+    # Keys and values gathered from their blocks, and the mask of a chunk against its context.
+    gathered = max(model_len, min(GATHERED_TOKENS, limits.max_num_seqs * model_len))
+    attention = 2 * gathered * key_value * item + min(tokens, model_len) * model_len * (1 + item)
     logits = limits.max_num_seqs * config.vocab_size * BYTES_PER_LOGIT
     rotary = model_len * config.head_dim * item
     return RUNTIME_BYTES[device] + activations + attention + logits + rotary

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from kernels.paged_attention import GATHERED_TOKENS
 from kernels.paged_attention.metadata import AttentionMetadata
 
 
@@ -30,8 +33,8 @@ def paged_attention(
     """
     out = torch.empty_like(query)
     decodes = metadata.num_decodes
-    if decodes:
-        _decode(query[:decodes], key_cache, value_cache, metadata, scale, sliding_window, out[:decodes])
+    for rows in _decode_groups(metadata.context_lens[:decodes]):
+        out[rows] = _decode(query[rows], key_cache, value_cache, metadata, rows, scale, sliding_window)
     start = decodes
     for i in range(decodes, len(metadata.query_lens)):
         end = start + metadata.query_lens[i]
@@ -42,24 +45,42 @@ def paged_attention(
     return out
 
 
+def _decode_groups(context_lens: list[int]) -> Iterator[list[int] | slice]:
+    """Rows to be computed together: sequences of like length, so that padding to the longest wastes little, and few
+    enough that their gathered pages stay within `GATHERED_TOKENS`."""
+    if not context_lens:
+        return
+    if len(context_lens) * max(context_lens) <= GATHERED_TOKENS:
+        yield slice(len(context_lens))
+        return
+    group: list[int] = []
+    for row in sorted(range(len(context_lens)), key=context_lens.__getitem__):
+        if group and (len(group) + 1) * context_lens[row] > GATHERED_TOKENS:
+            yield group
+            group = []
+        group.append(row)
+    yield group
+
+
 def _decode(
-    query: Tensor,  # [S, heads, head_dim]
+    query: Tensor,  # [S, heads, head_dim], the rows `rows` of the batch
     key_cache: Tensor,
     value_cache: Tensor,
     metadata: AttentionMetadata,
+    rows: list[int] | slice,
     scale: float,
     sliding_window: int | None,
-    out: Tensor,
-) -> None:
-    """All sequences at once, padded to the longest; the heads that share a kv head stand in the query's length."""
+) -> Tensor:
+    """Several sequences at once; the heads that share a kv head stand where a query's length would."""
     num_seqs, num_heads, head_dim = query.shape
     block_size, kv_heads = key_cache.shape[1:3]
-    longest = max(metadata.context_lens[:num_seqs])
-    blocks = metadata.block_tables[:num_seqs, : -(-longest // block_size)]
+    lens = metadata.context_lens[rows] if isinstance(rows, slice) else [metadata.context_lens[row] for row in rows]
+    longest = max(lens)
+    blocks = metadata.block_tables[rows, : -(-longest // block_size)]
     key = key_cache[blocks].flatten(1, 2)[:, :longest].transpose(1, 2)  # [S, kv_heads, L, head_dim]
     value = value_cache[blocks].flatten(1, 2)[:, :longest].transpose(1, 2)
     position = torch.arange(longest, device=query.device)
-    lengths = metadata.seq_lens[:num_seqs, None]
+    lengths = metadata.seq_lens[rows, None]
     visible = position < lengths
     if sliding_window is not None:
         visible &= position >= lengths - sliding_window
@@ -67,7 +88,7 @@ def _decode(
     result = scaled_dot_product_attention(
         grouped, key.to(query.dtype), value.to(query.dtype), attn_mask=visible[:, None, None, :], scale=scale
     )
-    out.copy_(result.reshape(num_seqs, num_heads, head_dim))
+    return result.reshape(num_seqs, num_heads, head_dim)
 
 
 def _prefill(

@@ -3,11 +3,9 @@
 # Quiet and quick when one is. Playwright's own download is not used: it needs the network, and is not for every system.
 set -eu
 
-for name in "${CHROMIUM:-}" chromium chromium-browser google-chrome google-chrome-stable chrome; do
-    [ -n "$name" ] && command -v "$name" >/dev/null 2>&1 && exit 0
+for name in chromium chromium-browser google-chrome google-chrome-stable; do
+    command -v "$name" >/dev/null 2>&1 && exit 0
 done
-[ -x "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome" ] && exit 0
-[ -x "/Applications/Chromium.app/Contents/MacOS/Chromium" ] && exit 0
 
 as_root=""
 if [ "$(id -u)" -ne 0 ]; then
@@ -36,6 +34,6 @@ elif command -v brew >/dev/null 2>&1; then
     install brew install --quiet --cask chromium
 else
     echo "No chromium was found and no package manager that this script knows." >&2
-    echo "Install chromium or Chrome, or point CHROMIUM at one, then run the tests again." >&2
+    echo "Install chromium or Chrome so that it is on the PATH, then run the tests again." >&2
     exit 1
 fi

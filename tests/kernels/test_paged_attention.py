@@ -23,9 +23,15 @@ def by_definition(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
     return out
 
 
+@pytest.fixture(params=[32_768, 12], ids=["gathered at once", "gathered in groups"])
+def _gathering(request, monkeypatch):
+    monkeypatch.setattr("kernels.paged_attention.reference.GATHERED_TOKENS", request.param)
+
+
+@pytest.mark.usefixtures("_gathering")
 @pytest.mark.parametrize("window", [None, 1, 7])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2), (5, 1)])
-@pytest.mark.parametrize("queries", [[1], [13], [1, 1, 1], [1, 1, 5, 17], [3, 1]])
+@pytest.mark.parametrize("queries", [[1], [13], [1, 1, 1, 1], [1, 1, 5, 17], [3, 1]])
 def test_agrees_with_the_definition(heads, kv_heads, queries, window):
     """Decode, prefill, chunked prefill and mixed batches; unused cache slots hold large numbers that must not leak
     in."""
