@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import yaml
 from playwright.sync_api import sync_playwright
@@ -33,13 +35,19 @@ def time_starts() -> tuple[list[float], list[float]]:
             write_active(home, ActiveProfile(launch=None, revision="r1", document=BUNDLED))
             started = time.perf_counter()
             with engine(folder) as (_process, url):
-                wait_for("the front door answers", lambda url=url: answers(f"{url}/health"), every_s=0.005)
+                wait_for("the front door answers", partial(answers, f"{url}/health"), every_s=0.005)
                 to_answer.append(time.perf_counter() - started)
-                wait_for(
-                    "the first token", lambda url=url: fetch(f"{url}/v1/completions", body)[0] == 200, every_s=0.02
-                )
+                wait_for("the first token", partial(generates, url, body))
                 to_token.append(time.perf_counter() - started)
     return to_answer, to_token
+
+
+def generates(url: str, body: dict[str, Any]) -> bool:
+    return fetch(f"{url}/v1/completions", body)[0] == 200
+
+
+def serves(name: str, state: dict[str, Any]) -> bool:
+    return state["state"] == "ready" and state["models"] == [name]
 
 
 def import_profile(running: Appliance, **changes: object) -> None:
@@ -78,9 +86,7 @@ def time_activations() -> tuple[list[float], list[float]]:
             button = page.get_by_role("button", name="Activate").first
             started = time.perf_counter()
             button.click()
-            running.wait_until(
-                lambda state, name=name: state["state"] == "ready" and state["models"] == [name], f"{name} is ready"
-            )
+            running.wait_until(partial(serves, name), f"{name} is ready")
             to_ready.append(time.perf_counter() - started)
     return to_finding, to_ready
 

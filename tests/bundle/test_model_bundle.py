@@ -73,7 +73,7 @@ def test_a_bundle_that_was_cut_off_leaves_nothing_behind(packed, home, kept):
 def rewritten(packed: Path, change) -> None:
     """Write the bundle again with members that `change` made of each (name, bytes)."""
     with tarfile.open(packed) as old:
-        members = [(m.name, old.extractfile(m).read()) for m in old]  # type: ignore[union-attr]
+        members = [(m.name, old.extractfile(m).read()) for m in old]
     with tarfile.open(packed, "w") as new:
         for name, data in change(members):
             info = tarfile.TarInfo(name)

@@ -117,7 +117,7 @@ def test_a_core_says_hello_loads_with_progress_generates_and_ends_when_told(fron
     assert [p.phase for p in phases if p.outcome] == ["weights", "cache", "graphs"]
     weights = [p.progress for p in phases if p.phase == "weights"]
     assert weights[0].done == 0
-    assert weights[-1].done == weights[-1].total == loading[-1].weight_bytes  # type: ignore[union-attr]
+    assert weights[-1].done == weights[-1].total == loading[-1].weight_bytes
     front_door.send(submit("a", 5))
     messages = front_door.until(lambda m: isinstance(m, Outputs) and m.outputs[0].finish_reason is not None)
     outputs = [o for m in messages if isinstance(m, Outputs) for o in m.outputs]
@@ -163,7 +163,7 @@ def test_a_core_that_fails_tells_its_first_exception_and_exits(front_door, core,
     assert fatal.exception == "CheckpointError"
     assert "model.safetensors" in fatal.message
     assert core.wait(10) == 1
-    assert b"Traceback" in core.stderr.read()  # type: ignore[union-attr]
+    assert b"Traceback" in core.stderr.read()
 
 
 def test_a_core_beats_while_it_is_idle_and_says_what_it_does(front_door, core, tmp_path):

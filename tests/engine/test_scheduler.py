@@ -135,7 +135,7 @@ def test_what_can_never_run_is_refused_with_the_reason(bad, words):
 
 def test_a_request_ends_by_stop_token_eos_or_length():
     def ending(token: int, **params: object) -> FinishReason | None:
-        r = Request("r", [5, 6], SamplingParams(**{"max_tokens": 3, **params}), seed=0)  # type: ignore[arg-type]
+        r = Request("r", [5, 6], SamplingParams(**{"max_tokens": 3, **params}), seed=0)
         return r.accept(token, EOS, max_model_len=10)
 
     assert ending(0) is FinishReason.STOP
@@ -170,7 +170,7 @@ def test_any_workload_ends_with_the_right_tokens_within_every_limit(load, num_bl
         if len(s) and chance.random() < 0.03:
             victim = chance.choice(sorted(r.request_id for r in s))
             aborted.add(victim)
-            s.finish(s.get(victim))  # type: ignore[arg-type]
+            s.finish(s.get(victim))
         step, _ = run_step(s)
         assert sum(item.num_tokens for item in step) <= budget
         assert len(step) <= seqs
