@@ -30,7 +30,7 @@ async def activate(
     return await activate_and_follow(request, activator, name, number, anyway=data.get("anyway") == "yes")
 
 
-@post("/profiles/roll-back", status_code=200)
+@post("/profiles/-/roll-back", status_code=200)
 async def roll_back(request: PageRequest, activator: TheActivator) -> Response[Any]:
     return _follow(request, await activator.roll_back(), "is being started again")
 

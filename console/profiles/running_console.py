@@ -38,7 +38,7 @@ class RunningConsole:
         return await self._ask(f"/profiles/{name}/activate", data, refused=(name, number))
 
     async def roll_back(self) -> Activated | None:
-        return await self._ask("/profiles/roll-back", {}, refused=("", 0))
+        return await self._ask("/profiles/-/roll-back", {}, refused=("", 0))
 
     async def _ask(self, path: str, data: dict[str, str], *, refused: tuple[str, int]) -> Activated | None:
         url = address.find(self._home)
