@@ -38,7 +38,9 @@ async def change_password(
     request: PageRequest, session: Session, throttle: TheThrottle, data: URLEncodedBody[PasswordForm]
 ) -> Response[Any]:
     """Takes the present password too; every other browser is signed out."""
-    user = await session.get_one(User, request.user.id)
+    user = await session.get(User, request.user.id)
+    if user is None:
+        raise Refusal(403, f"{request.user.name} has no password: it is a program.", "Sign in as a person.")
     problems: dict[str, str] = {}
     if not await _is_present_password(user, data.password, throttle):
         problems["password"] = "That is not the present password."
@@ -96,7 +98,7 @@ def signed_out(request: PageRequest) -> Response[Any]:
 async def _is_present_password(user: User, password: str, throttle: Throttle) -> bool:
     key = f"account {user.name.lower()}"
     throttle.check(key)
-    if await passwords.is_password(user.password_hash, password[: passwords.LONGEST]):
+    if await passwords.is_password(user.password_hash, password):
         return True
     throttle.failed(key)
     return False

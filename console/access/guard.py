@@ -43,6 +43,9 @@ class Guard(ASGIMiddleware):
         console = request.app.state.console
         check_host(request, console.config.allowed_names)
         check_same_site(request)
+        if scope["path"].startswith("/static/"):
+            await next_app(scope, receive, send)
+            return
         user = program.signed_in(console.home, request)
         user = user or await sessions.signed_in(console.database, request, console.config.session_hours)
         scope["user"] = user

@@ -66,7 +66,7 @@ async def set_up(
             problem=problem,
             status_code=422,
         )
-    user = await setup.make_administrator(session, name, data.password)
+    user = await setup.make_administrator(session, name, data.password, code=data.code.strip())
     return await _sign_in(request, session, config, user, "/")
 
 
@@ -91,7 +91,7 @@ async def sign_in(
     keys = (f"address {_address(request)}", f"account {name.lower()}")
     throttle.check(*keys)
     user = await session.scalar(select(User).where(User.name == name))
-    if not await passwords.is_password(user.password_hash if user else None, data.password[: passwords.LONGEST]):
+    if not await passwords.is_password(user.password_hash if user else None, data.password):
         throttle.failed(*keys)
         return page(
             request,

@@ -58,6 +58,13 @@ async def signed_in(database: Database, request: Request[Any, Any, Any], hours: 
     return SignedIn(row.user_id, row.user.name, row.id)
 
 
+async def is_open(database: Database, session_id: int) -> bool:
+    """Whether a session has neither ended nor run out: for streams, which outlast the request that opened them."""
+    async with database.session() as session:
+        row = await session.get(SignIn, session_id)
+        return row is not None and row.expires > time.time()
+
+
 async def _write_down_use(database: Database, session_id: int, seen: float, expires: float) -> None:
     """A database that cannot be written, at the moment or at all, keeps nobody from reading pages."""
     try:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from typing import Any, cast
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import CursorResult, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from console.access.passwords import hash_password
 from console.access.sessions import hashed
 from console.db.models import SetUpCode, User
+from console.errors import Refusal
 
 
 async def new_code(session: AsyncSession) -> str | None:
@@ -28,10 +30,13 @@ async def is_code(session: AsyncSession, code: str) -> bool:
     return row is not None and hmac.compare_digest(row.code_sha256, hashed(code))
 
 
-async def make_administrator(session: AsyncSession, name: str, password: str) -> User:
-    """The first user; the code is used up."""
-    user = User(name=name, password_hash=await hash_password(password))
+async def make_administrator(session: AsyncSession, name: str, password: str, *, code: str) -> User:
+    """The first user. The code is used up first, which only one of two who send it at once can do."""
+    password_hash = await hash_password(password)
+    used_up = await session.execute(delete(SetUpCode).where(SetUpCode.code_sha256 == hashed(code)))
+    if cast("CursorResult[Any]", used_up).rowcount != 1:
+        raise Refusal(409, "The set-up code was used already.", "Sign in with the account that was made with it.")
+    user = User(name=name, password_hash=password_hash)
     session.add(user)
-    await session.execute(delete(SetUpCode))
     await session.flush()
     return user

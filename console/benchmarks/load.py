@@ -26,7 +26,7 @@ class LoadError(Exception):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """One number of streams. Rates are output tokens a second, over all streams; times to the first token in seconds."""
+    """One number of streams. Rates are output tokens a second, over all streams; first tokens' times are in seconds."""
 
     streams: int
     requests: int

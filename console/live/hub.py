@@ -9,9 +9,12 @@ sequence: the page says the position of the last item that it has, and gets what
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from typing import NamedTuple
+
+log = logging.getLogger(__name__)
 
 QUEUE_LIMIT = 256
 
@@ -67,7 +70,7 @@ class Hub:
         for queue in self._listeners:
             _put(queue, _END)
 
-    async def listen(self, wanted: dict[str, str], heartbeat_s: float = 10.0) -> AsyncIterator[Message | None]:
+    async def listen(self, wanted: dict[str, str], heartbeat_s: float = 10.0) -> AsyncGenerator[Message | None]:
         """Everything wanted (topic or `feed:argument` -> position), for ever; None now and then shows that it lives."""
         queue: asyncio.Queue[Message] = asyncio.Queue(QUEUE_LIMIT)
         topics = frozenset(name for name in wanted if self._feed(name) is None)
@@ -103,9 +106,13 @@ class Hub:
             return
         argument = name.partition(":")[2]
         messages = feed(argument, position)
-        async with aclosing(messages):  # type: ignore[type-var]
-            async for message in messages:
-                await queue.put(message._replace(topic=name))
+        try:
+            async with aclosing(messages):  # type: ignore[type-var]
+                async for message in messages:
+                    await queue.put(message._replace(topic=name))
+        except OSError as error:  # the page asks again by itself, from where it was
+            log.warning("The feed %s broke off: %s", name, error)
+            await queue.put(_END)
 
 
 def _put(queue: asyncio.Queue[Message], message: Message) -> None:

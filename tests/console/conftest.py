@@ -12,7 +12,7 @@ from litestar.testing import AsyncTestClient
 
 from appliance.home import Home
 from console.access.sessions import COOKIE, hashed
-from console.access.setup import make_administrator
+from console.access.setup import make_administrator, new_code
 from console.app import Console, create_app
 from console.db import schema
 from console.db.models import SignIn
@@ -98,7 +98,7 @@ async def visitor(app: Litestar) -> AsyncIterator[AsyncTestClient[Litestar]]:
 async def client(visitor: AsyncTestClient[Litestar], console: Console) -> AsyncTestClient[Litestar]:
     """A signed-in browser: the administrator's, named admin."""
     async with console.database.session() as session:
-        user = await make_administrator(session, "admin", PASSWORD)
+        user = await make_administrator(session, "admin", PASSWORD, code=await new_code(session))
         session.add(SignIn(token_sha256=hashed("test-token"), user_id=user.id, expires=4e9))
     visitor.cookies.set(COOKIE, "test-token")
     return visitor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -60,6 +61,15 @@ async def test_a_new_code_replaces_the_old(visitor, console, code):
     answer = await visitor.post("/setup", data={"code": code, "name": "ada", "password": PASSWORD})
     assert answer.status_code == 422
     assert "ingot up" in answer.text
+
+
+async def test_two_who_use_the_code_at_once(visitor, console, code):
+    """One account is made; the other is told, or led to the sign-in."""
+    forms = [{"code": code, "name": name, "password": PASSWORD} for name in ("ada", "eve")]
+    answers = await asyncio.gather(*(visitor.post("/setup", data=form, follow_redirects=False) for form in forms))
+    assert sorted(answer.headers.get("location", "") == "/" for answer in answers) == [False, True]
+    async with console.database.session() as session:
+        assert len((await session.scalars(select(User))).all()) == 1
 
 
 @pytest.mark.parametrize(

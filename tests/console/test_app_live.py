@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
+from console.live import routes
 from console.live.hub import QUEUE_LIMIT, Hub, Message
-from console.live.routes import _frames
+from console.live.routes import frames
+
+
+async def _yes() -> bool:
+    return True
 
 
 async def _take(hub: Hub, wanted: dict[str, str], count: int, **kwargs) -> list[Message | None]:
@@ -84,12 +89,25 @@ async def test_frames_are_server_sent_events():
     """Lines of data stay lines, and the id is the position, or empty where a topic has none."""
     hub = Hub()
     hub.publish("strip", "<b>\n</b>")
-    async with aclosing(_frames(hub, {"strip": ""})) as frames:
-        assert (await anext(frames)).startswith(b":")
-        assert await anext(frames) == b"event: strip\nid: \ndata: <b>\ndata: </b>\n\n"
+    async with aclosing(frames(hub, {"strip": ""}, _yes)) as stream:
+        assert (await anext(stream)).startswith(b":")
+        assert await anext(stream) == b"event: strip\nid: \ndata: <b>\ndata: </b>\n\n"
 
 
 async def test_too_many_topics_are_refused(client):
     """A page has a handful of live parts, not a thousand."""
     answer = await client.get("/live?topic=" + "&topic=".join(map(str, range(20))))
     assert answer.status_code == 422
+
+
+async def test_a_stream_ends_with_its_session(monkeypatch):
+    """A browser that was signed out elsewhere does not go on listening."""
+    monkeypatch.setattr(routes, "ASK_EVERY_S", 0.0)
+    hub = Hub()
+
+    async def no() -> bool:
+        return False
+
+    hub.publish("strip", "secret")
+    assert [frame async for frame in frames(hub, {"strip": ""}, no)] == [b": open\n\n"]
+    assert hub.listening == 0
