@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -134,7 +135,7 @@ def test_what_can_never_run_is_refused_with_the_reason(bad, words):
 
 
 def test_a_request_ends_by_stop_token_eos_or_length():
-    def ending(token: int, **params: object) -> FinishReason | None:
+    def ending(token: int, **params: Any) -> FinishReason | None:
         r = Request("r", [5, 6], SamplingParams(**{"max_tokens": 3, **params}), seed=0)
         return r.accept(token, EOS, max_model_len=10)
 
