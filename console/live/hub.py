@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import NamedTuple
 
 log = logging.getLogger(__name__)
 
-QUEUE_LIMIT = 256
+TOPIC_LIMIT = 256
+"""Values of topics that wait for a page that does not read; beyond it the oldest are dropped: newer ones stand."""
+FEED_LIMIT = 64
+"""Items of feeds that wait for such a page; beyond it the feeds wait too, since none of theirs may be lost."""
 
 
 class Message(NamedTuple):
@@ -27,18 +31,16 @@ class Message(NamedTuple):
     position: str = ""
 
 
-_END = Message("", "")
-
 Feed = Callable[[str, str], AsyncIterator[Message]]
 """A feed's (argument, position of the last item seen or "") -> messages, until the page goes away."""
 
 
 class Hub:
-    """Values of topics, and the queues of the pages that listen."""
+    """Values of topics, and the pages that listen."""
 
     def __init__(self) -> None:
         self._values: dict[str, Message] = {}
-        self._listeners: dict[asyncio.Queue[Message], frozenset[str]] = {}
+        self._listeners: set[_Listener] = set()
         self._feeds: dict[str, Feed] = {}
         self._closed = False
 
@@ -52,10 +54,9 @@ class Hub:
 
     def send(self, topic: str, data: str) -> None:
         """Send something that passes, without keeping it for pages that open later."""
-        message = Message(topic, data)
-        for queue, topics in self._listeners.items():
-            if topic in topics:
-                _put(queue, message)
+        for listener in self._listeners:
+            if topic in listener.topics:
+                listener.put(Message(topic, data))
 
     def add_feed(self, name: str, feed: Feed) -> None:
         self._feeds[name] = feed
@@ -67,56 +68,77 @@ class Hub:
     def close(self) -> None:
         """End every stream: an open one would hold up the console's own end."""
         self._closed = True
-        for queue in self._listeners:
-            _put(queue, _END)
+        for listener in self._listeners:
+            listener.end()
 
     async def listen(self, wanted: dict[str, str], heartbeat_s: float = 10.0) -> AsyncGenerator[Message | None]:
         """Everything wanted (topic or `feed:argument` -> position), for ever; None now and then shows that it lives."""
-        queue: asyncio.Queue[Message] = asyncio.Queue(QUEUE_LIMIT)
-        topics = frozenset(name for name in wanted if self._feed(name) is None)
-        tasks = [asyncio.create_task(self._pump(name, position, queue)) for name, position in wanted.items()]
-        self._listeners[queue] = topics
+        feeds = {name: feed for name in wanted if (feed := self._feeds.get(name.partition(":")[0]))}
+        listener = _Listener(frozenset(wanted.keys() - feeds.keys()))
+        tasks = [asyncio.create_task(_pump(name, feed, wanted[name], listener)) for name, feed in feeds.items()]
+        self._listeners.add(listener)
         try:
-            for name in topics:
+            for name in wanted:
                 if name in self._values:
                     yield self._values[name]
             while not self._closed:
                 try:
-                    message = await asyncio.wait_for(queue.get(), heartbeat_s)
+                    message = await asyncio.wait_for(listener.next(), heartbeat_s)
                 except TimeoutError:
                     yield None
                     continue
-                if message is _END:
+                if message is None:
                     return
                 yield message
         finally:
-            del self._listeners[queue]
+            self._listeners.discard(listener)
             for task in tasks:
                 task.cancel()
-            for task in tasks:
-                with suppress(asyncio.CancelledError):
-                    await task
-
-    def _feed(self, name: str) -> Feed | None:
-        return self._feeds.get(name.partition(":")[0])
-
-    async def _pump(self, name: str, position: str, queue: asyncio.Queue[Message]) -> None:
-        feed = self._feed(name)
-        if feed is None:
-            return
-        argument = name.partition(":")[2]
-        messages = feed(argument, position)
-        try:
-            async with aclosing(messages):  # type: ignore[type-var]
-                async for message in messages:
-                    await queue.put(message._replace(topic=name))
-        except OSError as error:  # the page asks again by itself, from where it was
-            log.warning("The feed %s broke off: %s", name, error)
-            await queue.put(_END)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _put(queue: asyncio.Queue[Message], message: Message) -> None:
-    """A page that does not read loses the oldest value, not the newest."""
-    if queue.full():
-        queue.get_nowait()
-    queue.put_nowait(message)
+class _Listener:
+    """What waits for one page."""
+
+    def __init__(self, topics: frozenset[str]) -> None:
+        self.topics = topics
+        self._values: deque[Message] = deque(maxlen=TOPIC_LIMIT)
+        self._items: deque[Message] = deque()
+        self._room = asyncio.Semaphore(FEED_LIMIT)
+        self._arrived = asyncio.Event()
+        self._ended = False
+
+    def put(self, message: Message) -> None:
+        self._values.append(message)
+        self._arrived.set()
+
+    async def put_item(self, message: Message) -> None:
+        await self._room.acquire()
+        self._items.append(message)
+        self._arrived.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._arrived.set()
+
+    async def next(self) -> Message | None:
+        """The next thing to send; None at the end."""
+        while not self._ended:
+            if self._values:
+                return self._values.popleft()
+            if self._items:
+                self._room.release()
+                return self._items.popleft()
+            self._arrived.clear()
+            await self._arrived.wait()
+        return None
+
+
+async def _pump(name: str, feed: Feed, position: str, listener: _Listener) -> None:
+    try:
+        async with aclosing(feed(name.partition(":")[2], position)) as messages:  # type: ignore[type-var]
+            async for message in messages:
+                await listener.put_item(message._replace(topic=name))
+    except OSError as error:  # the page asks again by itself, from where it was
+        log.warning("The feed %s broke off: %s", name, error)
+        listener.end()

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import aclosing
 
 from console.live import routes
-from console.live.hub import QUEUE_LIMIT, Hub, Message
+from console.live.hub import FEED_LIMIT, TOPIC_LIMIT, Hub, Message
 from console.live.routes import frames
 
 
@@ -64,11 +64,48 @@ async def test_a_page_that_does_not_read_keeps_the_newest():
     hub = Hub()
     messages = hub.listen({"load": ""}, heartbeat_s=0.01)
     assert await anext(messages) is None
-    for number in range(3 * QUEUE_LIMIT):
+    for number in range(3 * TOPIC_LIMIT):
         hub.send("load", str(number))
-    seen = [await anext(messages) for _ in range(QUEUE_LIMIT)]
-    assert seen[-1] == Message("load", str(3 * QUEUE_LIMIT - 1))
+    seen = [await anext(messages) for _ in range(TOPIC_LIMIT)]
+    assert seen[-1] == Message("load", str(3 * TOPIC_LIMIT - 1))
     await messages.aclose()
+
+
+async def test_a_feed_loses_nothing_to_a_page_that_does_not_read():
+    """However much is published meanwhile: log lines wait in their file, not in the memory, and come in order."""
+    hub = Hub()
+    asked = 0
+
+    async def count(argument: str, position: str):
+        nonlocal asked
+        for asked in range(1, 1001):
+            yield Message("", "", str(asked))
+
+    hub.add_feed("count", count)
+    messages = hub.listen({"count": "", "load": ""})
+    seen = [await anext(messages)]
+    for number in range(3 * TOPIC_LIMIT):
+        hub.send("load", str(number))
+    await asyncio.sleep(0.05)
+    assert asked < 2 * FEED_LIMIT
+    while len(seen) < 1000:
+        message = await anext(messages)
+        if message.topic == "count":
+            seen.append(message)
+    assert [message.position for message in seen] == [str(number) for number in range(1, 1001)]
+    await messages.aclose()
+
+
+async def test_a_feed_that_breaks_ends_the_stream():
+    """The page then asks again, from where it was."""
+    hub = Hub()
+
+    async def broken(argument: str, position: str):
+        yield Message("", "x", "1")
+        raise OSError("the disk went away")
+
+    hub.add_feed("broken", broken)
+    assert await asyncio.wait_for(_take(hub, {"broken": ""}, 9), 1) in ([], [Message("broken", "x", "1")])
 
 
 async def test_a_quiet_stream_shows_that_it_lives():
