@@ -85,7 +85,7 @@ VOLUME /var/lib/ingot
 EXPOSE 8000
 # Healthy once a real token has been generated. A large model takes minutes; the console tells more, and sooner.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=5m --start-interval=1s \
-    CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/health', timeout=4)"]
+    CMD ["python", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8000, timeout=4); c.request('GET', '/health'); raise SystemExit(c.getresponse().status != 200)"]
 ENTRYPOINT ["ingot"]
 CMD ["serve", "--host", "0.0.0.0", "--port", "8000"]
 
@@ -101,6 +101,6 @@ VOLUME /var/lib/ingot
 EXPOSE 8080
 ENV INGOT_CONSOLE_HOST=0.0.0.0
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --start-interval=500ms \
-    CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/sign-in', timeout=4)"]
+    CMD ["python", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8080, timeout=4); c.request('GET', '/sign-in'); raise SystemExit(c.getresponse().status >= 400)"]
 ENTRYPOINT ["ingot"]
 CMD ["up"]

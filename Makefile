@@ -6,10 +6,10 @@ export INGOT_HOME ?= $(CURDIR)/.ingot
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench-start model clean
+.PHONY: help run test test-containers lint format bench-start model clean
 
 help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run ## console and engine on this machine's CPU, with the bundled model
 	$(BIN)/ingot up
@@ -17,6 +17,9 @@ run: $(VENV)/.run ## console and engine on this machine's CPU, with the bundled 
 test: $(VENV)/.dev ## every test, the browser's too
 	tests/browser/install.sh
 	$(BIN)/pytest
+
+test-containers: $(VENV)/.dev ## build the images and try them: needs a Docker daemon and its base images
+	INGOT_CONTAINER_TESTS=1 $(BIN)/pytest tests/container
 
 lint: $(VENV)/.dev ## format, lint, types, import rules
 	$(BIN)/ruff format --check .

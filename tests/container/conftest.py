@@ -1,0 +1,56 @@
+"""One deployment for all tests of this folder, in the order in which they stand. `make test-containers` asks for them:
+they build images, and need Docker and its base images."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import tiny
+from tests.container.deployment import BUILD_S, ENGINE, Deployment
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test of a session waits for the build."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.timeout(BUILD_S + 600))
+
+
+def _why_not() -> str | None:
+    if os.environ.get("INGOT_CONTAINER_TESTS") != "1":
+        return "builds images and starts containers: `make test-containers` runs it"
+    if shutil.which("docker") is None:
+        return "needs Docker: there is no `docker` command"
+    asked = subprocess.run(["docker", "ps", "--all", "--format", "{{.Names}}"], capture_output=True, text=True)
+    if asked.returncode != 0:
+        return f"needs a Docker daemon: {asked.stderr.strip()}"
+    if ENGINE in asked.stdout.split():
+        return f"another Ingot has the container {ENGINE} on this daemon: `docker compose down` it first"
+    return None
+
+
+@pytest.fixture(scope="session")
+def deployment() -> Iterator[Deployment]:
+    """Built, started on an empty volume, with one small model in the models folder."""
+    if (reason := _why_not()) is not None:
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory(prefix="ingot-models-") as folder:
+        models = Path(folder)
+        models.chmod(0o755)  # the containers' user reads it
+        tiny.write_checkpoint(models / "small")
+        made = Deployment(models)
+        made.build()
+        try:
+            made.up()
+            yield made
+        finally:
+            made.compose("down", "--volumes", "--timeout", "5")
+            made.browser.close()

@@ -1,0 +1,119 @@
+"""`docker compose up` of this checkout, on ports and with images, volume and models folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.running import ADMINISTRATOR, fetch, free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = "ingot-test"
+ENGINE = "ingot-engine"
+BUILD_S = 1200
+
+
+class Deployment:
+    """The three containers, and a browser's session with the console in them."""
+
+    def __init__(self, models: Path) -> None:
+        self.console = f"http://127.0.0.1:{free_port()}"
+        self.engine = f"http://127.0.0.1:{free_port()}"
+        self.browser = httpx.Client(base_url=self.console, follow_redirects=True, timeout=60, trust_env=False)
+        self._environ = os.environ | {
+            "INGOT_TAG": "test",
+            "INGOT_MODELS": str(models),
+            "INGOT_CONSOLE_PORT": self.console.rsplit(":", 1)[1],
+            "INGOT_ENGINE_PORT": self.engine.rsplit(":", 1)[1],
+        }
+        if os.environ.get("DOCKER_HOST", "").startswith("unix://"):
+            self._environ["INGOT_DOCKER_SOCKET"] = os.environ["DOCKER_HOST"].removeprefix("unix://")
+
+    def compose(self, *arguments: str, text: str = "", timeout_s: float = 120) -> str:
+        """What `docker compose ARGUMENTS` printed. It must succeed."""
+        return self._run(["docker", "compose", "--project-name", PROJECT, *arguments], text, timeout_s)
+
+    def docker(self, *arguments: str) -> str:
+        return self._run(["docker", *arguments], "", 60)
+
+    def build(self) -> None:
+        self.compose("--progress", "plain", "build", timeout_s=BUILD_S)
+
+    def up(self) -> None:
+        """Until every container is healthy: the engine has generated a token."""
+        self.compose("up", "--detach", "--wait", "--no-build", timeout_s=240)
+
+    def container(self, service: str) -> dict[str, Any]:
+        """`docker inspect` of a service's container."""
+        (name,) = self.compose("ps", "--all", "--quiet", service).split()
+        found: dict[str, Any] = json.loads(self.docker("inspect", name))[0]
+        return found
+
+    def containers(self) -> set[str]:
+        return set(self.docker("ps", "--all", "--quiet", "--no-trunc").split())
+
+    def setup_links(self) -> list[str]:
+        return re.findall(r"http://\S+/setup\?code=\S+", self.compose("logs", "--no-color", "console"))
+
+    def set_up(self) -> None:
+        """Open the link as it was printed, and make the administrator."""
+        link = self.setup_links()[-1]
+        assert self.browser.get(link).status_code == 200
+        name, password = ADMINISTRATOR
+        form = {"code": link.split("code=")[1], "name": name, "password": password}
+        answer = self.browser.post("/setup", data=form)
+        assert answer.url.path == "/", answer.text
+
+    def activate(self, name: str) -> httpx.Response:
+        return self.browser.post(f"/profiles/{name}/activate", data={}, headers={"accept": "application/json"})
+
+    def state(self) -> dict[str, Any]:
+        status, answer = fetch(f"{self.engine}/appliance/state")
+        return answer if status == 200 else {}
+
+    def ask(self, model: str) -> str:
+        """A real token through the published port."""
+        body = {"model": model, "messages": [{"role": "user", "content": "What does sealed mean?"}], "max_tokens": 8}
+        status, answer = fetch(f"{self.engine}/v1/chat/completions", body)
+        assert status == 200, answer
+        assert answer["usage"]["completion_tokens"] > 0
+        text: str = answer["choices"][0]["message"]["content"]
+        return text
+
+    def through_gate(self, requests: Iterable[str]) -> list[tuple[int, str]]:
+        """Send each text to the gate as it stands, from where the console is; status and body of each answer."""
+        printed = self.compose("exec", "-T", "console", "python", "-c", SEND, text=json.dumps(list(requests)))
+        return [(status, body) for status, body in json.loads(printed)]
+
+    def _run(self, command: list[str], text: str, timeout_s: float) -> str:
+        done = subprocess.run(
+            command, cwd=ROOT, env=self._environ, input=text, capture_output=True, text=True, timeout=timeout_s
+        )
+        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+        return done.stdout
+
+
+SEND = """
+import json, socket, sys
+answers = []
+for request in json.load(sys.stdin):
+    with socket.create_connection(("gate", 2375), timeout=20) as gate:
+        gate.sendall(request.encode("latin-1"))
+        answer = b""
+        try:
+            while part := gate.recv(65536):
+                answer += part
+        except TimeoutError:
+            pass
+    head, _, body = answer.partition(b"\\r\\n\\r\\n")
+    status = head.split(b" ", 2)[1] if head.startswith(b"HTTP/") else b"0"
+    answers.append([int(status), body.decode("utf-8", "replace")[:20000]])
+print(json.dumps(answers))
+"""
