@@ -102,7 +102,8 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     shelf = Shelf(config.home)
     benchmarks = Benchmarks(config.home, database, follower)
     templates = pages.environment()
-    hub.add_feed("launch", launch_live.feed(catalogue, templates, lambda: follower.view))
+    for name, feed in launch_live.feeds(catalogue, database, templates, lambda: follower.view).items():
+        hub.add_feed(name, feed)
     follower.publishers.append(live_parts.publisher(templates))
 
     @contextlib.asynccontextmanager

@@ -1,5 +1,5 @@
-"""The part of a launch's page that follows it, as a feed: rendered anew from its folder whenever that changes, until
-the launch has ended."""
+"""The parts of a launch's page that follow it, as feeds: rendered anew from its folder whenever that changes, until the
+launch has ended."""
 
 from __future__ import annotations
 
@@ -8,31 +8,42 @@ from collections.abc import AsyncIterator, Callable
 
 from jinja2 import Environment
 
+from console.db.sessions import Database
 from console.launches.catalogue import Catalogue
-from console.launches.routes import engine_runs
-from console.launches.service import Launches
+from console.launches.numbers import launch_numbers
+from console.launches.pages import launch_context
 from console.live.hub import Feed, Message
 from console.live.view import EngineView
+
+PARTS = {"launch": "launches/now.html", "launch-story": "launches/story.html"}
+"""Feed -> template; its argument is a launch's id."""
 
 MOVING_S = 0.25
 STANDING_S = 1.0
 
 
-def feed(catalogue: Catalogue, templates: Environment, view: Callable[[], EngineView]) -> Feed:
-    """`launch:<id>`. `view` gives the engine as last seen."""
-    template = templates.get_template("launches/now.html")
+def feeds(
+    catalogue: Catalogue, database: Database, templates: Environment, view: Callable[[], EngineView]
+) -> dict[str, Feed]:
+    """`view` gives the engine as last seen."""
 
-    async def follow(launch_id: str, position: str) -> AsyncIterator[Message]:
-        told = ""
-        while (folder := catalogue.find(launch_id)) is not None:
-            launches = await asyncio.to_thread(Launches, catalogue, {}, engine_runs=engine_runs(view()))
-            story = await asyncio.to_thread(launches.story, folder)
-            html = template.render(story=story, roll_back_to=view().roll_back_to, live=True)
-            if html != told:
-                yield Message("", html)
-                told = html
-            if not story.runs:
-                return
-            await asyncio.sleep(STANDING_S if story.record.state == "ready" else MOVING_S)
+    def feed(template_name: str) -> Feed:
+        template = templates.get_template(template_name)
 
-    return follow
+        async def follow(launch_id: str, position: str) -> AsyncIterator[Message]:
+            told = ""
+            while (folder := catalogue.find(launch_id)) is not None:
+                async with database.session() as session:
+                    numbers = await launch_numbers(session)
+                context = await asyncio.to_thread(launch_context, catalogue, folder, numbers, view())
+                html = template.render(**context, live=True)
+                if html != told:
+                    yield Message("", html)
+                    told = html
+                if not context["story"].runs:
+                    return
+                await asyncio.sleep(STANDING_S if context["story"].record.state == "ready" else MOVING_S)
+
+        return follow
+
+    return {name: feed(template) for name, template in PARTS.items()}

@@ -14,12 +14,11 @@ from sqlalchemy import delete
 from console.db.models import Launch
 from console.errors import Refusal
 from console.launches.catalogue import Catalogue
-from console.launches.chronicle import chronicle
 from console.launches.folder import EVENTS, LOG, PROFILE, LaunchFolder
 from console.launches.numbers import launch_numbers
 from console.launches.outcome import GROUPS
+from console.launches.pages import engine_runs, launch_context
 from console.launches.service import Launches, delete_folder
-from console.live.view import EngineView
 from console.logs.routes import download
 from console.pages import go_to, page
 from console.parts import PageRequest, Session, TheCatalogue, TheFollower
@@ -71,19 +70,13 @@ async def launch_page(
 ) -> Template:
     folder = existing(catalogue, launch_id)
     numbers = await launch_numbers(session)
-
-    def read() -> dict[str, Any]:
-        story = Launches(catalogue, numbers, engine_runs=engine_runs(follower.view)).story(folder)
-        return {
-            "story": story,
-            "happenings": chronicle(story.events, story.record.started),
-            "sizes": folder.sizes(),
-            "profile_text": folder.profile_text(),
-        }
-
-    parts = await asyncio.to_thread(read)
+    context = await asyncio.to_thread(launch_context, catalogue, folder, numbers, follower.view)
     return page(
-        request, "launches/launch.html", title=parts["story"].row.name, roll_back_to=follower.view.roll_back_to, **parts
+        request,
+        "launches/launch.html",
+        title=context["story"].row.name,
+        profile_text=folder.profile_text(),
+        **context,
     )
 
 
@@ -140,10 +133,6 @@ def existing(catalogue: Catalogue, launch_id: str) -> LaunchFolder:
             value=launch_id,
         )
     return folder
-
-
-def engine_runs(view: EngineView) -> bool:
-    return view.reachable or view.control.running
 
 
 route_handlers: list[HTTPRouteHandler] = [launch_list, launch_page, launch_file, launch_delete]

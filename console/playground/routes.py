@@ -37,12 +37,13 @@ async def playground(request: PageRequest, profiles: Profiles) -> Template:
     active = await profiles.active()
     document = active.document if active is not None else {}
     bundled = document.get("model", {}).get("path") == BUNDLED_MODEL
+    given = document.get("sampling-defaults", {})
     return page(
         request,
         "playground/playground.html",
         title="Playground",
         questions=FIRST_QUESTIONS if bundled else OTHER_QUESTIONS,
-        defaults=API_DEFAULTS | document.get("sampling-defaults", {}),
+        defaults=API_DEFAULTS | {name.replace("-", "_"): f"{value:g}" for name, value in given.items()},
     )
 
 
