@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import signal
 import sys
 
 import click
@@ -53,6 +54,8 @@ def up(host: str | None, port: int | None, engine_port: int | None, no_engine: b
 async def _run(config: ConsoleConfig, *, keep_engine: bool) -> int:
     from console.db.schema import SchemaError
 
+    # Until the server runs and has its own way to end, a SIGTERM ends this as Ctrl-C does: with the engine.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
     control = _control(config)
     try:
         listening = ports.take(config.host, config.port, "--port")

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import signal
 import socket
+import sqlite3
 from collections.abc import Iterator
 
 import uvicorn
 from rich.console import Console as Terminal
 from rich.markup import escape
+from sqlalchemy.exc import DBAPIError
 
 from appliance.profile.schema import ProfileError
 from appliance.protocol import State
@@ -19,6 +21,7 @@ from console.access.keys import restore_keys
 from console.access.setup import new_code
 from console.app import Console, create_app
 from console.db import schema
+from console.db.failures import explain
 from console.engine_control.base import EngineControl, EngineControlError
 from console.live.view import EngineView
 from console.settings import ConsoleConfig
@@ -36,18 +39,13 @@ class Server(uvicorn.Server):
 
 
 async def serve(config: ConsoleConfig, control: EngineControl, listening: socket.socket, *, start_engine: bool) -> int:
-    """Until SIGINT or SIGTERM. Migrates, seeds a new folder, prints the way in, follows the engine until it settles."""
+    """Until SIGINT, SIGTERM or the terminal's end. Migrates, seeds a new folder, prints the way in, tells the engine."""
     terminal = Terminal(highlight=False)
-    await asyncio.to_thread(schema.migrate, config.home.database, config.home.root / "backups")
-    app = create_app(config, control)
-    console: Console = app.state.console
-    await first_start.seed_database(config.home, console.database)
-    await restore_keys(config.home, console.database)
-    restored = False
-    with contextlib.suppress(ProfileError):  # an unreadable active profile is the engine's to report
-        restored = await first_start.restore_active(config.home, console.database)
-    async with console.database.session() as session:
-        code = await new_code(session)
+    with explained(config):
+        await asyncio.to_thread(schema.migrate, config.home.database, config.home.root / "backups")
+        app = create_app(config, control)
+        console: Console = app.state.console
+        restored, code = await make_ready(config, console)
     server = Server(
         uvicorn.Config(
             app,
@@ -64,7 +62,7 @@ async def serve(config: ConsoleConfig, control: EngineControl, listening: socket
         server.should_exit = True
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, end)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     print_way_in(terminal, config, code)
@@ -77,6 +75,30 @@ async def serve(config: ConsoleConfig, control: EngineControl, listening: socket
     with contextlib.suppress(asyncio.CancelledError):
         await telling
     return 0
+
+
+async def make_ready(config: ConsoleConfig, console: Console) -> tuple[bool, str | None]:
+    """Bring the state folder's files and the database together; (whether the active profile had to be written out
+    again, the set-up code where nobody can sign in yet)."""
+    await first_start.seed_database(config.home, console.database)
+    await restore_keys(config.home, console.database)
+    restored = False
+    with contextlib.suppress(ProfileError):  # an unreadable active profile is the engine's to report
+        restored = await first_start.restore_active(config.home, console.database)
+    async with console.database.session() as session:
+        return restored, await new_code(session)
+
+
+@contextlib.contextmanager
+def explained(config: ConsoleConfig) -> Iterator[None]:
+    """A database that cannot be used at the start ends it, in words."""
+    try:
+        yield
+    except (DBAPIError, sqlite3.Error) as error:
+        failure = explain(error, config.home.database)
+        if failure is None:
+            raise
+        raise schema.SchemaError(f"{failure.message} {failure.remedy}") from error
 
 
 async def start(terminal: Terminal, control: EngineControl, *, anew: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +17,10 @@ class Failure(NamedTuple):
     remedy: str
 
 
-def explain(error: DBAPIError, path: Path) -> Failure | None:
+def explain(error: DBAPIError | sqlite3.Error, path: Path) -> Failure | None:
     """None for an error that no state of the disk explains: a fault of ours."""
-    text = str(error.orig).lower()
+    said = error.orig if isinstance(error, DBAPIError) else error
+    text = str(said).lower()
     if "readonly" in text:
         return Failure(
             503,
@@ -34,7 +36,7 @@ def explain(error: DBAPIError, path: Path) -> Failure | None:
     if "disk i/o error" in text or "unable to open" in text or "malformed" in text or "not a database" in text:
         return Failure(
             503,
-            f"The database {path} could not be read or written: {error.orig}. Nothing was changed.",
+            f"The database {path} could not be read or written: {said}. Nothing was changed.",
             f"Look at the disk and at the permissions of {path.parent}; a copy of the database is among the backups.",
         )
     if "locked" in text:

@@ -107,6 +107,7 @@ class Follower:
                 recent=await recent_launches(session, RECENT),
                 last_good=await last_good_record(session, self._home, launch.profile, launch.id) if launch else None,
                 output=await self._control.logs(OUTPUT_LINES) if silent_end else [],
+                controlled=self._control.kind != "none",
                 url=self._published_url or str(self.client.base_url).rstrip("/"),
             )
         self._keep_load()

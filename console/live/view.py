@@ -34,9 +34,13 @@ HEADLINES: dict[State, str] = {
 
 
 class EngineView(msgspec.Struct, frozen=True, kw_only=True):
-    """`reachable`: the front door answers. `active` names the active revision ("qwen3-8b", "r7"); `roll_back_to` the
-    last revision that was ready, where that is another one. `last_good` is the earlier launch of the same profile to
-    compare with; `output` what the engine's process wrote itself, where it ended without a word from the front door."""
+    """The engine in one immutable value; every page is drawn from it.
+
+    `reachable`: the front door answers. `active` names the active revision ("qwen3-8b", "r7"); `roll_back_to` the last
+    revision that was ready, where that is another one. `last_good` is the earlier launch of the same profile to compare
+    with. `output` is what the engine's process wrote itself, where it ended without a word from the front door.
+    `controlled`: this console can start and stop the engine.
+    """
 
     state: State = State.IDLE
     since: float | None = None
@@ -50,6 +54,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     last_good: LaunchRecord | None = None
     output: list[str] = []
     url: str = ""
+    controlled: bool = True
 
     @property
     def word(self) -> str:
@@ -97,6 +102,8 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         return self.launch.reason if self.launch else ""
 
     def _sentence_without_front_door(self) -> str:
+        if not self.controlled:
+            return f"Nobody answers at {self.url}. This console does not run the engine: start it with `ingot serve`."
         if self.control.running:
             return f"The front door does not answer yet ({self.control.who})."
         if self.control.ended:
@@ -120,7 +127,9 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def button(self) -> str:
-        """The one thing to offer now: start, stop, restart or roll-back."""
+        """The one thing to offer now: start, stop, restart or roll-back; empty where this console cannot do any."""
+        if not self.controlled:
+            return ""
         if self.state in (State.IDLE, State.STOPPED):
             return "start"
         if self.state in (State.PREFLIGHT, State.STARTING, State.DRAINING):

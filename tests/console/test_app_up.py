@@ -148,6 +148,27 @@ def test_a_port_that_is_taken(up, home, which):
     assert "Traceback" not in console.output
 
 
+def test_a_damaged_database_is_refused(up, home):
+    """What is wrong with which file, and where copies are; no trace, and the engine is not left behind."""
+    home.database.write_bytes(b"this is no database" * 100)
+    console = up()
+    console.process.wait(20)
+    assert console.process.returncode == 1
+    assert str(home.database) in console.output
+    assert "backups" in console.output
+    assert "Traceback" not in console.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_every_way_to_end_takes_the_engine_along(up, small, number):
+    """A closed terminal or a service manager leaves no engine behind, not even while it starts."""
+    console = up()
+    console.until(r"setup\?code=")
+    owner = read_owner(small.lock)
+    console.end(number)
+    assert owner is None or not psutil.pid_exists(owner.pid)
+
+
 def test_a_newer_database_is_refused(up, home):
     """The message is all there is: no trace, no engine left behind."""
     import sqlite3

@@ -177,6 +177,16 @@ async def test_parts_are_published_once_for_all_pages(console, door):
     assert len(seen) == len(set(seen))
 
 
+async def test_an_engine_that_somebody_else_runs(client, console, control):
+    """No button that cannot work; the page says how to start the engine."""
+    control.kind = "none"
+    await console.follower.look()
+    text = (await client.get("/")).text
+    assert "/engine/" not in text
+    control.kind = "none"
+    assert console.follower.view.button == ""
+
+
 @pytest.mark.parametrize("action", ["start", "stop", "restart"])
 async def test_the_strips_buttons(client, control, action):
     """Each does what it says and leads back."""
