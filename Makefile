@@ -1,9 +1,13 @@
 # `make` alone lists the targets. Everything is installed into .venv, from the pins in constraints.txt.
-PYTHON ?= python3
+# A Python of 3.11 or newer: python3 itself where it is one.
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 export INGOT_HOME ?= $(CURDIR)/.ingot
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-containers lint format bench-start model clean
@@ -12,7 +16,7 @@ help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run ## console and engine on this machine's CPU, with the bundled model
-	$(BIN)/ingot up
+	@$(BIN)/ingot up
 
 test: $(VENV)/.dev ## every test, the browser's too
 	tests/browser/install.sh
@@ -32,22 +36,27 @@ format: $(VENV)/.dev ## put the code into its one format
 	$(BIN)/ruff check --fix .
 
 bench-start: $(VENV)/.dev ## how long a start takes, and how soon a failing one is told
+	tests/browser/install.sh
 	$(BIN)/python -m tests.bench.start
 
 model: $(VENV)/.dev ## train the bundled model again (minutes)
 	$(BIN)/python -m appliance.selftest.train
 
-clean: ## remove the venv and this folder's state
-	rm -rf $(VENV) $(INGOT_HOME)
+clean: ## remove the venv; the state in .ingot stays
+	rm -rf $(VENV)
 
+# Debian's python3 comes without venv; then its package is installed first.
 $(VENV)/.venv:
-	$(PYTHON) -m venv $(VENV)
-	touch $@
+	@test -n "$(PYTHON)" || { echo "Ingot needs Python 3.11 or newer: install it, or name it with PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { $(SUDO) apt-get install --yes --quiet python3-venv && $(PYTHON) -m venv $(VENV); }
+	@touch $@
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/.venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
-	touch $@
+	@echo "Installing Ingot into $(VENV): a minute or two, once."
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $@ $(VENV)/.run
+	@echo "Installing Ingot and what its tests need into $(VENV): a minute or two, once."
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@ $(VENV)/.run
