@@ -47,6 +47,7 @@ from console.pages import Notes
 from console.playground import routes as playground
 from console.profiles import routes as profiles
 from console.profiles.activation import Activator
+from console.profiles.automatic import AutomaticRollBack
 from console.profiles.inspection import Inspector
 from console.profiles.preflight import Preflight
 from console.profiles.store import ProfileStore
@@ -105,6 +106,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     for name, feed in launch_live.feeds(catalogue, database, templates, lambda: follower.view).items():
         hub.add_feed(name, feed)
     follower.publishers.append(live_parts.publisher(templates))
+    follower.publishers.append(AutomaticRollBack(store, activator))
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:

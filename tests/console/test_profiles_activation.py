@@ -13,11 +13,15 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
 from appliance.profile.active import read_active
+from appliance.protocol import ApplianceState, LaunchRecord, State
 from console.db.models import Launch
 from console.db.schema import migrate
 from console.db.sessions import Database
 from console.engine_control.base import EngineControlError
+from console.live.hub import Hub
+from console.live.view import EngineView
 from console.profiles.activation import Activator
+from console.profiles.automatic import AutomaticRollBack
 from console.profiles.errors import EngineUnreachable, NotFound, NotWritten, Refused, UnderWay
 from console.profiles.inspection import Inspector
 from console.profiles.preflight import Preflight, Verdict
@@ -292,3 +296,41 @@ async def test_a_revision_saved_under_an_old_name_runs_under_the_new_one(home, d
     await store.rename("chat", "talk", author="ann")
     await activator(home, database, control).activate("talk", 1)
     assert read_active(home).document["name"] == "talk"
+
+
+def failed(profile, revision, launch):
+    record = LaunchRecord(id=launch, profile=profile, revision=revision, started=1.0, state=State.FAILED)
+    return EngineView(
+        state=State.FAILED, appliance=ApplianceState(state=State.FAILED, since=1.0, version="", launch=record)
+    )
+
+
+async def test_a_failed_launch_is_rolled_back_where_the_profile_says_so(home, database, store, control):
+    """Once for a launch, and not again when the revision that it went back to fails too."""
+    first = await store.create(chat(), author="ann")
+    await store.save("chat", chat(**{"max-num-seqs": 2, "on-failure": "roll-back"}), base=1, author="ann")
+    await store.save("chat", chat(**{"max-num-seqs": 3, "on-failure": "roll-back"}), base=2, author="ann")
+    async with database.session() as session:
+        for number in (1, 2):
+            launch = Launch(launch_id=f"good-{number}", profile="chat", revision=f"r{number}", state="stopped",
+                            started=first.created + number, ready_after_s=1.0, path="")  # fmt: skip
+            session.add(launch)
+    it = activator(home, database, control)
+    automatic = AutomaticRollBack(store, it)
+    await it.activate("chat", 3)
+    await automatic(failed("chat", "r2", "older"), Hub())  # not the active revision's
+    assert (await store.active()).label == "r3"
+    for _ in range(3):
+        await automatic(failed("chat", "r3", "bad"), Hub())
+    assert (await store.active()).label == "r2"
+    await automatic(failed("chat", "r2", read_active(home).launch), Hub())
+    assert (await store.active()).label == "r2"
+    assert control.calls == ["restart", "restart"]
+
+
+async def test_a_failed_launch_stays_where_the_profile_says_stop(home, database, store, control):
+    await store.create(chat(), author="ann")
+    it = activator(home, database, control)
+    await it.activate("chat")
+    await AutomaticRollBack(store, it)(failed("chat", "r1", "bad"), Hub())
+    assert control.calls == ["restart"]

@@ -1,0 +1,47 @@
+"""Rolls back by itself where the active profile says `on-failure: roll-back`: once for a failed launch, and never after
+a launch that was itself such a roll-back, so that two bad revisions do not take turns."""
+
+from __future__ import annotations
+
+import logging
+
+from appliance.protocol import State
+from console.live.hub import Hub
+from console.live.view import EngineView
+from console.profiles.activation import Activator
+from console.profiles.errors import NotFound, ProfileRefusal, UnderWay
+from console.profiles.store import ProfileStore
+
+log = logging.getLogger(__name__)
+
+FAILED = frozenset({State.FAILED, State.HUNG})
+
+
+class AutomaticRollBack:
+    """A publisher of the follower: looks at the engine each time the follower did."""
+
+    def __init__(self, store: ProfileStore, activator: Activator) -> None:
+        self._store = store
+        self._activator = activator
+        self._judged: str | None = None
+        self._own: set[str] = set()
+
+    async def __call__(self, view: EngineView, hub: Hub) -> None:
+        launch = view.launch
+        if launch is None or view.state not in FAILED or launch.id == self._judged:
+            return
+        self._judged = launch.id
+        active = await self._store.active()
+        if active is None or (active.profile, active.label) != (launch.profile, launch.revision):
+            return
+        if active.document.get("on-failure") != "roll-back" or launch.id in self._own:
+            return
+        try:
+            back = await self._activator.roll_back()
+        except (NotFound, UnderWay) as error:
+            log.info("%s failed and was not rolled back: %s", active.what, error)
+        except ProfileRefusal as error:
+            log.warning("%s failed and could not be rolled back: %s", active.what, error)
+        else:
+            self._own.add(back.launch)
+            log.warning("%s failed: rolled back to %s, as the profile says.", active.what, back.what)
