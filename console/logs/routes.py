@@ -88,9 +88,11 @@ async def log_page(
 
 
 @get("/log/head")
-async def log_head(session: Session, catalogue: TheCatalogue, launch: FromQuery[str] = CURRENT) -> Template:
-    """The page's head for another launch: the page asks for it when the engine has started anew."""
-    about = await _about(session, catalogue, _folder(catalogue, launch), follows=True)
+async def log_head(
+    session: Session, catalogue: TheCatalogue, launch: FromQuery[str] = CURRENT, follows: FromQuery[bool] = False
+) -> Template:
+    """The page's head: the page asks for it when its launch, or how that stands, has changed."""
+    about = await _about(session, catalogue, _folder(catalogue, launch), follows=follows)
     return fragment("logs/head.html", **about)
 
 

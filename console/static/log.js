@@ -72,9 +72,16 @@ function start() {
     view.show({ store, rows: shown ? filtered : all });
     pauseButton();
     say();
-    htmx.ajax("GET", `/log/head?launch=${encodeURIComponent(next)}`, "#log-head");
+    showHead();
     ingot.toast("The engine started anew. This is the log of its new launch.");
   }
+
+  // The head says how the launch stands; `recent` comes whenever that may have changed.
+  function showHead() {
+    const query = new URLSearchParams({ launch: store.launch, follows: !!follows });
+    htmx.ajax("GET", `/log/head?${query}`, "#log-head");
+  }
+  ingot.live.on("recent", showHead);
 
   function numberWidth() {
     viewport.style.setProperty("--digits", Math.max(4, String(store.total).length));
