@@ -109,5 +109,5 @@ class ServedModel:
     def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
         for position, token_id in enumerate(token_ids):
             if token_id >= self.vocab_size:
-                message = f"{param}[{position}] is {token_id}, and the model's ids end at {self.vocab_size - 1}."
-                raise bad_request(message, param)
+                place = f"{param}[{position}]"
+                raise bad_request(f"{place} is {token_id}, and the model's ids end at {self.vocab_size - 1}.", place)

@@ -47,6 +47,7 @@ TEXT = b"the quick brown fox jumps over the lazy dog. "
 class Core:
     def __init__(self, script: dict[str, Any], folder: Path) -> None:
         self.script = script
+        self.folder = folder
         self.context = zmq.Context()
         self.incoming = self.context.socket(zmq.PULL)
         self.incoming.connect(f"ipc://{folder}/to-core")
@@ -162,7 +163,7 @@ class Core:
             del self.running[submit.request_id]
         else:
             self.running[submit.request_id] = (submit, done)
-        logprobs = ()
+        logprobs: tuple[TokenLogprob, ...] = ()
         if submit.sampling.logprobs is not None:
             told = self.script.get("logprob", -0.5)
             top = tuple((token + i, told - i) for i in range(submit.sampling.logprobs))
@@ -177,7 +178,7 @@ class Core:
 
     def beat(self) -> None:
         sender = self.context.socket(zmq.PUSH)
-        sender.connect(self.outgoing.last_endpoint)
+        sender.connect(f"ipc://{self.folder}/from-core")
         while True:
             if os.getppid() == 1:
                 os._exit(1)

@@ -1,0 +1,199 @@
+"""Bad requests: a status that fits, OpenAI's shape, the field by name, and an engine that goes on as before."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.supervisor.scripted import Door
+
+HELLO = [{"role": "user", "content": "hello"}]
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+
+def refused(door: Door, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = door.http.post(path, content=raw, headers={"content-type": "application/json"})
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert door.http.get("/health").status_code == 200
+    return response.status_code, error
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("max_tokens", -5, "at least 1, and is -5"),
+        ("max_tokens", 0, "at least 1"),
+        ("max_tokens", "many", 'an integer, and is "many"'),
+        ("max_tokens", True, "an integer, and is True"),
+        ("max_tokens", 1.5, "an integer, and is 1.5"),
+        ("max_tokens", 10**30, "at most"),
+        ("temperature", -0.1, "at least 0"),
+        ("temperature", "hot", "a number"),
+        ("top_p", 0, "above 0"),
+        ("top_p", 1.1, "at most 1"),
+        ("top_k", -2, "at least -1"),
+        ("min_p", 2, "at most 1"),
+        ("presence_penalty", 3, "at most 2"),
+        ("repetition_penalty", 0, "above 0"),
+        ("n", 0, "at least 1"),
+        ("n", 10_000, "at most 128"),
+        ("seed", 10**30, "at most"),
+        ("stop", 3, "a text or a list, and is 3"),
+        ("stop", ["a"] * 17, "17 strings; at most 16"),
+        ("stop", [""], "1 to 1000 characters"),
+        ("stop_token_ids", [100_000], "ids end at 511"),
+        ("stream", "yes", "true or false"),
+        ("stream_options", {"include_usage": 1}, "true or false"),
+        ("priority", "high", "an integer"),
+        ("min_tokens", 600, "more than the tokens that may come"),
+        ("tools", [{"type": "function"}], "does not call tools"),
+        ("response_format", {"type": "json_object"}, "does not constrain"),
+        ("logit_bias", {"5": 1}, "does not change single tokens"),
+        ("best_of", 3, "use n"),
+        ("frobnicate", 1, "Unknown field"),
+        ("temprature", 1, "Did you mean 'temperature'?"),
+        ("include_stop_str_in_output", True, "never part of the answer"),
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_a_wrong_field_is_named_with_its_value(door: Door, path: str, field: str, value: Any, says: str) -> None:
+    """Never ignored, never an internal error."""
+    body = {"messages": HELLO} if path == CHAT else {"prompt": "x"}
+    status, error = refused(door, path, {**body, field: value})
+    assert status == 400
+    assert says in error["message"]
+    assert field in error["message"]
+    assert error["param"].startswith(field)
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([], "messages"),
+        ("hi", "messages"),
+        ([3], "messages[0]"),
+        ([{"role": "user"}], "messages[0].content"),
+        ([{"content": "x"}], "messages[0].role"),
+        ([*HELLO, {"role": "wizard", "content": "x"}], "messages[1].role"),
+        ([{"role": "tool", "content": "x"}], "messages[0].role"),
+        ([{"role": "user", "content": 3}], "messages[0].content"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content[0].type"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
+        ([{"role": "user", "content": ["x"]}], "messages[0].content[0]"),
+        ([{"role": "assistant", "content": "x", "tool_calls": [{}]}], "messages[0].tool_calls"),
+        ([{"role": "user", "content": "\ud800"}], "messages"),
+    ],
+)
+def test_wrong_messages_are_named_by_their_place(door: Door, messages: Any, param: str) -> None:
+    """Down to the part of the message."""
+    status, error = refused(door, CHAT, {"messages": messages})
+    assert status == 400
+    assert error["param"] in (param, None)
+    if error["param"] is None:
+        assert "JSON" in error["message"]  # half of a surrogate pair is no JSON text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"),
+    [
+        ("", "prompt"),
+        ([], "prompt"),
+        ([[]], "prompt[0]"),
+        (["a", 3], "prompt"),
+        ([3, -1], "prompt[1]"),
+        ([3, 512], "prompt[1]"),
+        ([[3], [4, 99_999]], "prompt[1][1]"),
+        (7, "prompt"),
+        (None, "prompt"),
+        (["x"] * 200, "prompt"),
+        ([[1.5]], "prompt[0][0]"),
+    ],
+)
+def test_wrong_prompts_are_named_by_their_place(door: Door, prompt: Any, param: str) -> None:
+    """Empty, mixed, out of the vocabulary, too many."""
+    status, error = refused(door, COMPLETIONS, {"prompt": prompt})
+    assert (status, error["param"]) == (400, param)
+
+
+def test_a_prompt_longer_than_the_context_is_told_both_numbers(door: Door) -> None:
+    """And so is one that fits, but not with the tokens asked for."""
+    status, error = refused(door, COMPLETIONS, {"prompt": [7] * 600})
+    assert (status, error["code"]) == (400, "context_length_exceeded")
+    assert "600 tokens" in error["message"]
+    assert "512 tokens" in error["message"]
+    status, error = refused(door, CHAT, {"messages": HELLO, "max_tokens": 5000})
+    assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", "max_tokens")
+    assert "5000" in error["message"]
+    assert "512" in error["message"]
+
+
+def test_another_model_is_told_what_is_served(door: Door) -> None:
+    """404, as clients expect it."""
+    status, error = refused(door, CHAT, {"model": "gpt-17", "messages": HELLO})
+    assert (status, error["code"], error["param"]) == (404, "model_not_found", "model")
+    assert "'tiny'" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b'{"prompt": "x",}', "byte 15"),
+        (b"[1]", "must be a JSON object, and is an array"),
+        (b'"x"', "must be a JSON object, and is a string"),
+        (b"null", "must be a JSON object, and is null"),
+        (b'{"prompt": "\xff\xfe"}', "not UTF-8: invalid byte at position 12"),
+        (b'{"prompt": "x", "temperature": NaN}', "not valid JSON"),
+        (b'{"prompt": "x", "temperature": 1e999}', "not valid JSON"),
+        (b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (b'{"prompt": "x", "a": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001, "nested too deeply"),
+        (b'{"prompt": "x\x00y"}', "not valid JSON"),
+        (b"a=1&b=2", "not valid JSON"),
+    ],
+)
+def test_a_body_that_is_no_request(door: Door, raw: bytes, says: str) -> None:
+    """What is wrong with it, and where."""
+    status, error = refused(door, COMPLETIONS, raw)
+    assert status == 400
+    assert says in error["message"]
+
+
+def test_a_50_mb_body_is_refused_without_keeping_it(door: Door) -> None:
+    """By its announced length before a byte of it; without one, when the limit is passed. The client hears why."""
+    host, _, port = door.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50000000\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 413")
+    process = psutil.Process(door.process.pid)
+    before = process.memory_info().rss
+    for content in (b"x" * 50_000_000, (b"x" * 1_000_000 for _ in range(50))):
+        response = door.http.post("/v1/completions", content=content)
+        assert response.status_code == 413
+        assert "larger than 8 MiB" in response.json()["error"]["message"]
+    assert process.memory_info().rss - before < 30_000_000
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/v1/nothing", 404), ("GET", CHAT, 405), ("PUT", "/", 404)]
+)
+def test_other_paths_and_methods(door: Door, method: str, path: str, status: int) -> None:
+    """Errors of the framework have the same shape as ours."""
+    response = door.http.request(method, path)
+    assert response.status_code == status
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_an_error_never_repeats_a_long_value(door: Door) -> None:
+    """What was sent may be secret, and is certainly long."""
+    status, error = refused(door, COMPLETIONS, {"prompt": "x", "temperature": "secret" * 1000})
+    assert status == 400
+    assert len(error["message"]) < 200
