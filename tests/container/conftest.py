@@ -44,8 +44,9 @@ def deployment() -> Iterator[Deployment]:
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="ingot-models-") as folder:
         models = Path(folder)
-        models.chmod(0o755)  # the containers' user reads it
         tiny.write_checkpoint(models / "small")
+        for path in (models, *models.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)  # the containers' user reads them
         made = Deployment(models)
         made.build()
         try:

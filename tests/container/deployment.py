@@ -17,6 +17,7 @@ from tests.running import ADMINISTRATOR, fetch, free_port
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "ingot-test"
 ENGINE = "ingot-engine"
+PIP = ("PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")
 BUILD_S = 1200
 
 
@@ -46,6 +47,12 @@ class Deployment:
     def build(self) -> None:
         self.compose("--progress", "plain", "build", timeout_s=BUILD_S)
 
+    def build_elsewhere(self, context: Path) -> str:
+        """What a build of the engine in another folder, with the arguments of this one, says it does."""
+        arguments = [f"--build-arg={name}" for name in ("VARIANT", *PIP) if name in self._environ]
+        command = ["docker", "build", "--progress=plain", "--target=engine", *arguments, str(context)]
+        return self._run(command, "", BUILD_S, both=True)
+
     def up(self) -> None:
         """Until every container is healthy: the engine has generated a token."""
         self.compose("up", "--detach", "--wait", "--no-build", timeout_s=240)
@@ -71,6 +78,9 @@ class Deployment:
         answer = self.browser.post("/setup", data=form)
         assert answer.url.path == "/", answer.text
 
+    def import_profile(self, text: str) -> None:
+        self.compose("exec", "-T", "console", "ingot", "profile", "import", "--yes", "-", text=text)
+
     def activate(self, name: str) -> httpx.Response:
         return self.browser.post(f"/profiles/{name}/activate", data={}, headers={"accept": "application/json"})
 
@@ -92,12 +102,12 @@ class Deployment:
         printed = self.compose("exec", "-T", "console", "python", "-c", SEND, text=json.dumps(list(requests)))
         return [(status, body) for status, body in json.loads(printed)]
 
-    def _run(self, command: list[str], text: str, timeout_s: float) -> str:
+    def _run(self, command: list[str], text: str, timeout_s: float, *, both: bool = False) -> str:
         done = subprocess.run(
             command, cwd=ROOT, env=self._environ, input=text, capture_output=True, text=True, timeout=timeout_s
         )
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
-        return done.stdout
+        return done.stdout + done.stderr if both else done.stdout
 
 
 SEND = """

@@ -3,9 +3,12 @@ other, in the order in which they stand."""
 
 from __future__ import annotations
 
+import re
+import shutil
+
 import pytest
 
-from tests.container.deployment import ENGINE, Deployment
+from tests.container.deployment import ENGINE, ROOT, Deployment
 from tests.running import wait_for
 
 SMALL = """\
@@ -96,8 +99,7 @@ def test_the_console_opens(deployment):
 def test_another_profile_restarts_the_container(deployment):
     """Activated on a page, it is a new launch in the same container, started anew, and its model answers."""
     before = deployment.container("engine")
-    imported = deployment.compose("exec", "-T", "console", "ingot", "profile", "import", "-", text=SMALL)
-    assert "small" in imported
+    deployment.import_profile(SMALL)
     answer = deployment.activate("small")
     assert answer.status_code == 200, answer.text
     _wait_ready(deployment, answer.json()["launch"])
@@ -110,7 +112,7 @@ def test_another_profile_restarts_the_container(deployment):
 def test_a_profile_that_cannot_start_leaves_the_engine_alone(deployment):
     """Preflight runs in the engine's container; the refusal names the field, and nothing was restarted."""
     text = SMALL.replace("name: small", "name: missing").replace("path: small", "path: nowhere")
-    deployment.compose("exec", "-T", "console", "ingot", "profile", "import", "-", text=text)
+    deployment.import_profile(text)
     before = _started(deployment)
     answer = deployment.activate("missing")
     assert answer.status_code == 422
@@ -152,3 +154,17 @@ def test_state_outlives_the_containers(deployment):
     assert deployment.state()["launch"]["profile"] == "small"
     assert deployment.setup_links() == []
     assert deployment.browser.get("/").url.path == "/"
+
+
+def test_a_code_change_installs_nothing_again(deployment, tmp_path):
+    """Of this source with one file changed, every step that installs packages is taken from the cache."""
+    for name in ("appliance", "console", "kernels", "migrations", "gate"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("Dockerfile", ".dockerignore", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    with (tmp_path / "console" / "app.py").open("a") as file:
+        file.write("# changed\n")
+    told = deployment.build_elsewhere(tmp_path)
+    installs = re.findall(r"^#(\d+) \[.*RUN .*pip .*install .*--requirement", told, re.M)
+    assert len(installs) == 2
+    assert [step for step in installs if f"#{step} CACHED" not in told] == []
