@@ -1,0 +1,119 @@
+"""The whole way: the official openai client, the front door, the core, a real checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+
+from tests.running import engine, fetch, wait_for
+from tests.tiny import write_checkpoint
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp("real") / "home"
+    write_checkpoint(home / "models" / "tiny")
+    profile = home / "profile.json"
+    profile.write_text(json.dumps({"schema": 1, "name": "tiny", "model": {"path": "tiny"}, "max-num-seqs": 8}))
+    with engine(home, "--profile", str(profile)) as (_, url):
+        wait_for("the engine is ready", lambda: fetch(f"{url}/health")[0] == 200)
+        yield url
+
+
+@pytest.fixture
+def client(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
+def test_streamed_and_whole_answers_are_the_same(client: openai.OpenAI) -> None:
+    """Greedy: the same text, in pieces or not, whatever is sent beside it."""
+    ask = {"model": "tiny", "messages": [{"role": "user", "content": "grüße"}], "temperature": 0, "max_tokens": 40}
+    whole = client.chat.completions.create(**ask)
+    chunks = client.chat.completions.create(**ask, stream=True)
+    assert whole.choices[0].message.content
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
+
+
+def test_a_seed_repeats_an_answer_and_choices_differ(client: openai.OpenAI) -> None:
+    """Drawn at random, but the same again with the same seed; and n answers are n answers."""
+    first, second = (
+        client.completions.create(model="tiny", prompt="once", max_tokens=20, seed=5, temperature=1, n=3)
+        for _ in range(2)
+    )
+    assert [choice.text for choice in first.choices] == [choice.text for choice in second.choices]
+    assert len({choice.text for choice in first.choices}) == 3
+
+
+def test_token_ids_go_in_and_come_out(url: str) -> None:
+    """The ids of an answer, sent back as a prompt, are answered as the text would be."""
+    body = {"prompt": [5, 6, 7, 8], "max_tokens": 8, "temperature": 0, "return_token_ids": True, "ignore_eos": True}
+    first = httpx.post(f"{url}/v1/completions", json=body, timeout=30).json()["choices"][0]
+    assert len(first["token_ids"]) == 8
+    longer = {**body, "prompt": [5, 6, 7, 8, *first["token_ids"][:4]], "max_tokens": 4}
+    second = httpx.post(f"{url}/v1/completions", json=longer, timeout=30).json()["choices"][0]
+    assert second["token_ids"] == first["token_ids"][4:]
+
+
+def test_logprobs_are_of_the_tokens(client: openai.OpenAI) -> None:
+    """Greedy takes the likeliest: each token's logprob is the best of its alternatives."""
+    answer = client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "x"}], temperature=0, max_tokens=10, logprobs=True,
+        top_logprobs=5,
+    )  # fmt: skip
+    assert answer.choices[0].logprobs is not None
+    for entry in answer.choices[0].logprobs.content or []:
+        assert entry.logprob == max(top.logprob for top in entry.top_logprobs)
+        assert entry.logprob <= 0
+
+
+def test_a_prompt_seen_before_comes_from_the_cache(client: openai.OpenAI) -> None:
+    """And the usage says so."""
+    prompt = "the same long beginning " * 10
+    usages = [client.completions.create(model="tiny", prompt=prompt, max_tokens=2).usage for _ in range(2)]
+    assert usages[1] is not None
+    assert usages[1].prompt_tokens_details is not None
+    assert (usages[1].prompt_tokens_details.cached_tokens or 0) > 200
+
+
+async def test_many_clients_at_once_some_of_whom_leave(url: str) -> None:
+    """More requests than slots: each gets its own answer, and those who left hold nothing."""
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+
+        async def ask(number: int) -> str:
+            body = {"prompt": f"{number}: ", "max_tokens": 30, "temperature": 0, "stream": number % 2 == 0}
+            text = (await http.post("/v1/completions", json=body)).text
+            parts = [json.loads(line) for line in re.findall(r"^(?:data: )?(\{.*\})$", text, re.MULTILINE)]
+            return "".join(part["choices"][0]["text"] for part in parts)
+
+        async def leave(number: int) -> None:
+            body = {"prompt": f"{number}: ", "max_tokens": 400, "stream": True, "ignore_eos": True}
+            async with http.stream("POST", "/v1/completions", json=body) as response:
+                await anext(response.aiter_lines())
+
+        alone = [await ask(number) for number in range(0, 24, 5)]
+        together, *_ = await asyncio.gather(
+            asyncio.gather(*(ask(number) for number in range(24))), *(leave(number) for number in range(12))
+        )
+        assert together[::5] == alone
+
+        async def load() -> int:
+            return int((await http.get("/appliance/state")).json()["load"]["running"])
+
+        async with asyncio.timeout(10):
+            while await load():  # noqa: ASYNC110  the core says it once a second
+                await asyncio.sleep(0.1)
+
+
+def test_the_launch_recorded_its_self_test(url: str) -> None:
+    """A real token was computed before `ready`, and its phases took time."""
+    _, state = fetch(f"{url}/appliance/state")
+    outcome = {phase["phase"]: phase.get("outcome") for phase in state["launch"]["phases"]}
+    assert outcome["self-test"] == "done"
+    assert outcome["weights"] == "done"
+    assert state["launch"]["ready_after_s"] > 0
