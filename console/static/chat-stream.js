@@ -11,7 +11,7 @@ const REMEDIES = {
   engine_not_ready: "Your message is kept: send it again when the engine is ready.",
   engine_unreachable: "Start the engine with the button on top, then send the message again.",
   engine_failed: "The dashboard says why it ended and how to mend it.",
-  context_length_exceeded: "Clear the conversation, or edit an early message and go on from there.",
+  context_length_exceeded: "Clear the conversation, ask for fewer tokens, or edit an early message and go on from there.",
 };
 
 // Yields {text}, {finish} and {usage} as they come. `signal` ends the request: the engine's slot is free at once.
