@@ -39,7 +39,7 @@ class Server(uvicorn.Server):
 
 
 async def serve(config: ConsoleConfig, control: EngineControl, listening: socket.socket, *, start_engine: bool) -> int:
-    """Until SIGINT, SIGTERM or the terminal's end. Migrates, seeds a new folder, prints the way in, tells the engine."""
+    """Until SIGINT, SIGTERM or the terminal's end: migrate, seed a new folder, print the way in, tell of the engine."""
     terminal = Terminal(highlight=False)
     with explained(config):
         await asyncio.to_thread(schema.migrate, config.home.database, config.home.root / "backups")
@@ -121,12 +121,14 @@ def print_way_in(terminal: Terminal, config: ConsoleConfig, code: str | None) ->
 
 
 async def tell_engine(terminal: Terminal, console: Console) -> None:
-    """One line that changes until the engine is ready or has failed; plain lines where the output is no terminal."""
+    """One line that changes until the engine is ready or has failed; only the last where the output is no terminal."""
+    if console.control.kind == "none":
+        return
     status = terminal.status("") if terminal.is_terminal else None
     if status:
         status.start()
     try:
-        while console.control.kind != "none":
+        while True:
             view = console.follower.view
             if status:
                 status.update(describe(view))
