@@ -98,6 +98,19 @@ def test_the_way_in_is_printed_and_answers(up, home):
     assert console.end() < 3
 
 
+def test_in_a_container_without_docker(up, home, monkeypatch, tmp_path):
+    """The link carries the published address; that Docker cannot be reached is told, and the console serves on."""
+    monkeypatch.setenv("INGOT_ENGINE_CONTROL", "docker")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    monkeypatch.setenv("INGOT_CONSOLE_URL", "http://127.0.0.1:9/")
+    console = up()
+    code = console.until(r"http://127\.0\.0\.1:9/setup\?code=(\S+)")[1]
+    console.until(r"Engine\s+Docker cannot be reached")
+    answer = httpx.get(f"http://127.0.0.1:{console.port}/setup?code={code}", trust_env=False)
+    assert answer.status_code == 200
+    assert console.end() < 6
+
+
 def test_console_and_engine_run_and_end_together(up, small):
     """The engine comes up beside the console and is told ready; Ctrl-C ends both quickly and leaves nothing."""
     console = up()
