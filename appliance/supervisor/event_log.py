@@ -78,12 +78,20 @@ class EventReader:
 
 
 def last_sequence(path: Path) -> int:
-    """0 where there are no events."""
-    last = 0
-    reader = EventReader(path)
-    while events := reader.read():
-        last = events[-1].sequence
-    return last
+    """0 where there are no events. Reads from the end: a long launch must not make the next one wait."""
+    if not path.exists():
+        return 0
+    size, length = READ_BYTES, path.stat().st_size
+    while True:
+        with path.open("rb") as file:
+            file.seek(max(length - size, 0))
+            lines = file.read().split(b"\n")[:-1]
+        for line in reversed(lines if size >= length else lines[1:]):
+            if (event := _parse(line)) is not None:
+                return event.sequence
+        if size >= length:
+            return 0
+        size *= 2
 
 
 def _drop_torn_line(handle: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -206,8 +207,13 @@ class Supervisor:
 
 
 def _read_source(home: Home, profile_file: Path | None) -> Source:
-    from appliance.supervisor.source import read_source  # late, as preflight
+    from appliance.supervisor.abandoned import close_abandoned  # late, as preflight
+    from appliance.supervisor.source import read_source
 
+    try:
+        close_abandoned(home)
+    except OSError as error:
+        print(f"ingot: an earlier launch stays open in the history: {error}", file=sys.stderr)
     return read_source(home, profile_file)
 
 

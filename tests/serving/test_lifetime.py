@@ -182,14 +182,29 @@ def test_a_second_term_ends_everything_at_once(home: Home) -> None:
         wait_until(lambda: not core.is_running(), 2)
 
 
-def test_a_killed_front_door_orphans_nothing(home: Home) -> None:
-    """The core sees that its parent is gone."""
+def test_a_killed_front_door_orphans_nothing_and_is_told_by_the_next(home: Home) -> None:
+    """The core sees that its parent is gone; the launch that was cut off is closed in the history."""
     with Door(home) as door:
         door.wait("ready")
         core = core_of(door)
+        (before,) = (record.parent.name for record in home.launches.glob("*/launch.json"))
         door.process.kill()
         door.process.wait()
         wait_until(lambda: not is_alive(core.pid), 3)
+    with Door(home) as door:
+        door.wait("ready")
+        record = json.loads((home.launch(before) / "launch.json").read_text())
+        assert record["state"] == "failed"
+        assert "cut off" in record["reason"]
+        *_, last = (home.launch(before) / "events.jsonl").read_text().splitlines()
+        event = json.loads(last)
+        assert event["body"]["state"] == "failed"
+        with httpx.stream(
+            "GET", f"{door.url}/appliance/events", params={"after": f"{before}/{event['sequence'] - 1}"}, timeout=5
+        ) as response:
+            ids = (line for line in response.iter_lines() if line.startswith("id: "))
+            assert next(ids) == f"id: {before}/{event['sequence']}"
+            assert next(ids).endswith("/1")
 
 
 def test_events_are_followed_and_resumed_over_http(home: Home) -> None:

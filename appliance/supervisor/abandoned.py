@@ -1,0 +1,32 @@
+"""Launches whose front door was killed, or whose machine was switched off: closed by the next front door."""
+
+from __future__ import annotations
+
+import contextlib
+
+from appliance.home import Home
+from appliance.protocol import State, StateChange
+from appliance.supervisor.event_log import EventLog
+from appliance.supervisor.launch_folder import newest_records
+from appliance.supervisor.states import ENDED
+
+REASON = "It was cut off: the front door was killed, or the machine went down."
+# A front door runs one launch at a time, so the one that was cut off is among the newest.
+LOOK_AT = 20
+
+
+def close_abandoned(home: Home) -> None:
+    """Only whoever holds the lock of the state folder may call this: nobody else is running a launch then."""
+    for folder, record in newest_records(home, LOOK_AT):
+        if record.state in ENDED:
+            continue
+        record.ended = record.since = folder.path.stat().st_mtime
+        with contextlib.suppress(FileNotFoundError):
+            record.ended = record.since = folder.events.stat().st_mtime  # the last that was heard of it
+        record.state, record.reason = State.FAILED, REASON
+        for phase in record.phases:
+            phase.outcome = phase.outcome or "failed"
+        folder.write_record(record)
+        log = EventLog(folder.events, record.id)
+        log.append(StateChange(state=State.FAILED, reason=REASON), record.ended)
+        log.close()
