@@ -41,6 +41,7 @@ def selftest(url: str | None, as_json: bool, record_to: Path | None) -> None:
                 click.echo("No engine answers here: starting one with the bundled model for the moment.", err=True)
                 url = stack.enter_context(replay.temporary_engine())
             engine = replay.Engine(url or DEFAULT_URL, replay.key_for(Home.from_environment()))
+            engine.served()  # says at once when nobody is there
             if record_to is not None:
                 _record(engine, record_to)
                 return

@@ -33,7 +33,7 @@ from appliance.protocol import (
     State,
 )
 from appliance.selftest.answers import Answer
-from appliance.selftest.launch_check import SelfTestError, Subject, check_launch
+from appliance.selftest.launch_check import SelfTestError, Subject, check_launch, sample_weights
 from appliance.supervisor.core_channel import CoreGoneError
 from appliance.supervisor.core_client import CoreClient, EngineGoneError
 from appliance.supervisor.deadlines import Watch
@@ -129,16 +129,8 @@ class NativeLaunch:
         def moved(done: int, total: int) -> None:
             self._phase(Phase.SELF_TEST, Progress(done=done, total=total, unit="prompts"))
 
-        from appliance.checkpoint.digest import checkpoint_digest  # late, as all of preflight
-
         moved(0, 0)
-        subject = Subject(
-            digest=await asyncio.to_thread(checkpoint_digest, plan.folder),
-            dtype=config.dtype,
-            device=plan.device.gpu.name if plan.device.gpu else "cpu",
-            vocab_size=loaded.vocab_size,
-            max_model_len=config.max_model_len,
-        )
+        subject = await asyncio.to_thread(_subject, plan, config, loaded)
         await check_launch(self._generate, subject, self._home.selftest, moved)
         self._end_phase(Phase.SELF_TEST)
 
@@ -222,3 +214,17 @@ class NativeLaunch:
         if not isinstance(error, EXPECTED):
             traceback.print_exception(error, file=sys.stderr)
         self.finish(End(state=State.FAILED, error=error))
+
+
+def _subject(plan: LaunchPlan, config: EngineConfig, loaded: Loaded) -> Subject:
+    """Blocking."""
+    from appliance.checkpoint.digest import checkpoint_digest  # late, as all of preflight
+
+    return Subject(
+        digest=checkpoint_digest(plan.folder),
+        sample=sample_weights(plan.index.files),
+        dtype=config.dtype,
+        device=plan.device.gpu.name if plan.device.gpu else "cpu",
+        vocab_size=loaded.vocab_size,
+        max_model_len=config.max_model_len,
+    )

@@ -18,12 +18,20 @@ from appliance.supervisor import deadlines
 from appliance.supervisor.core_client import EngineGoneError, Generation
 from appliance.supervisor.supervisor import Supervisor
 from tests.supervisor.scripted import is_alive, make_profile, make_supervisor
+from tests.tiny import write_checkpoint
 
 
 async def wait_for(supervisor: Supervisor, *states: State, timeout_s: float = 30) -> None:
     async with asyncio.timeout(timeout_s):
         while supervisor.state not in states:  # noqa: ASYNC110  a person looks at it in this way
             await asyncio.sleep(0.005)
+
+
+async def gone(*pids: int) -> None:
+    """A process that was killed takes a moment to vanish."""
+    async with asyncio.timeout(1):
+        while any(map(is_alive, pids)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def read_to_end(generation: Generation) -> None:
@@ -188,7 +196,7 @@ async def test_stopping_ends_the_whole_process_group(home: Home, tmp_path: Path,
     await supervisor.stop()
     await asyncio.wait_for(running, 10)
     assert supervisor.state is State.STOPPED
-    assert not any(map(is_alive, pids))
+    await gone(*pids)
 
 
 async def test_a_failed_core_leaves_no_process_behind(home: Home, tmp_path: Path) -> None:
@@ -200,7 +208,7 @@ async def test_a_failed_core_leaves_no_process_behind(home: Home, tmp_path: Path
     assert supervisor._native is not None
     os.kill(supervisor._native.core.child.pid, 9)
     await asyncio.wait_for(running, 10)
-    assert not is_alive(int(note.read_text()))
+    await gone(int(note.read_text()))
 
 
 @pytest.mark.parametrize("at", [State.IDLE, State.PREFLIGHT, State.STARTING])
@@ -375,6 +383,19 @@ async def test_a_checkpoint_that_answers_otherwise_than_before_is_not_ready(home
             assert "differs by more than 0.001" in supervisor.reason
         await supervisor.stop()
         await running
+
+
+async def test_new_weights_of_the_same_shapes_are_another_checkpoint(home: Home) -> None:
+    """Somebody put another fine-tuning into the same folder: that is no damage, and is recorded anew."""
+    for seed, logprob in ((0, -0.5), (1, -2.5)):
+        supervisor = make_supervisor(home, logprob=logprob)
+        write_checkpoint(home.models / "tiny", seed=seed)
+        running = asyncio.create_task(supervisor.run())
+        await wait_for(supervisor, State.READY, State.FAILED)
+        assert supervisor.state is State.READY, supervisor.reason
+        await supervisor.stop()
+        await running
+    assert len(list(home.selftest.iterdir())) == 2
 
 
 async def test_the_core_gets_a_whole_configuration(home: Home, tmp_path: Path) -> None:

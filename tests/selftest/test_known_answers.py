@@ -1,0 +1,140 @@
+"""Known answers: what counts as the same, and replaying them through a whole engine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from appliance.protocol import SamplingParams
+from appliance.selftest import answers, launch_check
+from appliance.selftest.answers import TOLERANCE, Answer, KnownAnswers, difference
+from appliance.selftest.launch_check import SelfTestError, Subject, check_launch, fixed_prompt
+from tests.running import INGOT, engine, environment, fetch, wait_for
+
+
+def answer(tokens: list[int], logprobs: list[float]) -> Answer:
+    return Answer(prompt_token_ids=[1], token_ids=tokens, logprobs=logprobs)
+
+
+EXPECTED = answer([5, 6, 7], [-0.1, -0.2, -0.3])
+
+
+@pytest.mark.parametrize(
+    ("got", "exact", "says"),
+    [
+        (EXPECTED, True, None),
+        (answer([5, 6, 7], [-0.1, -0.2, -0.3009]), False, None),
+        (answer([5, 6, 7], [-0.1, -0.2, -0.3011]), False, "logprob of token 3"),
+        (answer([5, 9, 9], [-0.1, -0.2005, -9.0]), False, None),  # a tie: what follows is another text
+        (answer([5, 9, 9], [-0.1, -0.2005, -9.0]), True, "token 2 is 9 and was 6"),
+        (answer([5, 9, 7], [-0.1, -0.9, -0.3]), False, "token 2 is 9 and was 6"),
+        (answer([5, 6], [-0.1, -0.2]), False, "has 2 tokens and had 3"),
+        (answer([5, 6, 7], [-0.1, float("nan"), -0.3]), False, "logprob of token 2 is nan"),
+        (answer([5, 6, 7], [-0.1, float("-inf"), -0.3]), False, "logprob of token 2 is -inf"),
+        (answer([5, 6, 7], [-0.1]), False, "3 tokens came with 1 logprobs"),
+    ],
+)
+def test_what_counts_as_the_same(got: Answer, exact: bool, says: str | None) -> None:
+    """Exactly on the CPU in fp32; elsewhere within a tolerance, where two equally likely tokens may change places."""
+    found = difference(EXPECTED, got, 1e-3, exact=exact)
+    assert found is None if says is None else says in (found or "")
+
+
+def subject(**changes: object) -> Subject:
+    values = {"digest": "sha256:aa", "sample": "bb", "dtype": "float32", "device": "cpu", "vocab_size": 50}
+    return Subject(**{**values, "max_model_len": 64, **changes})  # type: ignore[arg-type]
+
+
+async def test_a_record_is_kept_for_each_dtype_and_device(tmp_path: Path) -> None:
+    """What an H200 computes in bfloat16 is not held against a CPU."""
+
+    def engine_with(logprob: float) -> launch_check.Generate:
+        async def generate(prompt: list[int], sampling: SamplingParams) -> Answer:
+            assert sampling.temperature == 0
+            return answer([7] * sampling.max_tokens, [logprob] * sampling.max_tokens)
+
+        return generate
+
+    moved: list[tuple[int, int]] = []
+    await check_launch(engine_with(-1.0), subject(), tmp_path, lambda *step: moved.append(step))
+    assert moved == [(0, 1), (1, 1)]
+    await check_launch(engine_with(-2.0), subject(dtype="bfloat16"), tmp_path, lambda *_: None)
+    await check_launch(engine_with(-3.0), subject(device="NVIDIA H200"), tmp_path, lambda *_: None)
+    await check_launch(engine_with(-1.0), subject(), tmp_path, lambda *_: None)
+    with pytest.raises(SelfTestError, match="first good launch"):
+        await check_launch(engine_with(-2.0), subject(), tmp_path, lambda *_: None)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+async def test_the_prompt_fits_the_smallest_context(tmp_path: Path) -> None:
+    """And its ids are in the vocabulary, however small."""
+    asked: list[tuple[int, int]] = []
+
+    async def generate(prompt: list[int], sampling: SamplingParams) -> Answer:
+        asked.append((len(prompt), sampling.max_tokens))
+        return answer([7] * sampling.max_tokens, [-1.0] * sampling.max_tokens)
+
+    for length in (2, 5, 9, 16, 4096):
+        await check_launch(generate, subject(max_model_len=length, digest=f"{length}"), tmp_path, lambda *_: None)
+    assert all(prompt + new <= length for (prompt, new), length in zip(asked, (2, 5, 9, 16, 4096), strict=True))
+    assert all(prompt >= 1 and new >= 1 for prompt, new in asked)
+    assert max(fixed_prompt(3)) < 3
+
+
+async def test_the_bundled_model_is_asked_its_own_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known by its digest; nothing is recorded for it, and a wrong answer is told with its question."""
+    question = Answer(prompt_token_ids=[3, 4], token_ids=[5, 6], logprobs=[-0.1, -0.2], question="Who are you?")
+    known = KnownAnswers(model_digest="sha256:aa", tolerance=TOLERANCE, answers=[question])
+    path = tmp_path / "answers.json"
+    path.write_bytes(msgspec.json.encode(known))
+    monkeypatch.setattr(launch_check, "read_known", lambda: answers.read_known(path))
+    records = tmp_path / "records"
+    records.mkdir()
+
+    async def right(prompt: list[int], sampling: SamplingParams) -> Answer:
+        assert (prompt, sampling.max_tokens) == ([3, 4], 2)
+        return answer([5, 6], [-0.1, -0.2])
+
+    async def wrong(prompt: list[int], sampling: SamplingParams) -> Answer:
+        return answer([5, 7], [-0.1, -0.2])
+
+    await check_launch(right, subject(), records, lambda *_: None)
+    with pytest.raises(SelfTestError, match=r"'Who are you\?', token 2 is 7 and was 6"):
+        await check_launch(wrong, subject(), records, lambda *_: None)
+    assert not list(records.iterdir())
+
+
+def test_record_and_replay_through_a_running_engine(tmp_path: Path) -> None:
+    """`ingot selftest` finds that an engine answers as it did; and says so to people and to programs."""
+    home = tmp_path / "home"
+    with engine(home) as (_, url):
+        wait_for("the engine is ready", lambda: fetch(f"{url}/health")[0] == 200)
+
+        def selftest(*arguments: str) -> subprocess.CompletedProcess[str]:
+            command = [*INGOT, "selftest", "--url", url, *arguments]
+            return subprocess.run(command, env=environment(home), capture_output=True, text=True, timeout=120)
+
+        path = tmp_path / "answers.json"
+        recorded = selftest("--record", str(path))
+        assert recorded.returncode == 0, recorded.stderr
+        known = answers.read_known(path)
+        assert known.answers
+        assert all(each.question and each.token_ids for each in known.answers)
+        if answers.ANSWERS.exists() and answers.read_known().model_digest == known.model_digest:
+            table = selftest()
+            assert table.returncode == 0, table.stdout + table.stderr
+            assert f"{len(known.answers)} of {len(known.answers)} answers are as they were" in table.stdout
+            told = selftest("--json")
+            assert json.loads(told.stdout)["ok"] is True
+
+
+def test_without_an_engine_it_says_so(tmp_path: Path) -> None:
+    """An address that was given is not replaced by an engine of its own."""
+    command = [*INGOT, "selftest", "--url", "http://127.0.0.1:9"]
+    done = subprocess.run(command, env=environment(tmp_path / "home"), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "No engine answers at http://127.0.0.1:9" in done.stderr
