@@ -250,7 +250,7 @@ async def test_a_file_that_cannot_be_written_changes_no_row(home, database, stor
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("console.profiles.activation.write_active", full)
-    with pytest.raises(NotWritten, match="No space left on device. other r1 was not activated"):
+    with pytest.raises(NotWritten, match=r"No space left on device\. other r1 was not activated"):
         await it.activate("other")
     assert (await store.active()).what == "chat r1"
     assert read_active(home).document["name"] == "chat"
