@@ -24,15 +24,17 @@ function showEngine() {
 document.addEventListener("ingot:shown", (event) => event.detail === $("chat-state") && showEngine());
 
 // ---- the conversation ------------------------------------------------------------------------------------------
-function messages(upTo = turns.length) {
-  const said = turns.slice(0, upTo).filter((turn) => turn.content && !(turn.error && !turn.content));
+// What was said so far. A question that got no answer is left out: many templates want the roles to take turns.
+function messages() {
+  const failed = (turn) => turn?.error && !turn.content;
+  const said = turns.filter((turn, index) => turn.content && !(turn.role === "user" && failed(turns[index + 1])));
   const system = settings.system ? [{ role: "system", content: settings.system }] : [];
   return [...system, ...said.map(({ role, content }) => ({ role, content }))];
 }
 
-function requestBody(upTo) {
+function requestBody() {
   const model = engine().model;
-  return { ...(model && { model }), messages: messages(upTo), ...settings.sampling };
+  return { ...(model && { model }), messages: messages(), ...settings.sampling };
 }
 
 function add(role, content) {
@@ -64,7 +66,7 @@ async function send(text) {
 }
 
 async function answer() {
-  const upTo = turns.length;
+  const body = requestBody();
   const turn = add("assistant", "");
   const begun = performance.now();
   let first = 0;
@@ -75,7 +77,7 @@ async function answer() {
   turn.begin();
   toEnd(true);
   try {
-    for await (const piece of streamChat(requestBody(upTo), running.signal)) {
+    for await (const piece of streamChat(body, running.signal)) {
       if (piece.text) {
         last = performance.now();
         first ||= last;
