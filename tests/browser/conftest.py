@@ -15,6 +15,11 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 ARGUMENTS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browser tests come last: Playwright keeps an event loop in this thread, and async tests need one of their own."""
+    items.sort(key=lambda item: "browser" in getattr(item, "fixturenames", ()))
+
+
 def browser_path() -> str:
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     assert found, "no chromium: tests/browser/install.sh installs it"

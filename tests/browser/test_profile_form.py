@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 from sqlalchemy import delete
 
 from console.access.sessions import COOKIE, hashed
@@ -23,20 +23,11 @@ from console.db.models import ActiveRevision, SignIn
 from console.db.sessions import Database
 from console.profiles.store import ProfileStore
 from console.settings import ConsoleConfig
-from tests.browser.conftest import ARGUMENTS, browser_path
 from tests.console.conftest import PASSWORD, RememberingControl
 from tests.tiny import write_checkpoint
 
 pytestmark = pytest.mark.browser
-AXE = next((Path(__file__).parents[1] / "browser" / "vendor").glob("axe-core-*.min.js"))
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path(), args=ARGUMENTS)
-        yield browser
-        browser.close()
+AXE = next((Path(__file__).parent / "vendor").glob("axe-core-*.min.js"))
 
 
 @pytest.fixture
