@@ -1,6 +1,7 @@
 // The log's page: lines as they are written, search, filters, pause. Without it the page is a plain tail with a form.
 
-import { fetchJson, LineStore } from "./log-store.js";
+import { LogSearch } from "./log-search.js";
+import { LineStore } from "./log-store.js";
 import { LogView } from "./log-view.js";
 
 const $ = (id) => document.getElementById(id);
@@ -14,13 +15,16 @@ function start() {
   let unfinished = null; // a line that the engine is still writing
   let paused = false;
   let seenAtPause = 0;
-  let filter = readFilter();
-  let shown = null; // numbers of the lines that pass the filter; null: all
-  let scanned = 0; // up to which line the filter and the search have looked
-  let matches = []; // numbers of the lines that hold the query
-  let matchCount = 0;
-  let atMatch = -1;
-  let asking = 0;
+  let toPoint = false; // a search was begun: its last match is to be pointed at once it is known
+  const search = new LogSearch(() => {
+    processes(search.processes);
+    if (toPoint && search.matches.length) {
+      toPoint = false;
+      step(-1, true);
+    }
+    view.changed();
+    say();
+  });
 
   const count = () => (paused ? seenAtPause : store.total + (unfinished ? 1 : 0));
   const all = {
@@ -29,10 +33,12 @@ function start() {
     row: (number) => (number >= 1 && number <= count() ? number - 1 : -1),
   };
   const filtered = {
-    get count() { return paused ? lowerBound(shown, seenAtPause + 1) : shown.length; },
-    number: (row) => shown[row],
-    row: (number) => Math.min(lowerBound(shown, number), shown.length - 1),
+    get count() { return paused ? lowerBound(search.shown, seenAtPause + 1) : search.shown.length; },
+    number: (row) => search.shown[row],
+    row: (number) => Math.min(lowerBound(search.shown, number), search.shown.length - 1),
   };
+
+  const rows = () => (search.shown ? filtered : all);
 
   for (const node of document.querySelectorAll("[data-scripted]")) node.hidden = false;
   for (const node of document.querySelectorAll("[data-unscripted]")) node.hidden = true;
@@ -58,7 +64,7 @@ function start() {
       store.put(frame.lines);
     }
     numberWidth();
-    lookOn();
+    search.go(store);
     view.changed();
     say();
   }
@@ -67,9 +73,9 @@ function start() {
     store = new LineStore(next, 0);
     unfinished = null;
     paused = false;
-    forgetMatches();
+    search.begin(search.filter);
     view.following = true;
-    view.show({ store, rows: shown ? filtered : all });
+    view.show({ store, rows: rows() });
     pauseButton();
     say();
     showHead();
@@ -88,66 +94,22 @@ function start() {
   }
 
   // ---- search and filters --------------------------------------------------------------------------------------
-  function readFilter() {
-    return { q: $("log-query").value, level: $("log-level").value, process: $("log-process").value };
-  }
-
-  function forgetMatches() {
-    scanned = 0;
-    matches = [];
-    matchCount = 0;
-    atMatch = -1;
-    shown = filter.level || filter.process ? [] : null;
-    asking += 1; // what is under way is out of date
-  }
+  const readFilter = () => ({ q: $("log-query").value, level: $("log-level").value, process: $("log-process").value });
 
   function look() {
-    filter = readFilter();
+    const filter = readFilter();
     const url = new URL(location);
     for (const [name, value] of Object.entries(filter)) {
       if (value) url.searchParams.set(name, value);
       else url.searchParams.delete(name);
     }
     history.replaceState(null, "", url);
-    const here = view.following ? 0 : view.current;
-    forgetMatches();
+    search.begin(filter);
     view.highlight(filter.q);
-    view.show({ rows: shown ? filtered : all });
-    lookOn().then(() => {
-      if (filter.q && matches.length) step(-1, true);
-      else if (here) view.scrollTo(here);
-    });
-  }
-
-  // Look through the lines that were added since the last look.
-  let looking = null;
-  function lookOn() {
-    if (!filter.q && !shown) return Promise.resolve();
-    looking ??= lookOnce(asking).finally(() => (looking = null));
-    return looking;
-  }
-
-  async function lookOnce(turn) {
-    while (scanned < store.total) {
-      const query = { launch: store.launch, after: scanned };
-      const { level, process, q } = filter;
-      const [passed, found] = await Promise.all([
-        shown && fetchJson(`/log/matches?${new URLSearchParams({ ...query, level, process })}`),
-        q && fetchJson(`/log/matches?${new URLSearchParams({ ...query, level, process, q })}`),
-      ]).catch(() => []);
-      if (turn !== asking) return lookOnce(asking);
-      if (!passed && !found) return; // the console is away; the next line or click asks again
-      if (passed) shown.push(...passed.numbers);
-      if (found) {
-        matches.push(...found.numbers);
-        matchCount += found.count;
-      }
-      scanned = (passed || found).scanned;
-      processes((passed || found).processes);
-      view.changed();
-      say();
-      await new Promise((done) => setTimeout(done, 300));
-    }
+    view.show({ rows: rows() });
+    say();
+    toPoint = !!filter.q;
+    search.go(store);
   }
 
   function processes(names) {
@@ -158,11 +120,8 @@ function start() {
   }
 
   function step(by, last = false) {
-    if (!matches.length) return;
-    if (last) atMatch = matches.length - 1;
-    else if (atMatch < 0) atMatch = by > 0 ? 0 : matches.length - 1;
-    else atMatch = (atMatch + by + matches.length) % matches.length;
-    view.pointAt(matches[atMatch]);
+    const number = search.step(by, last);
+    if (number) view.pointAt(number);
     say();
   }
 
@@ -174,7 +133,7 @@ function start() {
   $("log-query").addEventListener("keydown", (event) => {
     if (event.key !== "Enter") return;
     event.preventDefault();
-    if (readFilter().q !== filter.q) look();
+    if (readFilter().q !== search.filter.q) look();
     else step(event.shiftKey ? -1 : 1);
   });
   for (const id of ["log-level", "log-process"]) $(id).addEventListener("change", look);
@@ -211,10 +170,10 @@ function start() {
 
   async function copyShown() {
     const most = 2000;
-    const rows = shown ? filtered : all;
-    const from = Math.max(0, rows.count - most);
+    const all = rows();
+    const from = Math.max(0, all.count - most);
     const numbers = [];
-    for (let row = from; row < rows.count; row++) numbers.push(rows.number(row));
+    for (let row = from; row < all.count; row++) numbers.push(all.number(row));
     for (let tries = 0; tries < 8 && numbers.some((number) => !store.get(number)); tries++) await store.need(numbers);
     const text = numbers.map((number) => store.get(number)).filter(Boolean).map(lineText).join("\n");
     await navigator.clipboard.writeText(`${text}\n`);
@@ -240,20 +199,14 @@ function start() {
   function say() {
     saying ||= requestAnimationFrame(() => {
       saying = 0;
-      const rows = shown ? filtered : all;
       const words = [`${store.total.toLocaleString("en")} lines`];
-      if (shown) words.unshift(`${rows.count.toLocaleString("en")} shown of`);
+      if (search.shown) words.unshift(`${rows().count.toLocaleString("en")} shown of`);
       setText($("log-state"), words.join(" "));
       if (paused) pauseButton();
-      setText($("log-count"), filter.q ? searchWords() : "");
+      setText($("log-count"), search.words(store.total));
+      for (const id of ["log-previous", "log-next"]) $(id).disabled = !search.matches.length;
       $("log-end").hidden = view.following || (!paused && view.atEnd);
     });
-  }
-
-  function searchWords() {
-    if (!matchCount) return scanned < store.total ? "searching" : "nothing found";
-    const total = matchCount.toLocaleString("en");
-    return atMatch < 0 ? `${total} found` : `${(atMatch + 1).toLocaleString("en")} of ${total}`;
   }
 
   // ---- begin ---------------------------------------------------------------------------------------------------
@@ -268,7 +221,7 @@ function start() {
   numberWidth();
   if (localStorage.getItem("ingot-log-wrap")) wrap(true);
   const asked = Number(line) || Number(/^#L(\d+)$/.exec(location.hash)?.[1]);
-  if (filter.q || filter.level || filter.process) look();
+  if (Object.values(readFilter()).some(Boolean)) look();
   else if (asked) view.pointAt(asked);
   else view.toEnd();
   addEventListener("hashchange", () => {
