@@ -85,7 +85,8 @@ function start() {
   // The head says how the launch stands; `recent` comes whenever that may have changed.
   function showHead() {
     const query = new URLSearchParams({ launch: store.launch, follows: !!follows });
-    htmx.ajax("GET", `/log/head?${query}`, "#log-head");
+    // Where the console is away it comes with the next `recent`, which follows a new connection.
+    htmx.ajax("GET", `/log/head?${query}`, "#log-head").catch(() => {});
   }
   ingot.live.on("recent", showHead);
 
