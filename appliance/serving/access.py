@@ -13,9 +13,8 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
 from appliance.home import Home
+from appliance.serving.address import LOOPBACK_NAMES
 from appliance.serving.errors import ApiError
-
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 

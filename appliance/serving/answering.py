@@ -11,7 +11,7 @@ from litestar import Request
 
 from appliance.protocol import SamplingParams
 from appliance.serving.choice import Choice, Piece
-from appliance.serving.errors import ApiError, engine_gone
+from appliance.serving.errors import ApiError, ClientGoneError, engine_gone
 from appliance.serving.sampling import SamplingFields, sampling_params
 from appliance.serving.served_model import ServedModel
 from appliance.supervisor.core_client import CoreClient, EngineGoneError, TooManyRequestsError
@@ -129,10 +129,6 @@ class Answering:
             choice=choice,
             vocab_size=model.vocab_size,
         )
-
-
-class ClientGoneError(Exception):
-    """Nobody is there any more to answer."""
 
 
 async def whole_unless_gone(request: Request[Any, Any, Any], answering: Answering) -> list[Piece]:

@@ -13,7 +13,7 @@ from litestar.response import Stream
 
 from appliance.protocol import ApplianceState, Finding, LaunchRecord, State
 from appliance.serving.errors import ApiError, bad_request
-from appliance.serving.fields import decode
+from appliance.serving.fields import decode, read_body
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.stream import HEARTBEAT, named_frame, sse
 from appliance.supervisor.event_stream import EventStream, Told, UnknownEventError
@@ -94,7 +94,7 @@ def _kind(told: Told) -> str:
 
 @post("/appliance/attempts", status_code=200)
 async def attempt(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[AttemptAccepted | LaunchRecord]:
-    fields = decode(await request.body(), AttemptFields)
+    fields = decode(await read_body(request), AttemptFields)
     if not fields.launch or not all(c.isalnum() or c in "-_" for c in fields.launch) or len(fields.launch) > 64:
         raise bad_request("The field 'launch' must be letters, digits, - and _, at most 64.", "launch")
     try:

@@ -15,7 +15,7 @@ from appliance.serving.answer_format import TokenTexts, finish_reason, new_id, u
 from appliance.serving.answering import Answering, Ask, whole_unless_gone
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import bad_request
-from appliance.serving.fields import decode
+from appliance.serving.fields import decode, read_body
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.messages import check_messages
 from appliance.serving.sampling import SamplingFields, check_logprobs
@@ -35,7 +35,7 @@ class ChatFields(SamplingFields, frozen=True, kw_only=True):
 @post("/v1/chat/completions", status_code=200)
 async def chat_completions(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
     client, model = front_door.serving()
-    fields = decode(await request.body(), ChatFields)
+    fields = decode(await read_body(request), ChatFields)
     model.check_name(fields.model)
     ask = await _ask(fields, model)
     answering = Answering(client, model, front_door.metrics, ask)

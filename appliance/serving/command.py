@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
 import sys
 import time
 from pathlib import Path
@@ -16,14 +15,14 @@ from typing import NoReturn
 
 import click
 
+from appliance.serving.address import LOOPBACK_NAMES, listen, url
+
 STARTED = time.time()
 
 # Exit statuses, for whoever starts this command.
 ALREADY_RUNS = 3
 CANNOT_LISTEN = 4
 CANNOT_WRITE = 5
-
-BACKLOG = 2048
 
 
 @click.command()
@@ -57,7 +56,9 @@ def serve(host: str, port: int, profile_file: Path | None) -> None:
         _refuse(refuse_address(home, profile_file, (host, port), error, STARTED), CANNOT_LISTEN)
     port = listener.getsockname()[1]
     lock.sign(Owner(pid=os.getpid(), host=host, port=port, started=STARTED))
-    print(f"Ingot answers at http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
+    if host not in LOOPBACK_NAMES and not home.api_keys.exists():
+        click.echo("Whoever can reach this machine can use the API: make an API key in the console.", err=True)
+    print(f"Ingot answers at {url(host, port)}", flush=True)
 
     from appliance.supervisor.native_core import start_ahead
 
@@ -66,12 +67,6 @@ def serve(host: str, port: int, profile_file: Path | None) -> None:
 
     options = Options(home=home, host=host, profile_file=profile_file, started=STARTED)
     sys.exit(serve(options, listener, core))
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Bound and listening: who asks from now on waits for an answer instead of being turned away."""
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
 def _refuse(message: str, status: int) -> NoReturn:

@@ -44,6 +44,13 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
+class ClientGoneError(ApiError):
+    """Nobody is there any more to answer; the status is for the metrics only."""
+
+    def __init__(self) -> None:
+        super().__init__(499, "The client went away.")
+
+
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     return ApiError(400, message, param=param, code=code)
 

@@ -7,8 +7,10 @@ import re
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from litestar import Request
+from litestar.exceptions import InternalServerException
 
-from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.errors import ApiError, ClientGoneError, bad_request
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -71,6 +73,14 @@ WORDS = (
     ("str", "a text"), ("array", "a list"), (" | ", " or "), ("object", "an object"),
     (" >= ", " of at least "), (" <= ", " of at most "), (" > ", " above "), (" < ", " below "), (".0", ""),
 )  # fmt: skip
+
+
+async def read_body(request: Request[Any, Any, Any]) -> bytes:
+    """Raises ClientGoneError when the client leaves before it has sent all."""
+    try:
+        return await request.body()
+    except InternalServerException:  # what the framework makes of a connection that ends too early
+        raise ClientGoneError from None
 
 
 def decode(raw: bytes, type: type[T]) -> T:

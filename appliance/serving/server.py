@@ -16,7 +16,8 @@ import msgspec
 import uvicorn
 
 from appliance.home import Home
-from appliance.serving.access import LOOPBACK_NAMES, Access
+from appliance.serving.access import Access
+from appliance.serving.address import LOOPBACK_NAMES
 from appliance.serving.app import make_app
 from appliance.serving.front_door import FrontDoor
 from appliance.supervisor.native_core import NativeCore

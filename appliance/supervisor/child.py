@@ -77,6 +77,16 @@ class Child:
         """Whether the end of the process has been seen. Only while somebody waits for it."""
         return self._exited is not None and self._exited.done()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody has stopped the process (SIGSTOP, a debugger)."""
+        import psutil  # late: only a silent process is looked at
+
+        try:
+            return psutil.Process(self.pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        except psutil.NoSuchProcess:
+            return False
+
     async def ended_within(self, timeout_s: float) -> bool:
         done, _ = await asyncio.wait({asyncio.ensure_future(self.wait())}, timeout=timeout_s)
         return bool(done)

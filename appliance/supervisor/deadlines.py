@@ -52,9 +52,13 @@ class Watch:
     def limit_s(self, phase: str) -> float:
         return max(FLOORS_S[phase], TIMES_LAST_GOOD * self._learned.get(phase, 0.0))
 
+    def silent(self, now: float) -> bool:
+        return self._said_hello and now - self._heard > SILENCE_S
+
     def overdue(self, now: float) -> str | None:
         """Why the launch is hung; None while it is not."""
-        if self._said_hello and now - self._heard > SILENCE_S:
+        # Loading libraries from a cold disk keeps Python's lock, and the beats with it; the phase's deadline holds.
+        if self.silent(now) and Phase.CORE_START not in self._began:
             doing = f"; it last said that it was in '{self._where}' for {self._busy_s:.0f} s" if self._where else ""
             return f"the core has said nothing for {now - self._heard:.0f} s{doing}"
         for phase in self._began:

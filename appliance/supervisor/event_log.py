@@ -43,6 +43,7 @@ class EventLog:
 
     def close(self) -> None:
         os.close(self._handle)
+        self._handle = -1  # a late write must fail, not go into whatever file has the number next
 
 
 class EventReader:

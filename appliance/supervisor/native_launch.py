@@ -196,7 +196,10 @@ class NativeLaunch:
             if now - last > 4 * WATCH_INTERVAL_S:
                 self._watch.excuse(now)
             last = now
-            if (why := self._watch.overdue(now)) is not None:
+            why = self._watch.overdue(now)
+            if why is None and self._watch.silent(now) and self.core.child.stopped:
+                why = "the core's process is stopped (SIGSTOP)"
+            if why is not None:
                 self.finish(End(state=State.HUNG, reason=why))
 
     def _phase(self, phase: Phase, progress: Progress | None = None) -> None:

@@ -146,10 +146,9 @@ class Supervisor:
 
     def kill(self) -> None:
         """At once: nothing is left of the engine when this returns."""
-        if self._native is not None:
-            self._native.core.child.kill()
-        elif self._core is not None:
-            self._core.kill()
+        core = self._native.core if self._native is not None else self._core
+        if core is not None:
+            core.kill()
 
     async def attempt(self, launch_id: str, revision: str, document: dict[str, Any]) -> Report | LaunchRecord:
         """Would this profile start? The report if it would; otherwise the record of a launch that never left

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from appliance.home import Home
-from appliance.serving.command import listen
+from appliance.serving.address import listen
 from appliance.serving.server import Options, serve
 from appliance.supervisor.native_core import NativeCore
 

@@ -150,7 +150,7 @@ async def test_a_core_that_told_its_end_and_stays_is_ended(home: Home) -> None:
 async def test_a_silent_core_is_hung_with_its_stacks(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every process stands is written down before it is ended."""
     monkeypatch.setattr(deadlines, "SILENCE_S", 1.0)
-    supervisor = make_supervisor(home, at="configured", do="silence")
+    supervisor = make_supervisor(home, at="loaded", do="silence")
     await asyncio.wait_for(supervisor.run(), 30)
     assert supervisor.state is State.HUNG
     record = record_of(home)

@@ -1,0 +1,20 @@
+"""The address that the front door listens on."""
+
+from __future__ import annotations
+
+import socket
+
+# The names that only this machine itself can be reached by.
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+BACKLOG = 2048
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bound and listening: who asks from now on waits for an answer instead of being turned away. Raises OSError."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+
+def url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
