@@ -21,10 +21,10 @@ class CoreGoneError(RuntimeError):
 
 class CoreChannel:
     def __init__(self) -> None:
-        folder = tempfile.mkdtemp(prefix="ingot-")  # readable by this user only
+        folder = tempfile.mkdtemp(prefix="ingot-core-")  # readable by this user only
         if len(folder) > LONGEST_FOLDER:
             Path(folder).rmdir()
-            folder = tempfile.mkdtemp(prefix="ingot-", dir="/tmp")
+            folder = tempfile.mkdtemp(prefix="ingot-core-", dir="/tmp")
         self.folder = Path(folder)
         self._context = zmq.asyncio.Context()
         self._to_core = zmq.Context(self._context).socket(zmq.PUSH)

@@ -96,7 +96,8 @@ class NativeLaunch:
         status = await end_processes(end, self.core, self.launch.folder)
         await asyncio.to_thread(self.capture.drained, DRAIN_S)
         self.launch.log(*self.capture.take())
-        self.client.fail(await conclude(end, self.launch, self.fatal, status))
+        reason = await conclude(end, self.launch, self.fatal, status)
+        self.client.fail(reason or "it was stopped")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
