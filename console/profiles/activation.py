@@ -18,7 +18,8 @@ from console.db.sessions import Database
 from console.engine_control.base import EngineControl, EngineControlError
 from console.profiles.errors import EngineUnreachable, NotFound, NotWritten, Refused, UnderWay
 from console.profiles.preflight import Preflight
-from console.profiles.store import ProfileStore, SavedRevision
+from console.profiles.records import SavedRevision
+from console.profiles.store import ProfileStore
 
 
 class Activated(msgspec.Struct, frozen=True, kw_only=True):

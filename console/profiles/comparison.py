@@ -10,7 +10,7 @@ from appliance.profile import document as documents
 from appliance.profile.effective import EffectiveValue
 from appliance.profile.schema import BY_KEY, SETTINGS
 from appliance.profile.validation import MISSING
-from console.profiles.form import label, shown
+from console.profiles.words import label, shown
 
 
 @dataclass(frozen=True)

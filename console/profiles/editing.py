@@ -19,7 +19,7 @@ from console.profiles.errors import InUse, InvalidDocument, NameTaken, Stale
 from console.profiles.form import Draft
 from console.profiles.form_page import FormPage, live_part
 from console.profiles.patch import read_patch
-from console.profiles.store import SavedRevision
+from console.profiles.records import SavedRevision
 from console.profiles.web import saved_cookie
 
 Sent = URLEncodedBody[dict[str, str]]

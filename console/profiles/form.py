@@ -12,6 +12,7 @@ from appliance.profile import document as documents
 from appliance.profile import sizes, text
 from appliance.profile.schema import BUNDLED_MODEL, BY_KEY, SETTINGS, Problem, ProfileError, Setting, Type
 from appliance.profile.validation import MISSING
+from console.profiles.words import label, limits, shown, shown_default
 
 TYPED = tuple(setting for setting in SETTINGS if setting.key != "schema")
 """The settings that have a field; the format's version is ours to write."""
@@ -19,10 +20,6 @@ TYPED = tuple(setting for setting in SETTINGS if setting.key != "schema")
 FOLDED = frozenset({"Backends", "Sampling defaults", "vLLM"})
 """Groups that are closed until something in them is set or wrong."""
 
-_WORDS = {
-    "gpu": "GPU", "kv": "KV", "moe": "MoE", "gdn": "GDN", "mla": "MLA",
-    "num": "number of", "len": "length", "seqs": "sequences",
-}  # fmt: skip
 _WHOLE = re.compile(r"[-+]?[0-9]+")
 _GROUPED = re.compile(r"[0-9]{1,3}([ ,_ ][0-9]{3})+")
 _NUMBER = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
@@ -62,8 +59,8 @@ class Field:
     @property
     def help(self) -> str:
         """The row's help and its range; what is between backticks is code."""
-        limits = _limits(self.setting)
-        return f"{self.setting.help} {limits}." if limits else self.setting.help
+        between = limits(self.setting)
+        return f"{self.setting.help} {between}." if between else self.setting.help
 
     @property
     def short_key(self) -> str:
@@ -181,39 +178,6 @@ def elsewhere(problems: Iterable[Problem]) -> list[Problem]:
     return [problem for problem in problems if _row_of(problem.field) is None]
 
 
-def label(setting: Setting) -> str:
-    """`kv-cache-dtype` -> "KV cache dtype"."""
-    if setting.key == "model.path":
-        return "Model"
-    words = [_WORDS.get(word, word) for word in setting.key.rpartition(".")[2].split("-")]
-    joined = " ".join(words).replace("max number of", "max")
-    return joined[0].upper() + joined[1:]
-
-
-def shown_default(setting: Setting) -> str:
-    """The default in words, as a field's placeholder has it."""
-    if setting.required:
-        return ""
-    if setting.default is None:
-        return setting.none or ""
-    return shown(setting, setting.default)
-
-
-def shown(setting: Setting | None, value: Any) -> str:
-    """A value as people read it."""
-    if value is None:
-        return (setting.none or "none") if setting else "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if setting is not None and setting.type is Type.SIZE and isinstance(value, int):
-        return sizes.size_text(value)
-    if isinstance(value, int) and abs(value) >= 10_000:
-        return f"{value:,}"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {inner}" for key, inner in value.items()) or "none"
-    return str(value)
-
-
 def to_values(document: Mapping[str, Any]) -> dict[str, str]:
     """The text of each field for a document."""
     values = {}
@@ -261,17 +225,6 @@ def _typed(setting: Setting, typed: str) -> Any:
         except ProfileError:
             return typed
     return typed
-
-
-def _limits(setting: Setting) -> str:
-    """ "1 to 4,096"; nothing for sizes, whose limits nobody meets."""
-    if setting.type is Type.SIZE or (setting.maximum is None and setting.minimum is None and setting.above is None):
-        return ""
-    low = f"{setting.minimum:,.12g}" if setting.minimum is not None else f"above {setting.above:g}"
-    if setting.maximum is None:
-        return low[0].upper() + low[1:]
-    low = low[0].upper() + low[1:]
-    return f"{low} to {setting.maximum:,.12g}"
 
 
 def _choices(setting: Setting) -> list[Choice]:

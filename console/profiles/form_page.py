@@ -17,7 +17,7 @@ from console.profiles.comparison import compare
 from console.profiles.errors import InUse, NameTaken, ProfileRefusal
 from console.profiles.form import Choice, Draft, elsewhere, groups
 from console.profiles.inspection import Inspection, Inspector
-from console.profiles.store import SavedRevision
+from console.profiles.records import SavedRevision
 from console.profiles.web import STATUS
 
 UNNAMED = "new-profile"

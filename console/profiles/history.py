@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy import ColumnElement, and_, false, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from console.db.models import Launch, Revision
+from console.db.models import ActiveRevision, Launch, Revision
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +104,12 @@ class History:
                 if held.profile_id == profile_id
             ),
         )
+
+
+async def roll_back_target(session: AsyncSession) -> Revision | None:
+    """The last revision that became ready, other than the active one."""
+    active = await session.scalar(select(ActiveRevision.revision_id))
+    return await (await History.read(session)).last_good(session, other_than=active)
 
 
 def _outcome(launch: Launch) -> Outcome | None:

@@ -4,6 +4,7 @@ refusal as an attempt; or, where none answers, the same checks in this process."
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -36,16 +37,17 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Preflight:
-    """`engine_url` is None where there is no front door to ask, as in `ingot profile` without a console."""
+    """`engine_url` says where the front door is now: an engine that was adopted may listen elsewhere than the console
+    would have started it. None where there is none to ask, as in `ingot profile` without a console."""
 
-    def __init__(self, home: Home, inspector: Inspector, engine_url: str | None) -> None:
+    def __init__(self, home: Home, inspector: Inspector, engine_url: Callable[[], str] | None) -> None:
         self._home = home
         self._inspector = inspector
         self._engine_url = engine_url
 
     async def ask(self, *, launch: str, revision: str, document: dict[str, Any]) -> Verdict:
         if self._engine_url is not None:
-            verdict = await self._ask_front_door(self._engine_url, launch, revision, document)
+            verdict = await self._ask_front_door(self._engine_url(), launch, revision, document)
             if verdict is not None:
                 return verdict
         return Verdict(findings=await asyncio.to_thread(self._inspector.preflight, document))

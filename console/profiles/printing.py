@@ -15,10 +15,10 @@ from appliance.protocol import Finding
 from console import formats
 from console.profiles.activation import Activated
 from console.profiles.errors import InvalidDocument, ProfileRefusal, Refused
-from console.profiles.form import shown
 from console.profiles.history import Outcome
-from console.profiles.store import ProfileHistory, ProfileSummary, SavedRevision
+from console.profiles.records import ProfileHistory, ProfileSummary, SavedRevision
 from console.profiles.transfer import Planned, exported
+from console.profiles.words import shown
 
 if TYPE_CHECKING:
     from rich.console import Console

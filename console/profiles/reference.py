@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from appliance.profile.schema import SETTINGS, Setting, Type
-from console.profiles.form import shown_default
+from console.profiles.words import shown_default
 
 KINDS = {
     Type.TEXT: "text",

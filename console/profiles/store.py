@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -20,74 +19,8 @@ from appliance.profile.schema import ProfileError
 from console.db.models import ActiveRevision, Profile, Revision
 from console.db.sessions import Database
 from console.profiles.errors import InUse, InvalidDocument, NameTaken, NotFound, Stale
-from console.profiles.history import History, Outcome
-
-
-class SavedRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """One revision. `document` is canonical: sorted, and only what differs from the defaults."""
-
-    id: int
-    profile: str
-    number: int
-    document: dict[str, Any]
-    content_hash: str
-    note: str
-    author: str
-    created: float
-    active: bool = False
-
-    @property
-    def label(self) -> str:
-        return f"r{self.number}"
-
-    @property
-    def what(self) -> str:
-        """How messages call it: `qwen3-8b r7`."""
-        return f"{self.profile} {self.label}"
-
-    def to_run(self) -> dict[str, Any]:
-        """The document as it is run: under the name that the profile has today, whatever it was called then."""
-        return {**self.document, "name": self.profile}
-
-
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """`new` is False when the document said what the latest revision says already."""
-
-    revision: SavedRevision
-    new: bool
-
-
-class ProfileSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list. `active` is the number of the active revision, if it is of this profile."""
-
-    name: str
-    latest: SavedRevision
-    active: int | None
-    last_launch: Outcome | None
-
-    @property
-    def model(self) -> str:
-        return str(self.latest.document["model"]["path"])
-
-    @property
-    def engine(self) -> str:
-        return str(self.latest.document.get("engine", "native"))
-
-
-class ProfileHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """A profile with all its revisions, newest first, and the launches of each, newest first."""
-
-    name: str
-    revisions: list[SavedRevision]
-    outcomes: dict[int, list[Outcome]]
-
-    @property
-    def latest(self) -> SavedRevision:
-        return self.revisions[0]
-
-    @property
-    def active(self) -> SavedRevision | None:
-        return next((revision for revision in self.revisions if revision.active), None)
+from console.profiles.history import History, Outcome, roll_back_target
+from console.profiles.records import ProfileHistory, ProfileSummary, Saved, SavedRevision
 
 
 class ProfileStore:
@@ -149,9 +82,8 @@ class ProfileStore:
     async def roll_back_target(self) -> SavedRevision | None:
         """The last revision that became ready, other than the active one."""
         async with self._database.session() as session:
-            active = await _active_id(session)
-            good = await (await History.read(session)).last_good(session, other_than=active)
-            return _shown(good, active) if good else None
+            good = await roll_back_target(session)
+            return _shown(good, await _active_id(session)) if good else None
 
     async def diff(self, name: str, before: int, after: int) -> list[Change]:
         left, right = await self.revision(name, before), await self.revision(name, after)

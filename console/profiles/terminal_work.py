@@ -24,8 +24,9 @@ from console.profiles.activation import Activated, Activator
 from console.profiles.errors import ProfileRefusal, Refused
 from console.profiles.inspection import Inspector
 from console.profiles.preflight import Preflight
+from console.profiles.records import ProfileHistory, ProfileSummary, SavedRevision
 from console.profiles.running_console import RunningConsole
-from console.profiles.store import ProfileHistory, ProfileStore, ProfileSummary, SavedRevision
+from console.profiles.store import ProfileStore
 from console.profiles.transfer import Planned, carry_out, exported, plan
 
 T = TypeVar("T")

@@ -12,7 +12,8 @@ from appliance.profile import document as documents
 from appliance.profile.document import Change
 from appliance.profile.schema import Problem, ProfileError
 from console.profiles.errors import InvalidDocument, NotFound
-from console.profiles.store import ProfileStore, SavedRevision, load
+from console.profiles.records import SavedRevision
+from console.profiles.store import ProfileStore, load
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,7 +51,7 @@ class FrontDoor:
 
     def __init__(self, status, body):
         outer = self
-        self.asked = []
+        self.asked: list[tuple[str, dict, str | None]] = []
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
@@ -107,7 +107,9 @@ def front_door():
 
 
 def activator(home, database, control, url=None, preflight=None):
-    return Activator(home, database, preflight or Preflight(home, Inspector(home, {}), url), control)
+    return Activator(
+        home, database, preflight or Preflight(home, Inspector(home, {}), (lambda: url) if url else None), control
+    )
 
 
 def chat(**settings):

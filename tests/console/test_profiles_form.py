@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from appliance.profile import document as documents
 from appliance.profile.schema import SETTINGS, Problem, ProfileError
-from console.profiles.form import TYPED, Draft, elsewhere, from_values, groups, label, to_values
+from console.profiles.form import TYPED, Draft, elsewhere, from_values, groups, to_values
+from console.profiles.words import label
 
 
 def test_every_setting_but_the_version_has_one_field():

@@ -346,8 +346,8 @@ async def test_programs_with_the_console_token_get_json(visitor, store, home, mo
     assert (refused.status_code, refused.json()["findings"][0]["id"]) == (422, "model-missing")
     missing = await visitor.post("/profiles/nope/activate", data={}, headers=headers)
     assert (missing.status_code, missing.json()["field"]) == (404, "name")
-    for wrong in ("Bearer nope", "Bearer é", "Basic x", "Bearer "):
-        headers = {"Accept": "application/json", "Authorization": wrong.encode()}
+    for wrong in (b"Bearer nope", b"Bearer \xc3\xa9", b"Basic x", b"Bearer "):
+        headers = [(b"accept", b"application/json"), (b"authorization", wrong)]
         assert (await visitor.post("/profiles/chat/activate", data={}, headers=headers)).status_code == 401
 
 

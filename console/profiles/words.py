@@ -1,0 +1,58 @@
+"""Settings and their values in words, as pages and commands show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from appliance.profile import sizes
+from appliance.profile.schema import Setting, Type
+
+_WORDS = {
+    "gpu": "GPU", "kv": "KV", "moe": "MoE", "gdn": "GDN", "mla": "MLA",
+    "num": "number of", "len": "length", "seqs": "sequences",
+}  # fmt: skip
+
+
+def label(setting: Setting) -> str:
+    """`kv-cache-dtype` -> "KV cache dtype"."""
+    if setting.key == "model.path":
+        return "Model"
+    words = [_WORDS.get(word, word) for word in setting.key.rpartition(".")[2].split("-")]
+    joined = " ".join(words).replace("max number of", "max")
+    return joined[0].upper() + joined[1:]
+
+
+def shown_default(setting: Setting) -> str:
+    """The default in words, as a field's placeholder has it."""
+    if setting.required:
+        return ""
+    if setting.default is None:
+        return setting.none or ""
+    return shown(setting, setting.default)
+
+
+def shown(setting: Setting | None, value: Any) -> str:
+    """A value as people read it."""
+    if value is None:
+        return (setting.none or "none") if setting else "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if setting is not None and setting.type is Type.SIZE and isinstance(value, int):
+        return sizes.size_text(value)
+    if isinstance(value, int) and abs(value) >= 10_000:
+        return f"{value:,}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {inner}" for key, inner in value.items()) or "none"
+    return str(value)
+
+
+def limits(setting: Setting) -> str:
+    """ "1 to 4,096"; nothing for sizes, whose limits nobody meets."""
+    if setting.type is Type.SIZE or (setting.maximum is None and setting.minimum is None and setting.above is None):
+        return ""
+    low = f"{setting.minimum:,.12g}" if setting.minimum is not None else f"above {setting.above:g}"
+    if setting.maximum is None:
+        return low[0].upper() + low[1:]
+    low = low[0].upper() + low[1:]
+    return f"{low} to {setting.maximum:,.12g}"
