@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Final
 
 import msgspec
 
 from console.launches.catalogue import Catalogue
-from console.live.hub import Feed, Message
+from console.live.hub import Message
 from console.logs.line import Line
 from console.logs.store import LogStore
 
@@ -65,10 +65,10 @@ class UnfinishedFrame(msgspec.Struct, frozen=True, tag="unfinished", tag_field="
 Frame = LinesFrame | LaunchFrame | UnfinishedFrame
 
 
-def feed(catalogue: Catalogue, store: LogStore) -> Feed:
-    """`log:<launch>` or `log:current`, from `<launch>#<line>` on."""
+def feed(catalogue: Catalogue, store: LogStore) -> Callable[[str, str], AsyncGenerator[Message, None]]:
+    """A feed of the hub: `log:<launch>` or `log:current`, from `<launch>#<line>` on."""
 
-    async def frames(argument: str, after: str) -> AsyncIterator[Message]:
+    async def frames(argument: str, after: str) -> AsyncGenerator[Message, None]:
         async for frame in follow(catalogue, store, launch=argument or CURRENT, after=parse_position(after)):
             # JSON on one line: no log line can end or forge a frame.
             yield Message("log", msgspec.json.encode(frame).decode(), frame.position)

@@ -7,6 +7,7 @@ import threading
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from console.logs import ansi
 from console.logs import index as index_module
 from console.logs.classify import Level
 from console.logs.index import STRIDE, LogIndex
@@ -43,7 +44,7 @@ def test_any_cut_of_the_writes_gives_the_same_lines(tmp_path_factory, lines, cut
     for first in (1, STRIDE - 1, STRIDE, STRIDE + 1, 2 * STRIDE + 3):
         assert index.lines(first, 3) == index.numbered(range(first, first + 3))
         expected = [raw.decode("utf-8", "replace") for raw in lines[first - 1 : first + 2]]
-        assert [line.text for line in index.lines(first, 3)] == [index_module.ansi.plain(text) for text in expected]
+        assert [line.text for line in index.lines(first, 3)] == [ansi.plain(text) for text in expected]
 
 
 def test_ranges_that_do_not_exist(tmp_path):

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from console.models.service import BUNDLED_MODEL, Shelf
+from appliance.profile.schema import BUNDLED_MODEL
+from console.models.service import Shelf
 from tests.tiny import write_checkpoint
 
 
