@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import openai
@@ -33,7 +34,12 @@ def client(url: str) -> openai.OpenAI:
 
 def test_streamed_and_whole_answers_are_the_same(client: openai.OpenAI) -> None:
     """Greedy: the same text, in pieces or not, whatever is sent beside it."""
-    ask = {"model": "tiny", "messages": [{"role": "user", "content": "grüße"}], "temperature": 0, "max_tokens": 40}
+    ask: dict[str, Any] = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "grüße"}],
+        "temperature": 0,
+        "max_tokens": 40,
+    }
     whole = client.chat.completions.create(**ask)
     chunks = client.chat.completions.create(**ask, stream=True)
     assert whole.choices[0].message.content
