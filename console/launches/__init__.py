@@ -1,1 +1,1 @@
-"""Console subject: launches."""
+"""Launches: every attempt to run a revision, read from its folder."""

@@ -1,1 +1,1 @@
-"""Console subject: models."""
+"""The models that are here, and whether they can run."""

@@ -1,1 +1,1 @@
-"""Console subject: playground."""
+"""A chat with the model that runs, through the console's own way to the front door."""
