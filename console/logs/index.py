@@ -45,11 +45,6 @@ class LogIndex:
         return len(self._levels)
 
     @property
-    def size(self) -> int:
-        """Bytes of the lines that are known."""
-        return self._position
-
-    @property
     def processes(self) -> list[str]:
         """Names of the processes that wrote lines, in order of appearance."""
         return [name for name in self._processes if name]

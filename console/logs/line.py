@@ -24,10 +24,6 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     cut: int = 0
 
     @property
-    def text(self) -> str:
-        return "".join(segment.text for segment in self.segments)
-
-    @property
     def message(self) -> list[ansi.Segment]:
         """The text's pieces after the prefix."""
         left = self.prefix
