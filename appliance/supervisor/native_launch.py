@@ -22,6 +22,7 @@ from appliance.protocol import (
     CorePhase,
     EngineConfig,
     Fatal,
+    FinishReason,
     FromCore,
     Hello,
     Load,
@@ -74,6 +75,7 @@ class NativeLaunch:
         self._loaded: asyncio.Future[Loaded] = loop.create_future()
         self._hello = asyncio.Event()
         self._watch = Watch(last_good(home, launch.record.profile), time.monotonic())
+        self._watch.phase(Phase.PREFLIGHT, time.monotonic())
         self._tasks: set[asyncio.Task[None]] = set()
         self._bring_up: asyncio.Task[None] | None = None
         # From here on everything the process says is kept, even before there is a plan for it.
@@ -105,15 +107,14 @@ class NativeLaunch:
 
     async def start(self, plan: LaunchPlan, prepare: Prepare) -> None:
         """Up to `ready`."""
+        self._end_phase(Phase.PREFLIGHT)
         self.launch.change(State.STARTING)
         self._phase(Phase.CORE_START)
         await self._hello.wait()
         # The core was started before its GPU was known, and has not touched any yet.
         config = msgspec.structs.replace(plan.engine_config(), environment=plan.environment)
         self.core.channel.send(config)
-        preparing = asyncio.create_task(prepare(plan))
-        loaded = await self._loaded
-        await preparing
+        loaded, _ = await asyncio.gather(self._loaded, prepare(plan))
         await self._self_test(plan, config, loaded)
         self.launch.begin_phase(Phase.READY)
         self.launch.end_phase(Phase.READY)
@@ -140,15 +141,16 @@ class NativeLaunch:
         token_ids: list[int] = []
         logprobs: list[float] = []
         try:
-            while not generation.finished or not token_ids:
+            while True:
                 output = await generation.read()
                 token_ids += output.token_ids
                 logprobs += [entry.logprob for entry in output.logprobs]
+                if output.finish_reason is FinishReason.ERROR:
+                    raise SelfTestError(f"self-test: the engine could not run the prompt: {output.error}")
                 if output.finish_reason is not None:
-                    break
+                    return Answer(prompt_token_ids=prompt_token_ids, token_ids=token_ids, logprobs=logprobs)
         finally:
             self.client.release(generation)
-        return Answer(prompt_token_ids=prompt_token_ids, token_ids=token_ids, logprobs=logprobs)
 
     async def _receive(self) -> None:
         while True:

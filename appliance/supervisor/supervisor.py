@@ -201,7 +201,6 @@ class Supervisor:
             native.finish(End(state=State.FAILED, reason=reason, explained=True))
             return
         self.plan = plan
-        native.launch.end_phase(Phase.PREFLIGHT)
         await native.start(plan, self._prepare)
 
 
