@@ -98,7 +98,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     console = Console(config, database, control, hub, follower, Notes(), Throttle(), catalogue, log_store)
     hub.add_feed("log", log_stream.feed(catalogue, log_store))
     store, inspector = ProfileStore(database), Inspector(config.home)
-    preflight = Preflight(config.home, inspector, config.engine_url)
+    preflight = Preflight(config.home, inspector, lambda: str(follower.client.base_url))
     activator = Activator(config.home, database, preflight, control, follower.wake)
     shelf = Shelf(config.home)
     benchmarks = Benchmarks(config.home, database, follower)

@@ -95,14 +95,3 @@ async def active_revision(session: AsyncSession) -> tuple[str, str] | None:
     """(profile, revision label) of what runs, or is to run at the next start."""
     active = await session.scalar(select(ActiveRevision))
     return (active.revision.profile.name, active.revision.label) if active else None
-
-
-async def last_good(session: AsyncSession) -> tuple[str, str] | None:
-    """(profile, revision label) of the last launch that was ready."""
-    launch = await session.scalar(
-        select(Launch)
-        .where(Launch.ready_after_s.is_not(None), Launch.revision != "")
-        .order_by(Launch.number.desc())
-        .limit(1)
-    )
-    return (launch.profile, launch.revision) if launch else None

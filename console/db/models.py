@@ -151,12 +151,3 @@ class Benchmark(Base):
     started: Mapped[float]
     author: Mapped[str] = mapped_column(default="")
     results: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
-
-
-class SettingValue(Base):
-    """A setting that was changed from its default; names and defaults are rows in `console.settings`."""
-
-    __tablename__ = "settings"
-
-    name: Mapped[str] = mapped_column(primary_key=True)
-    value: Mapped[Any] = mapped_column(JSON)

@@ -18,11 +18,12 @@ from sqlalchemy.exc import DBAPIError
 from appliance.home import Home
 from appliance.protocol import ApplianceState, State
 from console.access.token import token_header
-from console.db.launch_index import LaunchIndex, active_revision, last_good, last_good_record, recent_launches
+from console.db.launch_index import LaunchIndex, active_revision, last_good_record, recent_launches
 from console.db.sessions import Database
 from console.engine_control.base import EngineControl, EngineControlError, EngineStatus
 from console.live.hub import Hub
 from console.live.view import EngineView
+from console.profiles.history import roll_back_target
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Follower:
         silent_end = state is State.FAILED and appliance is None
         async with self._database.session() as session:
             active = await active_revision(session)
-            good = await last_good(session)
+            good = await roll_back_target(session) if state in (State.FAILED, State.HUNG) else None
             launch = appliance.launch if appliance else None
             self.view = EngineView(
                 state=state,
@@ -103,7 +104,7 @@ class Follower:
                 problem=problem,
                 appliance=appliance,
                 active=active,
-                roll_back_to=good if good != active else None,
+                roll_back_to=(good.profile.name, good.label) if good else None,
                 recent=await recent_launches(session, RECENT),
                 last_good=await last_good_record(session, self._home, launch.profile, launch.id) if launch else None,
                 output=await self._control.logs(OUTPUT_LINES) if silent_end else [],

@@ -23,6 +23,10 @@ from console.profiles.history import History, Outcome, roll_back_target
 from console.profiles.records import ProfileHistory, ProfileSummary, Saved, SavedRevision
 
 
+LARGEST_NUMBER = (1 << 63) - 1
+"""What SQLite takes for an integer."""
+
+
 class ProfileStore:
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -178,7 +182,9 @@ def _revisions_of(profile: Profile) -> Any:
 
 async def _revision(session: AsyncSession, profile: Profile, number: int | None) -> Revision:
     query = _revisions_of(profile).order_by(Revision.number.desc()).limit(1)
-    found: Revision | None = await session.scalar(query if number is None else query.where(Revision.number == number))
+    found: Revision | None = None
+    if number is None or 0 < number <= LARGEST_NUMBER:
+        found = await session.scalar(query if number is None else query.where(Revision.number == number))
     if found is None:
         raise NotFound(
             f"{profile.name} has no revision {number}.",

@@ -58,12 +58,6 @@ def upgrade() -> None:
         sa.UniqueConstraint("name"),
     )
     op.create_table(
-        "settings",
-        sa.Column("name", sa.String(), nullable=False),
-        sa.Column("value", sa.JSON(), nullable=False),
-        sa.PrimaryKeyConstraint("name"),
-    )
-    op.create_table(
         "setup_code",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("code_sha256", sa.String(), nullable=False),

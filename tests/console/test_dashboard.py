@@ -52,8 +52,13 @@ async def _activate(console, number: int = 1) -> None:
         profile = Profile(name="small")
         session.add(profile)
         await session.flush()
-        revision = Revision(profile_id=profile.id, number=number, document={}, content_hash="")
-        session.add(revision)
+        for saved in range(1, number + 1):
+            document = {"name": "small"}
+            created = time.time() - 100
+            revision = Revision(
+                profile_id=profile.id, number=saved, document=document, content_hash="", created=created
+            )
+            session.add(revision)
         await session.flush()
         session.add(ActiveRevision(revision_id=revision.id))
 
