@@ -108,7 +108,8 @@ class Launch(Base):
     `profile` and `revision` are names, not keys: a launch outlives the profile that it ran."""
 
     __tablename__ = "launches"
-    __table_args__ = (Index("launches_by_profile", "profile", "revision"),)
+    # AUTOINCREMENT: the number of a launch that was deleted is never given to another.
+    __table_args__ = (Index("launches_by_profile", "profile", "revision"), {"sqlite_autoincrement": True})
 
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     launch_id: Mapped[str] = mapped_column(unique=True)

@@ -44,6 +44,7 @@ def upgrade() -> None:
         sa.Column("path", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("number"),
         sa.UniqueConstraint("launch_id"),
+        sqlite_autoincrement=True,
     )
     with op.batch_alter_table("launches", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_launches_started"), ["started"], unique=False)
