@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 from litestar import MediaType, Response, post
@@ -31,8 +32,8 @@ async def activate(
 
 
 @post("/profiles/-/roll-back", status_code=200)
-async def roll_back(request: PageRequest, activator: TheActivator) -> Response[Any]:
-    return _follow(request, await activator.roll_back(), "is being started again")
+async def roll_back(request: PageRequest, activator: TheActivator) -> Response[Any] | Template:
+    return await _follow(request, activator.roll_back(), "is being started again")
 
 
 @post("/profiles/{name:str}/apply-fix", status_code=200)
@@ -46,26 +47,13 @@ async def apply_fix(
     fixed = documents.apply_patch(broken.to_run(), patch)
     note = f"{broken.label} with the fix for {', '.join(patch)}."
     saved = await profiles.save(name, fixed, base=latest.number, author=request.user.name, note=note)
-    return await activate_and_follow(request, activator, name, saved.revision.number)
+    return await activate_and_follow(request, activator, saved.revision.profile, saved.revision.number)
 
 
 async def activate_and_follow(
     request: PageRequest, activator: Activator, name: str, number: int | None, *, anyway: bool = False
 ) -> Response[Any] | Template:
-    """The dashboard, where the launch can be seen; or, where preflight refused, what it found."""
-    try:
-        activated = await activator.activate(name, number, anyway=anyway)
-    except Refused as error:
-        if wants_json(request):
-            raise
-        return page(
-            request,
-            "profiles/refused.html",
-            title=f"{error.profile} r{error.revision} was not activated",
-            refusal=error,
-            status_code=STATUS[Refused],
-        )
-    return _follow(request, activated, "is being started")
+    return await _follow(request, activator.activate(name, number, anyway=anyway), "is being started")
 
 
 def revision_number(text: str) -> int:
@@ -78,7 +66,20 @@ def revision_number(text: str) -> int:
     return int(digits)
 
 
-def _follow(request: PageRequest, activated: Activated, does: str) -> Response[Any]:
+async def _follow(request: PageRequest, activation: Awaitable[Activated], does: str) -> Response[Any] | Template:
+    """The dashboard, where the launch can be seen; or, where preflight refused, what it found."""
+    try:
+        activated = await activation
+    except Refused as error:
+        if wants_json(request):
+            raise
+        return page(
+            request,
+            "profiles/refused.html",
+            title=f"{error.profile} r{error.revision} was not activated",
+            refusal=error,
+            status_code=STATUS[Refused],
+        )
     if wants_json(request):
         return Response(activated, media_type=MediaType.JSON, status_code=200)
     return go_to(request, "/", say=f"{activated.what} {does}.")

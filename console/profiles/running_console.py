@@ -23,6 +23,8 @@ class _Refusal(msgspec.Struct, frozen=True):
     remedy: str = ""
     field: str | None = None
     value: Any = None
+    profile: str = ""
+    revision: int = 0
     findings: list[Finding] = []
     attempt: str | None = None
 
@@ -35,12 +37,12 @@ class RunningConsole:
 
     async def activate(self, name: str, number: int, *, anyway: bool) -> Activated | None:
         data = {"revision": str(number), "anyway": "yes" if anyway else ""}
-        return await self._ask(f"/profiles/{name}/activate", data, refused=(name, number))
+        return await self._ask(f"/profiles/{name}/activate", data)
 
     async def roll_back(self) -> Activated | None:
-        return await self._ask("/profiles/-/roll-back", {}, refused=("", 0))
+        return await self._ask("/profiles/-/roll-back", {})
 
-    async def _ask(self, path: str, data: dict[str, str], *, refused: tuple[str, int]) -> Activated | None:
+    async def _ask(self, path: str, data: dict[str, str]) -> Activated | None:
         url = address.find(self._home)
         if url is None:
             return None
@@ -65,5 +67,5 @@ class RunningConsole:
                 "Stop it, or remove console.json from the state folder if it is another program.",
             ) from error
         if said.findings:
-            raise Refused(*refused, said.findings, said.attempt)
+            raise Refused(said.profile, said.revision, said.findings, said.attempt)
         raise ProfileRefusal(said.message, said.remedy, field=said.field, value=said.value)

@@ -41,6 +41,7 @@ def on_profile_refusal(request: Request[Any, Any, Any], error: ProfileRefusal) -
     if wants_json(request):
         body = {"message": error.message, "remedy": error.remedy, "field": error.field, "value": error.value}
         if isinstance(error, Refused):
+            body |= {"profile": error.profile, "revision": error.revision}
             body |= {"findings": error.findings, "attempt": error.launch}
         elif isinstance(error, InvalidDocument):
             body["problems"] = error.problems

@@ -14,6 +14,7 @@ from sqlalchemy import event
 from appliance.profile.active import read_active
 from appliance.profile.schema import SETTINGS
 from console.access.token import ensure_console_token, token_header
+from console.db.models import Launch
 from console.profiles.form import to_values
 from console.profiles.store import ProfileStore
 from tests.tiny import write_checkpoint
@@ -277,6 +278,22 @@ async def test_rolling_back_without_a_good_launch_says_so(client, control):
     assert "nothing to roll back to" in text_of(page)
 
 
+async def test_a_roll_back_that_preflight_refuses_shows_what_was_found(client, store, console, control):
+    """The last good revision's model may be gone by now."""
+    made = await store.create({"name": "gone", "model": {"path": "Gone-7B"}}, author="ann")
+    async with console.database.session() as session:
+        session.add(
+            Launch(launch_id="one", profile="gone", revision="r1", state="stopped", started=made.created + 1,
+                   ready_after_s=1.0, path="")
+        )  # fmt: skip
+    page = await client.post("/profiles/-/roll-back")
+    assert page.status_code == 422
+    assert "gone r1 was not activated" in text_of(page)
+    program = await client.post("/profiles/-/roll-back", headers={"Accept": "application/json"})
+    assert (program.json()["profile"], program.json()["revision"]) == ("gone", 1)
+    assert control.calls == []
+
+
 async def test_the_active_profile_is_not_deleted(client, store, model):
     await store.create(chat(), author="ann")
     await client.post("/profiles/chat/activate", data={})
@@ -301,6 +318,8 @@ async def test_revisions_are_compared_and_exported(client, store, model):
         "/profiles/chat/revisions/9",
         "/profiles/chat/compare?before=9",
         "/profiles/nope/export",
+        f"/profiles/chat/revisions/{10**30}",
+        f"/profiles/chat/compare?after={10**30}",
     ):
         assert (await client.get(missing)).status_code == 404
     assert (await client.get("/profiles/chat/export?kind=exe")).status_code == 422
@@ -347,8 +366,8 @@ async def test_programs_with_the_console_token_get_json(visitor, store, home, mo
     missing = await visitor.post("/profiles/nope/activate", data={}, headers=headers)
     assert (missing.status_code, missing.json()["field"]) == (404, "name")
     for wrong in (b"Bearer nope", b"Bearer \xc3\xa9", b"Basic x", b"Bearer "):
-        headers = [(b"accept", b"application/json"), (b"authorization", wrong)]
-        assert (await visitor.post("/profiles/chat/activate", data={}, headers=headers)).status_code == 401
+        given = [(b"accept", b"application/json"), (b"authorization", wrong)]
+        assert (await visitor.post("/profiles/chat/activate", data={}, headers=given)).status_code == 401
 
 
 @pytest.mark.parametrize(
