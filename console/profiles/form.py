@@ -58,9 +58,17 @@ class Field:
 
     @property
     def help(self) -> str:
-        """The row's help and its range; what is between backticks is code."""
+        """The row's help, its range, and what an empty field means; what is between backticks is code."""
         between = limits(self.setting)
-        return f"{self.setting.help} {between}." if between else self.setting.help
+        said = f"{self.setting.help} {between}." if between else self.setting.help
+        if self.is_short and self.setting.none is not None:
+            said += f" Empty: {self.setting.none.removeprefix('not set: ')}."
+        return said
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a narrow field holds any value of it."""
+        return self.setting.type in (Type.INTEGER, Type.NUMBER, Type.SIZE)
 
     @property
     def short_key(self) -> str:
@@ -69,7 +77,7 @@ class Field:
 
     @property
     def placeholder(self) -> str:
-        return shown_default(self.setting)
+        return "not set" if self.is_short and self.setting.default is None else shown_default(self.setting)
 
     @property
     def kind(self) -> str:
