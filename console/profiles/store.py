@@ -22,7 +22,6 @@ from console.profiles.errors import InUse, InvalidDocument, NameTaken, NotFound,
 from console.profiles.history import History, Outcome, roll_back_target
 from console.profiles.records import ProfileHistory, ProfileSummary, Saved, SavedRevision
 
-
 LARGEST_NUMBER = (1 << 63) - 1
 """What SQLite takes for an integer."""
 
