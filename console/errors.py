@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from litestar import MediaType, Request, Response
-from litestar.exceptions import HTTPException, ValidationException
+from litestar.exceptions import HTTPException, InternalServerException, ValidationException
 from litestar.response import Redirect
 from litestar.utils.scope.state import ScopeState
 from sqlalchemy.exc import DBAPIError
@@ -113,6 +113,9 @@ def on_engine_control_error(request: Request[Any, Any, Any], error: EngineContro
 
 def on_fault(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """A fault of ours: the trace goes to the console's output, not to the browser."""
+    if isinstance(error, InternalServerException) and error.detail == "client disconnected prematurely":
+        # Litestar's word for a browser that went on before its request was read: nobody is there to be answered.
+        return _answer(request, Refusal(400, "The request was called off.", "Send it again if it was meant."))
     log.error("Fault at %s %s", request.method, request.url.path, exc_info=error)
     what = f"{request.method} {request.url.path} ended in {type(error).__name__}. The engine is not touched by it."
     return _answer(request, Refusal(500, what, "The console's output has the trace: please report it."))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,12 +54,11 @@ class Watched:
 
 
 class Access:
-    """`loopback`: this front door listens on loopback only, so a browser that calls it by another name was deceived."""
+    """Guards and their files: `active/keys.json` and `active/console-token`."""
 
-    def __init__(self, home: Home, *, loopback: bool) -> None:
+    def __init__(self, home: Home) -> None:
         self._keys = Watched(home.api_keys)
         self._token = Watched(home.console_token)
-        self._loopback = loopback
 
     def require_key(self, connection: Connection, _handler: BaseRouteHandler) -> None:
         """A guard: a key or the console's token, where there are keys; otherwise anyone but foreign web pages."""
@@ -89,7 +89,7 @@ class Access:
             return  # not a browser
         host = connection.headers.get("host", "")
         foreign = site in ("cross-site", "same-site") or (origin is not None and urlsplit(origin).netloc != host)
-        if foreign or (self._loopback and urlsplit(f"//{host}").hostname not in LOOPBACK_NAMES):
+        if foreign or _may_be_rebound(host):
             message = "A web page of another site asked, and this API has no keys to tell friend from foe: make one."
             raise ApiError(403, message, code="foreign_origin")
 
@@ -106,6 +106,19 @@ class Access:
     def _is_token(self, shown: str) -> bool:
         token = (self._token.read() or b"").strip()
         return bool(token) and hmac.compare_digest(shown.encode(), token)
+
+
+def _may_be_rebound(host: str) -> bool:
+    """A name whose owner can let it point to this machine. No page is served here, so a browser that asks under such
+    a name was sent by somebody else's page."""
+    name = urlsplit(f"//{host}").hostname or ""
+    if name in LOOPBACK_NAMES:
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return True
+    return False
 
 
 def _bearer(connection: Connection) -> str | None:

@@ -17,7 +17,6 @@ import uvicorn
 
 from appliance.home import Home
 from appliance.serving.access import Access
-from appliance.serving.address import LOOPBACK_NAMES
 from appliance.serving.app import make_app
 from appliance.serving.front_door import FrontDoor
 from appliance.supervisor.native_core import NativeCore
@@ -60,7 +59,7 @@ async def _serve(options: Options, listener: socket.socket, core: NativeCore | N
         started=options.started,
     )
     front_door.supervisor = supervisor
-    access = Access(options.home, loopback=options.host in LOOPBACK_NAMES)
+    access = Access(options.home)
     config = uvicorn.Config(
         make_app(front_door, access),
         lifespan="off",

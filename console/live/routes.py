@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from litestar import get
@@ -38,7 +38,7 @@ async def live(request: PageRequest, hub: TheHub, topic: FromQuery[list[str]]) -
     )
 
 
-async def frames(hub: Hub, wanted: dict[str, str], allowed: Callable[[], Awaitable[bool]]) -> AsyncIterator[bytes]:
+async def frames(hub: Hub, wanted: dict[str, str], allowed: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
     """The stream's bytes. It ends within `ASK_EVERY_S` once the browser that opened it has been signed out."""
     yield b": open\n\n"
     asked = time.monotonic()

@@ -169,11 +169,16 @@ async def test_the_console_shows_its_token(console, door):
     assert (await console.follower.look()).reachable is True
 
 
-async def test_parts_are_published_once_for_all_pages(console, door):
+async def test_parts_are_published_once_for_all_pages(console, door, monkeypatch):
     """What did not change is not sent again, though times go on."""
-    seen = []
+    seen: list[str] = []
     original = console.hub.send
-    console.hub.send = lambda topic, data: (seen.append(topic), original(topic, data))
+
+    def send(topic: str, data: str) -> None:
+        seen.append(topic)
+        original(topic, data)
+
+    monkeypatch.setattr(console.hub, "send", send)
     door.state = ApplianceState(state=State.STOPPED, since=time.time() - 50, version="0")
     for _ in range(3):
         await console.follower.look()

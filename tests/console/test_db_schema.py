@@ -64,7 +64,7 @@ def test_an_upgrade_backs_up_first(home, monkeypatch):
     with closing(sqlite3.connect(home.database)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = 'older'")
     monkeypatch.setattr(schema, "REVISIONS", ("older", migrations.HEAD))
-    upgraded = []
+    upgraded: list[Path] = []
     monkeypatch.setattr(schema, "_upgrade", upgraded.append)
     backup = schema.migrate(home.database, home.root / "backups")
     assert upgraded == [home.database]
