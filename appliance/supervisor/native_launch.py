@@ -217,6 +217,10 @@ class NativeLaunch:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
+        if isinstance(error, CoreGoneError):
+            # That it does not listen is no cause: it is about to exit, and its log or its status will say why.
+            asyncio.get_running_loop().call_later(FATAL_GRACE_S, self.finish, End(state=State.FAILED, error=error))
+            return
         if not isinstance(error, EXPECTED):
             traceback.print_exception(error, file=sys.stderr)
         self.finish(End(state=State.FAILED, error=error))

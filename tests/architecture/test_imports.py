@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "transformers", "triton", "numpy")
+TRAINING = ("appliance.selftest.train", "appliance.selftest.score")
 LIGHT = [
     "appliance.cli",
     "appliance.preflight.command",
@@ -34,7 +35,7 @@ import importlib, pkgutil, sys
 importlib.import_module({module!r})
 package = importlib.import_module({package!r})
 for found in pkgutil.walk_packages(package.__path__, {package!r} + "."):
-    if {package!r} == "appliance" or ".engine" in found.name or ".train" in found.name:
+    if {package!r} == "appliance" or found.name in {TRAINING!r}:
         continue
     importlib.import_module(found.name)
 heavy = [name for name in {HEAVY!r} if name in sys.modules]
