@@ -18,7 +18,8 @@ IDLE_WAIT_S = 1.0
 
 def run(link: CoreLink, activity: Activity, totals: list[Counters]) -> None:
     """Wait for the configuration, load, and generate until told to end. `totals[0]` is kept current."""
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    # One processor is left to the front door: a thread of a step that has to wait for it holds up all the others.
+    torch.set_num_threads(max(len(os.sched_getaffinity(0)) - 1, 1))
     activity.enter("waiting for its configuration")
     config = _configuration(link)
     if config is None:
