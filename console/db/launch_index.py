@@ -6,8 +6,7 @@ import logging
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import select
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.home import Home
@@ -65,8 +64,13 @@ async def _write(session: AsyncSession, record: LaunchRecord, folder: Path) -> N
         "ended": record.ended,
         "path": str(folder),
     }
-    row = insert(Launch).values(launch_id=record.id, **values)
-    await session.execute(row.on_conflict_do_update(index_elements=[Launch.launch_id], set_=values))
+    # Not an upsert: that would take a number for each try, and leave gaps between the launches' numbers.
+    known = await session.scalar(
+        update(Launch).where(Launch.launch_id == record.id).values(**values).returning(Launch.number)
+    )
+    if known is None:
+        session.add(Launch(launch_id=record.id, **values))
+        await session.flush()
 
 
 def _first_error(record: LaunchRecord) -> str | None:

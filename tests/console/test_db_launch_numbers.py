@@ -1,0 +1,46 @@
+"""The numbers of launches: one after the other, however often a launch is indexed again, and never given twice."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import msgspec
+import pytest
+from sqlalchemy import select
+
+from appliance.protocol import LaunchRecord, State
+from console.db.launch_index import LaunchIndex
+from console.db.models import Launch
+
+
+@pytest.fixture
+def record(home):
+    def write(launch_id: str, state: State) -> None:
+        folder = home.launch(launch_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        launch = LaunchRecord(id=launch_id, profile="p", revision="r1", started=time.time(), state=state)
+        (folder / "launch.json").write_bytes(msgspec.json.encode(launch) + b" " * len(state))
+
+    return write
+
+
+async def numbers(console) -> dict[str, int]:
+    async with console.database.session() as session:
+        return {row.launch_id: row.number for row in await session.scalars(select(Launch))}
+
+
+async def test_numbers_have_no_gaps_and_are_never_given_again(console, home, record):
+    index = LaunchIndex(console.database, home)
+    for launch_id in ("20261120-100000-aaaa", "20261120-100001-aaaa"):
+        for state in (State.PREFLIGHT, State.STARTING, State.READY, State.STOPPED):
+            record(launch_id, state)
+            assert await index.refresh()
+    assert list((await numbers(console)).values()) == [1, 2]
+
+    shutil.rmtree(home.launch("20261120-100001-aaaa"))
+    async with console.database.session() as session:
+        await session.delete(await session.get(Launch, 2))
+    record("20261120-100002-aaaa", State.READY)
+    await index.refresh()
+    assert await numbers(console) == {"20261120-100000-aaaa": 1, "20261120-100002-aaaa": 3}
