@@ -236,7 +236,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     enforce_eager: bool = True
     backends: dict[str, str] = {}
     environment: dict[str, str] = {}  # to be set before the device is first touched, such as CUDA_VISIBLE_DEVICES
-    seed: int = 0
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -22,11 +22,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m appliance.engine", description=__doc__)
     parser.add_argument("--connect", metavar="FOLDER", type=Path, required=True, help="where to-core and from-core lie")
-    link = CoreLink(parser.parse_args().connect)
+    parser.add_argument("--parent", metavar="PID", type=int, default=os.getppid(), help="end when this process has")
+    options = parser.parse_args()
+    link = CoreLink(options.connect)
     activity = Activity()
     totals: list[Counters] = [Counters()]
     link.send(Hello(pid=os.getpid(), python=platform.python_version()))
-    Heartbeat(link, activity, lambda: totals[0])
+    Heartbeat(link, activity, lambda: totals[0], options.parent)
     try:
         activity.enter("importing torch")
         from appliance.engine.core import run  # while preflight is still looking at the profile

@@ -45,11 +45,11 @@ class Counters:
 class Heartbeat:
     """A daemon thread. `counters` is called from it, so it may only read plain numbers."""
 
-    def __init__(self, link: CoreLink, activity: Activity, counters: Callable[[], Counters]) -> None:
+    def __init__(self, link: CoreLink, activity: Activity, counters: Callable[[], Counters], parent: int) -> None:
         self._link = link
         self._activity = activity
         self._counters = counters
-        self._parent = os.getppid()
+        self._parent = parent  # told, not asked for: it may be gone before this process has come so far
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
 
     def _run(self) -> None:

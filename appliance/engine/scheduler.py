@@ -56,6 +56,7 @@ class Scheduler:
         self._live: dict[str, Request] = {}
         self._arrivals = 0
         self._admissions = 0
+        self._dead_entries = 0  # at most as many in the queue belong to requests that were finished while they waited
         self._free_slots = list(range(limits.max_num_seqs))
 
     def __len__(self) -> int:
@@ -132,6 +133,11 @@ class Scheduler:
     def finish(self, request: Request) -> None:
         """Take a request out, wherever it is, and free its blocks."""
         del self._live[request.request_id]
+        self._dead_entries += not request.block_ids
+        if self._dead_entries > len(self._live) + 64:
+            self._waiting = [entry for entry in self._waiting if self._live.get(entry[2].request_id) is entry[2]]
+            heapq.heapify(self._waiting)
+            self._dead_entries = 0
         if request.block_ids:
             self.running.remove(request)
         self._release(request)

@@ -52,8 +52,8 @@ def resolve(profile: Profile, *, config: ModelConfig, inventory: Inventory, envi
     dtype: str = values["dtype"].value
     if profile.kv_cache_dtype == "auto":
         values["kv-cache-dtype"] = EffectiveValue(dtype, "default", "the same as dtype")
-    if device.gpu is None:
-        values["enforce-eager"] = EffectiveValue(True, "engine", "CUDA graphs need a GPU")
+    if profile.engine == "native":
+        values["enforce-eager"] = EffectiveValue(True, "engine", "the native engine takes no CUDA graphs yet")
     memory = plan_memory(
         config,
         MemoryLimits(

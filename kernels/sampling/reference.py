@@ -46,7 +46,7 @@ def _penalise(row: Tensor, penalties: Penalties) -> None:
 def _draw_plain(logits: Tensor, batch: SamplingBatch) -> Tensor:
     assert batch.plain_temperature is not None
     assert batch.plain_uniform is not None
-    probabilities = torch.softmax(logits / batch.plain_temperature[:, None], dim=-1)
+    probabilities = torch.softmax(_warmed(logits, batch.plain_temperature), dim=-1)
     return _invert(probabilities, batch.plain_uniform)
 
 
@@ -57,7 +57,7 @@ def _draw_truncated(logits: Tensor, batch: SamplingBatch) -> Tensor:
     assert batch.top_p is not None
     assert batch.min_p is not None
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
-    ordered = ordered / batch.truncated_temperature[:, None]
+    ordered = _warmed(ordered, batch.truncated_temperature)
     rank = torch.arange(ordered.shape[-1], device=ordered.device)
     ordered.masked_fill_(rank >= batch.top_k[:, None], -torch.inf)
     probabilities = torch.softmax(ordered, dim=-1)
@@ -66,6 +66,12 @@ def _draw_truncated(logits: Tensor, batch: SamplingBatch) -> Tensor:
     probabilities.masked_fill_(probabilities < batch.min_p[:, None] * probabilities[:, :1], 0.0)
     drawn = _invert(probabilities, batch.truncated_uniform)
     return order.gather(1, drawn[:, None])[:, 0]
+
+
+def _warmed(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Logits over temperature, the largest moved to 0 first: a tiny temperature then makes the others -inf, never
+    NaN."""
+    return (logits - logits.amax(dim=-1, keepdim=True)) / temperature[:, None]
 
 
 def _invert(probabilities: Tensor, uniform: Tensor) -> Tensor:

@@ -120,6 +120,19 @@ def test_an_aborted_request_frees_its_place_at_once():
     assert s.pool.num_free == s.pool.num_blocks
 
 
+def test_requests_that_end_while_they_wait_leave_nothing_in_the_queue():
+    """A client that submits and aborts against a full engine does not make it grow."""
+    s = scheduler(seqs=1)
+    s.add(request("runs", 4, max_tokens=1000))
+    run_step(s)
+    for n in range(1000):
+        s.add(request(f"gone {n}", 40))
+        s.finish(s.get(f"gone {n}"))
+    s.add(request("waits", 4))
+    assert s.num_waiting == 1
+    assert len(s._waiting) < 100
+
+
 @pytest.mark.parametrize(
     ("bad", "words"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from kernels.sampling.batch import Penalties, SamplingBatch
@@ -64,6 +65,13 @@ def test_top_k_top_p_and_min_p_each_limit_the_tokens_that_can_be_drawn():
     assert drawn(k=1) == {0}
     assert drawn(p=1e-9) == {0}
     assert drawn() == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-20, 1e-39, 1e-45])
+def test_a_tiny_temperature_is_as_good_as_greedy(temperature):
+    logits = torch.tensor([[1.0, 7.0, 6.9, -3.0]])
+    assert sample(logits.clone(), plain([0], [0.999], t=temperature)).token_ids.item() == 1
+    assert sample(logits.clone(), truncated([0], [0.999], vocab=4, k=3, t=temperature)).token_ids.item() == 1
 
 
 def test_the_last_uniform_never_draws_a_token_of_probability_zero():
