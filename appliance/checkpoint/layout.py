@@ -8,8 +8,8 @@ from typing import Final
 
 from appliance.checkpoint.config import ModelConfig
 
-# What old checkpoints carry although it is computed.
-IGNORED_SUFFIXES: Final = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
+# What checkpoints carry and the engine computes by itself, or has already: a tied head is the embedding again.
+IGNORED_SUFFIXES: Final = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "lm_head.weight")
 
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:

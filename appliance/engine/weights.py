@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from appliance.checkpoint.layout import IGNORED_SUFFIXES
 from appliance.checkpoint.safetensors import TensorEntry, TensorIndex
 
 TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64}
-IGNORED_SUFFIXES = ("rotary_emb.inv_freq",)  # old checkpoints carry what is computed here
 
 
 def load_weights(index: TensorIndex, destinations: Mapping[str, Tensor], report: Callable[[int, int], None]) -> int:

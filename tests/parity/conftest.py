@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM
 from appliance.engine.engine import Engine
 from appliance.protocol import EngineConfig, SamplingParams, Submit, TokenOutput
 
-
 # Models this small are computed faster by one thread than by several that wait for each other.
 torch.set_num_threads(1)
 

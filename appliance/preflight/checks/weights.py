@@ -28,7 +28,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     yield from _missing(index, expected)
     yield from _misshapen(index, expected)
     yield from _unreadable(index, expected)
-    yield from _unused(index, expected, config)
+    yield from _unused(index, expected)
 
 
 def _missing(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterator[Finding]:
@@ -80,13 +80,8 @@ def _unreadable(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Ite
         )
 
 
-def _unused(index: TensorIndex, expected: dict[str, tuple[int, ...]], config: ModelConfig) -> Iterator[Finding]:
-    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
-    unused = [
-        name
-        for name in index.tensors
-        if name not in expected and name not in tied and not name.endswith(IGNORED_SUFFIXES)
-    ]
+def _unused(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterator[Finding]:
+    unused = [name for name in index.tensors if name not in expected and not name.endswith(IGNORED_SUFFIXES)]
     if unused:
         yield Finding(
             id="tensors-unused",

@@ -1,0 +1,29 @@
+"""The engine has a class for all that preflight lets through, and each allocates what preflight expects."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES, read_config
+from appliance.checkpoint.layout import expected_tensors
+from appliance.models.base import BuildContext
+from appliance.models.registry import ARCHITECTURES, build
+from kernels.binding import bind
+from kernels.catalogue import OPS
+from kernels.selection import Context, choose_all
+from tests.tiny import FAMILIES, write_checkpoint
+
+
+def test_preflight_and_engine_know_the_same_architectures():
+    assert set(SUPPORTED_ARCHITECTURES) == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_model_takes_exactly_the_tensors_that_preflight_expects(tmp_path, family, tied):
+    config = read_config(write_checkpoint(tmp_path / "model", family, tie_word_embeddings=tied))
+    kernels = bind(choose_all(OPS, Context("cpu")))
+    model = build(BuildContext(config, kernels, torch.device("cpu"), torch.float32, max_model_len=64))
+    allocated = {name: tuple(tensor.shape) for name, tensor in model.destinations().items()}
+    assert allocated == expected_tensors(config)
