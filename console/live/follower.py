@@ -8,12 +8,12 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import httpx
 import msgspec
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
 from appliance.home import Home
 from appliance.protocol import ApplianceState, State
@@ -32,6 +32,8 @@ EVERY_S_WHILE_MOVING = 0.25
 HISTORY_S = 600
 RECENT = 5
 OUTPUT_LINES = 20
+FORESEEN = (OSError, httpx.HTTPError, msgspec.MsgspecError, SQLAlchemyError, EngineControlError)
+"""What a look may fail of through no fault of ours: told without a trace."""
 MOVING = frozenset({State.PREFLIGHT, State.STARTING, State.DRAINING})
 
 LoadPoint = tuple[float, float, int, int, float]
@@ -61,7 +63,7 @@ class Follower:
         self._control = control
         self._hub = hub
         self._index = LaunchIndex(database, home)
-        self._index_problem = ""
+        self._failing: dict[str, str] = {}
         self._woken = asyncio.Event()
         self.client = httpx.AsyncClient(base_url=engine_url, timeout=2.0, trust_env=False)
         self._engine_url = engine_url
@@ -74,10 +76,8 @@ class Follower:
         """Look until cancelled. A look that fails is logged, and the next one comes all the same."""
         try:
             while True:
-                try:
+                with self._going_on("The look at the engine"):
                     await self.look()
-                except (OSError, httpx.HTTPError, msgspec.MsgspecError, DBAPIError, EngineControlError) as error:
-                    log.warning("The engine could not be read: %s", error)
                 moving = self.view.state in MOVING or (self.view.control.running and not self.view.reachable)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._woken.wait(), EVERY_S_WHILE_MOVING if moving else EVERY_S)
@@ -89,7 +89,8 @@ class Follower:
         control, problem = await self._control_status()
         self.client.base_url = control.url or self._engine_url
         appliance = await self._appliance_state()
-        await self._refresh_index()
+        with self._going_on("The list of launches"):  # it stays as it was; pages go on
+            await self._index.refresh()
         state, since = _state(self.view, control, appliance)
         silent_end = state is State.FAILED and appliance is None
         async with self._database.session() as session:
@@ -113,21 +114,24 @@ class Follower:
             )
         self._keep_load()
         for publisher in self.publishers:
-            done = publisher(self.view, self._hub)
-            if done is not None:
-                await done
+            with self._going_on(f"The publisher {publisher}"):
+                done = publisher(self.view, self._hub)
+                if done is not None:
+                    await done
         return self.view
 
-    async def _refresh_index(self) -> None:
-        """A database that cannot be written leaves the list of launches as it was; pages go on. Said once, not at each
-        look."""
+    @contextmanager
+    def _going_on(self, what: str) -> Iterator[None]:
+        """Whatever fails in the body is logged, once for as long as it lasts, and does not stop what comes after."""
         try:
-            await self._index.refresh()
-            self._index_problem = ""
-        except DBAPIError as error:
-            if str(error.orig) != self._index_problem:
-                self._index_problem = str(error.orig)
-                log.warning("The list of launches could not be brought up to date: %s", error.orig)
+            yield
+        except Exception as error:  # a fault that ended the follower would freeze every page for good
+            said = f"{type(error).__name__}: {error}"
+            if self._failing.get(what) != said:
+                self._failing[what] = said
+                log.warning("%s failed: %s", what, said, exc_info=not isinstance(error, FORESEEN))
+        else:
+            self._failing.pop(what, None)
 
     def _keep_load(self) -> None:
         """One point a second while the engine is ready, for the charts."""

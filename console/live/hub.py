@@ -139,6 +139,6 @@ async def _pump(name: str, feed: Feed, position: str, listener: _Listener) -> No
         async with aclosing(feed(name.partition(":")[2], position)) as messages:  # type: ignore[type-var]
             async for message in messages:
                 await listener.put_item(message._replace(topic=name))
-    except OSError as error:  # the page asks again by itself, from where it was
-        log.warning("The feed %s broke off: %s", name, error)
+    except Exception as error:  # a stream that ends is asked for again; one that lives without it is not
+        log.warning("The feed %s broke off: %s", name, error, exc_info=not isinstance(error, OSError))
         listener.end()

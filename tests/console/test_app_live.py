@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+
+import pytest
+import sqlalchemy.exc
 
 from console.live import routes
 from console.live.hub import FEED_LIMIT, TOPIC_LIMIT, Hub, Message
@@ -96,16 +99,48 @@ async def test_a_feed_loses_nothing_to_a_page_that_does_not_read():
     await messages.aclose()
 
 
-async def test_a_feed_that_breaks_ends_the_stream():
+@pytest.mark.parametrize("error", [OSError("the disk went away"), KeyError("a fault of ours")])
+async def test_a_feed_that_breaks_ends_the_stream(error):
     """The page then asks again, from where it was."""
     hub = Hub()
 
     async def broken(argument: str, position: str):
         yield Message("", "x", "1")
-        raise OSError("the disk went away")
+        raise error
 
     hub.add_feed("broken", broken)
     assert await asyncio.wait_for(_take(hub, {"broken": ""}, 9), 1) in ([], [Message("broken", "x", "1")])
+
+
+async def test_a_fault_ends_neither_the_follower_nor_the_other_publishers(console, monkeypatch, caplog):
+    """A publisher that raises, and then whole looks that do: each is logged once, and the next look comes."""
+    follower = console.follower
+    looks, enough = 0, asyncio.Event()
+
+    def broken(view, hub):
+        raise KeyError("unforeseen")
+
+    def counting(view, hub):
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            monkeypatch.setattr(follower, "look", failing_look)
+
+    async def failing_look():
+        nonlocal looks
+        looks += 1
+        if looks == 6:
+            enough.set()
+        raise sqlalchemy.exc.TimeoutError("the pool is empty")
+
+    monkeypatch.setattr("console.live.follower.EVERY_S", 0.01)
+    follower.publishers[:] = [broken, counting]
+    running = asyncio.create_task(follower.run())
+    await asyncio.wait_for(enough.wait(), 10)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert [caplog.text.count(said) for said in ("KeyError: 'unforeseen'\n", "pool is empty")] == [2, 1]
 
 
 async def test_a_quiet_stream_shows_that_it_lives():
