@@ -28,10 +28,10 @@ def run(subject: Subject) -> Iterator[Finding]:
     yield from _missing(index, expected)
     yield from _misshapen(index, expected)
     yield from _unreadable(index, expected)
-    yield from _unused(index, expected)
+    yield from _unused(index, expected, config.architecture)
 
 
-def _missing(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterator[Finding]:
+def _missing(index: TensorIndex, expected: dict[str, tuple[int, ...]], architecture: str) -> Iterator[Finding]:
     missing = [name for name in expected if name not in index.tensors]
     if missing:
         yield Finding(
@@ -44,7 +44,7 @@ def _missing(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterat
         )
 
 
-def _misshapen(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterator[Finding]:
+def _misshapen(index: TensorIndex, expected: dict[str, tuple[int, ...]], architecture: str) -> Iterator[Finding]:
     wrong = [name for name, shape in expected.items() if name in index.tensors and index.tensors[name].shape != shape]
     if wrong:
         first = wrong[0]
@@ -61,7 +61,7 @@ def _misshapen(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iter
         )
 
 
-def _unreadable(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterator[Finding]:
+def _unreadable(index: TensorIndex, expected: dict[str, tuple[int, ...]], architecture: str) -> Iterator[Finding]:
     entries = {name: index.tensors[name] for name in expected if name in index.tensors}
     counts = Counter(entry.dtype for entry in entries.values() if entry.dtype not in READABLE_DTYPES)
     if counts:
@@ -80,13 +80,13 @@ def _unreadable(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Ite
         )
 
 
-def _unused(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterator[Finding]:
+def _unused(index: TensorIndex, expected: dict[str, tuple[int, ...]], architecture: str) -> Iterator[Finding]:
     unused = [name for name in index.tensors if name not in expected and not name.endswith(IGNORED_SUFFIXES)]
     if unused:
         yield Finding(
             id="tensors-unused",
             severity=Severity.WARNING,
-            message=f"{len(unused)} tensors of the checkpoint have no place in {config.architecture} and are not read.",
+            message=f"{len(unused)} tensors of the checkpoint have no place in {architecture} and are not read.",
             field=unused[0],
             evidence=tuple(unused[:8]),
             fix=Fix(text="If the answers are poor, config.json may belong to another model: copy the folder again."),
