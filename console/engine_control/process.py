@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from appliance.supervisor.lock import Owner, read_owner
 from console.engine_control.base import EngineControlError, EngineStatus
 
 STOP_WITHIN_S = 10.0
-"""The front door drains and ends its core within this time, or its process group is killed."""
+"""The front door drains and ends its core within this time, or it is killed."""
 
 
 def serve_command(host: str, port: int) -> list[str]:
@@ -111,28 +112,18 @@ class ProcessControl:
     async def _stop(self) -> None:
         if self._child is not None and self._child.returncode is None:
             self._killed = True
-            await self._end(self._child.pid, self._child.wait())
+            await _end(self._child.pid, self._child.wait(), os.killpg)
             return
         adopted = self._adopted()
         if adopted is not None:
-            await self._end(adopted.pid, asyncio.to_thread(_wait_for, adopted.pid))
-
-    async def _end(self, pid: int, gone: Coroutine[Any, Any, object]) -> None:
-        """SIGTERM to the front door, which ends its core; after `STOP_WITHIN_S` SIGKILL to its group."""
-        waiting = asyncio.create_task(gone)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-        done, _ = await asyncio.wait({waiting}, timeout=STOP_WITHIN_S)
-        if not done:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(os.getpgid(pid), signal.SIGKILL)
-            await waiting
+            # Its group is whoever's started it, down to a whole terminal session; its core ends when it is gone.
+            await _end(adopted.pid, asyncio.to_thread(_wait_for, adopted.pid), os.kill)
 
     def _adopted(self) -> Owner | None:
-        """The `ingot serve` that holds this state folder. Its name may be of a process long gone, whose number another
-        has now: that one began later than the lock was taken."""
+        """The `ingot serve` that holds this state folder. The name in the lock's file may be of a process long gone,
+        whose number another has now: so the lock itself must be held, and by one that began before it was taken."""
         owner = read_owner(self._home.lock)
-        if owner is None:
+        if owner is None or not _is_held(self._home.lock):
             return None
         try:
             process = psutil.Process(owner.pid)
@@ -156,6 +147,28 @@ def how_it_ended(code: int) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether a process holds the lock. A shared one is asked for, and let go of at once where it is had."""
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+async def _end(pid: int, gone: Coroutine[Any, Any, object], kill: Callable[[int, int], None]) -> None:
+    """SIGTERM to the front door, which ends its core; after `STOP_WITHIN_S` SIGKILL, sent with `kill`."""
+    waiting = asyncio.create_task(gone)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    done, _ = await asyncio.wait({waiting}, timeout=STOP_WITHIN_S)
+    if not done:
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
+        await waiting
 
 
 def _wait_for(pid: int) -> None:

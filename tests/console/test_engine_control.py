@@ -18,12 +18,13 @@ from console.engine_control.base import EngineControl, EngineControlError
 from console.engine_control.docker import DockerControl, read_inspection
 from console.engine_control.process import ProcessControl, how_it_ended
 
-# Holds the lock's name as `ingot serve` does, says that it runs, and ends on SIGTERM unless told to be stubborn.
+# Holds the lock as `ingot serve` does, says that it runs, and ends on SIGTERM unless told to be stubborn.
 ENGINE = """
-import json, os, signal, sys, time
-lock = os.path.join(os.environ["INGOT_HOME"], "serve.lock")
-with open(lock, "w") as file:
-    json.dump({"pid": os.getpid(), "host": "0.0.0.0", "port": 8123, "started": time.time()}, file)
+import os, signal, sys, time
+from pathlib import Path
+from appliance.supervisor.lock import Owner, OwnerLock
+lock = OwnerLock(Path(os.environ["INGOT_HOME"], "serve.lock"))
+lock.sign(Owner(pid=os.getpid(), host="0.0.0.0", port=8123, started=time.time()))
 signal.signal(signal.SIGTERM, signal.SIG_IGN if "stubborn" in sys.argv else lambda *_: sys.exit(0))
 print("the engine runs", flush=True)
 if "fail" in sys.argv:
@@ -132,10 +133,31 @@ async def test_a_running_engine_is_taken_over(home):
 
 
 async def test_a_name_left_behind_is_not_an_engine(home):
-    """A lock file names a process that is gone, or whose number another has now."""
-    for pid in (2**22 - 7, os.getpid()):
-        home.lock.write_text(f'{{"pid": {pid}, "host": "127.0.0.1", "port": 1, "started": 1000.0}}')
+    """A lock file names a process that is gone, or whose number another has now: even one that is older than the
+    name, nobody holds the lock."""
+    for pid, started in ((2**22 - 7, 1000.0), (os.getpid(), 1000.0), (os.getpid(), time.time())):
+        home.lock.write_text(f'{{"pid": {pid}, "host": "127.0.0.1", "port": 1, "started": {started}}}')
         assert not await _running(_process(home))
+
+
+async def test_an_engine_that_was_taken_over_is_killed_alone(home, monkeypatch):
+    """One that somebody started in a terminal shares its group with what else they run there: this test, here."""
+    monkeypatch.setattr("console.engine_control.process.STOP_WITHIN_S", 0.3)
+    theirs = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        ENGINE,
+        "stubborn",
+        env={**os.environ, "INGOT_HOME": str(home.root)},
+        stdout=subprocess.PIPE,
+    )
+    assert theirs.stdout is not None
+    assert await theirs.stdout.readline() == b"the engine runs\n"
+    groups: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _: groups.append(group))
+    await _process(home).stop()
+    assert not psutil.pid_exists(theirs.pid)
+    assert groups == []
 
 
 async def test_closing_ends_the_child_unless_told_otherwise(home):
