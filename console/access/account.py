@@ -97,11 +97,11 @@ def signed_out(request: PageRequest) -> Response[Any]:
 
 async def _is_present_password(user: User, password: str, throttle: Throttle) -> bool:
     key = f"account {user.name.lower()}"
-    throttle.check(key)
-    if await passwords.is_password(user.password_hash, password):
-        return True
-    throttle.failed(key)
-    return False
+    throttle.attempt(key)
+    if not await passwords.is_password(user.password_hash, password):
+        return False
+    throttle.succeeded(key)
+    return True
 
 
 async def _page(request: PageRequest, session: Session, status_code: int = 200, **context: Any) -> Template:

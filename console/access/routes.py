@@ -49,10 +49,11 @@ async def set_up(
     if await _somebody(session):
         return Redirect("/sign-in", status_code=303)
     key = f"setup {_address(request)}"
-    throttle.check(key)
+    throttle.attempt(key)
     problem = ""
-    if not await setup.is_code(session, data.code.strip()):
-        throttle.failed(key)
+    if await setup.is_code(session, data.code.strip()):
+        throttle.succeeded(key)
+    else:
         problem = "The set-up code is not the one in the terminal: copy the whole link that `ingot up` printed last."
     name = data.name.strip()
     problem = problem or _name_complaint(name) or passwords.complaint(data.password)
@@ -89,10 +90,11 @@ async def sign_in(
 ) -> Response[Any]:
     name = data.name.strip()
     keys = (f"address {_address(request)}", f"account {name.lower()}")
-    throttle.check(*keys)
-    user = await session.scalar(select(User).where(User.name == name))
+    # Read in a transaction of its own: none is kept open, with a connection, for as long as a hash takes.
+    async with request.app.state.console.database.session() as reading:
+        user = await reading.scalar(select(User).where(User.name == name))
+    throttle.attempt(*keys)
     if not await passwords.is_password(user.password_hash if user else None, data.password):
-        throttle.failed(*keys)
         return page(
             request,
             "access/sign-in.html",

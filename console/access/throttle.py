@@ -26,13 +26,12 @@ class Throttle:
         now = self._clock()
         return max((self._wait(key, now) for key in keys), default=0.0)
 
-    def check(self, *keys: str) -> None:
-        """Refuse the try that comes too soon."""
+    def attempt(self, *keys: str) -> None:
+        """Let a try through, which counts as failed until `succeeded` says otherwise: of many that are judged at once
+        no more get by than one after the other. Refuses the one that comes too soon."""
         wait = self.wait_s(*keys)
         if wait > 0:
             raise Refusal(429, "There were five wrong tries within five minutes.", f"Try again in {wait:.0f} s.")
-
-    def failed(self, *keys: str) -> None:
         now = self._clock()
         for key in keys:
             failures = self._failures.pop(key, deque(maxlen=FAILURES))

@@ -125,18 +125,35 @@ async def test_wrong_sign_ins_look_alike_and_are_throttled(client, name):
     assert answer.status_code == 429
 
 
+async def test_guesses_sent_at_once_are_counted_before_they_are_judged(client, monkeypatch):
+    """Forty at a time get no further than five one after the other."""
+    judged = []
+
+    async def judge(stored, password):
+        judged.append(password)
+        await asyncio.sleep(0.05)
+        return False
+
+    monkeypatch.setattr("console.access.passwords.is_password", judge)
+    client.cookies.clear()
+    guesses = [{"name": "admin", "password": f"guess {number}"} for number in range(40)]
+    answers = await asyncio.gather(*(client.post("/sign-in", data=guess) for guess in guesses))
+    assert sorted(answer.status_code for answer in answers) == [422] * FAILURES + [429] * 35
+    assert len(judged) == FAILURES
+
+
 def test_throttle_counts_each_key_and_forgets():
     """Failures count for the address and for the account, and are forgotten after five minutes or a success."""
     now = [0.0]
     throttle = Throttle(clock=lambda: now[0])
     for second in range(FAILURES):
         now[0] = second
-        throttle.failed("address 1", f"account {second}")
+        throttle.attempt("address 1", f"account {second}")
     assert throttle.wait_s("address 1", "account new") == pytest.approx(WINDOW_S - FAILURES + 1)
     assert throttle.wait_s("account 0") == 0
     now[0] = WINDOW_S
     assert throttle.wait_s("address 1") == 0
-    throttle.failed("address 1")
+    throttle.attempt("address 1")
     throttle.succeeded("address 1")
     assert throttle.wait_s("address 1") == 0
 
