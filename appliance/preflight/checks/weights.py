@@ -31,7 +31,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     yield from _unused(index, expected, config.architecture)
 
 
-def _missing(index: TensorIndex, expected: dict[str, tuple[int, ...]], architecture: str) -> Iterator[Finding]:
+def _missing(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterator[Finding]:
     missing = [name for name in expected if name not in index.tensors]
     if missing:
         yield Finding(
@@ -44,7 +44,7 @@ def _missing(index: TensorIndex, expected: dict[str, tuple[int, ...]], architect
         )
 
 
-def _misshapen(index: TensorIndex, expected: dict[str, tuple[int, ...]], architecture: str) -> Iterator[Finding]:
+def _misshapen(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterator[Finding]:
     wrong = [name for name, shape in expected.items() if name in index.tensors and index.tensors[name].shape != shape]
     if wrong:
         first = wrong[0]
@@ -61,7 +61,7 @@ def _misshapen(index: TensorIndex, expected: dict[str, tuple[int, ...]], archite
         )
 
 
-def _unreadable(index: TensorIndex, expected: dict[str, tuple[int, ...]], architecture: str) -> Iterator[Finding]:
+def _unreadable(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterator[Finding]:
     entries = {name: index.tensors[name] for name in expected if name in index.tensors}
     counts = Counter(entry.dtype for entry in entries.values() if entry.dtype not in READABLE_DTYPES)
     if counts:
