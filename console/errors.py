@@ -10,9 +10,8 @@ from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException, InternalServerException, ValidationException
 from litestar.response import Redirect
 from litestar.utils.scope.state import ScopeState
-from sqlalchemy.exc import DBAPIError
 
-from console.db.failures import explain
+from console.db.failures import DATABASE_ERRORS, explain
 from console.engine_control.base import EngineControlError
 
 log = logging.getLogger(__name__)
@@ -97,13 +96,17 @@ def on_sign_in_needed(request: Request[Any, Any, Any], error: SignInNeeded) -> R
     return _answer(request, Refusal(401, "Nobody is signed in.", f"Sign in at {error.url}."))
 
 
-def on_database_error(request: Request[Any, Any, Any], error: DBAPIError) -> Response[Any]:
+def on_database_error(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """`console.db.failures` says what a database failure means."""
     failure = explain(error, request.app.state.console.home.database)
     if failure is not None:
         return _answer(request, Refusal(*failure))
     log.error("Database error at %s %s", request.method, request.url.path, exc_info=error)
-    refusal = Refusal(500, f"The database refused: {error.orig}.", "Look at the console's output for the whole story.")
+    refusal = Refusal(
+        500,
+        f"The database refused: {getattr(error, 'orig', error)}.",
+        "Look at the console's output for the whole story.",
+    )
     return _answer(request, refusal)
 
 
@@ -170,7 +173,7 @@ EXCEPTION_HANDLERS: dict[int | type[Exception], Any] = {
     Refusal: on_refusal,
     SignInNeeded: on_sign_in_needed,
     HTTPException: on_http_exception,
-    DBAPIError: on_database_error,
+    **dict.fromkeys(DATABASE_ERRORS, on_database_error),
     EngineControlError: on_engine_control_error,
     Exception: on_fault,
 }

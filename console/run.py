@@ -6,13 +6,11 @@ import asyncio
 import contextlib
 import signal
 import socket
-import sqlite3
 from collections.abc import Iterator
 
 import uvicorn
 from rich.console import Console as Terminal
 from rich.markup import escape
-from sqlalchemy.exc import DBAPIError
 
 from appliance.profile.schema import ProfileError
 from appliance.protocol import State
@@ -21,7 +19,7 @@ from console.access.keys import restore_keys
 from console.access.setup import new_code
 from console.app import Console, create_app
 from console.db import schema
-from console.db.failures import explain
+from console.db.failures import DATABASE_ERRORS, explain
 from console.engine_control.base import EngineControl, EngineControlError
 from console.live.view import EngineView
 from console.settings import ConsoleConfig
@@ -94,7 +92,7 @@ def explained(config: ConsoleConfig) -> Iterator[None]:
     """A database that cannot be used at the start ends it, in words."""
     try:
         yield
-    except (DBAPIError, sqlite3.Error) as error:
+    except DATABASE_ERRORS as error:
         failure = explain(error, config.home.database)
         if failure is None:
             raise

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from sqlalchemy.exc import DBAPIError
+
+DatabaseError: TypeAlias = DBAPIError | sqlite3.Error
+DATABASE_ERRORS = (DBAPIError, sqlite3.Error)
+"""Through SQLAlchemy, and from SQLite itself where schema and backups use it directly."""
 
 
 class Failure(NamedTuple):
@@ -17,10 +21,10 @@ class Failure(NamedTuple):
     remedy: str
 
 
-def explain(error: DBAPIError | sqlite3.Error, path: Path) -> Failure | None:
+def explain(error: DatabaseError, path: Path) -> Failure | None:
     """None for an error that no state of the disk explains: a fault of ours."""
-    said = error.orig if isinstance(error, DBAPIError) else error
-    text = str(said).lower()
+    said = sqlite_says(error)
+    text = said.lower()
     if "readonly" in text:
         return Failure(
             503,
@@ -46,3 +50,8 @@ def explain(error: DBAPIError | sqlite3.Error, path: Path) -> Failure | None:
             "Try again. If it stays so, another program holds ingot.db open for writing: end that one.",
         )
     return None
+
+
+def sqlite_says(error: DatabaseError) -> str:
+    """Without the statement and its values, which SQLAlchemy adds."""
+    return str(error.orig if isinstance(error, DBAPIError) else error)

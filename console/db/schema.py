@@ -51,10 +51,13 @@ def copy(path: Path, target: Path) -> None:
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = target.with_suffix(".partial")
     partial.unlink(missing_ok=True)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("VACUUM INTO ?", (str(partial),))
-    partial.chmod(0o600)
-    partial.replace(target)
+    try:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("VACUUM INTO ?", (str(partial),))
+        partial.chmod(0o600)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)  # on a full disk, its part would keep the disk full
 
 
 def _upgrade(path: Path) -> None:

@@ -11,11 +11,10 @@ from typing import Literal, TypeVar
 
 import click
 import msgspec
-from sqlalchemy.exc import DBAPIError
 
 from appliance.home import Home
 from console import first_start
-from console.db.failures import explain
+from console.db.failures import DATABASE_ERRORS, explain
 from console.db.launch_index import LaunchIndex
 from console.db.schema import SchemaError, migrate
 from console.db.sessions import Database
@@ -121,7 +120,7 @@ def failures_told(*, as_json: bool) -> Iterator[None]:
         else:
             printing.refusal(error)
         raise SystemExit(3 if isinstance(error, Refused) else 1) from error
-    except DBAPIError as error:
+    except DATABASE_ERRORS as error:
         failure = explain(error, Home.from_environment().database)
         if failure is None:
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import sqlite3
 import threading
 from contextlib import closing
@@ -41,6 +42,19 @@ async def test_a_backup_is_a_database(client, console):
         assert connection.execute("SELECT name FROM users").fetchall() == [("admin",)]
     await client.post(f"/backups/{path.name}/delete")
     assert not path.exists()
+
+
+async def test_a_backup_that_cannot_be_written_to_its_end(client, console):
+    """The disk's fault is told as such, and no part is left to fill the disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, limits[1]))
+    try:
+        answer = await client.post("/backups")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert answer.status_code == 503
+    assert "disk" in answer.text
+    assert list((console.home.root / "backups").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["..%2fingot.db", "%2e%2e%2fingot.db", "nothing.db", ".hidden.db", "ingot.db-wal"])

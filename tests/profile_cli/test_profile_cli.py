@@ -252,6 +252,14 @@ def test_a_database_of_a_newer_version_is_refused(cli, home):
     assert "'9999'" in cli("list", status=1)
 
 
+def test_a_damaged_database_is_refused_in_words(cli, home):
+    home.database.parent.mkdir(parents=True, exist_ok=True)
+    home.database.write_bytes(b"this is no database" * 100)
+    said = cli("list", status=1)
+    assert str(home.database) in said
+    assert "Traceback" not in said
+
+
 def test_help_tells_the_exit_statuses(cli):
     for command in ([], ["list"], ["show"], ["export"], ["import"], ["activate"], ["rollback"]):
         assert "3  preflight found errors" in cli(*command, "--help")
