@@ -15,14 +15,22 @@ ANSWERS = Path(__file__).with_name("answers.json")
 # coarser formats round every product and sum: bfloat16 keeps 8 bits, float16 11.
 TOLERANCE: dict[str, float] = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.25}
 
+# How many of the likeliest tokens are asked for at each place: what was expected must be among them.
+ALTERNATIVES = 5
+
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Greedy: `token_ids` follow `prompt_token_ids`, each with the natural log of its probability."""
+    """Greedy: `token_ids` follow `prompt_token_ids`, each with the natural log of its probability. `alternatives` are
+    the likeliest tokens at each place, with theirs; what is written down to be compared with later has none."""
 
     prompt_token_ids: list[int]
     token_ids: list[int]
     logprobs: list[float]
     question: str = ""
+    alternatives: list[dict[int, float]] = []
+
+    def without_alternatives(self) -> Answer:
+        return msgspec.structs.replace(self, alternatives=[])
 
 
 class KnownAnswers(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,20 +49,23 @@ def read_known(path: Path = ANSWERS) -> KnownAnswers:
 def difference(expected: Answer, got: Answer, tolerance: float, *, exact: bool = False) -> str | None:
     """How `got` differs from `expected`, in words; None where it does not.
 
-    With `exact`, every token must be the same. Without, two tokens that are equally likely within the tolerance may
-    change places; what follows them is then another text, and is not compared.
+    With `exact`, every token must be the same. Without, another token may be drawn where the expected one is as likely
+    within the tolerance; what follows is then another text, and is not compared.
     """
     if bad := _not_finite(got.logprobs):
         return f"the logprob of token {bad[0] + 1} is {got.logprobs[bad[0]]}"
     if len(got.logprobs) != len(got.token_ids):
         return f"{len(got.token_ids)} tokens came with {len(got.logprobs)} logprobs"
     for index, (token, wanted) in enumerate(zip(got.token_ids, expected.token_ids, strict=False)):
-        apart = abs(got.logprobs[index] - expected.logprobs[index])
-        if token != wanted and (exact or apart > tolerance):
-            return f"token {index + 1} is {token} and was {wanted} (logprobs {apart:.4f} apart)"
-        if apart > tolerance:
+        logprob = got.logprobs[index]
+        if token != wanted:
+            drawn, logprob = logprob, _alternatives(got, index).get(wanted, -math.inf)
+            # A NaN is within no tolerance.
+            if exact or not drawn - logprob <= tolerance:
+                return f"token {index + 1} is {token} and was {wanted} ({_behind(drawn - logprob)})"
+        if not abs(logprob - expected.logprobs[index]) <= tolerance:
             return (
-                f"the logprob of token {index + 1} ({token}) is {got.logprobs[index]:.5f} and was "
+                f"the logprob of token {index + 1} ({wanted}) is {logprob:.5f} and was "
                 f"{expected.logprobs[index]:.5f}, which differs by more than {tolerance:g}"
             )
         if token != wanted:
@@ -62,6 +73,16 @@ def difference(expected: Answer, got: Answer, tolerance: float, *, exact: bool =
     if len(got.token_ids) != len(expected.token_ids):
         return f"it has {len(got.token_ids)} tokens and had {len(expected.token_ids)}"
     return None
+
+
+def _alternatives(answer: Answer, index: int) -> dict[int, float]:
+    return answer.alternatives[index] if index < len(answer.alternatives) else {}
+
+
+def _behind(gap: float) -> str:
+    if math.isinf(gap):
+        return f"which is not among the {ALTERNATIVES} likeliest any more"
+    return f"whose logprob is now {gap:.4f} lower"
 
 
 def _not_finite(values: Sequence[float]) -> list[int]:

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from appliance.home import Home
-from appliance.selftest.answers import Answer, KnownAnswers, difference
+from appliance.selftest.answers import ALTERNATIVES, Answer, KnownAnswers, difference
 
 ANSWER_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 180.0
@@ -67,15 +67,18 @@ class Engine:
             "messages": [{"role": "user", "content": question}],
             "temperature": 0,
             "logprobs": True,
+            "top_logprobs": ALTERNATIVES,
             "return_token_ids": True,
         }
         answer = self._call("POST", "/v1/chat/completions", body)
         choice = answer["choices"][0]
+        told = choice["logprobs"]["content"]
         return Answer(
             prompt_token_ids=answer["prompt_token_ids"],
             token_ids=choice["token_ids"],
-            logprobs=[entry["logprob"] for entry in choice["logprobs"]["content"]],
+            logprobs=[entry["logprob"] for entry in told],
             question=question,
+            alternatives=[{top["token_id"]: top["logprob"] for top in entry["top_logprobs"]} for entry in told],
         )
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
@@ -117,7 +120,8 @@ def replay(engine: Engine, known: KnownAnswers) -> Iterator[Replayed]:
 def record(engine: Engine, questions: Sequence[str], tolerance: dict[str, float]) -> KnownAnswers:
     """What this engine answers now, to be what it is held to from now on."""
     digest = engine.served().digest
-    return KnownAnswers(model_digest=digest, tolerance=tolerance, answers=[engine.ask(each) for each in questions])
+    answers = [engine.ask(question).without_alternatives() for question in questions]
+    return KnownAnswers(model_digest=digest, tolerance=tolerance, answers=answers)
 
 
 def key_for(home: Home) -> str | None:

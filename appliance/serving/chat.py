@@ -140,4 +140,6 @@ class ChatAnswer:
         text = self._texts(token_id)
         # Part of a character has no text of its own, and its bytes are not known here.
         known = "\ufffd" not in text
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if known else None}
+        written = {"token": text, "logprob": logprob, "bytes": list(text.encode()) if known else None}
+        # Several tokens may have one text: whoever compares tokens is told which it is.
+        return {**written, "token_id": token_id} if self._fields.return_token_ids else written

@@ -140,15 +140,22 @@ class NativeLaunch:
         generation = self.client.start(prompt_token_ids, sampling)
         token_ids: list[int] = []
         logprobs: list[float] = []
+        alternatives: list[dict[int, float]] = []
         try:
             while True:
                 output = await generation.read()
                 token_ids += output.token_ids
                 logprobs += [entry.logprob for entry in output.logprobs]
+                alternatives += [dict(entry.top) for entry in output.logprobs]
                 if output.finish_reason is FinishReason.ERROR:
                     raise SelfTestError(f"self-test: the engine could not run the prompt: {output.error}")
                 if output.finish_reason is not None:
-                    return Answer(prompt_token_ids=prompt_token_ids, token_ids=token_ids, logprobs=logprobs)
+                    return Answer(
+                        prompt_token_ids=prompt_token_ids,
+                        token_ids=token_ids,
+                        logprobs=logprobs,
+                        alternatives=alternatives,
+                    )
         finally:
             self.client.release(generation)
 

@@ -16,8 +16,10 @@ from appliance.selftest.launch_check import SelfTestError, Subject, check_launch
 from tests.running import INGOT, engine, environment, fetch, wait_for
 
 
-def answer(tokens: list[int], logprobs: list[float]) -> Answer:
-    return Answer(prompt_token_ids=[1], token_ids=tokens, logprobs=logprobs)
+def answer(tokens: list[int], logprobs: list[float], second: dict[int, float] | None = None) -> Answer:
+    """`second`: the likeliest tokens at the second place."""
+    alternatives = [{}, second] if second else []
+    return Answer(prompt_token_ids=[1], token_ids=tokens, logprobs=logprobs, alternatives=alternatives)
 
 
 EXPECTED = answer([5, 6, 7], [-0.1, -0.2, -0.3])
@@ -29,9 +31,14 @@ EXPECTED = answer([5, 6, 7], [-0.1, -0.2, -0.3])
         (EXPECTED, True, None),
         (answer([5, 6, 7], [-0.1, -0.2, -0.3009]), False, None),
         (answer([5, 6, 7], [-0.1, -0.2, -0.3011]), False, "logprob of token 3"),
-        (answer([5, 9, 9], [-0.1, -0.2005, -9.0]), False, None),  # a tie: what follows is another text
-        (answer([5, 9, 9], [-0.1, -0.2005, -9.0]), True, "token 2 is 9 and was 6"),
-        (answer([5, 9, 7], [-0.1, -0.9, -0.3]), False, "token 2 is 9 and was 6"),
+        # A tie: what follows is another text.
+        (answer([5, 9, 9], [-0.1, -0.1995, -9.0], {9: -0.1995, 6: -0.2}), False, None),
+        (answer([5, 9, 9], [-0.1, -0.1995, -9.0], {9: -0.1995, 6: -0.2}), True, "token 2 is 9 and was 6"),
+        (answer([5, 9, 9], [-0.1, -0.2, -0.3], {9: -0.2, 6: -1.7}), False, "logprob is now 1.5000 lower"),
+        (answer([5, 9, 9], [-0.1, -0.2, -0.3], {9: -0.2, 8: -1.7}), False, "not among the 5 likeliest"),
+        (answer([5, 9, 9], [-0.1, -0.2, -0.3], {9: -0.2, 6: float("nan")}), False, "token 2 is 9 and was 6"),
+        (answer([5, 9, 9], [-0.1, -0.2, -0.3]), False, "not among the 5 likeliest"),
+        (answer([5, 9, 9], [-0.1, -0.9, -0.3], {9: -0.9, 6: -0.9}), False, "logprob of token 2 (6) is -0.90000"),
         (answer([5, 6], [-0.1, -0.2]), False, "has 2 tokens and had 3"),
         (answer([5, 6, 7], [-0.1, float("nan"), -0.3]), False, "logprob of token 2 is nan"),
         (answer([5, 6, 7], [-0.1, float("-inf"), -0.3]), False, "logprob of token 2 is -inf"),

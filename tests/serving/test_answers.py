@@ -191,6 +191,11 @@ def test_token_ids_on_request(door: Door) -> None:
     assert first["prompt_token_ids"] == chat["prompt_token_ids"]
     assert not any("prompt_token_ids" in frame for frame in rest)
     assert chat["choices"][0]["token_ids"] == whole["token_ids"]
+    # Several tokens may have one text, so logprobs name theirs too.
+    logprobs = door.http.post("/v1/chat/completions", json={**body, "logprobs": True, "top_logprobs": 2}).json()
+    told = logprobs["choices"][0]["logprobs"]["content"]
+    assert [entry["token_id"] for entry in told] == whole["token_ids"]
+    assert [top["token_id"] for top in told[0]["top_logprobs"]] == [told[0]["token_id"], told[0]["token_id"] + 1]
 
 
 def test_fields_without_effect_and_defaults_are_accepted(door: Door) -> None:
