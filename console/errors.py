@@ -11,7 +11,7 @@ from litestar.exceptions import HTTPException, InternalServerException, Validati
 from litestar.response import Redirect
 from litestar.utils.scope.state import ScopeState
 
-from console.db.failures import DATABASE_ERRORS, explain
+from console.db.failures import DATABASE_ERRORS, DatabaseError, explain, sqlite_says
 from console.engine_control.base import EngineControlError
 
 log = logging.getLogger(__name__)
@@ -96,17 +96,14 @@ def on_sign_in_needed(request: Request[Any, Any, Any], error: SignInNeeded) -> R
     return _answer(request, Refusal(401, "Nobody is signed in.", f"Sign in at {error.url}."))
 
 
-def on_database_error(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+def on_database_error(request: Request[Any, Any, Any], error: DatabaseError) -> Response[Any]:
     """`console.db.failures` says what a database failure means."""
     failure = explain(error, request.app.state.console.home.database)
     if failure is not None:
         return _answer(request, Refusal(*failure))
     log.error("Database error at %s %s", request.method, request.url.path, exc_info=error)
-    refusal = Refusal(
-        500,
-        f"The database refused: {getattr(error, 'orig', error)}.",
-        "Look at the console's output for the whole story.",
-    )
+    message = f"The database refused: {sqlite_says(error)}."
+    refusal = Refusal(500, message, "Look at the console's output for the whole story.")
     return _answer(request, refusal)
 
 
