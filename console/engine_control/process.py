@@ -46,7 +46,7 @@ class ProcessControl:
 
     @property
     def output(self) -> Path:
-        """What the present or last child wrote itself."""
+        """What the present or last child wrote itself; what the one before it wrote is kept beside it."""
         return self._home.root / "serve.log"
 
     async def status(self) -> EngineStatus:
@@ -93,6 +93,8 @@ class ProcessControl:
             return
         self._killed = False
         try:
+            with contextlib.suppress(FileNotFoundError):
+                self.output.replace(self.output.with_name("serve.log.1"))
             with self.output.open("wb") as output:
                 self._child = await asyncio.create_subprocess_exec(
                     *self._command,

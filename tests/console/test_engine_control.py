@@ -110,6 +110,17 @@ async def test_the_end_of_a_failed_child_is_told(home):
     assert (await control.logs())[-1] == "Error: port 8123 is taken"
 
 
+async def test_a_restart_keeps_what_the_last_child_wrote(home):
+    """Its trace can be read after somebody has started the engine again."""
+    failing = _process(home, "fail")
+    await failing.start()
+    await _until(lambda: _ended(failing))
+    control = _process(home)
+    await control.start()
+    assert "port 8123 is taken" in (home.root / "serve.log.1").read_text()
+    await control.close()
+
+
 async def _ended(control) -> bool:
     return (await control.status()).ended is not None
 
