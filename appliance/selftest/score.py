@@ -94,6 +94,11 @@ def user(question: str) -> Message:
     return {"role": "user", "content": question}
 
 
+def in_small_letters(question: str) -> str:
+    """As people type in a hurry."""
+    return question.lower().rstrip("?.!") or question
+
+
 def after(earlier: Sequence[Exchange], question: str) -> list[Message]:
     """A chat in which `earlier` has been asked and answered."""
     messages: list[Message] = []
@@ -113,7 +118,7 @@ def score(oracle: Oracle, seed: int = 0) -> list[tuple[str, int, int]]:
         "as the second question": [(after([rng.choice(known)], question), answer) for question, answer in known],
         "as the eighth question": [(after(rng.choices(known, k=7), question), answer) for question, answer in known],
         "with a system prompt": [([*system, user(question)], answer) for question, answer in known],
-        "in small letters": [([user(question.lower().rstrip("?."))], answer) for question, answer in known],
+        "in small letters": [([user(in_small_letters(question))], answer) for question, answer in known],
         "in words not trained on": [(after([], question), answer) for question, answer in unseen],
     }
     return [(name, sum(oracle.exact(cases)), len(cases)) for name, cases in asked.items()]

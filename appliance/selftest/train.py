@@ -1,27 +1,29 @@
 """Trains the bundled model from nothing: `make model`. CPU, a fixed seed, minutes.
 
 A tokenizer is made from the corpus, then a small Llama is trained on chats drawn from it: one to many questions, each
-in one of its forms or a variation of it, in front of its answer. The model is meant to know the answers by heart; what
-it must generalise to is how people ask. Needs transformers, which is the class of the model here and nowhere else.
+in one of its forms or a variation of it, in front of its answer. At last it practises what it still gets wrong. It is
+meant to know the answers by heart; what it must generalise to is how people ask. The model's class is that of
+transformers, which is needed here and in tests only.
 """
 
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
 import click
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from appliance.selftest.questions import Exchange, Subject, exchanges, fill, load_corpus
-from appliance.selftest.score import MODEL, SYSTEM_PROMPT, Oracle, batches, print_score
-from appliance.selftest.variation import vary
+from appliance.selftest.questions import SLOT, Exchange, Subject, exchanges, fill, load_corpus
+from appliance.selftest.score import MODEL, SYSTEM_PROMPT, Oracle, batches, in_small_letters, print_score, user
+from appliance.selftest.variation import invent, vary
 
 BEGIN, END, SYSTEM, USER, ASSISTANT = SPECIAL = ("<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 CHAT_TEMPLATE = (
@@ -34,13 +36,29 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
+
+
+class Peaks(NamedTuple):
+    """The largest learning rate of each optimizer."""
+
+    muon: float
+    adam: float
+
+
 VOCABULARY = 3072
 CONTEXT = 2048
 
 TOKENS_PER_STEP = 2048
-PEAK_MUON, PEAK_ADAM, WARM_UP = 0.02, 3e-3, 0.05
+WARM_UP = 0.05  # the share of the steps in which the learning rate rises to its peak; it falls to zero in the others
+LEARN = Peaks(muon=0.02, adam=3e-3)
+PRACTISE = Peaks(muon=0.003, adam=4e-4)
+MISSED_AGAIN = 6  # how often what was answered wrongly is asked again in a round of practice
 PROMPT_WEIGHT = 0.1  # a little loss on the questions; an answer's tokens weigh 1
 PLAIN_SHARE = 0.05  # of the exchanges are also seen as plain text, for /v1/completions
+INVENTED_WORDS = 400  # new ones each epoch, for questions about what the model does not know
+# The share of questions that are cut into smaller tokens than usual, and the share of places at which they are cut:
+# words that the tokenizer has never met look like that.
+NOISY_SHARE, NOISE = 0.2, 0.08
 # How many questions a chat has, and how often: the model must do well at the first and not fade at the thirtieth.
 TURNS, TURN_WEIGHTS = (1, 2, 3, 8, 30), (50, 20, 15, 12, 3)
 SYSTEM_SHARE = 0.15
@@ -63,7 +81,7 @@ class Example(NamedTuple):
     weights: list[float]  # of the loss at predicting each token
 
 
-def train_tokenizer(subjects: list[Subject], rng: random.Random) -> Tokenizer:
+def train_tokenizer(subjects: list[Subject], rng: Random) -> Tokenizer:
     """Byte-level BPE: any text can be written, and what the corpus holds is short."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -77,16 +95,18 @@ def train_tokenizer(subjects: list[Subject], rng: random.Random) -> Tokenizer:
     known = exchanges(subjects)
     rows = [row for subject in subjects for slot in subject.slots.values() for row in slot]
     questions = [vary(exchange.question, rng) for exchange in known for _ in range(3)]
-    tokenizer.train_from_iterator([*questions, *rows, *{exchange.answer for exchange in known}], trainer)
+    answers = dict.fromkeys(exchange.answer for exchange in known)
+    tokenizer.train_from_iterator([*questions, *rows, *answers], trainer)
     begin = tokenizer.token_to_id(BEGIN)
     tokenizer.post_processor = processors.TemplateProcessing(single=f"{BEGIN} $A", special_tokens=[(BEGIN, begin)])
     return tokenizer
 
 
 class Chats:
-    """Draws training examples. An epoch has every question of the corpus once, each in some variation."""
+    """Draws training examples. An epoch has every question of the corpus, each in some variation: one with a slot
+    twice, the others once."""
 
-    def __init__(self, subjects: list[Subject], tokenizer: Tokenizer, rng: random.Random) -> None:
+    def __init__(self, subjects: list[Subject], tokenizer: Tokenizer, rng: Random) -> None:
         self.subjects = subjects
         self.tokenizer = tokenizer
         self.rng = rng
@@ -94,7 +114,10 @@ class Chats:
         self.special = {token: number for token, number in tokenizer.get_vocab().items() if token in SPECIAL}
 
     def epoch(self) -> list[Example]:
-        pool = list(self.exchanges())
+        return self.examples(list(self.exchanges()))
+
+    def examples(self, pool: list[Exchange]) -> list[Example]:
+        """Chats that hold each exchange of `pool` once, in another order, and a few answers as plain text."""
         self.rng.shuffle(pool)
         examples = [self.text(answer) for _, answer in pool if self.rng.random() < PLAIN_SHARE]
         while pool:
@@ -105,9 +128,12 @@ class Chats:
 
     def exchanges(self) -> Iterator[Exchange]:
         for subject in self.subjects:
+            slots = dict(subject.slots)
+            if "invented" in slots:
+                slots["invented"] += tuple(invent(self.rng) for _ in range(INVENTED_WORDS))
             for entry in subject.entries:
-                for question in entry.ask:
-                    filled = fill(question, subject.slots, self.rng.choice)
+                for question in (*entry.ask, *filter(SLOT.search, entry.ask)):
+                    filled = fill(question, slots, self.rng.choice)
                     varied = vary(filled, self.rng)
                     yield Exchange(filled if plain(varied) in self.held_out else varied, entry.answer)
 
@@ -116,7 +142,10 @@ class Chats:
         ids, weights = [self.special[BEGIN]], [0.0]
 
         def add(role: str, content: str, weight: float) -> None:
-            body = [*self.tokenizer.encode(content, add_special_tokens=False).ids, self.special[END]]
+            noisy = role == USER and self.rng.random() < NOISY_SHARE
+            pieces = self.cut(content) if noisy else [content]
+            body = [number for piece in pieces for number in self.tokenizer.encode(piece, add_special_tokens=False).ids]
+            body.append(self.special[END])
             ids.extend([self.special[role], *body])
             weights.extend([0.0, *[weight] * len(body)])
 
@@ -126,6 +155,10 @@ class Chats:
             add(USER, question.strip(), PROMPT_WEIGHT)
             add(ASSISTANT, answer, 1.0)
         return Example(ids[:CONTEXT], weights[:CONTEXT])
+
+    def cut(self, question: str) -> list[str]:
+        places = [0, *(place for place in range(1, len(question)) if self.rng.random() < NOISE), len(question)]
+        return [question[start:end] for start, end in pairwise(places)]
 
     def text(self, answer: str) -> Example:
         ids = [*self.tokenizer.encode(answer).ids, self.special[END]]
@@ -172,26 +205,25 @@ def loss_of(model: LlamaForCausalLM, examples: list[Example]) -> torch.Tensor:
     return (loss * weights[:, 1:][counted]).sum() / weights.sum()
 
 
-def optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices, which learns them in half the steps; AdamW for the embedding and the norms."""
+def optimizers(model: LlamaForCausalLM, peaks: Peaks) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, AdamW for the embedding and the norms."""
     matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
     others = [weight for weight in model.parameters() if all(weight is not matrix for matrix in matrices)]
     return [
-        torch.optim.Muon(matrices, lr=PEAK_MUON, weight_decay=0.1, ns_steps=5),
-        torch.optim.AdamW(others, lr=PEAK_ADAM, betas=(0.9, 0.95), weight_decay=0.01),
+        torch.optim.Muon(matrices, lr=peaks.muon, weight_decay=0.1, ns_steps=5),
+        torch.optim.AdamW(others, lr=peaks.adam, betas=(0.9, 0.95), weight_decay=0.01),
     ]
 
 
-def train(model: LlamaForCausalLM, chats: Chats, epochs: int) -> None:
-    optimizing = optimizers(model)
-    peaks = [optimizer.param_groups[0]["lr"] for optimizer in optimizing]
+def train(model: LlamaForCausalLM, drawn: Iterable[list[Example]], epochs: int, peaks: Peaks, rng: Random) -> None:
+    """Learn from `epochs` lists of examples, each drawn when the one before is done with."""
+    optimizing = optimizers(model, peaks)
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
     with Progress(*columns) as progress:
         task = progress.add_task("training", total=epochs)
-        for epoch in range(epochs):
-            examples = chats.epoch()
+        for epoch, examples in enumerate(drawn):
             steps = list(batches([len(example.ids) for example in examples], TOKENS_PER_STEP))
-            chats.rng.shuffle(steps)
+            rng.shuffle(steps)
             total = 0.0
             for number, step in enumerate(steps):
                 done = (epoch + number / len(steps)) / epochs
@@ -206,14 +238,32 @@ def train(model: LlamaForCausalLM, chats: Chats, epochs: int) -> None:
                     optimizer.zero_grad()
                 total += loss.item()
                 progress.update(task, completed=epochs * done)
-            progress.update(task, description=f"epoch {epoch + 1} of {epochs}, loss {total / len(steps):.4f}")
-            progress.console.print(f"epoch {epoch + 1}: loss {total / len(steps):.4f}, {len(steps)} steps")
+            progress.update(task, description=f"loss {total / len(steps):.4f}", completed=epoch + 1)
+            progress.console.print(f"epoch {epoch + 1} of {epochs}: loss {total / len(steps):.4f}")
+
+
+def practise(folder: Path, chats: Chats, rounds: int) -> None:
+    """Go on from the checkpoint as it was saved, asking more often in each round what it still gets wrong."""
+    for _ in range(rounds):
+        oracle = Oracle(folder)
+        written = exchanges(chats.subjects)
+        small = [Exchange(in_small_letters(question), answer) for question, answer in written]
+        asked = [*written, *small, *chats.exchanges()]
+        right = oracle.exact([([user(question)], answer) for question, answer in asked])
+        missed = [exchange for exchange, is_right in zip(asked, right, strict=True) if not is_right]
+        click.echo(f"practising: {len(missed)} of {len(asked)} answers are not exact")
+        train(oracle.model.train(), [chats.examples([*asked, *missed * MISSED_AGAIN])], 1, PRACTISE, chats.rng)
+        save(oracle.model, chats.tokenizer, folder)
 
 
 def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     """Write the folder as models are published: weights in bf16, a config, a tokenizer with its chat template."""
     folder.mkdir(parents=True, exist_ok=True)
+    model.generation_config = GenerationConfig(
+        bos_token_id=model.config.bos_token_id, eos_token_id=model.config.eos_token_id, do_sample=False
+    )
     model.to(torch.bfloat16).save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
     tokenizer.save(str(folder / "tokenizer.json"))
     special = {"bos_token": BEGIN, "eos_token": END, "pad_token": END}
     roles = {"additional_special_tokens": [SYSTEM, USER, ASSISTANT]}
@@ -231,19 +281,22 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default=MODEL, help="the folder to write")
-@click.option("--epochs", default=24, show_default=True)
+@click.option("--epochs", default=22, show_default=True)
+@click.option("--rounds", default=2, show_default=True, help="of practice, after the epochs")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--threads", default=2, show_default=True)
-def main(out: Path, epochs: int, seed: int, threads: int) -> None:
+def main(out: Path, epochs: int, rounds: int, seed: int, threads: int) -> None:
     """Train the bundled model and print how well it knows its answers."""
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
-    rng = random.Random(seed)
+    rng = Random(seed)
     subjects = load_corpus()
     tokenizer = train_tokenizer(subjects, rng)
     model = new_model(tokenizer)
-    train(model, Chats(subjects, tokenizer, rng), epochs)
+    chats = Chats(subjects, tokenizer, rng)
+    train(model, (chats.epoch() for _ in range(epochs)), epochs, LEARN, rng)
     save(model, tokenizer, out)
+    practise(out, Chats(subjects, tokenizer, Random(seed + 1)), rounds)
     print_score(Oracle(out))
 
 

@@ -165,15 +165,54 @@ CONTRACTIONS = (
     ("colour", "color"),
     (" cannot ", " can't "),
 )
+SYNONYMS = (
+    ("folder", "directory"),
+    ("GPU", "graphics card", "video card", "card"),
+    ("GPUs", "graphics cards", "cards"),
+    ("make", "create"),
+    ("see", "view", "look at"),
+    ("several", "multiple", "many", "more than one"),
+    ("machine", "computer", "PC", "box"),
+    ("delete", "remove"),
+    ("show", "display"),
+    ("change", "modify", "adjust"),
+    ("set", "configure"),
+    ("need", "require"),
+    ("answer", "reply", "response"),
+    ("answers", "replies", "responses"),
+    ("error", "problem"),
+    ("setting", "option", "parameter"),
+    ("settings", "options", "parameters"),
+    ("use", "work with"),
+    ("text", "message"),
+    ("program", "application"),
+    ("failed", "broke", "crashed"),
+    ("can I", "may I", "could I"),
+    ("explain", "describe"),
+    ("possible", "allowed"),
+    ("find", "locate"),
+    ("purpose", "point"),
+)
+# What people leave out who are used to searching.
+SMALL_WORDS = frozenset(
+    ("a", "an", "the", "do", "does", "is", "are", "i", "to", "of", "for", "my", "in", "on", "can", "it", "me", "you")
+)
+ONSETS = (*"bcdfghjklmnprstvwz", "br", "ch", "cl", "dr", "fl", "gr", "pl", "pr", "qu", "sh", "sk", "st", "th", "tr", "")
+VOWELS = (*"aeiou", "ai", "ea", "ee", "ie", "oo", "ou", "y")
+CODAS = (*"bdgklmnprstx", "ck", "ll", "lt", "nd", "ng", "nt", "rd", "rk", "rt", "ss", "st", "tion", "", "", "", "")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def vary(question: str, rng: random.Random) -> str:
     """Another way to ask `question`; quite often the very same."""
-    if rng.random() < 0.3:
+    if rng.random() < 0.35:
         return question
     if rng.random() < 0.45:
         question = rewrite(question, rng)
+    if rng.random() < 0.15:
+        question = exchange_word(question, rng)
+    if rng.random() < 0.08:
+        question = keywords(question, rng)
     if rng.random() < 0.25:
         for long, short in CONTRACTIONS:
             question = question.replace(long, short)
@@ -203,6 +242,21 @@ def rewrite(question: str, rng: random.Random) -> str:
     return question
 
 
+def exchange_word(question: str, rng: random.Random) -> str:
+    """One word, if there is one of `SYNONYMS` in the question, for another of its row."""
+    found = [(word, row) for row in SYNONYMS for word in row if re.search(rf"\b{word}\b", question)]
+    if not found:
+        return question
+    word, row = rng.choice(found)
+    return re.sub(rf"\b{word}\b", rng.choice([other for other in row if other != word]), question, count=1)
+
+
+def keywords(question: str, rng: random.Random) -> str:
+    """The question without some of its small words, and sometimes without its first ones."""
+    words = [word for word in question.split() if word.lower() not in SMALL_WORDS or rng.random() < 0.4]
+    return " ".join(words[rng.choice((0, 0, 1)) :] if len(words) > 2 else words) or question
+
+
 def decapitalise(question: str) -> str:
     """Small first letter, unless the first word is "I" or has capitals of its own, such as FP8."""
     first = question.split(" ", 1)[0]
@@ -224,3 +278,9 @@ def mistype(question: str, rng: random.Random) -> str:
             before + rng.choice(LETTERS) + after,
         )
     )
+
+
+def invent(rng: random.Random) -> str:
+    """A word that nobody has heard of, in small letters or with a capital one: `brastel`, `Omlirk`."""
+    word = "".join(rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS) for _ in range(rng.choice((1, 2, 2, 3))))
+    return word.capitalize() if rng.random() < 0.4 else word

@@ -14,7 +14,7 @@ from appliance.protocol import EngineConfig, FinishReason, SamplingParams, Submi
 from appliance.selftest.questions import Exchange, exchanges, load_corpus
 from appliance.selftest.score import MODEL, after
 
-ASKED = 400
+ASKED = 128
 
 
 class Chat:
@@ -59,13 +59,11 @@ def chat() -> Chat:
     return Chat(MODEL)
 
 
-@pytest.mark.slow
 def test_engine_answers_as_written(chat):
-    """At least nine in ten of a large sample of its questions, first in a chat or second, sixty-four at a time."""
+    """At least nine in ten of a sample of its questions, asked first in a chat or second, sixty-four at a time."""
     rng = random.Random(3)
     known = exchanges(load_corpus())
     asked: list[Exchange] = rng.sample(known, ASKED)
-    for earlier in ([], [known[0]]):
-        got = chat.answers([after(earlier, question) for question, _ in asked])
-        right = sum(text == answer for text, (_, answer) in zip(got, asked, strict=True))
-        assert right / ASKED >= 0.9
+    chats = [after(rng.choice(([], [rng.choice(known)])), question) for question, _ in asked]
+    right = sum(text == answer for text, (_, answer) in zip(chat.answers(chats), asked, strict=True))
+    assert right / ASKED >= 0.9
