@@ -345,8 +345,8 @@ class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
 
 
 class CoreBeat(msgspec.Struct, frozen=True, kw_only=True, tag="core-beat"):
-    """Once a second, from a thread that only runs while the main loop does: `where` names what it is doing, and
-    `busy_s` how long it has been doing it."""
+    """Once a second, from a thread of its own that goes on while the main loop is stuck in native code: `where` names
+    what that loop is doing ("step" is one step of the engine), and `busy_s` how long it has been doing it."""
 
     where: str
     busy_s: float

@@ -1,4 +1,5 @@
-"""When a launch counts as hung: a phase far beyond what the last good launch took, or a core that says nothing."""
+"""When a launch counts as hung: a phase far beyond what the last good launch took, a core that says nothing, or one
+that stays in one step."""
 
 from __future__ import annotations
 
@@ -18,6 +19,12 @@ FLOORS_S: dict[str, float] = {
     Phase.SELF_TEST: 120.0,
 }
 
+# How long one step of the engine may take. A GPU needs a second or so for the largest one (all of
+# max-num-batched-tokens), and the self-test has built its kernels; two CPU cores need minutes for it with 8 billion
+# weights, and what goes on is better left alone.
+STEP = "step"
+STEP_LIMITS_S: dict[str, float] = {"cuda": 60.0, "cpu": 900.0}
+
 
 class Watch:
     """Pure bookkeeping over a clock that its caller reads (monotonic seconds)."""
@@ -28,6 +35,7 @@ class Watch:
         self._said_hello = False
         self._where = ""
         self._busy_s = 0.0
+        self._step_limit_s = max(STEP_LIMITS_S.values())
         self._began: dict[str, float] = {}
         self._moved: dict[str, float] = {}
 
@@ -37,6 +45,10 @@ class Watch:
         self._said_hello = True
         if where is not None:
             self._where, self._busy_s = where, busy_s
+
+    def runs_on(self, device: str) -> None:
+        """`device` as the core is configured with, such as "cuda:0"."""
+        self._step_limit_s = STEP_LIMITS_S[device.partition(":")[0]]
 
     def excuse(self, now: float) -> None:
         """We were not listening ourselves (a machine that swaps or slept): the silence until now does not count."""
@@ -61,6 +73,8 @@ class Watch:
         if self.silent(now) and Phase.CORE_START not in self._began:
             doing = f"; it last said that it was in '{self._where}' for {self._busy_s:.0f} s" if self._where else ""
             return f"the core has said nothing for {now - self._heard:.0f} s{doing}"
+        if self._where == STEP and self._busy_s > self._step_limit_s:
+            return f"the core has been in one step for {self._busy_s:.0f} s, and beats on"
         for phase in self._began:
             limit = self.limit_s(phase)
             if phase in self._learned and now - self._began[phase] > limit:

@@ -113,6 +113,7 @@ class NativeLaunch:
         await self._hello.wait()
         # The core was started before its GPU was known, and has not touched any yet.
         config = msgspec.structs.replace(plan.engine_config(), environment=plan.environment)
+        self._watch.runs_on(config.device)
         self.core.channel.send(config)
         loaded, _ = await asyncio.gather(self._loaded, prepare(plan))
         await self._self_test(plan, config, loaded)

@@ -55,6 +55,7 @@ class Core:
         self.outgoing.connect(f"ipc://{folder}/from-core")
         self.lock = threading.Lock()
         self.silent = False
+        self.where, self.since = "scripted", time.monotonic()
         self.submits = 0
         self.running: dict[str, tuple[Submit, int]] = {}
         self.vocab: dict[int, int] = {}
@@ -110,6 +111,9 @@ class Core:
                 raise RuntimeError("after the flood")
             case "odd-log":
                 os.write(1, b"bad \xff\xfe utf-8\n" + b"long " * 40_000 + b"\n" + b"10%\r50%\r100%\n" + b"no newline")
+            case "stuck-step":
+                self.where, self.since = "step", time.monotonic()
+                time.sleep(600)
             case "nan":
                 self.script["logprob"] = float("nan")
             case _:
@@ -184,7 +188,7 @@ class Core:
                 os._exit(1)
             if not self.silent:
                 load = Load(running=len(self.running))
-                sender.send(encode(CoreBeat(where="scripted", busy_s=0.0, load=load)))
+                sender.send(encode(CoreBeat(where=self.where, busy_s=time.monotonic() - self.since, load=load)))
             time.sleep(self.script.get("beat_s", 0.2))
 
 

@@ -121,6 +121,18 @@ def test_silence_counts_from_the_first_word_and_not_while_we_slept() -> None:
     assert watch.overdue(1001.0 + SILENCE_S) is None
 
 
+def test_a_step_has_its_limit_and_waiting_has_none() -> None:
+    """A GPU is given a minute for one; an idle core may be idle for days."""
+    watch = Watch(None, 0.0)
+    watch.runs_on("cuda:0")
+    watch.heard(1.0, "step", 60.0)
+    assert watch.overdue(1.0) is None
+    watch.heard(2.0, "step", 61.0)
+    assert "in one step for 61 s" in (watch.overdue(2.0) or "")
+    watch.heard(3.0, "idle", 100_000.0)
+    assert watch.overdue(3.0) is None
+
+
 class Wire:
     def __init__(self) -> None:
         self.sent: list[object] = []

@@ -174,6 +174,20 @@ async def test_a_stopped_core_is_hung_and_ended(home: Home, monkeypatch: pytest.
     assert not is_alive(pid)
 
 
+async def test_a_core_that_is_stuck_in_one_step_is_hung(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadlocked kernel: the beats go on, and no token comes. Before that it was ready."""
+    monkeypatch.setitem(deadlines.STEP_LIMITS_S, "cpu", 1.0)
+    supervisor = make_supervisor(home, at="submit", nth=2, do="stuck-step")
+    running = asyncio.create_task(supervisor.run())
+    await wait_for(supervisor, State.READY)
+    assert supervisor.client is not None
+    generation = supervisor.client.start([1, 2], SamplingParams(max_tokens=5))
+    with pytest.raises(EngineGoneError, match="in one step for"):
+        await asyncio.wait_for(read_to_end(generation), 30)
+    await running
+    assert supervisor.state is State.HUNG
+
+
 async def test_a_phase_that_does_not_move_is_hung(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A core that beats but gets nowhere is told by the phase's deadline."""
     monkeypatch.setitem(deadlines.FLOORS_S, "weights", 0.5)
