@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from appliance import __version__
-from appliance.home import Home
+from appliance.home import Home, new_launch_id
 from appliance.protocol import ApplianceState, Finding, LaunchRecord, Load, Phase, Severity, State
 from appliance.supervisor.core_client import CoreClient
 from appliance.supervisor.ending import End
@@ -57,24 +57,26 @@ class Supervisor:
         self._native: NativeLaunch | None = None
         self._attempt: LaunchRecord | None = None
         self._stopping = False
-        self._fault: str | None = None
+        self._unrecorded: LaunchRecord | None = None  # of a launch that failed before it had a folder
 
     # ----------------------------------------------------------------------------------------------------------------
     # What it is
     # ----------------------------------------------------------------------------------------------------------------
 
     @property
+    def record(self) -> LaunchRecord | None:
+        return self._launch.record if self._launch else self._unrecorded
+
+    @property
     def state(self) -> State:
-        if self._launch is None:
-            return State.IDLE if self._fault is None else State.FAILED
-        return self._launch.record.state
+        return self.record.state if self.record else State.IDLE
 
     @property
     def reason(self) -> str:
         """Why the state is what it is, in a sentence; may be empty."""
-        record = self._launch.record if self._launch else None
+        record = self.record
         if record is None:
-            return self._fault or ""
+            return ""
         return record.diagnosis.summary if record.diagnosis else record.reason
 
     @property
@@ -91,9 +93,9 @@ class Supervisor:
         served = self.plan is not None and self.state in (State.STARTING, State.READY, State.DRAINING)
         return ApplianceState(
             state=self.state,
-            since=launch.record.since if launch else self._started,
+            since=self.record.since if self.record else self._started,
             version=__version__,
-            launch=launch.record if launch else None,
+            launch=self.record,
             attempt=self._attempt,
             load=self.load,
             models=[self.plan.profile.served_model_name] if self.plan and served else [],
@@ -111,18 +113,30 @@ class Supervisor:
             await self._run()
         except Exception as error:
             # A fault of this program. Whoever asks must not be told of a start that goes on for ever.
-            self._fault = f"Ingot itself failed: {type(error).__name__}: {error}"
-            if self._launch is not None and not self._launch.ended:
-                self._launch.change(State.FAILED, self._fault)
+            fault = f"Ingot itself failed: {type(error).__name__}: {error}"
+            if self._launch is None:
+                self._fail_unrecorded(fault, new_launch_id())
+            elif not self._launch.ended:
+                self._launch.change(State.FAILED, fault)
             raise
+        finally:
+            if self._native is None and self._core is not None:
+                self._core.kill()  # started ahead, for a launch that never came to use it
 
     async def _run(self) -> None:
         source = await asyncio.to_thread(_read_source, self._home, self._profile_file)
-        launch = self._begin(source.launch, source.revision, source.document, started=self._started)
+        try:
+            launch = self._begin(source.launch, source.revision, source.document, started=self._started)
+        except OSError as error:
+            folder = self._home.launch(source.launch)
+            reason = f"The launch's folder {folder} cannot be written: {error.strerror}."
+            print(f"ingot: {reason}", file=sys.stderr)
+            self._fail_unrecorded(reason, source.launch, source)
+            return
         launch.change(State.PREFLIGHT)
         launch.begin_phase(Phase.PREFLIGHT)
         try:
-            core = self._core or NativeCore(self._core_command)
+            core = self._core = self._core or NativeCore(self._core_command)
         except OSError as error:
             launch.change(State.FAILED, f"The engine's process cannot be started: {error.strerror}")
             return
@@ -190,6 +204,20 @@ class Supervisor:
         if not attempt:
             self._launch = launch
         return launch
+
+    def _fail_unrecorded(self, reason: str, launch_id: str, source: Source | None = None) -> None:
+        """Nothing of it is on disk: whoever asks for the state is told by the record in memory."""
+        now = time.time()
+        self._unrecorded = LaunchRecord(
+            id=launch_id,
+            profile=str(source.document.get("name", "")) if source else "",
+            revision=source.revision if source else "",
+            started=self._started,
+            state=State.FAILED,
+            since=now,
+            reason=reason,
+            ended=now,
+        )
 
     async def _bring_up(self, source: Source, native: NativeLaunch) -> None:
         findings, plan = list(source.problems), None

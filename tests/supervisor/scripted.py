@@ -15,6 +15,7 @@ import httpx
 from tokenizers import Tokenizer
 
 from appliance.home import Home
+from appliance.supervisor.native_core import NativeCore
 from appliance.supervisor.supervisor import Supervisor
 from tests.supervisor.scripted_core import TEXT
 from tests.tiny import write_checkpoint
@@ -43,9 +44,12 @@ async def prepare(_plan: object) -> None:
     """Nothing to load: there is no front door."""
 
 
-def make_supervisor(home: Home, profile: dict[str, Any] | None = None, **script: Any) -> Supervisor:
+def make_supervisor(
+    home: Home, profile: dict[str, Any] | None = None, *, core: NativeCore | None = None, **script: Any
+) -> Supervisor:
     command = core_command(home, **script)
-    return Supervisor(home, prepare=prepare, profile_file=make_profile(home, **(profile or {})), core_command=command)
+    file = make_profile(home, **(profile or {}))
+    return Supervisor(home, prepare=prepare, profile_file=file, core=core, core_command=command)
 
 
 class Door:

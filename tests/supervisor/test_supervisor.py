@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import time
@@ -16,8 +17,10 @@ from appliance.home import Home
 from appliance.protocol import Event, LaunchRecord, LogLines, PhaseChange, SamplingParams, State, StateChange
 from appliance.supervisor import deadlines
 from appliance.supervisor.core_client import EngineGoneError, Generation
+from appliance.supervisor.launch_folder import LaunchFolder
+from appliance.supervisor.native_core import NativeCore
 from appliance.supervisor.supervisor import Supervisor
-from tests.supervisor.scripted import is_alive, make_profile, make_supervisor
+from tests.supervisor.scripted import core_command, is_alive, make_profile, make_supervisor
 from tests.tiny import write_checkpoint
 
 
@@ -269,6 +272,28 @@ async def test_a_drain_that_takes_too_long_ends_the_requests(home: Home) -> None
     await running
     with pytest.raises(EngineGoneError):
         await read_to_end(generation)
+
+
+async def test_a_launch_that_cannot_be_written_is_failed_and_leaves_no_core(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk: there is no folder to read of it, so the state says why; the core started ahead is ended."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(LaunchFolder, "write_profile", full)
+    core = NativeCore(core_command(home))
+    supervisor = make_supervisor(home, core=core)
+    await asyncio.wait_for(supervisor.run(), 30)
+    assert supervisor.state is State.FAILED
+    assert "No space left on device" in supervisor.reason
+    told = supervisor.describe()
+    assert told.launch is not None
+    assert (told.state, told.launch.state, told.launch.profile) == (State.FAILED, State.FAILED, "tiny")
+    assert told.launch.reason == supervisor.reason
+    assert not is_alive(core.child.pid)
+    assert not core.channel.folder.exists()
 
 
 async def test_an_invalid_profile_is_a_failed_launch_with_findings(home: Home) -> None:
