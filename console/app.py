@@ -106,7 +106,8 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     for name, feed in launch_live.feeds(catalogue, database, templates, lambda: follower.view).items():
         hub.add_feed(name, feed)
     follower.publishers.append(live_parts.publisher(templates))
-    follower.publishers.append(AutomaticRollBack(store, activator))
+    automatic = AutomaticRollBack(store, activator)
+    follower.publishers.append(automatic)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
@@ -118,6 +119,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+            await automatic.close()
             await benchmarks.close()
             await database.close()
 

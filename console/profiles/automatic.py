@@ -3,9 +3,10 @@ a launch that was itself such a roll-back, so that two bad revisions do not take
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
-from appliance.protocol import State
+from appliance.protocol import LaunchRecord, State
 from console.live.hub import Hub
 from console.live.view import EngineView
 from console.profiles.activation import Activator
@@ -18,19 +19,44 @@ FAILED = frozenset({State.FAILED, State.HUNG})
 
 
 class AutomaticRollBack:
-    """A publisher of the follower: looks at the engine each time the follower did."""
+    """A publisher of the follower: looks at the engine each time the follower did. What it does about a failed launch
+    is a task of its own: the follower goes on telling pages how the engine stops and starts."""
 
     def __init__(self, store: ProfileStore, activator: Activator) -> None:
         self._store = store
         self._activator = activator
         self._judged: str | None = None
         self._own: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
 
-    async def __call__(self, view: EngineView, hub: Hub) -> None:
+    def __call__(self, view: EngineView, hub: Hub) -> None:
         launch = view.launch
-        if launch is None or view.state not in FAILED or launch.id == self._judged:
+        if launch is None or view.state not in FAILED or launch.id == self._judged or self.is_busy:
             return
         self._judged = launch.id
+        self._task = asyncio.create_task(self._judge(launch))
+
+    @property
+    def is_busy(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    async def done(self) -> None:
+        """Wait for what is under way."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await self.done()
+
+    async def _judge(self, launch: LaunchRecord) -> None:
+        try:
+            await self._roll_back(launch)
+        except Exception:
+            log.exception("Launch %s failed and could not be rolled back.", launch.id)
+
+    async def _roll_back(self, launch: LaunchRecord) -> None:
         active = await self._store.active()
         if active is None or (active.profile, active.label) != (launch.profile, launch.revision):
             return

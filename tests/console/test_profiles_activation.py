@@ -320,12 +320,17 @@ async def test_a_failed_launch_is_rolled_back_where_the_profile_says_so(home, da
     it = activator(home, database, control)
     automatic = AutomaticRollBack(store, it)
     await it.activate("chat", 3)
-    await automatic(failed("chat", "r2", "older"), Hub())  # not the active revision's
+
+    async def told(view):
+        automatic(view, Hub())
+        await automatic.done()
+
+    await told(failed("chat", "r2", "older"))  # not the active revision's
     assert (await store.active()).label == "r3"
     for _ in range(3):
-        await automatic(failed("chat", "r3", "bad"), Hub())
+        await told(failed("chat", "r3", "bad"))
     assert (await store.active()).label == "r2"
-    await automatic(failed("chat", "r2", read_active(home).launch), Hub())
+    await told(failed("chat", "r2", read_active(home).launch))
     assert (await store.active()).label == "r2"
     assert control.calls == ["restart", "restart"]
 
@@ -334,5 +339,22 @@ async def test_a_failed_launch_stays_where_the_profile_says_stop(home, database,
     await store.create(chat(), author="ann")
     it = activator(home, database, control)
     await it.activate("chat")
-    await AutomaticRollBack(store, it)(failed("chat", "r1", "bad"), Hub())
+    automatic = AutomaticRollBack(store, it)
+    automatic(failed("chat", "r1", "bad"), Hub())
+    await automatic.done()
     assert control.calls == ["restart"]
+
+
+async def test_a_roll_back_holds_nothing_up_and_a_fault_in_it_is_logged(store, monkeypatch, caplog):
+    """Pages follow the engine while it is stopped and started; nobody waits for the task's exception."""
+    automatic = AutomaticRollBack(store, activator=None)
+
+    async def fault():
+        raise KeyError("unforeseen")
+
+    monkeypatch.setattr(store, "active", fault)
+    automatic(failed("chat", "r1", "bad"), Hub())
+    assert automatic.is_busy
+    await automatic.done()
+    assert "Launch bad failed and could not be rolled back" in caplog.text
+    assert "KeyError" in caplog.text
