@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -105,7 +106,7 @@ async def _ask_fixed(generate: Generate, subject: Subject, records: Path, moved:
         since = ", compared with the first good launch of this checkpoint" if expected else ""
         raise SelfTestError(f"self-test: in the answer to the fixed prompt, {found}{since}")
     if expected is None:
-        write_atomically(records / subject.file_name, msgspec.json.encode(got.without_alternatives()))
+        _record(records / subject.file_name, got)
     moved(1, 1)
 
 
@@ -125,6 +126,14 @@ def _cut(answer: Answer, tokens: int) -> Answer:
         logprobs=answer.logprobs[:tokens],
         question=answer.question,
     )
+
+
+def _record(path: Path, answer: Answer) -> None:
+    try:
+        write_atomically(path, msgspec.json.encode(answer.without_alternatives()))
+    except OSError as error:
+        # A full disk must not keep a good model from serving: the next launch has nothing to agree with, and records.
+        print(f"ingot: cannot write the self-test's record {path}: {error.strerror}", file=sys.stderr)
 
 
 def _recorded(path: Path) -> Answer | None:

@@ -6,7 +6,9 @@ out, which shows as a gap in the line numbers, and a reader finds them in the fi
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import threading
 from collections import deque
 from pathlib import Path
@@ -59,14 +61,9 @@ class LogCapture:
         self._lock = threading.Lock()
         self._waiting: deque[str] = deque(maxlen=MAX_WAITING_LINES)
         self._count = 0
-        self._write_error: OSError | None = None
+        self._complained = False
         self._thread = threading.Thread(target=self._run, name="engine-log", daemon=True)
         self._thread.start()
-
-    @property
-    def write_error(self) -> OSError | None:
-        """Why the file is not complete, if it is not (a full disk)."""
-        return self._write_error
 
     def take(self) -> tuple[int, tuple[str, ...]]:
         """The lines since the last call, and the number of the first of them, counted from 1."""
@@ -82,19 +79,30 @@ class LogCapture:
 
     def _run(self) -> None:
         splitter = LineSplitter()
-        with self._path.open("ab", buffering=0) as file:
+        with contextlib.ExitStack() as stack:
+            file: IO[bytes] | None = None
+            try:
+                file = stack.enter_context(self._path.open("ab", buffering=0))
+            except OSError as error:
+                self._complain(error)
             # The pipe is always read, even when the disk is full: an engine must never block on its own log.
             while data := os.read(self._source.fileno(), READ_BYTES):
                 self._keep(file, splitter.feed(data))
             self._keep(file, splitter.finish())
 
-    def _keep(self, file: IO[bytes], lines: list[str]) -> None:
+    def _keep(self, file: IO[bytes] | None, lines: list[str]) -> None:
         if not lines:
             return
-        try:
-            file.write(("\n".join(lines) + "\n").encode())
-        except OSError as error:
-            self._write_error = error
+        if file is not None:
+            try:
+                file.write(("\n".join(lines) + "\n").encode())
+            except OSError as error:
+                self._complain(error)
         with self._lock:
             self._count += len(lines)
             self._waiting.extend(lines)
+
+    def _complain(self, error: OSError) -> None:
+        if not self._complained:
+            print(f"ingot: cannot write {self._path}, which stays incomplete: {error.strerror}", file=sys.stderr)
+        self._complained = True

@@ -77,6 +77,20 @@ async def test_a_record_is_kept_for_each_dtype_and_device(tmp_path: Path) -> Non
     assert len(list(tmp_path.iterdir())) == 3
 
 
+async def test_a_record_that_cannot_be_written_is_told_and_no_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A full disk does not keep a good model from serving."""
+
+    async def generate(prompt: list[int], sampling: SamplingParams) -> Answer:
+        return answer([7] * sampling.max_tokens, [-1.0] * sampling.max_tokens)
+
+    moved: list[tuple[int, int]] = []
+    await check_launch(generate, subject(), tmp_path / "missing", lambda *step: moved.append(step))
+    assert moved[-1] == (1, 1)
+    assert "cannot write the self-test's record" in capsys.readouterr().err
+
+
 async def test_the_prompt_fits_the_smallest_context(tmp_path: Path) -> None:
     """And its ids are in the vocabulary, however small."""
     asked: list[tuple[int, int]] = []

@@ -17,7 +17,7 @@ from appliance.supervisor.child import exit_in_words
 from appliance.supervisor.core_client import CoreClient, EngineGoneError, merge
 from appliance.supervisor.deadlines import FLOORS_S, SILENCE_S, Watch
 from appliance.supervisor.lock import HomeInUseError, Owner, OwnerLock
-from appliance.supervisor.log_capture import MAX_LINE_BYTES, LineSplitter
+from appliance.supervisor.log_capture import MAX_LINE_BYTES, LineSplitter, LogCapture
 from appliance.supervisor.states import TRANSITIONS, check_transition
 
 
@@ -71,6 +71,23 @@ def test_an_endless_line_takes_no_endless_memory() -> None:
         assert len(splitter._partial) <= MAX_LINE_BYTES
     (line,) = splitter.feed(b"\n")
     assert line.endswith(f"[{10_000_000 - MAX_LINE_BYTES} more bytes of this line were cut]")
+
+
+@pytest.mark.parametrize("name", ["missing/engine.log", "full"])
+def test_a_log_that_cannot_be_written_is_read_nevertheless(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """More than a pipe holds: an engine never blocks on its own log. The live view has the lines."""
+    (tmp_path / "full").symlink_to("/dev/full")
+    read, write = os.pipe()
+    with os.fdopen(read, "rb", buffering=0) as source, os.fdopen(write, "wb") as engine:
+        capture = LogCapture(source, tmp_path / name)
+        engine.write(b"a line of the log\n" * 20_000)
+        engine.close()
+        assert capture.drained(10)
+    assert capsys.readouterr().err.count("cannot write") == 1
+    first, lines = capture.take()
+    assert first + len(lines) - 1 == 20_000
 
 
 @pytest.mark.parametrize(
