@@ -40,7 +40,8 @@ def selftest(url: str | None, as_json: bool, record_to: Path | None) -> None:
             if url is None and not replay.answers_at(DEFAULT_URL):
                 click.echo("No engine answers here: starting one with the bundled model for the moment.", err=True)
                 url = stack.enter_context(replay.temporary_engine())
-            engine = replay.Engine(url or DEFAULT_URL, replay.key_for(Home.from_environment()))
+            url = url or DEFAULT_URL
+            engine = replay.Engine(url, replay.key_for(url, Home.from_environment()))
             engine.served()  # says at once when nobody is there
             if record_to is not None:
                 _record(engine, record_to)

@@ -17,9 +17,14 @@ import msgspec
 
 from appliance.home import Home
 from appliance.selftest.answers import ALTERNATIVES, Answer, KnownAnswers, difference
+from appliance.serving import address
+from appliance.supervisor.child import exit_in_words
+from appliance.supervisor.lock import is_held, read_owner
 
 ANSWER_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 180.0
+# Who listens on all addresses is reached on this machine's own.
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class CannotReplayError(RuntimeError):
@@ -124,14 +129,26 @@ def record(engine: Engine, questions: Sequence[str], tolerance: dict[str, float]
     return KnownAnswers(model_digest=digest, tolerance=tolerance, answers=answers)
 
 
-def key_for(home: Home) -> str | None:
-    """`INGOT_API_KEY`, or the token that the console has left in this state folder."""
+def key_for(url: str, home: Home) -> str | None:
+    """`INGOT_API_KEY`; or, for the engine of this state folder and nobody else, the token that the console left there:
+    it opens everything."""
     if key := os.environ.get("INGOT_API_KEY"):
         return key
+    if not _is_own(url, home):
+        return None
     try:
         return home.console_token.read_text().strip() or None
     except OSError:
         return None
+
+
+def _is_own(url: str, home: Home) -> bool:
+    """Whether the `ingot serve` that holds this state folder listens exactly there."""
+    owner = read_owner(home.lock)
+    if owner is None or not is_held(home.lock):
+        return False
+    hosts = (owner.host, ANY_ADDRESS.get(owner.host, owner.host))
+    return url.rstrip("/") in [address.url(host, owner.port) for host in hosts]
 
 
 def answers_at(url: str) -> bool:
@@ -153,6 +170,8 @@ def temporary_engine() -> Iterator[str]:
         try:
             assert process.stdout is not None
             url = process.stdout.readline().rpartition(" ")[2].strip()
+            if not url:
+                raise CannotReplayError(f"The engine did not start: {exit_in_words(process.wait())}, as told above.")
             wait_ready(url)
             yield url
         finally:
@@ -164,7 +183,10 @@ def wait_ready(url: str) -> None:
     """Raises CannotReplayError with the cause when the engine does not become ready."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
-        health = httpx.get(f"{url}/health", timeout=10, trust_env=False)
+        try:
+            health = httpx.get(f"{url}/health", timeout=10, trust_env=False)
+        except httpx.HTTPError as error:
+            raise CannotReplayError(f"The engine at {url} ended before it was ready: {error}") from error
         if health.status_code == 200:
             return
         if health.json()["state"] in ("failed", "hung", "stopped"):

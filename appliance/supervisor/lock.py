@@ -57,6 +57,18 @@ class OwnerLock:
         os.close(self._handle)
 
 
+def is_held(path: Path) -> bool:
+    """Whether a process holds the lock. A shared one is asked for, and let go of at once where it is had."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
 def read_owner(path: Path) -> Owner | None:
     """The name in the lock file; None when nobody has written one."""
     try:

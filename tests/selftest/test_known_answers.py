@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from appliance.home import Home
 from appliance.protocol import SamplingParams
 from appliance.selftest import answers, launch_check
 from appliance.selftest.answers import TOLERANCE, Answer, KnownAnswers, difference
 from appliance.selftest.launch_check import SelfTestError, Subject, check_launch, fixed_prompt
+from appliance.selftest.replay import CannotReplayError, key_for, temporary_engine, wait_ready
+from appliance.supervisor.lock import Owner, OwnerLock
 from tests.running import INGOT, engine, environment, fetch, wait_for
 
 
@@ -151,6 +156,36 @@ def test_record_and_replay_through_a_running_engine(tmp_path: Path) -> None:
             assert f"{len(known.answers)} of {len(known.answers)} answers are as they were" in table.stdout
             told = selftest("--json")
             assert json.loads(told.stdout)["ok"] is True
+
+
+def test_the_consoles_token_goes_to_the_engine_of_this_folder_only(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address that somebody named is sent INGOT_API_KEY or nothing; so is what a dead engine left behind."""
+    monkeypatch.delenv("INGOT_API_KEY", raising=False)
+    home.console_token.write_text("secret\n")
+    own = "http://127.0.0.1:8123"
+    assert key_for(own, home) is None
+    lock = OwnerLock(home.lock)
+    for host in ("0.0.0.0", "127.0.0.1"):
+        lock.sign(Owner(pid=os.getpid(), host=host, port=8123, started=0.0))
+        assert key_for(own, home) == "secret"
+        for url in ("http://127.0.0.1:8124", "http://example.org:8123", "http://127.0.0.1", "https://127.0.0.1:8123"):
+            assert key_for(url, home) is None
+    monkeypatch.setenv("INGOT_API_KEY", "mine")
+    assert key_for("http://example.org:8123", home) == "mine"
+    monkeypatch.delenv("INGOT_API_KEY")
+    name = home.lock.read_bytes()
+    lock.release()
+    home.lock.write_bytes(name)  # its holder was killed: the name stays
+    assert key_for(own, home) is None
+
+
+def test_an_engine_that_ends_early_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it has an address, and before it is ready."""
+    monkeypatch.setattr(sys, "executable", "false")
+    with pytest.raises(CannotReplayError, match="did not start: exit status 1"), temporary_engine():
+        pass
+    with pytest.raises(CannotReplayError, match="ended before it was ready"):
+        wait_ready("http://127.0.0.1:9")
 
 
 def test_without_an_engine_it_says_so(tmp_path: Path) -> None:
