@@ -122,7 +122,7 @@ def _shards(folder: Path, weight_map: dict[str, str], index_path: Path) -> list[
     except (OSError, ValueError):  # a name too long for the file system, or with a NUL in it
         missing = names
     if missing:
-        some = ", ".join(ascii(name)[1:81] for name in missing[:4]) + (", ..." if len(missing) > 4 else "")
+        some = ", ".join(ascii(name)[1:-1][:80] for name in missing[:4]) + (", ..." if len(missing) > 4 else "")
         raise CheckpointError(
             "shard-missing",
             f"{len(missing)} of {len(names)} weight files are missing: {some}.",

@@ -20,6 +20,8 @@ REPLACEMENT: Final = "\ufffd"
 MAX_UNFINISHED: Final = 3
 MAX_HELD: Final = 8
 CONTEXT_TOKENS: Final = 4
+# Characters; a longer text is encoded in a way that costs more to begin with and holds up nobody else.
+SHORT_TEXT: Final = 4096
 
 
 class Tokenizer:
@@ -29,7 +31,10 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
-        self.vocab_size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        vocab: dict[str, int] = backend.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocab.values(), default=-1) + 1
+        # In characters: a text of n tokens has at most n times as many.
+        self.longest_token = max(map(len, vocab), default=1)
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.bos_token = _special_token(settings, "bos_token")
@@ -67,7 +72,10 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids. Raises ValueError for text that is not valid Unicode (half of a surrogate pair)."""
         text.encode()
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        if len(text) <= SHORT_TEXT:
+            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        else:  # the batch's call lets other threads run meanwhile, and keeps no offsets
+            ids = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return ids
 
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from appliance.preflight.context import CheckResult, LaunchPlan, Report
@@ -49,15 +48,18 @@ def _show_finding(console: Console, finding: Finding) -> None:
         lines.append(f"{finding.field}{value}")
     lines += finding.evidence
     for line in lines:
-        console.print(Padding(Text(line, "dim"), (0, 0, 0, 9)))
+        _show_line(console, 9, Text(line, "dim"))
     if finding.fix:
-        console.print(Padding(Text.assemble(("To do: ", "green"), finding.fix.text), (0, 0, 0, 9)))
-        if finding.fix.patch:
-            for key, value in finding.fix.patch.items():
-                change = f"remove {key}" if value is None else f"{key}: {value}"
-                console.print(Padding(Text(change, "green"), (0, 0, 0, 16)))
+        _show_line(console, 9, Text.assemble(("To do: ", "green"), finding.fix.text))
+        for key, value in (finding.fix.patch or {}).items():
+            _show_line(console, 16, Text(f"remove {key}" if value is None else f"{key}: {value}", "green"))
         if finding.fix.command:
-            console.print(Padding(Text(f"$ {finding.fix.command}", "green"), (0, 0, 0, 16)))
+            _show_line(console, 16, Text(f"$ {finding.fix.command}", "green"))
+
+
+def _show_line(console: Console, indent: int, text: Text) -> None:
+    """Whole, however long: the terminal wraps it, a pipe gets it as it is."""
+    console.print(Text(" " * indent) + text)
 
 
 def _show_plan(console: Console, plan: LaunchPlan) -> None:

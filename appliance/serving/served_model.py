@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from appliance.checkpoint.tokenizer import IncrementalDetokenizer, Tokenizer
     from appliance.preflight import LaunchPlan
 
-# Longer texts are rendered and encoded in a thread, so that nobody else waits for them.
+# Longer texts, and chats of more messages, are rendered and encoded in a thread, so that nobody else waits for them.
 INLINE_CHARACTERS = 4096
+INLINE_MESSAGES = 64
 
 
 class ServedModel:
@@ -57,6 +58,14 @@ class ServedModel:
         )
 
     async def encode(self, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
+        most = self.max_model_len * self.tokenizer.longest_token
+        if len(text) > most:
+            message = (
+                f"The prompt has {len(text):,} characters, and the context of this model, {self.max_model_len} tokens, "
+                f"never holds more than {most:,}. Shorten the prompt."
+            )
+            raise bad_request(message, param, "context_length_exceeded")
+
         def encode() -> list[int]:
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
@@ -79,9 +88,11 @@ class ServedModel:
         def render() -> str:
             return template.render(messages, **variables)
 
-        size = sum(len(message["content"] or "") for message in messages)
+        short = len(messages) <= INLINE_MESSAGES and (
+            sum(len(text) for message in messages for text in message.values()) <= INLINE_CHARACTERS
+        )
         try:
-            text = render() if size <= INLINE_CHARACTERS else await asyncio.to_thread(render)
+            text = render() if short else await asyncio.to_thread(render)
         except TemplateError as error:
             raise bad_request(str(error), "messages") from None
         # The template writes the special tokens itself.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
@@ -14,10 +15,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from appliance.hardware import Gpu, Host, Inventory
 from appliance.home import Home
 from appliance.preflight import PreflightContext, Report, run
+from appliance.preflight.printing import show
 from appliance.preflight.registry import CHECKS
 from appliance.profile.document import apply_patch
 from appliance.profile.schema import SETTINGS
@@ -401,3 +404,17 @@ def test_check_refuses_text_that_is_no_profile(home: Home, tmp_path: Path) -> No
     ran = ingot_check(home, "--profile", str(file), "--json")
     assert ran.returncode == 1
     assert "in line 1 and again in line 2" in json.loads(ran.stdout)["findings"][0]["message"]
+
+
+def test_a_long_remedy_is_printed_whole_in_a_narrow_place(home):
+    """Eighty columns must not cut off what to do."""
+    document = {
+        "name": "x",
+        "model": {"path": "a-model-with-quite-a-long-name-that-is-not-there-at-all-in-this-folder"},
+    }
+    report = run(PreflightContext(home=home, document=document, environ={}, inventory=machine(), listen=None))
+    written = io.StringIO()
+    show(report, Console(file=written, width=80, soft_wrap=True))
+    for finding in report.findings:
+        for text in (finding.message, *finding.evidence, finding.fix.text):
+            assert text in written.getvalue()

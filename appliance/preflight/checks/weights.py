@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES, ModelConfig
+from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.layout import IGNORED_SUFFIXES, expected_tensors
 from appliance.checkpoint.safetensors import TensorIndex
