@@ -142,6 +142,9 @@ def _invalid(given: dict[str, Any], message: str) -> ApiError:
         field = re.sub(r".*`(.+)`", r"\1", what)
         param = f"{param}.{field}" if param else field
         return bad_request(f"The field {param!r} is missing.", param=param, code="missing_field")
+    if what.startswith("Object contains unknown field"):
+        field = re.sub(r".*`(.+)`", r"\1", what, flags=re.DOTALL)
+        return bad_request(f"Unknown field {shown(f'{param}.{field}')}.", f"{param}.{field}", "unknown_field")
     return bad_request(f"The field {param!r} must be {expected}, and is {shown(value)}.", param, "invalid_value")
 
 

@@ -11,12 +11,17 @@ from appliance.serving.fields import shown
 # `developer` is OpenAI's newer name for `system`; templates know the older one.
 ROLES: dict[str, str] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 TEXT_FIELDS = ("name", "reasoning_content")
+# Each takes a few tokens at least, so that many more fit into no context; and each takes time to look at.
+MAX_MESSAGES = 20_000
 
 
 def check_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Raises ApiError naming the message and its field."""
     if not messages:
         raise bad_request("The field 'messages' is empty: send at least one message.", "messages")
+    if len(messages) > MAX_MESSAGES:
+        many = f"The field 'messages' has {len(messages)} messages, and may have at most {MAX_MESSAGES}."
+        raise bad_request(f"{many} Leave out the oldest, or join them.", "messages")
     return [_check(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import threading
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.supervisor.scripted import Door
+from appliance.checkpoint.chat_template import ChatTemplate
+from appliance.home import Home
+from appliance.serving.served_model import ServedModel
+from appliance.supervisor.supervisor import run_preflight
+from tests.supervisor.scripted import Door, make_profile
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"
@@ -51,6 +57,7 @@ def refused(door: Door, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         ("stop_token_ids", [100_000], "ids end at 511"),
         ("stream", "yes", "true or false"),
         ("stream_options", {"include_usage": 1}, "true or false"),
+        ("stream_options", {"foo": 1}, 'Unknown field "stream_options.foo".'),
         ("priority", "high", "an integer"),
         ("min_tokens", 600, "more than the tokens that may come"),
         ("tools", [{"type": "function"}], "does not call tools"),
@@ -99,6 +106,33 @@ def test_wrong_messages_are_named_by_their_place(door: Door, messages: Any, para
     assert error["param"] in (param, None)
     if error["param"] is None:
         assert "JSON" in error["message"]  # half of a surrogate pair is no JSON text
+
+
+def test_too_many_messages_are_told_their_number(door: Door) -> None:
+    """However short they are."""
+    status, error = refused(door, CHAT, {"messages": [{"role": "user", "content": ""}] * 30_000})
+    assert (status, error["param"]) == (400, "messages")
+    assert "has 30000 messages, and may have at most 20000" in error["message"]
+
+
+async def test_many_messages_keep_nobody_waiting(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are rendered beside the event loop, however little text they hold; and so is much text in one message."""
+    document = json.loads(make_profile(home).read_bytes())
+    plan = (await asyncio.to_thread(run_preflight, home, document)).plan
+    assert plan is not None
+    model = ServedModel.load(plan, 0)
+    threads: list[threading.Thread] = []
+    render = ChatTemplate.render
+
+    def watched(*arguments: Any, **variables: Any) -> str:
+        threads.append(threading.current_thread())
+        return render(*arguments, **variables)
+
+    monkeypatch.setattr(ChatTemplate, "render", watched)
+    await model.encode_chat([{"role": "user", "content": "x"}], {})
+    await model.encode_chat([{"role": "user", "content": ""}] * 100, {})
+    await model.encode_chat([{"role": "user", "content": "", "reasoning_content": "x" * 5000}], {})
+    assert [thread is threading.main_thread() for thread in threads] == [True, False, False]
 
 
 @pytest.mark.parametrize(
