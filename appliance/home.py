@@ -61,6 +61,11 @@ class Home:
         return self.root / "serve.lock"
 
     @property
+    def console_lock(self) -> Path:
+        """The same for the one console."""
+        return self.root / "console.lock"
+
+    @property
     def selftest(self) -> Path:
         """What the first good launch of each checkpoint answered, by digest."""
         return self.root / "selftest"

@@ -10,10 +10,12 @@ import dataclasses
 import os
 import signal
 import sys
+import time
 
 import click
 
 from appliance.home import Home
+from appliance.supervisor.lock import HomeInUseError, Owner, OwnerLock
 from console import ports
 from console.engine_control.base import EngineControl, EngineControlError
 from console.settings import SETTINGS, ConsoleConfig, SettingError
@@ -58,8 +60,14 @@ async def _run(config: ConsoleConfig, *, keep_engine: bool) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
     control = _control(config)
     try:
+        lock = OwnerLock(config.home.console_lock, "ingot up")
+    except HomeInUseError as error:
+        click.echo(f"Error: {error}", err=True)
+        return 3
+    try:
         listening = ports.take(config.host, config.port, "--port")
         config = dataclasses.replace(config, port=listening.getsockname()[1])
+        lock.sign(Owner(pid=os.getpid(), host=config.host, port=config.port, started=time.time()))
         started = await _start_early(config, control)
         from console.run import serve
 

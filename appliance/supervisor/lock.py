@@ -1,4 +1,4 @@
-"""One `ingot serve` per state folder: a lock that the kernel lets go of when its holder dies, however it dies."""
+"""One `ingot serve`, and one console, per state folder: a lock that the kernel lets go of however its holder dies."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HomeInUseError(RuntimeError):
-    """Another `ingot serve` runs on this state folder. `owner` is None when it has not written its name yet."""
+    """Another `program` runs on this state folder. `owner` is None when it has not written its name yet."""
 
-    def __init__(self, path: Path, owner: Owner | None) -> None:
+    def __init__(self, path: Path, owner: Owner | None, program: str) -> None:
         self.owner = owner
         folder = path.parent
         if owner is None:
-            super().__init__(f"Another `ingot serve` is just starting on the state folder {folder}.")
+            super().__init__(f"Another `{program}` is just starting on the state folder {folder}.")
             return
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(owner.started))
         super().__init__(
-            f"Another `ingot serve` already runs on the state folder {folder}: process {owner.pid}, "
+            f"Another `{program}` already runs on the state folder {folder}: process {owner.pid}, "
             f"http://{owner.host}:{owner.port}, since {since}. Stop it first (kill {owner.pid}), "
             f"or give this one its own folder with INGOT_HOME."
         )
@@ -39,14 +39,14 @@ class HomeInUseError(RuntimeError):
 class OwnerLock:
     """Holds `path` until `release()` or the end of this process. The file stays: removing it would let two in."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, program: str = "ingot serve") -> None:
         """Raises HomeInUseError."""
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._handle)
-            raise HomeInUseError(path, read_owner(path)) from None
+            raise HomeInUseError(path, read_owner(path), program) from None
         os.ftruncate(self._handle, 0)
 
     def sign(self, owner: Owner) -> None:

@@ -69,7 +69,8 @@ class Supervisor:
 
     @property
     def state(self) -> State:
-        return self.record.state if self.record else State.IDLE
+        """A front door that has no launch yet is about to have one: it reads which."""
+        return self.record.state if self.record else State.PREFLIGHT
 
     @property
     def reason(self) -> str:

@@ -161,6 +161,26 @@ def test_a_port_that_is_taken(up, home, which):
     assert "Traceback" not in console.output
 
 
+def test_a_second_console_on_the_same_folder_is_refused_and_harms_nothing(up, home):
+    """It says who holds the folder; the first one's link, address and engine stay as they are."""
+    first = up("--no-engine")
+    first.until("setup")
+    link = first.output
+    address = (home.root / "console.json").read_text()
+    second = subprocess.run(
+        [sys.executable, "-m", "appliance.cli", "up", "--no-engine", "--port", str(_free_port())],
+        env={**os.environ, "INGOT_HOME": str(home.root)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert second.returncode == 3
+    assert f"process {first.process.pid}, http://127.0.0.1:{first.port}" in second.stderr
+    assert (home.root / "console.json").read_text() == address
+    assert first.output == link
+    assert httpx.get(f"http://127.0.0.1:{first.port}/sign-in", trust_env=False).status_code < 400
+
+
 def test_a_damaged_database_is_refused(up, home):
     """What is wrong with which file, and where copies are; no trace, and the engine is not left behind."""
     home.database.write_bytes(b"this is no database" * 100)
