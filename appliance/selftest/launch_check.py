@@ -44,6 +44,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     vocab_size: int
     max_model_len: int
+    bundled: bool = False  # it is the model that comes with Ingot, whatever its digest
 
     @property
     def file_name(self) -> str:
@@ -77,9 +78,16 @@ async def check_launch(generate: Generate, subject: Subject, records: Path, move
 def _known(subject: Subject) -> KnownAnswers | None:
     try:
         known = read_known()
+        if known.model_digest == subject.digest:
+            return known
+        why = f"they are of {known.model_digest}"
     except FileNotFoundError:
-        return None
-    return known if known.model_digest == subject.digest else None
+        why = "there are none"
+    except msgspec.DecodeError as error:
+        why = f"they cannot be read: {error}"
+    if subject.bundled:
+        print(f"ingot: the bundled model ({subject.digest}) is not held to its known answers: {why}", file=sys.stderr)
+    return None
 
 
 async def _ask_known(generate: Generate, subject: Subject, known: KnownAnswers, moved: Moved) -> None:

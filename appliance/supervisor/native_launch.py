@@ -33,7 +33,7 @@ from appliance.protocol import (
     SamplingParams,
     State,
 )
-from appliance.selftest.answers import Answer
+from appliance.selftest.answers import MODEL, Answer
 from appliance.selftest.launch_check import SelfTestError, Subject, check_launch, sample_weights
 from appliance.supervisor.core_channel import CoreGoneError
 from appliance.supervisor.core_client import CoreClient, EngineGoneError
@@ -245,4 +245,5 @@ def _subject(plan: LaunchPlan, config: EngineConfig, loaded: Loaded) -> Subject:
         device=plan.device.gpu.name if plan.device.gpu else "cpu",
         vocab_size=loaded.vocab_size,
         max_model_len=config.max_model_len,
+        bundled=plan.folder == MODEL,
     )
