@@ -107,14 +107,15 @@ async def _ask_fixed(generate: Generate, subject: Subject, records: Path, moved:
     moved(0, 1)
     prompt = fixed_prompt(subject.vocab_size)[: max(subject.max_model_len - FIXED_NEW_TOKENS, 1)]
     got = await generate(prompt, _greedy(min(FIXED_NEW_TOKENS, subject.max_model_len - len(prompt))))
-    expected = _recorded(records / subject.file_name)
+    record = records / subject.file_name
+    expected = _recorded(record)
     # Without a record there is nothing to agree with, but finite it must be.
     found = difference(expected or got, got, TOLERANCE[subject.dtype])
     if found is not None:
-        since = ", compared with the first good launch of this checkpoint" if expected else ""
+        since = f", compared with the first good launch of this checkpoint, recorded in {record}" if expected else ""
         raise SelfTestError(f"self-test: in the answer to the fixed prompt, {found}{since}")
     if expected is None:
-        _record(records / subject.file_name, got)
+        _record(record, got)
     moved(1, 1)
 
 

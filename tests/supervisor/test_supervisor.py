@@ -420,6 +420,12 @@ async def test_a_checkpoint_that_answers_otherwise_than_before_is_not_ready(home
         assert supervisor.state is state, supervisor.reason
         if state is State.FAILED:
             assert "differs by more than 0.001" in supervisor.reason
+            assert supervisor.record is not None
+            diagnosis = supervisor.record.diagnosis
+            assert diagnosis is not None
+            assert diagnosis.fix is not None
+            (recorded,) = home.selftest.iterdir()
+            assert f"remove the recorded answer, {recorded}, and start again" in diagnosis.fix.text
         await supervisor.stop()
         await running
 

@@ -36,10 +36,17 @@ CAUSES = (
     ),
     Cause(
         family="weights",
+        name="self-test-differs-from-record",
+        pattern=r"SelfTestError: (self-test: )?(?P<difference>.+), recorded in (?P<record>.+)",
+        summary="The engine runs, but not as this checkpoint should: {difference}.",
+        fix="Copy the model again and compare its files with the source's. If the change is intended (another driver "
+        "or another build), remove the recorded answer, {record}, and start again.",
+    ),
+    Cause(
+        family="weights",
         name="self-test-differs",
         pattern=r"SelfTestError: (self-test: )?(?P<difference>.+)",
         summary="The engine runs, but not as this checkpoint should: {difference}.",
-        fix="Copy the model again and compare its files with the source's. If the change is intended (another GPU or "
-        "another build), remove the recorded answers and start again.",
+        fix="Copy the model again and compare its files with the source's.",
     ),
 )
