@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -29,6 +30,17 @@ class LaunchIndex:
 
     async def refresh(self) -> bool:
         """Whether anything changed."""
+        changed = await asyncio.to_thread(self._changed)
+        if not changed:
+            return False
+        async with self._database.session() as session:
+            for _, _, record in changed:
+                await _write(session, record, self._home.launch(record.id))
+        self._read.update((name, stamp) for name, stamp, _ in changed)
+        return True
+
+    def _changed(self) -> list[tuple[str, tuple[int, int], LaunchRecord]]:
+        """(folder's name, when written and how large, record) of each, oldest first."""
         changed: list[tuple[str, tuple[int, int], LaunchRecord]] = []
         for path in self._home.launches.glob("*/launch.json"):
             try:
@@ -41,14 +53,7 @@ class LaunchIndex:
             except msgspec.MsgspecError as error:
                 log.warning("%s is not a launch record and is left out: %s", path, error)
                 self._read[path.parent.name] = stamp
-        if not changed:
-            return False
-        changed.sort(key=lambda item: item[0])
-        async with self._database.session() as session:
-            for _, _, record in changed:
-                await _write(session, record, self._home.launch(record.id))
-        self._read.update((name, stamp) for name, stamp, _ in changed)
-        return True
+        return sorted(changed, key=lambda item: item[0])
 
 
 async def _write(session: AsyncSession, record: LaunchRecord, folder: Path) -> None:

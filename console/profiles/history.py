@@ -11,10 +11,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, false, or_, select
+from sqlalchemy import ColumnElement, and_, false, not_, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from console.db.models import ActiveRevision, Launch, Revision
+
+LOOKED_AT = 50
+"""Good launches of other revisions that are looked through for one that is still there to go back to: the first one
+is, unless its profile has been deleted."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,22 +74,17 @@ class History:
 
     async def last_good(self, session: AsyncSession, *, other_than: int | None) -> Revision | None:
         """The revision of the newest launch that was ready, leaving out the revision with the id `other_than`."""
-        launches = await session.scalars(
-            select(Launch)
-            .where(Launch.ready_after_s.is_not(None), Launch.revision != "")
-            .order_by(Launch.started.desc())
-        )
-        seen: set[tuple[int, int]] = set()
-        for launch in launches:
-            outcome = _outcome(launch)
-            owner = self._owner(launch)
-            if outcome is None or owner is None or (owner, outcome.revision) in seen:
+        good = select(Launch).where(Launch.ready_after_s.is_not(None), Launch.revision != "")
+        if other_than is not None and (left_out := await session.get(Revision, other_than)) is not None:
+            good = good.where(not_(and_(self._belongs_to(left_out.profile_id), Launch.revision == left_out.label)))
+        for launch in await session.scalars(good.order_by(Launch.started.desc()).limit(LOOKED_AT)):
+            outcome, owner = _outcome(launch), self._owner(launch)
+            if outcome is None or owner is None:
                 continue
-            seen.add((owner, outcome.revision))
             revision = await session.scalar(
                 select(Revision).where(Revision.profile_id == owner, Revision.number == outcome.revision)
             )
-            if revision is not None and revision.id != other_than:
+            if revision is not None:
                 return revision
         return None
 

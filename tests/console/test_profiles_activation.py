@@ -23,6 +23,7 @@ from console.live.view import EngineView
 from console.profiles.activation import Activator
 from console.profiles.automatic import AutomaticRollBack
 from console.profiles.errors import EngineUnreachable, NotFound, NotWritten, Refused, UnderWay
+from console.profiles.history import History
 from console.profiles.inspection import Inspector
 from console.profiles.preflight import Preflight, Verdict
 from console.profiles.store import ProfileStore
@@ -343,6 +344,23 @@ async def test_a_failed_launch_stays_where_the_profile_says_stop(home, database,
     automatic(failed("chat", "r1", "bad"), Hub())
     await automatic.done()
     assert control.calls == ["restart"]
+
+
+async def test_the_last_good_revision_is_found_without_reading_every_launch(store, database):
+    """The active revision's thousand launches are passed over by the database, and the answer ends the reading."""
+    first = await store.create(chat(), author="ann")
+    second = await store.save("chat", chat(**{"max-num-seqs": 2}), base=1, author="ann")
+    async with database.session() as session:
+        for number in range(1000):
+            launch = Launch(launch_id=f"{number}", profile="chat", revision="r1" if number < 500 else "r2", path="",
+                            started=first.created + number, state="stopped", ready_after_s=1.0)  # fmt: skip
+            session.add(launch)
+    read = []
+    event.listen(Launch, "load", lambda launch, context: read.append(launch.launch_id))
+    async with database.session() as session:
+        good = await (await History.read(session)).last_good(session, other_than=second.revision.id)
+    assert (good.id, read[0]) == (first.id, "499")
+    assert len(read) <= 50
 
 
 async def test_a_roll_back_holds_nothing_up_and_a_fault_in_it_is_logged(store, monkeypatch, caplog):
