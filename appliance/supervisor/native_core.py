@@ -18,8 +18,10 @@ class NativeCore:
         self.channel = CoreChannel()
         # Unbuffered, so that its last words before a crash are in the pipe; faulthandler, so that there are some.
         environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+        # Told who its parent is: a core that asks for itself may find that it is gone, and somebody else in its place.
+        arguments = ("--connect", str(self.channel.folder), "--parent", str(os.getpid()))
         try:
-            self.child = Child([*command, "--connect", str(self.channel.folder)], environment)
+            self.child = Child([*command, *arguments], environment)
         except OSError:
             self.channel.close()
             raise

@@ -1,7 +1,7 @@
 """A core that keeps to the protocol and to a script: it answers with tokens that can be foretold, and fails on cue.
 
-`python scripted_core.py SCRIPT --connect FOLDER`, where SCRIPT is JSON: `at` names the cue (start, hello, configured,
-loaded, submit: the n-th request of `nth`), `do` what happens then. Without a cue it serves.
+`python scripted_core.py SCRIPT --connect FOLDER --parent PID`, where SCRIPT is JSON: `at` names the cue (start, hello,
+configured, loaded, submit: the n-th request of `nth`), `do` what happens then. Without a cue it serves.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ TEXT = b"the quick brown fox jumps over the lazy dog. "
 
 
 class Core:
-    def __init__(self, script: dict[str, Any], folder: Path) -> None:
+    def __init__(self, script: dict[str, Any], folder: Path, parent: int) -> None:
         self.script = script
+        self.parent = parent
         self.folder = folder
         self.context = zmq.Context()
         self.incoming = self.context.socket(zmq.PULL)
@@ -184,7 +185,7 @@ class Core:
         sender = self.context.socket(zmq.PUSH)
         sender.connect(f"ipc://{self.folder}/from-core")
         while True:
-            if os.getppid() == 1:
+            if os.getppid() != self.parent:
                 os._exit(1)
             if not self.silent:
                 load = Load(running=len(self.running))
@@ -196,8 +197,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("script", type=json.loads)
     parser.add_argument("--connect", type=Path)
+    parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
-    core = Core(arguments.script, arguments.connect)
+    core = Core(arguments.script, arguments.connect, arguments.parent)
     try:
         core.run()
     except Exception as error:  # noqa: BLE001  as the real core tells whatever ends it

@@ -6,7 +6,9 @@ import asyncio
 import errno
 import json
 import os
+import sys
 import time
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +32,9 @@ async def wait_for(supervisor: Supervisor, *states: State, timeout_s: float = 30
             await asyncio.sleep(0.005)
 
 
-async def gone(*pids: int) -> None:
+async def gone(*pids: int, within_s: float = 1) -> None:
     """A process that was killed takes a moment to vanish."""
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(within_s):
         while any(map(is_alive, pids)):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -226,6 +228,16 @@ async def test_a_failed_core_leaves_no_process_behind(home: Home, tmp_path: Path
     os.kill(supervisor._native.core.child.pid, 9)
     await asyncio.wait_for(running, 10)
     await gone(int(note.read_text()))
+
+
+async def test_a_core_ends_whose_front_door_was_gone_before_it_began(tmp_path: Path) -> None:
+    """Killed in the moment after it has started the core: whoever adopts the core is not taken for its parent."""
+    code = "import os; from appliance.supervisor.native_core import NativeCore; core = NativeCore()\n"
+    code += "print(core.child.pid, flush=True); os._exit(9)"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    door = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=PIPE, env=environment)
+    told, _ = await door.communicate()
+    await gone(int(told), within_s=20)
 
 
 @pytest.mark.parametrize("at", [State.IDLE, State.PREFLIGHT, State.STARTING])
