@@ -33,7 +33,7 @@ class JsonLine(msgspec.Struct, frozen=True):
 def _line_count(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
     if value == "all":
         return None
-    if value.isascii() and value.isdigit():
+    if value.isascii() and value.isdigit() and len(value) <= 10:
         return int(value)
     raise click.BadParameter(f"{value!r} is neither a whole number nor 'all'.")
 

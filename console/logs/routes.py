@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,6 +32,7 @@ FIRST_LINES = 300
 LINES_LIMIT = 2000
 BEFORE_LINE = 100
 RECENT_LAUNCHES = 30
+LINE_NUMBER = re.compile(r"[0-9]{1,10}")
 BLOCK = 256 * 1024
 
 LEVELS = {"": "All levels", "info": "Info and above", "warning": "Warnings and errors", "error": "Errors"}
@@ -110,10 +112,7 @@ async def log_lines(
     await asyncio.to_thread(index.refresh)
     if not numbers:
         return await asyncio.to_thread(index.lines, first, count)
-    wanted = [int(number) for number in numbers.split(",") if number.isascii() and number.isdigit()]
-    if len(wanted) > LINES_LIMIT:
-        raise Refusal(422, f"{len(wanted)} lines were asked for; at most {LINES_LIMIT} are given.", field="numbers")
-    return await asyncio.to_thread(index.numbered, wanted)
+    return await asyncio.to_thread(index.numbered, _line_numbers(numbers))
 
 
 @get("/log/matches")
@@ -182,6 +181,22 @@ def _level(text: str) -> Level:
         raise Refusal(
             422, f"level is {text!r}.", "Use one of: debug, info, warning, error.", field="level", value=text
         ) from None
+
+
+def _line_numbers(text: str) -> list[int]:
+    items = text.split(",")
+    if len(items) > LINES_LIMIT:
+        raise Refusal(422, f"{len(items)} lines were asked for; at most {LINES_LIMIT} are given.", field="numbers")
+    for item in items:
+        if not LINE_NUMBER.fullmatch(item):
+            raise Refusal(
+                422,
+                f"{item[:20]!r} is no line's number.",
+                "Give whole numbers, separated by commas.",
+                field="numbers",
+                value=item[:80],
+            )
+    return [int(item) for item in items]
 
 
 def _first_rows(index: LogIndex, *, line: int, q: str, level: Level, process: str) -> list[Line]:

@@ -114,7 +114,7 @@ async def roll_back_target(session: AsyncSession) -> Revision | None:
 def _outcome(launch: Launch) -> Outcome | None:
     """None for a launch that was of no saved revision (`ingot serve --profile FILE`)."""
     label = launch.revision
-    if not (label.startswith("r") and label[1:].isdecimal()):
+    if not (label.startswith("r") and label[1:].isdecimal() and len(label) < 12):
         return None
     return Outcome(
         launch=launch.launch_id,

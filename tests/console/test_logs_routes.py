@@ -97,6 +97,8 @@ async def test_matches(client, home):
         ("/log/lines", {"count": "99999"}, 422),
         ("/log/matches", {"level": "loud"}, 422),
         ("/log/lines", {"numbers": ",".join(["1"] * 2001)}, 422),
+        ("/log/lines", {"numbers": "1,two"}, 422),
+        ("/log/lines", {"numbers": "9" * 5000}, 422),
         ("/log/download", {"launch": "x/y"}, 404),
         ("/log", {"line": "x"}, 422),
     ],
