@@ -9,10 +9,9 @@ from sqlalchemy import func, select
 
 from appliance.home import Home
 from appliance.profile import document as documents
-from appliance.profile.active import ActiveProfile, read_active, write_active
+from appliance.profile.active import ActiveProfile, bundled_profile, read_active, write_active
 from console.db.models import ActiveRevision, Profile, Revision
 from console.db.sessions import Database
-from console.new_folder import bundled_profile
 
 
 async def seed_database(home: Home, database: Database) -> None:

@@ -3,18 +3,10 @@ database, so that the engine does not wait for one."""
 
 from __future__ import annotations
 
-from importlib.resources import files
-from typing import Any
-
 from appliance.home import Home
-from appliance.profile import document as documents
-from appliance.profile.active import ActiveProfile, write_active
+from appliance.profile.active import ActiveProfile, bundled_profile, write_active
 
 FIRST_REVISION = "r1"
-
-
-def bundled_profile() -> dict[str, Any]:
-    return documents.parse((files("appliance.selftest") / "profile.yaml").read_text(encoding="utf-8"))
 
 
 def seed_active(home: Home) -> None:
