@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import tempfile
 import time
 from collections.abc import Mapping
@@ -74,7 +73,9 @@ class Home:
         return self.launches / launch_id
 
     def create(self) -> Home:
-        """Make the folders that are ours to make; readable by this user only, since they hold keys and logs."""
+        """Make the folders that are ours to make; readable by this user only, since they hold keys and logs. So are the
+        files that this process writes from here on, wherever the folder lies."""
+        os.umask(0o077)
         for folder in (self.root, self.active, self.launches, self.selftest):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.models.is_relative_to(self.root):
@@ -83,8 +84,9 @@ class Home:
 
 
 def new_launch_id(now: float | None = None) -> str:
-    """Ids sort by time: `20261120-095145-3f2a` (UTC)."""
-    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(now)) + f"-{secrets.token_hex(2)}"
+    """Ids sort by time: `20261120-095145-3f2a` (UTC); the last part is the second's fraction, in 65536ths."""
+    second, fraction = divmod(time.time() if now is None else now, 1)
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(second)) + f"-{int(fraction * 65536):04x}"
 
 
 def write_atomically(path: Path, data: str | bytes, mode: int = 0o600) -> None:

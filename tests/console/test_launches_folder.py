@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.home import Home
+from appliance.home import Home, new_launch_id
 from appliance.protocol import Progress, State
 from console.launches.catalogue import Catalogue
 from console.launches.folder import LaunchFolder
@@ -124,3 +124,11 @@ def test_the_current_launch(home):
     assert catalogue.current() == ID
     WrittenLaunch(home, "20261120-140000-eeee")
     assert catalogue.current() == "20261120-140000-eeee"
+
+
+def test_launches_of_one_second_are_listed_in_their_order(home):
+    """A refused attempt and the launch that was made in spite of it are told apart by the fraction."""
+    ids = [new_launch_id(1795168305.0 + tenths / 10) for tenths in range(1, 10)]
+    for name in ids:
+        ready_launch(home, name)
+    assert Catalogue(home).ids() == ids[::-1]
