@@ -59,7 +59,8 @@ def install(path: Path, models: Path, report: Report = _silent) -> Path:
 
     try:
         _read(path, into, report)
-        incoming.chmod(0o755)
+        for copied in [incoming, *incoming.rglob("*")]:  # a model is no secret, and an engine may run as somebody else
+            copied.chmod(0o755 if copied.is_dir() else 0o644)
         os.rename(incoming, target)
     except BaseException:
         shutil.rmtree(incoming, ignore_errors=True)

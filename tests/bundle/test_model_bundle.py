@@ -39,6 +39,7 @@ def test_a_model_comes_out_as_it_went_in(model, packed, home):
     target = install(packed, home.models)
     assert target == home.models / "tiny"
     assert content(target) == content(model)
+    assert {path.stat().st_mode & 0o777 for path in target.iterdir()} == {0o644}
 
 
 def test_progress_ends_at_the_total(model, packed, home, tmp_path):
