@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import msgspec
@@ -45,6 +45,10 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         return self.device == "cpu" and self.dtype == "float32"
 
 
+class ServedModels(msgspec.Struct, frozen=True):
+    data: Annotated[list[Served], msgspec.Meta(min_length=1)]
+
+
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """One question. `apart` is the largest difference of a logprob; `difference` is None where all is well."""
 
@@ -60,11 +64,17 @@ class Engine:
 
     def __init__(self, url: str, key: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=ANSWER_TIMEOUT_S, trust_env=False)
+        try:
+            self._http = httpx.Client(base_url=url, headers=headers, timeout=ANSWER_TIMEOUT_S, trust_env=False)
+        except httpx.InvalidURL as error:
+            raise CannotReplayError(f"{url} is no address: {error}. Give one such as http://127.0.0.1:8000.") from error
 
     def served(self) -> Served:
-        model = self._call("GET", "/v1/models")["data"][0]
-        return msgspec.convert(model, Served)
+        models = self._call("GET", "/v1/models")
+        try:
+            return msgspec.convert(models, ServedModels).data[0]
+        except msgspec.ValidationError as error:
+            raise CannotReplayError(f"What answers at {self._http.base_url} is no engine of Ingot: {error}") from error
 
     def ask(self, question: str) -> Answer:
         """The greedy answer to a chat's one message."""
@@ -91,10 +101,14 @@ class Engine:
             response = self._http.request(method, path, json=body)
         except httpx.HTTPError as error:
             raise CannotReplayError(f"No engine answers at {self._http.base_url}: {error}") from error
+        try:
+            answer = response.json()
+        except ValueError as error:
+            raise CannotReplayError(f"What answers at {response.url} is no engine of Ingot: no JSON") from error
         if response.status_code != 200:
-            said = response.json().get("error", {}).get("message", response.text)
+            said = answer.get("error", {}).get("message", response.text)
             raise CannotReplayError(f"{path} answers {response.status_code}: {said}")
-        return response.json()
+        return answer
 
 
 def replay(engine: Engine, known: KnownAnswers) -> Iterator[Replayed]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
@@ -18,7 +20,7 @@ from appliance.selftest import answers, launch_check
 from appliance.selftest.answers import TOLERANCE, Answer, KnownAnswers, difference
 from appliance.selftest.launch_check import SelfTestError, Subject, check_launch, fixed_prompt
 from appliance.selftest.questions import selftest_questions
-from appliance.selftest.replay import CannotReplayError, key_for, temporary_engine, wait_ready
+from appliance.selftest.replay import CannotReplayError, Engine, key_for, temporary_engine, wait_ready
 from appliance.supervisor.lock import Owner, OwnerLock
 from tests.running import INGOT, engine, environment, fetch, wait_for
 
@@ -226,6 +228,30 @@ def test_an_engine_that_ends_early_is_told_in_a_sentence(monkeypatch: pytest.Mon
         pass
     with pytest.raises(CannotReplayError, match="ended before it was ready"):
         wait_ready("http://127.0.0.1:9")
+
+
+class OtherServer(http.server.BaseHTTPRequestHandler):
+    answer = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.answer)
+
+    def log_message(self, *_: object) -> None:
+        """Quietly."""
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b'{"data":[]}', b'{"data":[{"id":"x"}]}', b"[]"])
+def test_what_is_no_engine_of_ours_is_told_so(answer: bytes) -> None:
+    """Another web server, or another engine."""
+    handler = type("Handler", (OtherServer,), {"answer": answer})
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        with pytest.raises(CannotReplayError, match="is no engine of Ingot"):
+            Engine(f"http://127.0.0.1:{server.server_port}").served()
+    with pytest.raises(CannotReplayError, match="is no address"):
+        Engine("http://127.0.0.1:port")
 
 
 def test_without_an_engine_it_says_so(tmp_path: Path) -> None:
