@@ -42,12 +42,21 @@ class OwnerLock:
     def __init__(self, path: Path, program: str = "ingot serve") -> None:
         """Raises HomeInUseError."""
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self._taken():
             os.close(self._handle)
-            raise HomeInUseError(path, read_owner(path), program) from None
+            raise HomeInUseError(path, read_owner(path), program)
         os.ftruncate(self._handle, 0)
+
+    def _taken(self) -> bool:
+        """Tried more than once: `is_held` holds it too, for a moment."""
+        for pause_s in (0.02, 0.05, 0.0):
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(pause_s)
+            else:
+                return True
+        return False
 
     def sign(self, owner: Owner) -> None:
         os.pwrite(self._handle, msgspec.json.encode(owner), 0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 import psutil
 
 from appliance.home import Home
-from appliance.supervisor.lock import Owner, read_owner
+from appliance.supervisor.lock import Owner, is_held, read_owner
 from console.engine_control.base import EngineControlError, EngineStatus
 
 STOP_WITHIN_S = 10.0
@@ -125,7 +124,7 @@ class ProcessControl:
         """The `ingot serve` that holds this state folder. The name in the lock's file may be of a process long gone,
         whose number another has now: so the lock itself must be held, and by one that began before it was taken."""
         owner = read_owner(self._home.lock)
-        if owner is None or not _is_held(self._home.lock):
+        if owner is None or not is_held(self._home.lock):
             return None
         try:
             process = psutil.Process(owner.pid)
@@ -149,16 +148,6 @@ def how_it_ended(code: int) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
-
-
-def _is_held(lock: Path) -> bool:
-    """Whether a process holds the lock. A shared one is asked for, and let go of at once where it is had."""
-    with lock.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 async def _end(pid: int, gone: Coroutine[Any, Any, object], kill: Callable[[int, int], None]) -> None:
