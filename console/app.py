@@ -111,15 +111,13 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
-        task = asyncio.create_task(follower.run()) if follow else None
+        tasks = [asyncio.create_task(work) for work in (follower.run(), automatic.run())] if follow else []
         try:
             yield
         finally:
-            if task is not None:
+            for task in tasks:
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
-            await automatic.close()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await benchmarks.close()
             await database.close()
 

@@ -20,41 +20,36 @@ FAILED = frozenset({State.FAILED, State.HUNG})
 
 class AutomaticRollBack:
     """A publisher of the follower: looks at the engine each time the follower did. What it does about a failed launch
-    is a task of its own: the follower goes on telling pages how the engine stops and starts."""
+    is done by `run`, a task of its own: the follower goes on telling pages how the engine stops and starts."""
 
     def __init__(self, store: ProfileStore, activator: Activator) -> None:
         self._store = store
         self._activator = activator
         self._judged: str | None = None
         self._own: set[str] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._failed: asyncio.Queue[LaunchRecord] = asyncio.Queue()
 
     def __call__(self, view: EngineView, hub: Hub) -> None:
         launch = view.launch
-        if launch is None or view.state not in FAILED or launch.id == self._judged or self.is_busy:
+        if launch is None or view.state not in FAILED or launch.id == self._judged:
             return
         self._judged = launch.id
-        self._task = asyncio.create_task(self._judge(launch))
+        self._failed.put_nowait(launch)
 
-    @property
-    def is_busy(self) -> bool:
-        return self._task is not None and not self._task.done()
+    async def run(self) -> None:
+        """Judge one failed launch after the other, until cancelled."""
+        while True:
+            launch = await self._failed.get()
+            try:
+                await self._roll_back(launch)
+            except Exception:
+                log.exception("Launch %s failed and could not be rolled back.", launch.id)
+            finally:
+                self._failed.task_done()
 
-    async def done(self) -> None:
-        """Wait for what is under way."""
-        if self._task is not None:
-            await asyncio.wait({self._task})
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await self.done()
-
-    async def _judge(self, launch: LaunchRecord) -> None:
-        try:
-            await self._roll_back(launch)
-        except Exception:
-            log.exception("Launch %s failed and could not be rolled back.", launch.id)
+    async def settled(self) -> None:
+        """Wait until every failed launch has been judged."""
+        await self._failed.join()
 
     async def _roll_back(self, launch: LaunchRecord) -> None:
         active = await self._store.active()

@@ -322,9 +322,11 @@ async def test_a_failed_launch_is_rolled_back_where_the_profile_says_so(home, da
     automatic = AutomaticRollBack(store, it)
     await it.activate("chat", 3)
 
+    judging = asyncio.create_task(automatic.run())
+
     async def told(view):
         automatic(view, Hub())
-        await automatic.done()
+        await automatic.settled()
 
     await told(failed("chat", "r2", "older"))  # not the active revision's
     assert (await store.active()).label == "r3"
@@ -334,6 +336,7 @@ async def test_a_failed_launch_is_rolled_back_where_the_profile_says_so(home, da
     await told(failed("chat", "r2", read_active(home).launch))
     assert (await store.active()).label == "r2"
     assert control.calls == ["restart", "restart"]
+    judging.cancel()
 
 
 async def test_a_failed_launch_stays_where_the_profile_says_stop(home, database, store, control):
@@ -341,9 +344,11 @@ async def test_a_failed_launch_stays_where_the_profile_says_stop(home, database,
     it = activator(home, database, control)
     await it.activate("chat")
     automatic = AutomaticRollBack(store, it)
+    judging = asyncio.create_task(automatic.run())
     automatic(failed("chat", "r1", "bad"), Hub())
-    await automatic.done()
+    await automatic.settled()
     assert control.calls == ["restart"]
+    judging.cancel()
 
 
 async def test_the_last_good_revision_is_found_without_reading_every_launch(store, database):
@@ -371,8 +376,10 @@ async def test_a_roll_back_holds_nothing_up_and_a_fault_in_it_is_logged(store, m
         raise KeyError("unforeseen")
 
     monkeypatch.setattr(store, "active", fault)
+    judging = asyncio.create_task(automatic.run())
     automatic(failed("chat", "r1", "bad"), Hub())
-    assert automatic.is_busy
-    await automatic.done()
+    await automatic.settled()
+    assert not judging.done()
+    judging.cancel()
     assert "Launch bad failed and could not be rolled back" in caplog.text
     assert "KeyError" in caplog.text
