@@ -103,6 +103,8 @@ def decode(raw: bytes, type: type[T]) -> T:
 
 def shown(value: Any) -> str:
     """A value in an error: never more than a line, and never a whole prompt."""
+    if value is None or isinstance(value, bool):
+        return msgspec.json.encode(value).decode()  # as the client spells it, not as Python does
     text = repr(value) if not isinstance(value, str) else f'"{value}"'
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 

@@ -200,7 +200,7 @@ function start() {
   function say() {
     saying ||= requestAnimationFrame(() => {
       saying = 0;
-      const words = [`${store.total.toLocaleString("en")} lines`];
+      const words = [`${store.total.toLocaleString("en")} ${store.total === 1 ? "line" : "lines"}`];
       if (search.shown) words.unshift(`${rows().count.toLocaleString("en")} shown of`);
       setText($("log-state"), words.join(" "));
       if (paused) pauseButton();
