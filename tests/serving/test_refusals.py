@@ -37,7 +37,7 @@ def refused(door: Door, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         ("max_tokens", -5, "at least 1, and is -5"),
         ("max_tokens", 0, "at least 1"),
         ("max_tokens", "many", 'an integer, and is "many"'),
-        ("max_tokens", True, "an integer, and is True"),
+        ("max_tokens", True, "an integer, and is true"),
         ("max_tokens", 1.5, "an integer, and is 1.5"),
         ("max_tokens", 10**30, "at most"),
         ("temperature", -0.1, "at least 0"),
