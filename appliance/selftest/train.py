@@ -22,7 +22,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from appliance.selftest.questions import SLOT, Exchange, Subject, exchanges, fill, load_corpus
-from appliance.selftest.score import MODEL, SYSTEM_PROMPT, Oracle, batches, print_score, user
+from appliance.selftest.score import MODEL, SYSTEM_PROMPT, Oracle, batches, in_small_letters, print_score, user
 from appliance.selftest.variation import invent, vary
 
 BEGIN, END, SYSTEM, USER, ASSISTANT = SPECIAL = ("<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
@@ -52,7 +52,7 @@ TOKENS_PER_STEP = 2048
 WARM_UP = 0.05  # the share of the steps in which the learning rate rises to its peak; it falls to zero in the others
 LEARN = Peaks(muon=0.02, adam=3e-3)
 PRACTISE = Peaks(muon=0.003, adam=4e-4)
-MISSED_AGAIN = 4  # how often what was answered wrongly is asked again in a round of practice
+MISSED_AGAIN = 6  # how often what was answered wrongly is asked again in a round of practice
 PROMPT_WEIGHT = 0.1  # a little loss on the questions; an answer's tokens weigh 1
 PLAIN_SHARE = 0.05  # of the exchanges are also seen as plain text, for /v1/completions
 INVENTED_WORDS = 400  # new ones each epoch, for questions about what the model does not know
@@ -246,7 +246,9 @@ def practise(folder: Path, chats: Chats, rounds: int) -> None:
     """Go on from the checkpoint as it was saved, asking more often in each round what it still gets wrong."""
     for _ in range(rounds):
         oracle = Oracle(folder)
-        asked = [*exchanges(chats.subjects), *chats.exchanges(), *chats.exchanges()]
+        written = exchanges(chats.subjects)
+        small = [Exchange(in_small_letters(question), answer) for question, answer in written]
+        asked = [*written, *small, *chats.exchanges()]
         right = oracle.exact([([user(question)], answer) for question, answer in asked])
         missed = [exchange for exchange, is_right in zip(asked, right, strict=True) if not is_right]
         click.echo(f"practising: {len(missed)} of {len(asked)} answers are not exact")
@@ -280,7 +282,7 @@ def save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default=MODEL, help="the folder to write")
 @click.option("--epochs", default=22, show_default=True)
-@click.option("--rounds", default=3, show_default=True, help="of practice, after the epochs")
+@click.option("--rounds", default=2, show_default=True, help="of practice, after the epochs")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--threads", default=2, show_default=True)
 def main(out: Path, epochs: int, rounds: int, seed: int, threads: int) -> None:
