@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
@@ -12,12 +13,13 @@ from tests.running import ADMINISTRATOR, Appliance, appliance
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Nothing of the browser's own may look for a network: on a sealed machine those look-ups only cost time.
+HERE = Path(__file__).parent
 ARGUMENTS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Browser tests come last: Playwright keeps an event loop in this thread, and async tests need one of their own."""
-    items.sort(key=lambda item: "browser" in getattr(item, "fixturenames", ()))
+    items.sort(key=lambda item: item.path.is_relative_to(HERE))
 
 
 def browser_path() -> str:
