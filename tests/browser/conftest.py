@@ -11,9 +11,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.running import ADMINISTRATOR, Appliance, appliance
 
+HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Nothing of the browser's own may look for a network: on a sealed machine those look-ups only cost time.
-HERE = Path(__file__).parent
 ARGUMENTS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
 
