@@ -12,15 +12,16 @@ from msgspec import Meta
 
 from appliance.protocol import TokenLogprob
 from appliance.serving.answer_format import TokenTexts, finish_reason, new_id, usage
-from appliance.serving.answering import Answering, Ask, whole_unless_gone
+from appliance.serving.answering import Answering, Ask
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import decode, read_body
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.messages import check_messages
+from appliance.serving.respond import respond
 from appliance.serving.sampling import SamplingFields, check_logprobs
 from appliance.serving.served_model import ServedModel
-from appliance.serving.stream import DONE, HEARTBEAT, ending_in_error, frame, sse
+from appliance.serving.stream import DONE, HEARTBEAT, frame
 
 
 class ChatFields(SamplingFields, frozen=True, kw_only=True):
@@ -40,11 +41,7 @@ async def chat_completions(request: Request[Any, Any, Any], front_door: FrontDoo
     ask = await _ask(fields, model)
     answering = Answering(client, model, front_door.metrics, ask)
     answer = ChatAnswer(model, ask, fields)
-    if fields.stream:
-        return sse(ending_in_error(answer.frames(answering)))
-    choices = answering.choices
-    pieces = await whole_unless_gone(request, answering)
-    return Response(answer.whole(choices, pieces))
+    return await respond(request, answering, answer, stream=fields.stream)
 
 
 async def _ask(fields: ChatFields, model: ServedModel) -> Ask:

@@ -11,14 +11,15 @@ from litestar.response import Stream
 from msgspec import Meta
 
 from appliance.serving.answer_format import TokenTexts, finish_reason, new_id, usage
-from appliance.serving.answering import Answering, Ask, whole_unless_gone
+from appliance.serving.answering import Answering, Ask
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import decode, read_body
 from appliance.serving.front_door import FrontDoor
+from appliance.serving.respond import respond
 from appliance.serving.sampling import MAX_CHOICES, SamplingFields, check_logprobs
 from appliance.serving.served_model import ServedModel
-from appliance.serving.stream import DONE, HEARTBEAT, ending_in_error, frame, sse
+from appliance.serving.stream import DONE, HEARTBEAT, frame
 
 DEFAULT_MAX_TOKENS = 16
 MAX_PROMPTS = 128
@@ -41,11 +42,7 @@ async def completions(request: Request[Any, Any, Any], front_door: FrontDoor) ->
     ask = await _ask(fields, model)
     answering = Answering(client, model, front_door.metrics, ask)
     answer = CompletionAnswer(model, ask, fields)
-    if fields.stream:
-        return sse(ending_in_error(answer.frames(answering)))
-    choices = answering.choices
-    pieces = await whole_unless_gone(request, answering)
-    return Response(answer.whole(choices, pieces))
+    return await respond(request, answering, answer, stream=fields.stream)
 
 
 async def _ask(fields: CompletionFields, model: ServedModel) -> Ask:

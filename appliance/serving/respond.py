@@ -1,0 +1,32 @@
+"""How both kinds of completion are answered: streamed as the pieces come, or whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+from litestar import Request, Response
+from litestar.response import Stream
+
+from appliance.serving.answering import Answering, whole_unless_gone
+from appliance.serving.choice import Choice, Piece
+from appliance.serving.stream import ending_in_error, sse
+
+
+class Answer(Protocol):
+    """One kind of completion, in OpenAI's shape."""
+
+    def frames(self, answering: Answering) -> AsyncIterator[bytes]: ...
+
+    def whole(self, choices: list[Choice], pieces: list[Piece]) -> dict[str, Any]: ...
+
+
+async def respond(
+    request: Request[Any, Any, Any], answering: Answering, answer: Answer, *, stream: bool | None
+) -> Stream | Response[dict[str, Any]]:
+    """Every slot is free again when the answer has ended, or its client has gone."""
+    if stream:
+        return sse(ending_in_error(answer.frames(answering)))
+    choices = answering.choices
+    pieces = await whole_unless_gone(request, answering)
+    return Response(answer.whole(choices, pieces))
