@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from kernels.selection import Choice
@@ -18,19 +18,31 @@ class Kernels:
     embedding: Callable[..., Any]
     rms_norm: Callable[..., Any]
     rotary: Callable[..., Any]
-    silu_and_mul: Callable[..., Any]
     cache_write: Callable[..., Any]
     paged_attention: Callable[..., Any]
     linear: Callable[..., Any]
+    fp8_linear: Callable[..., Any]
+    gated_activation: Callable[..., Any]
+    moe_routing: Callable[..., Any]
+    fused_moe: Callable[..., Any]
     sampling: Callable[..., Any]
 
 
 def bind(choices: Mapping[str, Choice]) -> Kernels:
-    """Import the chosen backends, and nothing else."""
-    return Kernels(**{name: _load(choice.backend.function) for name, choice in choices.items()})
+    """Import the chosen backends, and nothing else. An op without a choice is one that the model does not need; to call
+    it is an error of ours."""
+    names = [field.name for field in fields(Kernels)]
+    return Kernels(**{name: _load(choices[name]) if name in choices else _unneeded(name) for name in names})
 
 
-def _load(function: str) -> Callable[..., Any]:
-    module, _, name = function.partition(":")
+def _load(choice: Choice) -> Callable[..., Any]:
+    module, _, name = choice.backend.function.partition(":")
     loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return loaded
+
+
+def _unneeded(name: str) -> Callable[..., Any]:
+    def call(*_: Any, **__: Any) -> Any:
+        raise AssertionError(f"{name} was called by a model of which selection was told that it does not need it")
+
+    return call

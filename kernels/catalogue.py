@@ -4,28 +4,64 @@ from __future__ import annotations
 
 from kernels.selection import Backend, Op
 
+_HALVES = ("bfloat16", "float16")
 _FLOATS = ("float32", "bfloat16", "float16")
 
 EMBEDDING = Op("embedding", (Backend("torch", "kernels.embedding.reference:embedding", dtypes=_FLOATS),))
-RMS_NORM = Op("rms_norm", (Backend("torch", "kernels.rms_norm.reference:rms_norm", dtypes=_FLOATS),))
+RMS_NORM = Op(
+    "rms_norm",
+    (
+        Backend(
+            "triton",
+            "kernels.rms_norm.triton:rms_norm",
+            devices=("cuda",),
+            dtypes=_HALVES,
+            min_capability=(8, 0),
+            variants="kernels.rms_norm.variants:variants",
+        ),
+        Backend("torch", "kernels.rms_norm.reference:rms_norm", dtypes=_FLOATS),
+    ),
+)
 ROTARY = Op("rotary", (Backend("torch", "kernels.rotary.reference:rotary", dtypes=_FLOATS),))
-SILU_AND_MUL = Op("silu_and_mul", (Backend("torch", "kernels.silu_and_mul.reference:silu_and_mul", dtypes=_FLOATS),))
+GATED_ACTIVATION = Op(
+    "gated_activation", (Backend("torch", "kernels.gated_activation.reference:gated_activation", dtypes=_FLOATS),)
+)
 CACHE_WRITE = Op("cache_write", (Backend("torch", "kernels.cache_write.reference:cache_write", dtypes=_FLOATS),))
 PAGED_ATTENTION = Op(
     "paged_attention",
     (Backend("torch", "kernels.paged_attention.reference:paged_attention", dtypes=_FLOATS),),
     setting="attention",
 )
-LINEAR = Op("linear", (Backend("torch", "kernels.linear.reference:linear", dtypes=_FLOATS),), setting="linear")
+LINEAR = Op("linear", (Backend("torch", "kernels.linear.reference:linear", dtypes=_FLOATS),))
+FP8_LINEAR = Op(
+    "fp8_linear",
+    (Backend("torch", "kernels.fp8_linear.reference:fp8_linear", dtypes=_FLOATS),),
+    setting="linear",
+    needed=lambda context: context.fp8_blocks is not None,
+)
+MOE_ROUTING = Op(
+    "moe_routing",
+    (Backend("torch", "kernels.moe_routing.reference:moe_routing", dtypes=_FLOATS),),
+    needed=lambda context: context.num_experts > 0,
+)
+FUSED_MOE = Op(
+    "fused_moe",
+    (Backend("torch", "kernels.fused_moe.reference:fused_moe", dtypes=_FLOATS),),
+    setting="moe",
+    needed=lambda context: context.num_experts > 0,
+)
 SAMPLING = Op("sampling", (Backend("torch", "kernels.sampling.reference:sample"),))
 
 OPS: tuple[Op, ...] = (
     EMBEDDING,
     RMS_NORM,
     ROTARY,
-    SILU_AND_MUL,
     CACHE_WRITE,
     PAGED_ATTENTION,
     LINEAR,
+    FP8_LINEAR,
+    GATED_ACTIVATION,
+    MOE_ROUTING,
+    FUSED_MOE,
     SAMPLING,
 )

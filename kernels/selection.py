@@ -30,6 +30,24 @@ class Context:
     cuda_graphs: bool = False
     workers: int = 1
     libraries: Mapping[str, str] = field(default_factory=dict)
+    engine: str = "native"  # or "vllm"
+    kv_cache_dtype: str = ""  # "" for that of dtype; "float8_e4m3fn" for a cache in 8 bits
+    hidden_size: int = 0
+    intermediate_size: int = 0
+    vocab_size: int = 0
+    rotary_dim: int = 0
+    rotary_interleaved: bool = False
+    qk_norm: str = ""  # "" none, "head" over each head, "all" over all heads of a token together
+    sliding_window: bool = False
+    attention_sinks: bool = False
+    soft_cap: bool = False
+    activation: str = "silu"  # or "gelu", "gelu_tanh"
+    fp8_blocks: tuple[int, int] | None = None  # rows and columns that share a weight scale, in a block-scaled FP8 model
+    num_experts: int = 0  # 0: no mixture of experts
+    experts_per_token: int = 0
+    moe_intermediate_size: int = 0
+    expert_scoring: str = "softmax"  # or "sigmoid"
+    num_expert_groups: int = 0  # 0 or 1: experts are chosen from all of them at once
 
     @property
     def place(self) -> str:
@@ -60,6 +78,7 @@ class Backend:
     min_capability: tuple[int, int] | None = None
     max_capability: tuple[int, int] | None = None
     libraries: tuple[str, ...] = ()
+    variants: str = ""  # `module:function` that declares its Triton kernels, where it has some
     faults: tuple[Fault, ...] = ()
 
     def objection(self, context: Context) -> tuple[str, str | None] | None:
@@ -88,11 +107,12 @@ class Backend:
 @dataclass(frozen=True)
 class Op:
     """An operation and its backends in order of preference. `setting` is the profile's key under `backends` that may
-    force one of them; None where a profile has no say."""
+    force one of them; None where a profile has no say. `needed` tells whether a model calls it at all."""
 
     name: str
     backends: tuple[Backend, ...]
     setting: str | None = None
+    needed: Callable[[Context], bool] = lambda _: True
 
 
 @dataclass(frozen=True)
@@ -158,10 +178,10 @@ def choose(op: Op, context: Context, requested: str = AUTO) -> Choice:
 
 
 def choose_all(ops: Iterable[Op], context: Context, backends: Mapping[str, str] | None = None) -> dict[str, Choice]:
-    """A choice for each op, by its name; `backends` is the profile's mapping of settings to names.
+    """A choice for each op that the model needs, by its name; `backends` is the profile's mapping of settings to names.
 
     Raises:
         BackendRefusedError: as `choose`, for the first op that cannot be served.
     """
     wanted = backends or {}
-    return {op.name: choose(op, context, wanted.get(op.setting or "", AUTO)) for op in ops}
+    return {op.name: choose(op, context, wanted.get(op.setting or "", AUTO)) for op in ops if op.needed(context)}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from appliance.home import Home
+
+# Triton's own library is interpreted or compiled as this says when it is first imported, which may be by anyone's test.
+os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(autouse=True)

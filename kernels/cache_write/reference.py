@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
-def cache_write(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
-    """Write `key` and `value` [T, kv_heads, head_dim] into the caches [blocks, block_size, kv_heads, head_dim] *in
-    place*.
+def cache_write(
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+) -> None:
+    """Write `key` and `value` [T, kv_heads, head_dim], of any stride between tokens, into the caches [blocks,
+    block_size, kv_heads, head_dim] *in place*.
 
-    `slot_mapping` [T], int64, is block * block_size + offset of each token. Slots are distinct.
+    A cache of float8_e4m3fn holds x / scale, clamped to what the format can hold (448); for any other dtype the scales
+    are 1. `slot_mapping` [T], int64, is block * block_size + offset of each token. Slots are distinct.
     """
-    key_cache.flatten(0, 1).index_copy_(0, slot_mapping, key.to(key_cache.dtype))
-    value_cache.flatten(0, 1).index_copy_(0, slot_mapping, value.to(value_cache.dtype))
+    _write(key, key_cache, slot_mapping, key_scale)
+    _write(value, value_cache, slot_mapping, value_scale)
+
+
+def _write(x: Tensor, cache: Tensor, slot_mapping: Tensor, scale: float) -> None:
+    slots = cache.flatten(0, 1)
+    if cache.dtype == torch.float8_e4m3fn:
+        most = torch.finfo(cache.dtype).max
+        x = (x.float() / scale).clamp(-most, most).to(cache.dtype)
+        slots.view(torch.uint8).index_copy_(0, slot_mapping, x.view(torch.uint8))
+    else:
+        slots.index_copy_(0, slot_mapping, x.to(cache.dtype))

@@ -18,11 +18,11 @@ class GatedMLP:
         hidden, inner = config.hidden_size, config.intermediate_size
         self.gate_up = Linear(context, hidden, {"gate_proj": inner, "up_proj": inner}, config.mlp_bias)
         self.down = Linear(context, inner, {"down_proj": hidden}, config.mlp_bias)
-        self._silu_and_mul = context.kernels.silu_and_mul
+        self._gated_activation = context.kernels.gated_activation
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
-        return self.down(self._silu_and_mul(self.gate_up(x)))
+        return self.down(self._gated_activation(self.gate_up(x)))
 
     def destinations(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
         yield from self.gate_up.destinations(prefix)

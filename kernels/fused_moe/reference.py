@@ -1,0 +1,45 @@
+"""Mixture of experts in plain torch: one expert after the other, each over the tokens that chose it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from kernels.fp8_linear.reference import dequantise
+from kernels.gated_activation.reference import gated_activation
+
+
+def fused_moe(
+    x: Tensor,
+    weights: Tensor,
+    expert_ids: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    gate_up_scale: Tensor | None = None,
+    down_scale: Tensor | None = None,
+    activation: str = "silu",
+    limit: float | None = None,
+) -> Tensor:
+    """sum over k of weights[t, k] * down(act(gate(x)) * up(x)) by expert expert_ids[t, k]: [T, H] in the dtype of `x`.
+
+    Args:
+        x: [T, H].
+        weights, expert_ids: [T, k] float32 and int32, from `moe_routing`.
+        gate_up: [E, 2 * N, H], gate first. down: [E, H, N]. In the dtype of `x`, or in float8_e4m3fn with
+        gate_up_scale, down_scale: [E, ceil(2 * N / 128), ceil(H / 128)] and [E, ceil(H / 128), ceil(N / 128)] float32,
+            as in `fp8_linear`. With FP8, N is a multiple of 128 or the two halves' blocks would share a scale.
+        activation, limit: as in `gated_activation`.
+    """
+    out = torch.zeros_like(x, dtype=torch.float32)
+    for expert in expert_ids.unique().tolist():
+        tokens, choice = (expert_ids == expert).nonzero(as_tuple=True)
+        first = _weight(gate_up, gate_up_scale, expert, x.dtype)
+        second = _weight(down, down_scale, expert, x.dtype)
+        result = linear(gated_activation(linear(x[tokens], first), activation, limit), second)
+        out.index_add_(0, tokens, result.float() * weights[tokens, choice, None])
+    return out.to(x.dtype)
+
+
+def _weight(weight: Tensor, scale: Tensor | None, expert: int, dtype: torch.dtype) -> Tensor:
+    return weight[expert] if scale is None else dequantise(weight[expert], scale[expert], dtype)

@@ -1,0 +1,62 @@
+"""The one place where Triton kernels are launched: always as a declared variant, and noticed by who listens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from triton import knobs
+from triton.runtime.driver import driver
+
+from kernels.variants import Variant
+
+# What the interpreter's results are computed for; it has no architecture of its own.
+INTERPRETED_AS = 90
+
+_architecture: int | None = None
+_listeners: list[Callable[[Variant], None]] = []
+launching: Variant | None = None  # read by the seal, to name what a miss was about
+
+
+def architecture() -> int:
+    """The architecture that kernels are chosen for: that of the process's one GPU, as 90 for sm_90."""
+    global _architecture
+    if _architecture is None:
+        interpreted = knobs.runtime.interpret
+        _architecture = INTERPRETED_AS if interpreted else int(driver.active.get_current_target().arch)
+    return _architecture
+
+
+@contextmanager
+def launching_for(arch: int) -> Iterator[None]:
+    """Choose variants for `arch` meanwhile; for tests and for a cast."""
+    global _architecture
+    before, _architecture = _architecture, arch
+    try:
+        yield
+    finally:
+        _architecture = before
+
+
+@contextmanager
+def listening(listener: Callable[[Variant], None]) -> Iterator[None]:
+    """Call `listener` with the variant of every launch meanwhile."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+def launch(kernel: Any, variant: Variant, grid: tuple[int, ...], *arguments: Any) -> None:
+    """Launch `kernel`, a `triton.jit` function, over `grid` with the variant's constants.
+
+    Raises:
+        NotCast: the engine is sealed and the cast does not hold this variant for these arguments.
+    """
+    global launching
+    launching = variant
+    for listener in _listeners:
+        listener(variant)
+    kernel[grid](*arguments, **dict(variant.constants), num_warps=variant.num_warps, num_stages=variant.num_stages)

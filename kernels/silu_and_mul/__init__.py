@@ -1,1 +1,0 @@
-"""The gated activation of a dense feed-forward layer: silu(gate) * up."""

@@ -1,0 +1,61 @@
+"""What a compiled kernel is told apart by. Imports neither torch nor Triton, so that a plan can be made anywhere.
+
+An op that has a Triton backend declares its closed set of variants in `kernels/<op>/variants.py`, by one function
+
+    def variants(arch: int, model: Context | None = None) -> Iterator[Variant]
+
+which gives every variant that the op may launch on `arch` (80, 86, 89, 90, 100, 103, 120 or 121), or with `model` only
+those that a model of this shape needs. The op's launching code takes its variants from the same module: what the engine
+may launch is what a cast holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+Constant = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One compiled form of one kernel.
+
+    `kernel` is `module:function`. `arguments` gives the type of each run-time argument in order, as Triton writes
+    them: "*bf16", "*fp16", "*fp32", "*fp8e4nv", "*u8", "*i32", "*i64" for tensors (16-byte aligned), "i32" and "fp32"
+    for numbers. Every number is to be named in the kernel's `do_not_specialize`, so that its value has no part in the
+    variant; a size whose divisibility the compiler should know is passed in units (N // 16) and multiplied in the
+    kernel. `constants` are the compile-time arguments.
+    """
+
+    op: str
+    kernel: str
+    arguments: tuple[str, ...]
+    constants: tuple[tuple[str, Constant], ...]
+    num_warps: int = 4
+    num_stages: int = 1
+
+    @cached_property
+    def name(self) -> str:
+        """For people and for the manifest; unlike that of any other variant."""
+        types = ",".join(self.arguments)
+        values = " ".join(f"{key}={value}" for key, value in self.constants)
+        return f"{self.kernel.partition(':')[2]}[{types}] {values} warps={self.num_warps} stages={self.num_stages}"
+
+
+def variant(
+    op: str,
+    kernel: str,
+    arguments: tuple[str, ...],
+    constants: Mapping[str, Constant],
+    *,
+    num_warps: int = 4,
+    num_stages: int = 1,
+) -> Variant:
+    """A variant from a mapping of its constants."""
+    return Variant(op, kernel, arguments, tuple(constants.items()), num_warps, num_stages)
+
+
+# The dtypes of `selection.Context` in Triton's spelling.
+TRITON_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float8_e4m3fn": "fp8e4nv"}
