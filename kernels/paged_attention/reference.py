@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,10 @@ def paged_attention(
     metadata: AttentionMetadata,
     scale: float,
     sliding_window: int | None = None,
+    sinks: Tensor | None = None,
+    soft_cap: float | None = None,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
 ) -> Tensor:
     """softmax(q k^T * scale) v, causal, over each sequence's own pages.
 
@@ -27,22 +32,68 @@ def paged_attention(
         key_cache, value_cache: [blocks, block_size, kv_heads, head_dim], the new tokens already written.
         metadata: which rows of `query` and which blocks belong to which sequence.
         sliding_window: a token sees itself and the `sliding_window` - 1 tokens before it; None for all.
+        sinks: [heads] float32, a score of each head that takes its share of the softmax and adds no value (Xiao et al.,
+            2023, as in GPT-OSS).
+        soft_cap: scores become soft_cap * tanh(score / soft_cap) (Gemma Team, 2024).
+        key_scale, value_scale: by which a cache of float8_e4m3fn is multiplied, see `cache_write`.
 
     Returns:
         [T, heads, head_dim], new, in the dtype of `query`.
     """
-    out = torch.empty_like(query)
+    layer = _Layer(key_cache, value_cache, scale, sliding_window, sinks, soft_cap, key_scale, value_scale)
+    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     decodes = metadata.num_decodes
     for rows in _decode_groups(metadata.context_lens[:decodes]):
-        out[rows] = _decode(query[rows], key_cache, value_cache, metadata, rows, scale, sliding_window)
+        out[rows] = _decode(query[rows], layer, metadata, rows)
     start = decodes
     for i in range(decodes, len(metadata.query_lens)):
         end = start + metadata.query_lens[i]
         blocks = metadata.block_tables[i]
         length = metadata.context_lens[i]
-        _prefill(query[start:end], key_cache, value_cache, blocks, length, scale, sliding_window, out[start:end])
+        _prefill(query[start:end], layer, blocks, length, out[start:end])
         start = end
     return out
+
+
+class _Layer(NamedTuple):
+    """What is the same for every sequence."""
+
+    key_cache: Tensor
+    value_cache: Tensor
+    scale: float
+    sliding_window: int | None
+    sinks: Tensor | None
+    soft_cap: float | None
+    key_scale: float
+    value_scale: float
+
+    def gather(self, blocks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Keys and values [*blocks.shape, block_size, kv_heads, head_dim]."""
+        return (
+            _gather(self.key_cache, blocks, self.key_scale, dtype),
+            _gather(self.value_cache, blocks, self.value_scale, dtype),
+        )
+
+
+def _gather(cache: Tensor, blocks: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    if cache.dtype != torch.float8_e4m3fn:
+        return cache[blocks].to(dtype)
+    wide = cache.view(torch.uint8)[blocks].view(cache.dtype).to(dtype)
+    return wide if scale == 1 else wide * scale
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor, layer: _Layer, sinks: Tensor | None) -> Tensor:
+    """`query` [..., N, head_dim] over `key` and `value` [..., L, head_dim]; `sinks` broadcasts with [..., N, 1]."""
+    if layer.soft_cap is None and sinks is None:
+        return scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=layer.scale)
+    scores = (query.float() @ key.float().transpose(-1, -2)) * layer.scale
+    if layer.soft_cap is not None:
+        scores = layer.soft_cap * torch.tanh(scores / layer.soft_cap)
+    scores.masked_fill_(~visible, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.expand(*scores.shape[:-1], 1)), dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : key.shape[-2]]
+    return (weights @ value.float()).to(query.dtype)
 
 
 def _decode_groups(context_lens: list[int]) -> Iterator[list[int] | slice]:
@@ -62,63 +113,44 @@ def _decode_groups(context_lens: list[int]) -> Iterator[list[int] | slice]:
     yield group
 
 
-def _decode(
-    query: Tensor,  # [S, heads, head_dim], the rows `rows` of the batch
-    key_cache: Tensor,
-    value_cache: Tensor,
-    metadata: AttentionMetadata,
-    rows: list[int] | slice,
-    scale: float,
-    sliding_window: int | None,
-) -> Tensor:
-    """Several sequences at once; the heads that share a kv head stand where a query's length would."""
+def _decode(query: Tensor, layer: _Layer, metadata: AttentionMetadata, rows: list[int] | slice) -> Tensor:
+    """Several sequences at once, `query` [S, heads, head_dim] being the rows `rows` of the batch; the heads that share a
+    kv head stand where a query's length would."""
     num_seqs, num_heads, head_dim = query.shape
-    block_size, kv_heads = key_cache.shape[1:3]
+    block_size, kv_heads = layer.key_cache.shape[1:3]
     lens = metadata.context_lens[rows] if isinstance(rows, slice) else [metadata.context_lens[row] for row in rows]
     longest = max(lens)
     blocks = metadata.block_tables[rows, : -(-longest // block_size)]
-    key = key_cache[blocks].flatten(1, 2)[:, :longest].transpose(1, 2)  # [S, kv_heads, L, head_dim]
-    value = value_cache[blocks].flatten(1, 2)[:, :longest].transpose(1, 2)
+    key, value = (
+        gathered.flatten(1, 2)[:, :longest].transpose(1, 2)  # [S, kv_heads, L, head_dim]
+        for gathered in layer.gather(blocks, query.dtype)
+    )
     position = torch.arange(longest, device=query.device)
     lengths = metadata.seq_lens[rows, None]
     visible = position < lengths
-    if sliding_window is not None:
-        visible &= position >= lengths - sliding_window
+    if layer.sliding_window is not None:
+        visible &= position >= lengths - layer.sliding_window
     grouped = query.view(num_seqs, kv_heads, num_heads // kv_heads, head_dim)
-    result = scaled_dot_product_attention(
-        grouped, key.to(query.dtype), value.to(query.dtype), attn_mask=visible[:, None, None, :], scale=scale
-    )
-    return result.reshape(num_seqs, num_heads, head_dim)
+    sinks = None if layer.sinks is None else layer.sinks.view(kv_heads, -1, 1)
+    return _attend(grouped, key, value, visible[:, None, None, :], layer, sinks).reshape(num_seqs, num_heads, head_dim)
 
 
-def _prefill(
-    query: Tensor,  # [N, heads, head_dim], the last N tokens of the context
-    key_cache: Tensor,
-    value_cache: Tensor,
-    blocks: Tensor,
-    length: int,
-    scale: float,
-    sliding_window: int | None,
-    out: Tensor,
-) -> None:
-    """One sequence, whole or a chunk that continues one."""
+def _prefill(query: Tensor, layer: _Layer, blocks: Tensor, length: int, out: Tensor) -> None:
+    """One sequence, whole or a chunk that continues one: `query` [N, heads, head_dim] are its last N tokens."""
     num_tokens, num_heads, head_dim = query.shape
-    block_size, kv_heads = key_cache.shape[1:3]
+    block_size, kv_heads = layer.key_cache.shape[1:3]
     blocks = blocks[: -(-length // block_size)]
     group = num_heads // kv_heads
-    key = key_cache[blocks].flatten(0, 1)[:length].transpose(0, 1)[:, None]  # [kv_heads, 1, L, head_dim]
-    value = value_cache[blocks].flatten(0, 1)[:length].transpose(0, 1)[:, None]
+    key, value = (
+        gathered.flatten(0, 1)[:length].transpose(0, 1)[:, None].expand(-1, group, -1, -1)  # [kv_heads, group, L, D]
+        for gathered in layer.gather(blocks, query.dtype)
+    )
     position = torch.arange(length, device=query.device)
     own = position[length - num_tokens :, None]
     visible = position <= own  # [N, L]
-    if sliding_window is not None:
-        visible &= position > own - sliding_window
+    if layer.sliding_window is not None:
+        visible &= position > own - layer.sliding_window
     grouped = query.view(num_tokens, kv_heads, group, head_dim).permute(1, 2, 0, 3)  # [kv_heads, group, N, head_dim]
-    result = scaled_dot_product_attention(
-        grouped,
-        key.to(query.dtype).expand(-1, group, -1, -1),
-        value.to(query.dtype).expand(-1, group, -1, -1),
-        attn_mask=visible,
-        scale=scale,
-    )
+    sinks = None if layer.sinks is None else layer.sinks.view(kv_heads, group, 1, 1)
+    result = _attend(grouped, key, value, visible, layer, sinks)
     out.copy_(result.permute(2, 0, 1, 3).reshape(num_tokens, num_heads, head_dim))

@@ -1,0 +1,114 @@
+"""Calls that launch every variant of paged attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.cases import TOLERANCES, Case, randn
+from kernels.paged_attention import variants
+from kernels.paged_attention.metadata import AttentionMetadata
+from kernels.selection import Context
+
+_LARGE = 240.0  # in slots that belong to nobody: what leaks out of them shows
+
+
+class Shape(NamedTuple):
+    """`queries` and `contexts` are tokens of each sequence, new and in all; sequences that decode come first."""
+
+    queries: tuple[int, ...]
+    contexts: tuple[int, ...]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    block_size: int = 16
+    sliding_window: int | None = None
+    sinks: bool = False
+
+
+class Batch(NamedTuple):
+    query: Tensor  # [T, heads, head_dim], the first heads of a wider tensor, as those of the fused projection are
+    key_cache: Tensor
+    value_cache: Tensor
+    metadata: AttentionMetadata
+
+
+def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
+    for variant in variants.variants(arch, model):
+        kernel = variant.kernel.partition(":")[2]
+        if kernel == "merge_kernel":
+            continue  # launched by the decodes below
+        constants = dict(variant.constants)
+        dtype = torch.bfloat16 if variant.arguments[0] == "*bf16" else torch.float16
+        fp8 = variant.arguments[1] != variant.arguments[0]
+        soft_cap = 15.0 if constants["SOFT_CAP"] else None
+        for shape in _shapes(kernel, int(constants["ROWS"]), int(constants["HEAD_DIM"])):
+            name = f"{kernel} {shape} {dtype}{' fp8 cache' if fp8 else ''}{' soft cap' if soft_cap else ''}"
+            # With an FP8 cache both sides read the same rounded numbers.
+            yield Case(name, _call(shape, dtype, fp8, soft_cap), TOLERANCES[dtype])
+
+
+def _shapes(kernel: str, rows: int, dim: int) -> Iterator[Shape]:
+    if kernel == "prefill_kernel":
+        yield Shape((3, 37), (3, 61), heads=6, kv_heads=2, head_dim=dim)
+        yield Shape((1, 1, 45, 2), (300, 7, 150, 2), heads=4, kv_heads=4, head_dim=dim, sliding_window=33)
+        yield Shape((1, 70), (18, 70), heads=5, kv_heads=1, head_dim=dim, block_size=32, sinks=True)
+        return
+    heads = 2 * rows - 3 if rows > variants.DECODE_ROWS[0] else rows  # the larger tile, with a second one half full
+    yield Shape((1, 1, 1), (1, 257, 530), heads=heads, kv_heads=1, head_dim=dim)
+    yield Shape((1, 1), (300, 700), heads=heads, kv_heads=1, head_dim=dim, sliding_window=270, sinks=True)
+
+
+def batch(
+    shape: Shape, dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device, *, scatter: bool = True
+) -> Batch:
+    """Random numbers in random blocks (`scatter`), and large ones in all slots that no sequence owns."""
+    size = shape.block_size
+    counts = [-(-length // size) for length in shape.contexts]
+    num_blocks = sum(counts) + 3
+    order = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(1))
+    if not scatter:
+        order = torch.arange(num_blocks)
+    tables = torch.zeros((len(counts), max(counts)), dtype=torch.int32)
+    slots, taken = [], 0
+    for i, (count, length, new) in enumerate(zip(counts, shape.contexts, shape.queries, strict=True)):
+        tables[i, :count] = order[taken : taken + count]
+        taken += count
+        position = torch.arange(length)
+        own = tables[i, position // size].long() * size + position % size
+        slots.append((own, own[length - new :]))
+    caches = []
+    for seed in (11, 12):
+        cache = torch.full((num_blocks * size, shape.kv_heads, shape.head_dim), _LARGE, dtype=dtype, device=device)
+        used = torch.cat([own for own, _ in slots]).to(device)
+        cache[used] = randn((len(used), shape.kv_heads, shape.head_dim), dtype, device, seed)
+        caches.append(cache.to(cache_dtype).view(num_blocks, size, shape.kv_heads, shape.head_dim))
+    tokens = sum(shape.queries)
+    wide = randn((tokens, shape.heads + 2 * shape.kv_heads, shape.head_dim), dtype, device, seed=13)
+    metadata = AttentionMetadata(
+        query_lens=list(shape.queries),
+        context_lens=list(shape.contexts),
+        num_decodes=_leading_ones(shape.queries),
+        query_start_loc=torch.tensor([0, *shape.queries]).cumsum(0).to(torch.int32).to(device),
+        seq_lens=torch.tensor(shape.contexts, dtype=torch.int32, device=device),
+        block_tables=tables.to(device),
+        slot_mapping=torch.cat([new for _, new in slots]).to(device),
+    )
+    return Batch(wide[:, : shape.heads], caches[0], caches[1], metadata)
+
+
+def _leading_ones(lens: Sequence[int]) -> int:
+    return next((i for i, count in enumerate(lens) if count != 1), len(lens))
+
+
+def _call(shape: Shape, dtype: torch.dtype, fp8: bool, soft_cap: float | None) -> Callable[..., list[Tensor]]:
+    def run(paged_attention: Callable[..., Any], device: torch.device) -> list[Tensor]:
+        made = batch(shape, dtype, torch.float8_e4m3fn if fp8 else dtype, device)
+        sinks = randn((shape.heads,), torch.float32, device, seed=14) if shape.sinks else None
+        scales = (0.5, 2.0) if fp8 else (1.0, 1.0)
+        return [paged_attention(*made, shape.head_dim**-0.5, shape.sliding_window, sinks, soft_cap, *scales)]
+
+    return run

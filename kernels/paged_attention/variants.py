@@ -1,0 +1,121 @@
+"""The closed set of attention kernels, and the tiles that each architecture gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from kernels.selection import Context
+from kernels.variants import TRITON_TYPES, Constant, Variant, variant
+
+HEAD_DIMS: Final = (64, 96, 128, 256)
+DTYPES: Final = ("bfloat16", "float16")
+FP8: Final = "float8_e4m3fn"
+
+# Tokens of the context that one program of a decode works through. Constant, so that the parts of a sum do not depend on
+# what else is in the batch: a sequence gets the same result alone and in company.
+SPLIT: Final = 256
+# Rows of a decode's tile: query heads that share a key-value head. 16 is the least that a matrix unit takes.
+DECODE_ROWS: Final = (16, 64)
+
+
+class Tile(NamedTuple):
+    rows: int  # query heads times tokens
+    columns: int  # tokens of the context
+    num_warps: int
+    num_stages: int
+
+
+# By memory that a program may share (163 KB, 99 KB, 227 KB), then by head size.
+_A100, _SMALL, _HOPPER = "163 KB", "99 KB", "227 KB"
+_MEMORY: Final = {80: _A100, 86: _SMALL, 89: _SMALL, 90: _HOPPER, 100: _HOPPER, 103: _HOPPER, 120: _SMALL, 121: _SMALL}
+PREFILL_TILES: Final[dict[str, dict[int, Tile]]] = {
+    _A100: {64: Tile(128, 64, 4, 3), 96: Tile(128, 64, 8, 2), 128: Tile(128, 64, 8, 2), 256: Tile(64, 32, 8, 2)},
+    _SMALL: {64: Tile(128, 64, 4, 2), 96: Tile(64, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 1)},
+    _HOPPER: {64: Tile(128, 128, 8, 3), 96: Tile(128, 128, 8, 2), 128: Tile(128, 128, 8, 2), 256: Tile(128, 64, 8, 2)},
+}
+DECODE_TILES: Final[dict[str, dict[int, Tile]]] = {
+    _A100: {64: Tile(0, 64, 4, 3), 96: Tile(0, 64, 4, 3), 128: Tile(0, 64, 4, 3), 256: Tile(0, 32, 4, 2)},
+    _SMALL: {64: Tile(0, 64, 4, 3), 96: Tile(0, 32, 4, 3), 128: Tile(0, 32, 4, 3), 256: Tile(0, 32, 4, 1)},
+    _HOPPER: {64: Tile(0, 64, 4, 3), 96: Tile(0, 64, 4, 3), 128: Tile(0, 64, 4, 3), 256: Tile(0, 32, 4, 3)},
+}
+
+_GEOMETRY = ("*i32", "*i32", "*i32")  # query_start_loc, seq_lens, block_tables
+_PREFILL_NUMBERS = ("i32",) * 10 + ("fp32",) * 3
+_DECODE_NUMBERS = ("i32",) * 7 + ("fp32",) * 3
+
+
+def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
+    if model is None:
+        shapes = [(dtype, dim, fp8, cap) for dtype in DTYPES for dim in HEAD_DIMS for fp8 in (False, True)
+                  for cap in (False, True)]  # fmt: skip
+        rows: tuple[int, ...] = DECODE_ROWS
+    else:
+        shapes = [(model.dtype, model.head_dim, model.kv_cache_dtype == FP8, model.soft_cap)]
+        rows = (decode_rows(model.num_heads // model.num_kv_heads),)
+    for dtype, head_dim, fp8, soft_cap in shapes:
+        yield prefill(arch, dtype, head_dim, fp8, soft_cap)
+        yield from (decode(arch, dtype, head_dim, fp8, soft_cap, count) for count in rows)
+    yield from (merge(dtype, head_dim) for dtype, head_dim in dict.fromkeys((shape[:2]) for shape in shapes))
+
+
+def decode_rows(group: int) -> int:
+    """The rows of a decode's tile for `group` query heads a key-value head; groups beyond the largest take several."""
+    return next((rows for rows in DECODE_ROWS if rows >= group), DECODE_ROWS[-1])
+
+
+def prefill(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool) -> Variant:
+    tile = PREFILL_TILES[_MEMORY[arch]][head_dim]
+    pointer, cache = f"*{TRITON_TYPES[dtype]}", _cache_pointer(arch, dtype, fp8)
+    return variant(
+        "paged_attention",
+        "kernels.paged_attention.triton:prefill_kernel",
+        (pointer, cache, cache, pointer, "*fp32", *_GEOMETRY, *_PREFILL_NUMBERS),
+        _constants(head_dim, tile.rows, tile.columns, soft_cap),
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
+
+
+def decode(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, rows: int) -> Variant:
+    tile = DECODE_TILES[_MEMORY[arch]][head_dim]
+    pointer, cache = f"*{TRITON_TYPES[dtype]}", _cache_pointer(arch, dtype, fp8)
+    return variant(
+        "paged_attention",
+        "kernels.paged_attention.triton:decode_kernel",
+        (pointer, cache, cache, pointer, "*fp32", "*fp32", "*fp32", "*i32", "*i32", *_DECODE_NUMBERS),
+        _constants(head_dim, rows, tile.columns, soft_cap) | {"SPLIT": SPLIT},
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
+
+
+def merge(dtype: str, head_dim: int) -> Variant:
+    return variant(
+        "paged_attention",
+        "kernels.paged_attention.triton:merge_kernel",
+        ("*fp32", "*fp32", "*fp32", f"*{TRITON_TYPES[dtype]}", "*i32", "i32", "i32", "i32", "i32"),
+        {"HEAD_DIM": head_dim, "BLOCK_DIM": _padded(head_dim), "SPLIT": SPLIT, "PARTS": 16},
+        num_warps=4,
+    )
+
+
+def _constants(head_dim: int, rows: int, columns: int, soft_cap: bool) -> dict[str, Constant]:
+    return {
+        "HEAD_DIM": head_dim,
+        "BLOCK_DIM": _padded(head_dim),
+        "ROWS": rows,
+        "COLUMNS": columns,
+        "SOFT_CAP": soft_cap,
+    }
+
+
+def _cache_pointer(arch: int, dtype: str, fp8: bool) -> str:
+    """Below sm_89 no instruction reads FP8: the kernel takes bytes."""
+    if not fp8:
+        return f"*{TRITON_TYPES[dtype]}"
+    return f"*{TRITON_TYPES[FP8]}" if arch >= 89 else "*u8"
+
+
+def _padded(head_dim: int) -> int:
+    return 1 << (head_dim - 1).bit_length()
