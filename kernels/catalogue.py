@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kernels.selection import Backend, Op
+from kernels import vllm_backends as vllm
+from kernels.selection import Backend, Condition, Op
 
 _HALVES = ("bfloat16", "float16")
 _FLOATS = ("float32", "bfloat16", "float16")
@@ -17,6 +18,11 @@ RMS_NORM = Op(
             devices=("cuda",),
             dtypes=_HALVES,
             min_capability=(8, 0),
+            conditions=(
+                Condition("hidden_size", multiple_of=16),
+                Condition("head_dim", multiple_of=16),
+                Condition("widest_norm", at_most=16384),
+            ),
             variants="kernels.rms_norm.variants:variants",
         ),
         Backend("torch", "kernels.rms_norm.reference:rms_norm", dtypes=_FLOATS),
@@ -29,24 +35,28 @@ GATED_ACTIVATION = Op(
 CACHE_WRITE = Op("cache_write", (Backend("torch", "kernels.cache_write.reference:cache_write", dtypes=_FLOATS),))
 PAGED_ATTENTION = Op(
     "paged_attention",
-    (Backend("torch", "kernels.paged_attention.reference:paged_attention", dtypes=_FLOATS),),
+    (
+        Backend("torch", "kernels.paged_attention.reference:paged_attention", dtypes=_FLOATS),
+        *vllm.PAGED_ATTENTION,
+    ),
     setting="attention",
+    needed=lambda context: not context.latent_attention,
 )
 LINEAR = Op("linear", (Backend("torch", "kernels.linear.reference:linear", dtypes=_FLOATS),))
 FP8_LINEAR = Op(
     "fp8_linear",
-    (Backend("torch", "kernels.fp8_linear.reference:fp8_linear", dtypes=_FLOATS),),
+    (Backend("torch", "kernels.fp8_linear.reference:fp8_linear", dtypes=_FLOATS), *vllm.FP8_LINEAR),
     setting="linear",
     needed=lambda context: context.fp8_blocks is not None,
 )
 MOE_ROUTING = Op(
     "moe_routing",
-    (Backend("torch", "kernels.moe_routing.reference:moe_routing", dtypes=_FLOATS),),
+    (Backend("torch", "kernels.moe_routing.reference:moe_routing", dtypes=_FLOATS), *vllm.MOE_ROUTING),
     needed=lambda context: context.num_experts > 0,
 )
 FUSED_MOE = Op(
     "fused_moe",
-    (Backend("torch", "kernels.fused_moe.reference:fused_moe", dtypes=_FLOATS),),
+    (Backend("torch", "kernels.fused_moe.reference:fused_moe", dtypes=_FLOATS), *vllm.FUSED_MOE),
     setting="moe",
     needed=lambda context: context.num_experts > 0,
 )
@@ -58,10 +68,14 @@ OPS: tuple[Op, ...] = (
     ROTARY,
     CACHE_WRITE,
     PAGED_ATTENTION,
+    vllm.LATENT_ATTENTION,
+    vllm.SPARSE_MLA,
+    vllm.GDN_PREFILL,
     LINEAR,
     FP8_LINEAR,
     GATED_ACTIVATION,
     MOE_ROUTING,
     FUSED_MOE,
     SAMPLING,
+    vllm.DEEP_GEMM,
 )

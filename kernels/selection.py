@@ -8,100 +8,17 @@ that can, and every verdict is kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from kernels.backend import Backend, CastNeeds, Condition, Fault, Objection, VllmOptions
+from kernels.context import CastSummary, Context
+
+__all__ = [
+    "AUTO", "Backend", "BackendRefusedError", "CastSummary", "Choice", "Condition", "Context", "Explanation", "Fault",
+    "Objection", "Op", "Verdict", "VllmOptions", "choose", "choose_all", "explain", "verdicts",
+]  # fmt: skip
 
 AUTO = "auto"
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a choice depends on: the device, the model's shapes and the way it is run.
-
-    `capability` is None on the CPU. `libraries` maps the name of each library found to its version. `workers` counts
-    the processes that run one model together.
-    """
-
-    device: str  # "cpu" or "cuda"
-    capability: tuple[int, int] | None = None
-    dtype: str = "float32"
-    head_dim: int = 64
-    num_heads: int = 1
-    num_kv_heads: int = 1
-    cuda_graphs: bool = False
-    workers: int = 1
-    libraries: Mapping[str, str] = field(default_factory=dict)
-    engine: str = "native"  # or "vllm"
-    kv_cache_dtype: str = ""  # "" for that of dtype; "float8_e4m3fn" for a cache in 8 bits
-    hidden_size: int = 0
-    intermediate_size: int = 0
-    vocab_size: int = 0
-    rotary_dim: int = 0
-    rotary_interleaved: bool = False
-    qk_norm: str = ""  # "" none, "head" over each head, "all" over all heads of a token together
-    sliding_window: bool = False
-    attention_sinks: bool = False
-    soft_cap: bool = False
-    activation: str = "silu"  # or "gelu", "gelu_tanh"
-    fp8_blocks: tuple[int, int] | None = None  # rows and columns that share a weight scale, in a block-scaled FP8 model
-    num_experts: int = 0  # 0: no mixture of experts
-    experts_per_token: int = 0
-    moe_intermediate_size: int = 0
-    expert_scoring: str = "softmax"  # or "sigmoid"
-    num_expert_groups: int = 0  # 0 or 1: experts are chosen from all of them at once
-
-    @property
-    def place(self) -> str:
-        return "the CPU" if self.capability is None else "sm_{}{}".format(*self.capability)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A known defect of a backend: it must not be chosen where `applies` holds. `source` is where it was reported."""
-
-    reason: str
-    source: str
-    applies: Callable[[Context], bool]
-
-
-@dataclass(frozen=True)
-class Backend:
-    """One implementation of an op. `function` is `module:name` and is imported only once it is chosen.
-
-    Empty tuples mean "any". Capabilities are (major, minor), both ends included.
-    """
-
-    name: str
-    function: str
-    devices: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    head_dims: tuple[int, ...] = ()
-    min_capability: tuple[int, int] | None = None
-    max_capability: tuple[int, int] | None = None
-    libraries: tuple[str, ...] = ()
-    variants: str = ""  # `module:function` that declares its Triton kernels, where it has some
-    faults: tuple[Fault, ...] = ()
-
-    def objection(self, context: Context) -> tuple[str, str | None] | None:
-        """Why this backend cannot run in `context`, as (reason, source); None when it can."""
-        if self.devices and context.device not in self.devices:
-            return f"runs on {' or '.join(self.devices)}, and this is {context.place}", None
-        if context.capability is not None:
-            if self.min_capability and context.capability < self.min_capability:
-                return "needs sm_{}{} or newer, and this is {}".format(*self.min_capability, context.place), None
-            if self.max_capability and context.capability > self.max_capability:
-                return "covers GPUs up to sm_{}{}, and this is {}".format(*self.max_capability, context.place), None
-        if self.dtypes and context.dtype not in self.dtypes:
-            return f"has no {context.dtype} (has {', '.join(self.dtypes)})", None
-        if self.head_dims and context.head_dim not in self.head_dims:
-            sizes = ", ".join(map(str, self.head_dims))
-            return f"has no head size {context.head_dim} (has {sizes})", None
-        for library in self.libraries:
-            if library not in context.libraries:
-                return f"needs the library {library}, which is not installed", None
-        for fault in self.faults:
-            if fault.applies(context):
-                return fault.reason, fault.source
-        return None
 
 
 @dataclass(frozen=True)
@@ -114,15 +31,37 @@ class Op:
     setting: str | None = None
     needed: Callable[[Context], bool] = lambda _: True
 
+    def of(self, engine: str) -> tuple[Backend, ...]:
+        """The backends of one engine; none where that engine does not let us choose."""
+        return tuple(backend for backend in self.backends if backend.engine == engine)
+
+    def concerns(self, context: Context) -> bool:
+        """Whether there is something to choose for this model with this engine."""
+        return bool(self.of(context.engine)) and self.needed(context)
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was decided about one backend. `reason` is empty for a backend that can run."""
+    """What was decided about one backend: it can run where there is no objection. The first objection decides."""
 
     backend: str
-    usable: bool
-    reason: str = ""
-    source: str | None = None
+    objections: tuple[Objection, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        return not self.objections
+
+    @property
+    def reason(self) -> str:
+        return self.objections[0].reason if self.objections else ""
+
+    @property
+    def source(self) -> str | None:
+        return self.objections[0].source if self.objections else None
+
+    @property
+    def remedy(self) -> str:
+        return self.objections[0].remedy if self.objections else ""
 
 
 @dataclass(frozen=True)
@@ -144,11 +83,8 @@ class BackendRefusedError(ValueError):
 
 
 def verdicts(op: Op, context: Context) -> tuple[Verdict, ...]:
-    found = []
-    for backend in op.backends:
-        objection = backend.objection(context)
-        found.append(Verdict(backend.name, True) if objection is None else Verdict(backend.name, False, *objection))
-    return tuple(found)
+    """One on each backend of the context's engine, in order of preference."""
+    return tuple(Verdict(backend.name, tuple(backend.objections(context))) for backend in op.of(context.engine))
 
 
 def choose(op: Op, context: Context, requested: str = AUTO) -> Choice:
@@ -158,23 +94,22 @@ def choose(op: Op, context: Context, requested: str = AUTO) -> Choice:
         BackendRefusedError: `requested` is unknown or cannot run here, or with `auto` no backend can.
     """
     judged = verdicts(op, context)
-    by_name = dict(zip((backend.name for backend in op.backends), zip(op.backends, judged, strict=True), strict=True))
+    backends = dict(zip((verdict.backend for verdict in judged), op.of(context.engine), strict=True))
+    usable = [verdict.backend for verdict in judged if verdict.usable]
+    if requested in usable:
+        return Choice(op.name, backends[requested], requested, judged)
+    if requested == AUTO and usable:
+        return Choice(op.name, backends[usable[0]], requested, judged)
     if requested == AUTO:
-        for backend, verdict in by_name.values():
-            if verdict.usable:
-                return Choice(op.name, backend, requested, judged)
         reasons = "; ".join(f"{verdict.backend} {verdict.reason}" for verdict in judged)
-        raise BackendRefusedError(
-            op, requested, f"no backend of {op.name} can run on {context.place}: {reasons}", judged
-        )
-    if requested not in by_name:
-        known = ", ".join([AUTO, *by_name])
-        raise BackendRefusedError(op, requested, f"{op.name} has no backend {requested!r} (known: {known})", judged)
-    backend, verdict = by_name[requested]
-    if not verdict.usable:
-        message = f"the {requested} backend of {op.name} cannot run here: {verdict.reason}"
-        raise BackendRefusedError(op, requested, message, judged)
-    return Choice(op.name, backend, requested, judged)
+        message = f"no backend of {op.name} can run on {context.place}: {reasons}"
+    elif requested in backends:
+        verdict = next(verdict for verdict in judged if verdict.backend == requested)
+        message = f"the {requested} backend of {op.name} cannot run here: it {verdict.reason}"
+    else:
+        known = ", ".join([AUTO, *backends])
+        message = f"{op.name} has no backend {requested!r} with the {context.engine} engine (known: {known})"
+    raise BackendRefusedError(op, requested, message, judged)
 
 
 def choose_all(ops: Iterable[Op], context: Context, backends: Mapping[str, str] | None = None) -> dict[str, Choice]:
@@ -184,4 +119,34 @@ def choose_all(ops: Iterable[Op], context: Context, backends: Mapping[str, str] 
         BackendRefusedError: as `choose`, for the first op that cannot be served.
     """
     wanted = backends or {}
-    return {op.name: choose(op, context, wanted.get(op.setting or "", AUTO)) for op in ops if op.needed(context)}
+    return {op.name: choose(op, context, wanted.get(op.setting or "", AUTO)) for op in ops if op.concerns(context)}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How it stands with one op: what was chosen and what that needs of a cast, or why nothing was."""
+
+    op: Op
+    requested: str
+    verdicts: tuple[Verdict, ...]
+    chosen: Backend | None
+    needs: CastNeeds
+    refusal: BackendRefusedError | None = None
+
+
+def explain(ops: Iterable[Op], context: Context, backends: Mapping[str, str] | None = None) -> tuple[Explanation, ...]:
+    """As `choose_all`, but nothing is raised: what cannot be served is told beside what can."""
+    wanted = backends or {}
+    found = []
+    for op in ops:
+        if not op.concerns(context):
+            continue
+        requested = wanted.get(op.setting or "", AUTO)
+        try:
+            choice = choose(op, context, requested)
+        except BackendRefusedError as error:
+            found.append(Explanation(op, requested, error.verdicts, None, CastNeeds((), ()), error))
+        else:
+            needs = choice.backend.needs_of_a_cast(context)
+            found.append(Explanation(op, requested, choice.verdicts, choice.backend, needs))
+    return tuple(found)

@@ -13,7 +13,7 @@ from kernels.selection import Backend, BackendRefusedError, Context, Fault, Op, 
 
 HOPPER = Context("cuda", (9, 0), "bfloat16", head_dim=128, libraries={"flashinfer": "0.6.13"})
 CPU = Context("cpu")
-CRASH = Fault("crashes while graphs are captured", "example/engine#1", lambda c: c.cuda_graphs)
+CRASH = Fault("crash", "crashes while graphs are captured", "example/engine#1", lambda c: c.cuda_graphs)
 OP = Op(
     "moe",
     (
@@ -53,7 +53,7 @@ def test_a_known_fault_rules_a_backend_out_where_it_applies_and_names_its_source
         (Context("cuda", (13, 0), head_dim=64), "triton", "covers GPUs up to sm_121"),
         (Context("cuda", (9, 0), head_dim=96), "triton", "has no head size 96 (has 64, 128)"),
         (Context("cuda", (9, 0)), "flashinfer", "needs the library flashinfer"),
-        (CPU, "deepgemm", "has no backend 'deepgemm' (known: auto, flashinfer, triton, torch)"),
+        (CPU, "deepgemm", "has no backend 'deepgemm' with the native engine (known: auto, flashinfer, triton, torch)"),
     ],
 )
 def test_an_explicit_choice_that_cannot_work_is_refused_with_the_reason(context, backend, words):

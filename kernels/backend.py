@@ -1,0 +1,198 @@
+"""What one implementation of an op declares about itself, as data, and what stands against it in a context."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+from kernels.context import Context
+
+_LIBRARY = re.compile(r"(?P<name>[\w-]+)(>=(?P<least>[\d.]+))?")
+
+
+class Objection(NamedTuple):
+    """Why a backend cannot run: `reason` goes on from the backend's name ("needs sm_90 or newer, ..."); `source` is
+    where that is written, `remedy` what would let it run all the same."""
+
+    reason: str
+    source: str | None = None
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A known defect of a backend, which must not be chosen where `applies` holds. `source` is where it was reported;
+    `remedy` says what would let the backend run all the same, as far as anything does."""
+
+    name: str
+    reason: str
+    source: str
+    applies: Callable[[Context], bool]
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A demand on a model's shape: `field` of the context is to be all that the rest says. `says` is the reason where
+    the value does not speak for itself."""
+
+    field: str
+    multiple_of: int = 1
+    at_least: int = 0
+    at_most: int | None = None
+    one_of: tuple[Any, ...] = ()
+    says: str = ""
+
+    def holds(self, context: Context) -> bool:
+        value = getattr(context, self.field)
+        if self.one_of:
+            return value in self.one_of
+        return (
+            value % self.multiple_of == 0 and self.at_least <= value and (self.at_most is None or value <= self.at_most)
+        )
+
+    def reason(self, context: Context) -> str:
+        if self.says:
+            return self.says
+        words = self.field.replace("num_", "number_of_").replace("_", " ")
+        limits = [" or ".join(map(str, self.one_of))] if self.one_of else []
+        limits += [f"a multiple of {self.multiple_of}"] if self.multiple_of > 1 else []
+        limits += [f"at least {self.at_least}"] if self.at_least else []
+        limits += [f"at most {self.at_most}"] if self.at_most is not None else []
+        return f"needs the {words} to be {' and '.join(limits)}, and it is {getattr(context, self.field)}"
+
+
+@dataclass(frozen=True)
+class VllmOptions:
+    """How `vllm serve` is told to use a backend: flags without their dashes, and environment variables."""
+
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One implementation of an op. `function` is `module:name` and is imported only once it is chosen; a backend inside
+    vLLM has `options` instead.
+
+    Empty tuples mean "any". Capabilities are (major, minor), both ends included. `lacks` names flags of the context
+    that the backend cannot serve. `libraries` are names with an optional least version ("flashinfer>=0.6.8").
+    `variants` and `modules` are `module:function`, called with architecture and context, which give the Triton variants
+    and the names of the FlashInfer modules that the backend would launch. `source` is where these demands are written.
+    """
+
+    name: str
+    function: str = ""
+    engine: str = "native"  # or "vllm"
+    devices: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    kv_cache_dtypes: tuple[str, ...] = ()
+    head_dims: tuple[int, ...] = ()
+    min_capability: tuple[int, int] | None = None
+    max_capability: tuple[int, int] | None = None
+    conditions: tuple[Condition, ...] = ()
+    lacks: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    variants: str = ""
+    modules: str = ""
+    faults: tuple[Fault, ...] = ()
+    options: VllmOptions = VllmOptions()
+    source: str | None = None
+
+    def objections(self, context: Context) -> Iterator[Objection]:
+        """All that stands against this backend in `context`, what is least easily changed first."""
+        found = False
+        for reason in self._against_the_device(context):
+            yield Objection(reason, self.source)
+            return  # whatever else it lacks is not worth saying
+        for reason in self._against_the_model(context):
+            found = True
+            yield Objection(reason, self.source)
+        for fault in self.faults:
+            if fault.applies(context):
+                found = True
+                yield Objection(fault.reason, fault.source, fault.remedy)
+        if not found:  # a backend's variants are declared for what it can serve
+            yield from (Objection(reason) for reason in self._against_the_cast(context))
+
+    def _against_the_device(self, context: Context) -> Iterator[str]:
+        if self.devices and context.device not in self.devices:
+            yield f"runs on {' or '.join(self.devices)}, and this is {context.place}"
+        elif context.capability is not None:
+            if self.min_capability and context.capability < self.min_capability:
+                yield "needs sm_{}{} or newer, and this is {}".format(*self.min_capability, context.place)
+            if self.max_capability and context.capability > self.max_capability:
+                yield "covers GPUs up to sm_{}{}, and this is {}".format(*self.max_capability, context.place)
+
+    def _against_the_model(self, context: Context) -> Iterator[str]:
+        if self.dtypes and context.dtype not in self.dtypes:
+            yield f"has no {context.dtype} (has {', '.join(self.dtypes)})"
+        if self.kv_cache_dtypes and context.cache_dtype not in self.kv_cache_dtypes:
+            yield f"has no cache in {context.cache_dtype} (has {', '.join(self.kv_cache_dtypes)})"
+        if self.head_dims and context.head_dim not in self.head_dims:
+            yield f"has no head size {context.head_dim} (has {', '.join(map(str, self.head_dims))})"
+        for name in self.lacks:
+            if getattr(context, name):
+                yield f"has no {name.replace('_', ' ')}, which this model needs"
+        for condition in self.conditions:
+            if not condition.holds(context):
+                yield condition.reason(context)
+        for library in self.libraries:
+            if reason := _against_library(library, context.libraries):
+                yield reason
+
+    def _against_the_cast(self, context: Context) -> Iterator[str]:
+        cast = context.cast
+        if cast is None or not (self.variants or self.modules) or context.capability is None:
+            return
+        if cast.arch != context.arch:
+            yield f"is cast for sm_{cast.arch}, and this is {context.place}"
+            return
+        needs = self.needs_of_a_cast(context)
+        for kind, names, held in (
+            ("kernels", needs.variants, cast.variants),
+            ("FlashInfer modules", needs.modules, cast.modules),
+        ):
+            missing = sorted(set(names) - held)
+            if missing:
+                yield f"needs {len(names)} {kind}, of which the cast lacks {len(missing)}, such as {missing[0]}"
+
+    def needs_of_a_cast(self, context: Context) -> CastNeeds:
+        """The kernels that this backend may launch in `context`, on its GPU; nothing where it compiles none."""
+        arch = context.arch
+        variants = tuple(variant.name for variant in _declared(self.variants)(arch, context)) if self.variants else ()
+        modules = tuple(_declared(self.modules)(arch, context)) if self.modules else ()
+        return CastNeeds(variants, modules)
+
+
+class CastNeeds(NamedTuple):
+    variants: tuple[str, ...]
+    modules: tuple[str, ...]
+
+
+@cache
+def _declared(name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    declared: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return declared
+
+
+def _against_library(library: str, installed: Mapping[str, str]) -> str | None:
+    match = _LIBRARY.fullmatch(library)
+    assert match, f"{library!r} is no library with a least version"
+    name, least = match["name"], match["least"]
+    if name not in installed:
+        return f"needs the library {name}, which is not installed"
+    if least and _numbers(installed[name]) < _numbers(least):
+        return f"needs {name} {least} or newer, and {installed[name]} is installed"
+    return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release of a version: "0.6.8.post1" and "0.6.8+cu130" are both 0.6.8."""
+    release = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in release[0].split(".")) if release else ()

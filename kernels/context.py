@@ -1,0 +1,74 @@
+"""What a choice of backends depends on. Imports no torch, so that it can be made anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class CastSummary:
+    """What a cast holds: names of Triton variants (`Variant.name`) and of FlashInfer modules, for one architecture."""
+
+    arch: int  # 90 for sm_90
+    variants: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Context:
+    """The device, the model's shapes and the way it is run.
+
+    `capability` is None on the CPU. `libraries` maps the name of each library found to its version. `workers` counts
+    the processes that run one model together. `cast` is what a sealed engine may launch; None: it may compile.
+    """
+
+    device: str  # "cpu" or "cuda"
+    capability: tuple[int, int] | None = None
+    dtype: str = "float32"
+    head_dim: int = 64
+    num_heads: int = 1
+    num_kv_heads: int = 1
+    cuda_graphs: bool = False
+    workers: int = 1
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    cast: CastSummary | None = None
+    engine: str = "native"  # or "vllm"
+    kv_cache_dtype: str = ""  # "" for that of dtype; "float8_e4m3fn" for a cache in 8 bits
+    hidden_size: int = 0
+    intermediate_size: int = 0
+    vocab_size: int = 0
+    rotary_dim: int = 0
+    rotary_interleaved: bool = False
+    qk_norm: str = ""  # "" none, "head" over each head, "all" over all heads of a token together
+    sliding_window: bool = False
+    attention_sinks: bool = False
+    soft_cap: bool = False
+    latent_attention: bool = False  # MLA; `head_dim` is then that of its cache, 576 in DeepSeek V3
+    sparse_attention: bool = False  # of latent attention: only the tokens that an indexer chose
+    gated_delta_head_dim: int = 0  # of the keys of gated delta layers; 0: no such layers
+    activation: str = "silu"  # or "gelu", "gelu_tanh"
+    fp8_blocks: tuple[int, int] | None = None  # rows and columns that share a weight scale, in a block-scaled FP8 model
+    num_experts: int = 0  # 0: no mixture of experts
+    experts_per_token: int = 0
+    moe_intermediate_size: int = 0
+    expert_scoring: str = "softmax"  # or "sigmoid"
+    num_expert_groups: int = 0  # 0 or 1: experts are chosen from all of them at once
+
+    @property
+    def place(self) -> str:
+        return "the CPU" if self.capability is None else "sm_{}{}".format(*self.capability)
+
+    @property
+    def arch(self) -> int:
+        """As a cast names it: 90 for sm_90; 0 on the CPU."""
+        return 0 if self.capability is None else self.capability[0] * 10 + self.capability[1]
+
+    @property
+    def widest_norm(self) -> int:
+        """Elements of the longest row that is normalised."""
+        return max(self.hidden_size, self.num_heads * self.head_dim if self.qk_norm == "all" else 0)
+
+    @property
+    def cache_dtype(self) -> str:
+        return self.kv_cache_dtype or self.dtype

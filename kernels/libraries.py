@@ -1,0 +1,28 @@
+"""Which of the libraries that backends name are installed here, found without importing them."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import metadata
+
+# The name that backends use -> the distribution's.
+DISTRIBUTIONS = {
+    "triton": "triton",
+    "flashinfer": "flashinfer-python",
+    "vllm": "vllm",
+    "deep_gemm": "deep-gemm",
+    "flash_mla": "flash-mla",
+    "tilelang": "tilelang",
+}
+
+
+@cache
+def installed() -> dict[str, str]:
+    """Name -> version, of those that are there."""
+    found = {}
+    for name, distribution in DISTRIBUTIONS.items():
+        try:
+            found[name] = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,220 @@
+"""What vLLM has to choose from, op by op, with the flags and variables that choose it.
+
+Capabilities, dtypes and head sizes are those that vLLM 0.32 tests for before it uses a backend; where a report says
+that it should not, the row names the fault. Ops that only vLLM runs are here whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from kernels import faults
+from kernels.backend import Backend, Condition, VllmOptions
+from kernels.selection import Op
+
+_HALVES = ("bfloat16", "float16")
+_CACHE_IN_16_OR_8_BITS = (*_HALVES, "float8_e4m3fn")
+_SPARSE_MLA_ONLY_ON_DATACENTRE_GPUS = "https://github.com/vllm-project/vllm/issues/38006"
+_DEEP_GEMM_FROM_SM90 = "https://github.com/vllm-project/vllm/issues/35021"
+
+_backend = partial(Backend, engine="vllm", devices=("cuda",), min_capability=(8, 0), dtypes=_HALVES)
+
+
+def _with(flag: str, value: str) -> VllmOptions:
+    return VllmOptions(arguments={flag: value})
+
+
+# vLLM's CPU build has one of each; there is nothing to tell it.
+_CPU = Backend("cpu", engine="vllm", devices=("cpu",))
+
+_ON_DEEP_GEMM: Mapping[str, Any] = {
+    "dtypes": ("bfloat16",),
+    "min_capability": (9, 0),
+    "max_capability": (12, 1),
+    "libraries": ("deep_gemm",),
+    "faults": (faults.DEEP_GEMM_ON_SM12X,),
+    "source": _DEEP_GEMM_FROM_SM90,
+}
+
+_FP8_BLOCKS = Condition(
+    "fp8_blocks",
+    one_of=((128, 128),),
+    says="computes FP8 with a scale for each 128 x 128 weights, and this model's differ",
+)
+
+PAGED_ATTENTION = (
+    _backend(
+        "flash-attn", faults=(faults.FLASH_ATTENTION_3_ONLY,), options=_with("attention-backend", "FLASH_ATTN"),
+    ),
+    _backend(
+        "flashinfer",
+        head_dims=(64, 128, 256, 512),
+        max_capability=(12, 1),
+        lacks=("attention_sinks",),
+        libraries=("flashinfer",),
+        options=_with("attention-backend", "FLASHINFER"),
+    ),
+    _backend("triton", dtypes=(*_HALVES, "float32"), options=_with("attention-backend", "TRITON_ATTN")),
+    _CPU,
+)  # fmt: skip
+
+LATENT_ATTENTION = Op(
+    "latent_attention",
+    (
+        _backend(
+            "flash-attn",
+            kv_cache_dtypes=_HALVES,
+            min_capability=(9, 0),
+            max_capability=(9, 0),
+            options=_with("attention-backend", "FLASH_ATTN_MLA"),
+        ),
+        _backend(
+            "flashinfer",
+            kv_cache_dtypes=_CACHE_IN_16_OR_8_BITS,
+            min_capability=(10, 0),
+            max_capability=(10, 3),
+            libraries=("flashinfer",),
+            options=_with("attention-backend", "FLASHINFER_MLA"),
+        ),
+        _backend(
+            "flashmla",
+            kv_cache_dtypes=_CACHE_IN_16_OR_8_BITS,
+            min_capability=(9, 0),
+            max_capability=(10, 3),
+            options=_with("attention-backend", "FLASHMLA"),
+            source=_SPARSE_MLA_ONLY_ON_DATACENTRE_GPUS,
+        ),
+        _backend("triton", kv_cache_dtypes=_CACHE_IN_16_OR_8_BITS, options=_with("attention-backend", "TRITON_MLA")),
+        _CPU,
+    ),
+    setting="attention",
+    needed=lambda context: context.latent_attention and not context.sparse_attention,
+)
+
+SPARSE_MLA = Op(
+    "sparse_mla",
+    (
+        _backend(
+            "flashmla",
+            dtypes=("bfloat16",),
+            head_dims=(512, 576),
+            min_capability=(9, 0),
+            max_capability=(10, 3),
+            options=_with("attention-backend", "FLASHMLA_SPARSE"),
+            source=_SPARSE_MLA_ONLY_ON_DATACENTRE_GPUS,
+        ),
+        _backend(
+            "flashinfer",
+            head_dims=(512, 576),
+            min_capability=(10, 0),
+            max_capability=(10, 3),
+            libraries=("flashinfer",),
+            options=_with("attention-backend", "FLASHINFER_MLA_SPARSE"),
+        ),
+        _backend(
+            "flashinfer-sm120",
+            head_dims=(512, 576),
+            min_capability=(12, 0),
+            max_capability=(12, 1),
+            libraries=("flashinfer",),
+            options=_with("attention-backend", "FLASHINFER_MLA_SPARSE_SM120"),
+        ),
+        _backend(
+            "tilelang", min_capability=(9, 0), max_capability=(10, 3), faults=(faults.NO_TILELANG_IN_VLLM,),
+            source="https://github.com/sgl-project/sglang/issues/40286",
+        ),
+    ),
+    setting="sparse-mla",
+    needed=lambda context: context.sparse_attention,
+)  # fmt: skip
+
+GDN_PREFILL = Op(
+    "gdn_prefill",
+    (
+        _backend(
+            "flashinfer",
+            min_capability=(9, 0),
+            max_capability=(12, 1),
+            conditions=(Condition("gated_delta_head_dim", one_of=(128,)),),
+            libraries=("flashinfer",),
+            faults=(faults.FLASHINFER_GDN_COMPILES,),
+            options=_with("gdn-prefill-backend", "flashinfer"),
+        ),
+        _backend("triton", options=_with("gdn-prefill-backend", "triton")),
+        _CPU,
+    ),
+    setting="gdn-prefill",
+    needed=lambda context: context.gated_delta_head_dim > 0,
+)
+
+FP8_LINEAR = (
+    _backend("deepgemm", options=_with("linear-backend", "deep_gemm"), **_ON_DEEP_GEMM),
+    _backend("cutlass", min_capability=(9, 0), max_capability=(12, 1), options=_with("linear-backend", "cutlass")),
+    _backend("triton", min_capability=(8, 9), options=_with("linear-backend", "triton")),
+    _backend("marlin", options=_with("linear-backend", "marlin")),
+    _CPU,
+)
+
+MOE_ROUTING = (
+    Backend(
+        "grouped",
+        engine="vllm",
+        devices=("cuda",),
+        conditions=(Condition("num_expert_groups", at_least=2),),
+        faults=(faults.GROUPED_ROUTING_WITHOUT_GROUPS,),
+        options=VllmOptions(environment={"VLLM_USE_FUSED_MOE_GROUPED_TOPK": "1"}),
+    ),
+    Backend(
+        "top-k", engine="vllm", options=VllmOptions(environment={"VLLM_USE_FUSED_MOE_GROUPED_TOPK": "0"}),
+    ),
+)  # fmt: skip
+
+FUSED_MOE = (
+    _backend(
+        "flashinfer-trtllm",
+        dtypes=("bfloat16",),
+        min_capability=(10, 0),
+        max_capability=(10, 3),
+        libraries=("flashinfer",),
+        faults=(faults.GROUPED_ROUTING_WITHOUT_GROUPS,),
+        options=_with("moe-backend", "flashinfer_trtllm"),
+    ),
+    _backend(
+        "deepgemm", conditions=(_FP8_BLOCKS,),
+        options=_with("moe-backend", "deep_gemm"), **_ON_DEEP_GEMM,
+    ),
+    _backend(
+        "flashinfer-cutlass",
+        min_capability=(9, 0),
+        max_capability=(12, 1),
+        libraries=("flashinfer",),
+        faults=(faults.FLASHINFER_CUTLASS_BF16_GRAPHS, faults.FLASHINFER_CUTLASS_FP8_BLOCKS),
+        options=_with("moe-backend", "flashinfer_cutlass"),
+    ),
+    _backend("triton", options=_with("moe-backend", "triton")),
+    _CPU,
+)  # fmt: skip
+
+# Whether DeepGEMM is loaded and warmed up at all: vLLM decides that apart from what computes a layer.
+DEEP_GEMM = Op(
+    "deep_gemm_warmup",
+    (
+        Backend(
+            "run",
+            engine="vllm",
+            devices=("cuda",),
+            min_capability=(9, 0),
+            max_capability=(12, 1),
+            faults=(faults.DEEP_GEMM_WITHOUT_FP8, faults.DEEP_GEMM_ABSENT, faults.DEEP_GEMM_ON_SM12X),
+            options=VllmOptions(environment={"VLLM_USE_DEEP_GEMM": "1", "VLLM_DEEP_GEMM_WARMUP": "relax"}),
+            source=_DEEP_GEMM_FROM_SM90,
+        ),
+        Backend(
+            "skip",
+            engine="vllm",
+            options=VllmOptions(environment={"VLLM_USE_DEEP_GEMM": "0", "VLLM_DEEP_GEMM_WARMUP": "skip"}),
+        ),
+    ),
+)
