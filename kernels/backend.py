@@ -82,7 +82,7 @@ class Backend:
     Empty tuples mean "any". Capabilities are (major, minor), both ends included. `lacks` names flags of the context
     that the backend cannot serve. `libraries` are names with an optional least version ("flashinfer>=0.6.8").
     `variants` and `modules` are `module:function`, called with architecture and context, which give the Triton variants
-    and the names of the FlashInfer modules that the backend would launch. `source` is where these demands are written.
+    and the FlashInfer modules that the backend would launch. `source` is where these demands are written.
     """
 
     name: str
@@ -165,7 +165,7 @@ class Backend:
         """The kernels that this backend may launch in `context`, on its GPU; nothing where it compiles none."""
         arch = context.arch
         variants = tuple(variant.name for variant in _declared(self.variants)(arch, context)) if self.variants else ()
-        modules = tuple(_declared(self.modules)(arch, context)) if self.modules else ()
+        modules = tuple(module.name for module in _declared(self.modules)(arch, context)) if self.modules else ()
         return CastNeeds(variants, modules)
 
 
