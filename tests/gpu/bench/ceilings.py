@@ -26,7 +26,6 @@ def measure(device: torch.device) -> Ceilings:
     source = torch.randn(1 << 30, device=device, dtype=torch.float32)  # 4 GiB
     target = torch.empty_like(source)
     copy = 2 * source.nbytes / median_s(lambda: target.copy_(source))
-    del source, target
     size = 8192
     a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     bf16 = 2 * size**3 / median_s(lambda: a @ b)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """`run` has one call a backend, ours under "triton"; `bytes` are those that must be moved (each input read once, each
-    output written once), `flops` those that must be done. `goal` is a share of the ceiling named by `ceiling` ("copy",
-    "bf16", "fp8"), or, with `goal_against`, of the speed of that backend in `run`; None where there is only a figure."""
+    """`run` has one call a backend, ours under "triton"; `bytes` are those that must be moved (each input read once,
+    each output written once), `flops` those that must be done. `goal` is a share of the ceiling named by `ceiling`
+    ("copy", "bf16", "fp8"), or, with `goal_against`, of the speed of that backend in `run`; None where there is only a
+    figure."""
 
     op: str
     shape: str

@@ -2,56 +2,76 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
+from collections.abc import Callable
 
 import torch
 
+from kernels.launch import architecture
 from kernels.paged_attention import triton, variants
 from kernels.paged_attention.cases import Shape, batch
+from kernels.variants import Variant
 from tests.gpu.bench.ceilings import median_s
+from tests.gpu.bench.precompile import precompile
 
 PREFILL = [
-    variants.Tile(rows, columns, warps, stages)
-    for rows, columns, warps, stages in itertools.product((64, 128, 256), (64, 128), (4, 8), (2, 3, 4))
-    if (warps == 8 or rows < 256) and (rows > 64 or warps == 4)
-]
-DECODE = [
-    variants.Tile(0, columns, warps, stages)
-    for columns, warps, stages in itertools.product((32, 64, 128), (2, 4, 8), (2, 3, 4, 5))
-]
+    variants.Tile(*tile)
+    for tile in ((128, 128, 8, 2), (128, 64, 8, 2), (128, 64, 8, 3), (128, 64, 8, 4), (128, 64, 4, 3), (64, 64, 4, 3),
+                 (64, 128, 4, 2), (128, 128, 8, 1), (256, 64, 8, 2), (128, 32, 8, 4), (64, 64, 4, 4), (128, 128, 4, 2))
+]  # fmt: skip
+DECODE = [variants.Tile(0, *tile) for tile in itertools.product((32, 64, 128), (2, 4), (2, 3, 4, 5))]
 
 
 def main() -> None:
     device = torch.device("cuda")
     for dim, fp8 in ((128, False), (128, True), (64, False), (256, False)):
+        prefill, decode = Shape((8192,) * 2, (8192,) * 2, 32, 8, dim), Shape((1,) * 64, (4096,) * 64, 32, 8, dim)
+        if not fp8:
+            work = 2 * 4 * 32 * dim * 8192 * 8193 / 2
+            _try(prefill, PREFILL, variants.PREFILL_TILES, _prefill(dim, fp8), torch.bfloat16, work, device)
         cache_dtype = torch.float8_e4m3fn if fp8 else torch.bfloat16
-        _try(dim, fp8, "prefill", PREFILL, Shape((8192,) * 2, (8192,) * 2, 32, 8, dim), cache_dtype, device)
-        _try(dim, fp8, "decode", DECODE, Shape((1,) * 64, (4096,) * 64, 32, 8, dim), cache_dtype, device)
+        work = 2 * 64 * 4096 * 8 * dim * cache_dtype.itemsize
+        _try(decode, DECODE, variants.DECODE_TILES, _decode(dim, fp8), cache_dtype, work, device)
 
 
-def _try(dim, fp8, kind, tiles, shape, cache_dtype, device) -> None:
-    made = batch(shape, torch.bfloat16, cache_dtype, device)
-    table = variants.PREFILL_TILES if kind == "prefill" else variants.DECODE_TILES
-    memory = variants._MEMORY[triton.architecture()]
-    before, found = table[memory][dim], []
+def _prefill(dim: int, fp8: bool) -> Callable[[], Variant]:
+    return lambda: variants.prefill(architecture(), "bfloat16", dim, fp8, False)
+
+
+def _decode(dim: int, fp8: bool) -> Callable[[], Variant]:
+    return lambda: variants.decode(architecture(), "bfloat16", dim, fp8, False, 16)
+
+
+def _try(
+    shape: Shape,
+    tiles: list[variants.Tile],
+    table: dict[str, dict[int, variants.Tile]],
+    variant: Callable[[], Variant],
+    cache_dtype: torch.dtype,
+    work: float,
+    device: torch.device,
+) -> None:
+    row, dim = table[variants._MEMORY[architecture()]], shape.head_dim
+    before, wanted, found = row[dim], [], []
     for tile in tiles:
-        table[memory][dim] = tile
-        triton._prefill, triton._decode = (functools.cache(f) for f in (variants.prefill, variants.decode))
+        row[dim] = tile
+        wanted.append(variant())
+    precompile(wanted)
+    made = batch(shape, torch.bfloat16, cache_dtype, device)
+    for tile in tiles:
+        row[dim] = tile
+        triton._prefill.cache_clear()
+        triton._decode.cache_clear()
         try:
             time = median_s(lambda: triton.paged_attention(*made, dim**-0.5), 60)
         except Exception as problem:  # noqa: BLE001 - a tile that does not fit is told, and the next one tried
             print(f"  {tile}: {type(problem).__name__} {str(problem)[:80]}")
             continue
         found.append((time, tile))
-    table[memory][dim] = before
-    work = sum(4 * 32 * dim * n * (n + 1) / 2 for n in shape.queries)
-    if kind == "decode":
-        work = 2 * sum(shape.contexts) * 8 * dim * cache_dtype.itemsize
+    row[dim] = before
     for time, tile in sorted(found)[:6]:
-        print(
-            f"{kind} head_dim={dim} {'fp8' if fp8 else 'bf16'} cache: {tile} {time * 1e6:.0f} us, {work / time / 1e12:.2f} T/s"
-        )
+        print(f"{shape.queries[0]} tokens, head_dim={dim} {cache_dtype}: {tile} {time * 1e6:.0f} us, {work / time / 1e12:.2f} T/s",
+              flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":
