@@ -51,7 +51,23 @@ FP8_LINEAR = Op(
 )
 MOE_ROUTING = Op(
     "moe_routing",
-    (Backend("torch", "kernels.moe_routing.reference:moe_routing", dtypes=_FLOATS), *vllm.MOE_ROUTING),
+    (
+        Backend(
+            "triton",
+            "kernels.moe_routing.triton:moe_routing",
+            devices=("cuda",),
+            dtypes=_FLOATS,
+            min_capability=(8, 0),
+            conditions=(
+                Condition("num_experts", at_most=512),
+                Condition("experts_per_token", at_most=16),
+                Condition("num_expert_groups", at_most=32),
+            ),
+            variants="kernels.moe_routing.variants:variants",
+        ),
+        Backend("torch", "kernels.moe_routing.reference:moe_routing", dtypes=_FLOATS),
+        *vllm.MOE_ROUTING,
+    ),
     needed=lambda context: context.num_experts > 0,
 )
 FUSED_MOE = Op(

@@ -1,0 +1,47 @@
+"""Calls that launch every variant of expert routing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.cases import Case, randn
+from kernels.moe_routing import Routing, variants
+from kernels.selection import Context
+
+TOLERANCE = 1e-5  # of weights in float32, from the same logits
+
+
+class Shape(NamedTuple):
+    tokens: int
+    experts: int
+    bias: bool = False
+
+
+def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
+    for variant in variants.variants(arch, model):
+        constants = dict(variant.constants)
+        dtype = {"*bf16": torch.bfloat16, "*fp16": torch.float16, "*fp32": torch.float32}[variant.arguments[0]]
+        scoring, block = "sigmoid" if constants["SIGMOID"] else "softmax", int(constants["BLOCK"])
+        experts = {32: 8, 128: 96, 256: 256, 512: 384}[block] if model is None else model.num_experts
+        top_k = min(8, experts // 2) if model is None else model.experts_per_token
+        groups = 0 if not constants["GROUPED"] else model.num_expert_groups if model else 4
+        top_groups = max(groups // 2, 1) if groups else 0
+        for tokens, bias in ((1, False), (17, True)):
+            routing = Routing(top_k, scoring, renormalise=tokens > 1, num_groups=groups, top_groups=top_groups,
+                              scale=2.5)  # fmt: skip
+            name = f"{tokens} tokens, {top_k} of {experts} experts, {dtype} {scoring}"
+            name += f" {groups} groups" * bool(groups) + " bias" * bias
+            yield Case(name, call(Shape(tokens, experts, bias), dtype, routing), TOLERANCE)
+
+
+def call(shape: Shape, dtype: torch.dtype, routing: Routing) -> Callable[..., list[Tensor]]:
+    def run(moe_routing: Callable[..., Any], device: torch.device) -> list[Tensor]:
+        logits = randn((shape.tokens, shape.experts), dtype, device, seed=1)
+        bias = randn((shape.experts,), torch.float32, device, seed=2) / 8 if shape.bias else None
+        return list(moe_routing(logits, routing, bias))
+
+    return run

@@ -1,0 +1,50 @@
+"""The closed set of routing kernels: a block covers the experts of a token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernels.selection import Context
+from kernels.variants import TRITON_TYPES, Variant, variant
+
+KERNEL = "kernels.moe_routing.triton:moe_routing_kernel"
+BLOCKS = (32, 128, 256, 512)  # experts
+MAX_EXPERTS = BLOCKS[-1]
+MAX_TOP_K = 16
+MAX_GROUPS = 32
+TILE, ROWS = 1024, 8  # scores and tokens that a program takes at most
+DTYPES = ("bfloat16", "float16", "float32")
+SCORINGS = ("softmax", "sigmoid")
+
+
+def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
+    """`arch` has no part in it. A model's router may give its logits in the model's dtype or in float32."""
+    if model is None:
+        yield from (of(dtype, block, scoring, grouped) for dtype in DTYPES for block in BLOCKS for scoring in SCORINGS
+                    for grouped in (False, True))  # fmt: skip
+    elif model.num_experts:
+        for dtype in dict.fromkeys((model.dtype, "float32")):
+            yield of(dtype, block_of(model.num_experts), model.expert_scoring, model.num_expert_groups > 1)
+
+
+def block_of(num_experts: int) -> int:
+    """The smallest block that covers the experts. There are at most as many as the largest covers; selection sees to
+    it."""
+    return next(block for block in BLOCKS if block >= num_experts)
+
+
+def of(dtype: str, block: int, scoring: str, grouped: bool) -> Variant:
+    return variant(
+        "moe_routing",
+        KERNEL,
+        (f"*{TRITON_TYPES[dtype]}", "*fp32", "*fp32", "*i32", *("i32",) * 7, "fp32"),
+        {
+            "ROWS": min(TILE // block, ROWS),
+            "BLOCK": block,
+            "PLACES": MAX_TOP_K,
+            "GROUPS": MAX_GROUPS,
+            "SIGMOID": scoring == "sigmoid",
+            "GROUPED": grouped,
+        },
+        num_warps=1,  # so that the best of a token is found without waiting for another warp
+    )

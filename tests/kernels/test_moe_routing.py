@@ -1,0 +1,48 @@
+"""Expert routing: Triton, interpreted, against plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.cases import error
+from kernels.moe_routing import Routing, reference, triton
+from kernels.moe_routing.cases import cases
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("case", [*cases(90)], ids=lambda case: case.name)
+def test_triton_agrees_with_the_reference(case):
+    for result, expected in zip(case.run(triton.moe_routing, CPU), case.run(reference.moe_routing, CPU), strict=True):
+        assert error(result, expected) <= case.tolerance
+
+
+@pytest.mark.parametrize("function", [triton.moe_routing, reference.moe_routing])
+def test_the_lower_id_wins_among_equals(function):
+    weights, ids = function(torch.zeros(3, 64), Routing(4))
+    assert ids.tolist() == [[0, 1, 2, 3]] * 3
+    assert torch.allclose(weights, torch.full((3, 4), 0.25))
+
+
+@pytest.mark.parametrize("groups", [0, 1])
+def test_no_group_and_one_group_both_choose_from_all_experts(groups):
+    """MiniMax-M2 has `n_group` 0 or none: its routing must not divide by a number of groups."""
+    logits = torch.randn(17, 256, generator=torch.Generator().manual_seed(1))
+    routing = Routing(8, "sigmoid", num_groups=groups, top_groups=groups)
+    (weights, ids), (expected, expected_ids) = (f(logits, routing) for f in (triton.moe_routing, reference.moe_routing))
+    assert ids.equal(expected_ids)
+    assert error(weights, expected) <= 1e-6
+
+
+def test_a_token_of_nan_still_goes_to_experts_that_exist():
+    logits = torch.full((2, 8), torch.nan)
+    logits[1, 5] = 1.0
+    _, ids = triton.moe_routing(logits, Routing(2))
+    assert ((ids >= 0) & (ids < 8)).all()
+    assert ids[1, 0] == 5
+
+
+def test_no_tokens_are_routed_to_nothing():
+    weights, ids = triton.moe_routing(torch.empty(0, 8), Routing(2))
+    assert weights.shape == ids.shape == (0, 2)
