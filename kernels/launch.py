@@ -9,6 +9,8 @@ from typing import Any
 from triton import knobs
 from triton.runtime.driver import driver
 
+from kernels.cast.sealed_cache import CacheMissError
+from kernels.seal import not_cast
 from kernels.variants import Variant
 
 # What the interpreter's results are computed for; it has no architecture of its own.
@@ -16,7 +18,6 @@ INTERPRETED_AS = 90
 
 _architecture: int | None = None
 _listeners: list[Callable[[Variant], None]] = []
-launching: Variant | None = None  # read by the seal, to name what a miss was about
 
 
 def architecture() -> int:
@@ -55,8 +56,9 @@ def launch(kernel: Any, variant: Variant, grid: tuple[int, ...], *arguments: Any
     Raises:
         NotCast: the engine is sealed and the cast does not hold this variant for these arguments.
     """
-    global launching
-    launching = variant
     for listener in _listeners:
         listener(variant)
-    kernel[grid](*arguments, **dict(variant.constants), num_warps=variant.num_warps, num_stages=variant.num_stages)
+    try:
+        kernel[grid](*arguments, **dict(variant.constants), num_warps=variant.num_warps, num_stages=variant.num_stages)
+    except CacheMissError:
+        raise not_cast(variant, kernel.arg_names, arguments) from None

@@ -1,0 +1,180 @@
+"""Makes a cast: hands the variants of a plan to worker processes, keeps a journal, and writes the manifest last.
+
+Whatever ends it early, what was compiled stays: the next cast into the same folder takes it over.
+"""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernels.cast import environment, host_compiler, manifest
+from kernels.cast.architectures import Architecture
+from kernels.cast.errors import CastError
+from kernels.cast.folder import TRITON, Head, Journal, open_folder, record_files
+from kernels.cast.manifest import CastVariant, Manifest, Versions
+from kernels.cast.words import Answer
+from kernels.cast.worker_process import WorkerProcess
+from kernels.variants import Variant
+
+# What a compiled variant takes up, measured over all ops: `ingot cast` prints both figures.
+BYTES_PER_VARIANT = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be cast, and where to."""
+
+    architecture: Architecture
+    variants: Sequence[Variant]
+    folder: Path
+    ingot: str  # its version
+    models: tuple[str, ...] = ()
+    jobs: int = 1
+
+
+@dataclass
+class Outcome:
+    """`manifest` is there when everything could be compiled; `failed` maps the names of variants to what happened."""
+
+    manifest: Manifest | None = None
+    failed: dict[str, str] = field(default_factory=dict)
+    kept: int = 0
+
+
+def build(order: Order, moved: Callable[[Variant, CastVariant | None], None]) -> Outcome:
+    """Cast; `moved` hears of each variant as it is done, with None when it failed.
+
+    Raises:
+        CastError: the folder holds something else, no compiler is there, the disk is full.
+    """
+    started = time.monotonic()
+    compiler = host_compiler.find()
+    versions = _versions(order)
+    head = Head(architecture=order.architecture.name, versions=versions, planned=len(order.variants))
+    journal = open_folder(order.folder, head)
+    _require_space(order, journal)
+    outcome = Outcome(kept=journal.kept)
+    done: dict[str, CastVariant] = {}
+    with _work_folder(order.folder) as work:
+        host_compiler.stub_libcuda(compiler, work)
+        for variant, answer in _compile(order, work):
+            if answer.disk_full or (answer.error and _free(order.folder) < BYTES_PER_VARIANT):
+                raise _disk_full(order, len(done))
+            if answer.variant is None:
+                outcome.failed[variant.name] = answer.error
+            else:
+                done[variant.name] = answer.variant
+                journal.write(answer.variant)
+            moved(variant, answer.variant)
+    if outcome.failed:
+        return outcome
+    made = tuple(done[variant.name] for variant in order.variants)
+    journal.drop_all_but({key for variant in made for key in variant.keys})
+    outcome.manifest = manifest.write(
+        Manifest(
+            architecture=order.architecture.name,
+            versions=versions,
+            models=order.models,
+            variants=made,
+            files=tuple(record_files(order.folder)),
+            built=time.time(),
+            seconds=round(time.monotonic() - started, 1),
+        ),
+        order.folder,
+    )
+    journal.remove()
+    return outcome
+
+
+def _versions(order: Order) -> Versions:
+    triton = environment.installed("triton")
+    if triton is None:
+        raise CastError(
+            "cast-no-triton",
+            "Triton is not installed here, and it is what compiles the kernels.",
+            "Install Ingot with its extra `cuda`.",
+            "pip install 'ingot[cuda]'",
+        )
+    return Versions(
+        ingot=order.ingot,
+        triton=triton,
+        triton_build=environment.triton_build(),
+        python=environment.python_tag(),
+        ptxas=environment.ptxas_version(order.architecture.number),
+        libc=environment.libc_version(),
+    )
+
+
+def _compile(order: Order, work: Path) -> Iterator[tuple[Variant, Answer]]:
+    """Every variant with what became of it, as they are done. Workers end with this."""
+    waiting: queue.SimpleQueue[Variant] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[Variant, Answer]] = queue.SimpleQueue()
+    for variant in order.variants:
+        waiting.put(variant)
+    jobs = min(order.jobs, len(order.variants))
+    workers = [WorkerProcess(order.architecture, order.folder / TRITON, work, number) for number in range(jobs)]
+    threads = [threading.Thread(target=_serve, args=(worker, waiting, answers), daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in order.variants:
+            yield answers.get()
+    finally:
+        while not waiting.empty():
+            waiting.get()
+        for worker in workers:
+            worker.end()
+        for thread in threads:
+            thread.join()
+
+
+def _serve(
+    worker: WorkerProcess,
+    waiting: queue.SimpleQueue[Variant],
+    answers: queue.SimpleQueue[tuple[Variant, Answer]],
+) -> None:
+    while True:
+        try:
+            variant = waiting.get_nowait()
+        except queue.Empty:
+            return
+        answers.put((variant, worker.compile(variant)))
+
+
+@contextmanager
+def _work_folder(folder: Path) -> Iterator[Path]:
+    """For what is not part of a cast: logs, half-written files, the library that is linked against."""
+    work = folder / ".work"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _free(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def _require_space(order: Order, journal: Journal) -> None:
+    missing = max(len(order.variants) - journal.kept, 0)
+    if _free(order.folder) < missing * BYTES_PER_VARIANT:
+        raise _disk_full(order, journal.kept)
+
+
+def _disk_full(order: Order, done: int) -> CastError:
+    more = (len(order.variants) - done) * BYTES_PER_VARIANT
+    return CastError(
+        "cast-disk-full",
+        f"{order.folder} has {_free(order.folder) / 1e6:.1f} MB free, and the {len(order.variants) - done} variants "
+        f"that are still to be cast need about {more / 1e6:.1f} MB.",
+        "Make room, or cast into a folder on another disk; what is compiled already is kept.",
+    )

@@ -1,0 +1,131 @@
+"""Judges a cast without a GPU: is it whole, is it what was written, does it fit here. Imports neither torch nor
+Triton."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from kernels.cast import environment, manifest
+from kernels.cast.errors import CastError
+from kernels.cast.folder import JOURNAL, read_journal
+from kernels.cast.manifest import Manifest, Versions
+from kernels.variants import Variant
+
+_SHOWN = 3
+
+
+def command(architecture: str, folder: Path | str) -> str:
+    return f"ingot cast --arch {architecture} --out {folder}"
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of the cast in `folder`. Raises CastError."""
+    path = folder / manifest.NAME
+    try:
+        return manifest.parse(path.read_bytes(), path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise CastError(
+            "cast-unreadable", f"{path} cannot be read: {error.strerror}.", "Let this user read the cast's folder."
+        ) from error
+    if (folder / JOURNAL).exists():
+        head, entries = read_journal(folder)
+        raise CastError(
+            "cast-unfinished",
+            f"The cast in {folder} was interrupted: {len(entries)} of its {head.planned} variants are there.",
+            "Cast again into the same folder: what is there is kept.",
+            command(head.architecture, folder),
+        )
+    raise CastError("cast-absent", f"There is no cast in {folder}: it has no {manifest.NAME}.", "Name a cast's folder.")
+
+
+def against_architecture(found: Manifest, folder: Path, architecture: str) -> Iterator[CastError]:
+    if found.architecture != architecture:
+        yield CastError(
+            "cast-architecture",
+            f"The cast in {folder} is for {found.architecture}, and this GPU is {architecture}.",
+            f"Cast for {architecture} into another folder, and set INGOT_CAST to it.",
+            command(architecture, folder.parent / architecture),
+        )
+
+
+def against_this_environment(found: Manifest, environ: Mapping[str, str]) -> Iterator[CastError]:
+    """What of this process differs from what the cast was made with."""
+    here = Versions(
+        ingot=found.versions.ingot,
+        triton=environment.installed("triton") or "none",
+        triton_build=environment.triton_build(),
+        python=environment.python_tag(),
+        ptxas=found.versions.ptxas,
+        libc=found.versions.libc,
+    )
+    for name, there, now in (
+        ("Triton", found.versions.triton, here.triton),
+        ("Python", found.versions.python, here.python),
+    ):
+        if there != now:
+            yield CastError(
+                f"cast-{name.lower()}",
+                f"The cast was made with {name} {there}, and here is {now}.",
+                f"Run it with {name} {there}, or cast again here.",
+            )
+    if found.versions.triton == here.triton and found.versions.triton_build != here.triton_build:
+        yield CastError(
+            "cast-triton",
+            f"The cast was made with another build of Triton {here.triton} than is installed here.",
+            "Install the same build, or cast again here.",
+        )
+    odd = environment.conflicts(environ)
+    if odd:
+        yield CastError(
+            "cast-environment",
+            f"The environment asks for kernels that are compiled or found in another way: {', '.join(odd)}.",
+            "Unset it: a sealed engine runs its kernels as they were cast.",
+            f"unset {' '.join(name.partition('=')[0] for name in odd)}",
+        )
+
+
+def against_variants(found: Manifest, folder: Path, needed: Sequence[Variant]) -> Iterator[CastError]:
+    """Variants that are needed, and not in the cast."""
+    there = {variant.name for variant in found.variants}
+    missing = [variant for variant in needed if variant.name not in there]
+    if missing:
+        first = "; ".join(f"{variant.op} {variant.name}" for variant in missing[:_SHOWN])
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        yield CastError(
+            "cast-variant-missing",
+            f"The cast in {folder} lacks {len(missing)} of the {len(needed)} kernels that this model needs: "
+            f"{first}{more}.",
+            "Cast again into the same folder: what is there is kept.",
+            command(found.architecture, folder),
+        )
+
+
+def changed_files(found: Manifest, folder: Path, *, hashes: bool) -> Iterator[str]:
+    """What is wrong with which file; without `hashes` only what its size tells."""
+    for file in found.files:
+        path = folder / file.path
+        try:
+            size = path.stat().st_size
+            if size != file.size:
+                yield f"{file.path} has {size} bytes instead of {file.size}"
+            elif hashes and hashlib.sha256(path.read_bytes()).hexdigest() != file.sha256:
+                yield f"{file.path} has another content (SHA-256)"
+        except OSError as error:
+            yield f"{file.path} cannot be read: {error.strerror}"
+
+
+def against_files(found: Manifest, folder: Path, *, hashes: bool) -> Iterator[CastError]:
+    changed = list(changed_files(found, folder, hashes=hashes))
+    if changed:
+        more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+        yield CastError(
+            "cast-changed",
+            f"{len(changed)} of the {len(found.files)} files of the cast in {folder} are not what was cast: "
+            f"{'; '.join(changed[:_SHOWN])}{more}.",
+            "Cast again into the same folder: what is unchanged is kept.",
+            command(found.architecture, folder),
+        )

@@ -1,0 +1,84 @@
+"""What has a part in a kernel's key besides the kernel: versions and environment. Casting and sealing take both from
+here, so that they agree. Imports neither torch nor Triton."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import platform
+import subprocess
+import sysconfig
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+# Without it, the place of the source files is part of every kernel.
+PINNED = {"TRITON_DISABLE_LINE_INFO": "1"}
+# Whatever else begins so or is called so changes how Triton compiles, or where it looks ...
+_PREFIXES = ("TRITON_", "MLIR_", "LLVM_", "AMDGCN_", "NVPTX_")
+_NAMES = ("DISABLE_LLVM_OPT", "DISABLE_MMA_V3", "DISABLE_MMA_V5", "DISABLE_PTXAS_OPT", "PTXAS_OPTIONS", "USE_IR_LOC")
+# ... but for these, which a seal sets itself or does without.
+_HARMLESS = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_LIBCUDA_PATH", "TRITON_PRINT_AUTOTUNING")
+
+
+def is_ours(name: str) -> bool:
+    """Whether a variable has a part in how kernels are compiled or found."""
+    return name.startswith(_PREFIXES) or name in _NAMES
+
+
+def conflicts(environ: Mapping[str, str]) -> list[str]:
+    """The variables, as `NAME=value`, with which no kernel of a cast would be found."""
+    return sorted(
+        f"{name}={value}"
+        for name, value in environ.items()
+        if is_ours(name) and name not in _HARMLESS and PINNED.get(name) != value
+    )
+
+
+def without_conflicts(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` as kernels are cast in it."""
+    return {name: value for name, value in environ.items() if not is_ours(name)} | PINNED
+
+
+def python_tag() -> str:
+    """Such as "cpython-312-x86_64-linux-gnu": what extension modules must have been built for."""
+    suffix: str = sysconfig.get_config_var("EXT_SUFFIX")
+    return suffix.strip(".").removesuffix(".so")
+
+
+def libc_version() -> str:
+    return " ".join(platform.libc_ver())
+
+
+def installed(distribution: str) -> str | None:
+    """The version that pip installed; None without one."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def triton_build() -> str:
+    """A digest of Triton's files as pip recorded their hashes: two builds of one version differ in it, and reading the
+    record takes milliseconds, where hashing 400 MB of compiler takes a second. Empty where there is no record."""
+    try:
+        files = metadata.files("triton")
+    except metadata.PackageNotFoundError:
+        files = None
+    hashes = sorted(f"{file}={file.hash.value}" for file in files or () if _is_code(str(file)) and file.hash)
+    return hashlib.sha256("\n".join(hashes).encode()).hexdigest() if hashes else ""
+
+
+def _is_code(path: str) -> bool:
+    return path.startswith("triton/") and path.endswith((".py", ".so", ".c", ".h", ".bc", "/ptxas", "/ptxas-blackwell"))
+
+
+def ptxas_version(arch: int) -> str:
+    """What Triton's own ptxas says of itself: Triton asks it, and makes the answer a part of each key."""
+    triton = importlib.util.find_spec("triton")
+    assert triton is not None
+    assert triton.origin is not None
+    program = (
+        Path(triton.origin).parent / "backends" / "nvidia" / "bin" / ("ptxas-blackwell" if arch >= 100 else "ptxas")
+    )
+    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,115 @@
+"""What a cast holds: versions, variants, and every file with its hash. Written last, so that it is there only when all
+the rest is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from kernels.cast.errors import CastError
+
+NAME = "manifest.json"
+FORMAT = 1
+
+
+class File(msgspec.Struct, frozen=True):
+    """`path` is relative to the cast's folder."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class CastVariant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A compiled variant. `keys` names its folders under `triton/`: the kernel's own first, then those of host stubs.
+    `shared` is in bytes; `registers` are those of a thread, and `stack` the bytes that it keeps in local memory."""
+
+    op: str
+    name: str
+    keys: tuple[str, ...]
+    shared: int
+    registers: int | None = None
+    stack: int | None = None
+
+
+class Versions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cast was made with, and what has to be the same where it runs: Triton and Python. `triton_build` is a
+    digest of the installed files, as pip recorded them; `python` the tag of its extension modules."""
+
+    ingot: str
+    triton: str
+    triton_build: str
+    python: str
+    ptxas: str
+    libc: str
+    flashinfer: str | None = None
+    nvcc: str | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """`models` names the profiles that the cast is limited to; empty when it holds everything. `built` is when the
+    cast was finished, `seconds` how long that took."""
+
+    format: int = FORMAT
+    architecture: str
+    versions: Versions
+    models: tuple[str, ...] = ()
+    variants: tuple[CastVariant, ...]
+    flashinfer: tuple[str, ...] = ()
+    files: tuple[File, ...]
+    built: float
+    seconds: float
+    digest: str = ""
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+class _Header(msgspec.Struct):
+    format: int
+
+
+def digest_of(manifest: Manifest) -> str:
+    """Over all of the manifest but the digest itself."""
+    plain = msgspec.structs.replace(manifest, digest="")
+    return hashlib.sha256(msgspec.json.encode(plain)).hexdigest()
+
+
+def write(manifest: Manifest, folder: Path) -> Manifest:
+    """Write it in one move, with its digest; returns what was written."""
+    complete = msgspec.structs.replace(manifest, digest=digest_of(manifest))
+    partial = folder / f"{NAME}.partial"
+    with partial.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(complete), indent=1))
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(folder / NAME)
+    return complete
+
+
+def parse(text: bytes, path: Path) -> Manifest:
+    """The manifest that `text`, read from `path`, holds. Raises CastError."""
+    try:
+        header = msgspec.json.decode(text, type=_Header)
+        if header.format > FORMAT:
+            raise CastError(
+                "cast-too-new",
+                f"{path} has format {header.format}, and this Ingot reads formats up to {FORMAT}.",
+                "Run it with the Ingot that cast it, or cast it again with this one.",
+            )
+        manifest = msgspec.json.decode(text, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise CastError(
+            "cast-unreadable", f"{path} is not a cast's manifest: {error}.", "Cast it again into an empty folder."
+        ) from error
+    if digest_of(manifest) != manifest.digest:
+        raise CastError(
+            "cast-edited",
+            f"{path} has been changed since it was written: its digest does not fit its content.",
+            "Bring the original back, or cast it again into an empty folder.",
+        )
+    return manifest

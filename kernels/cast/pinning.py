@@ -1,0 +1,34 @@
+"""Makes Triton compute the same keys in a cast's worker and in a sealed engine, wherever they run."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Any
+
+from triton import knobs
+from triton.runtime import build, cache
+
+from kernels.cast import environment
+
+# Triton's own way to this asks the program `file`, where it is installed.
+_PLATFORM = ",".join((platform.machine(), platform.system(), "64bit", "ELF"))
+
+# Called with (name, source path, its folder, library folders, include folders, libraries); returns the module's path.
+HostCompiler = Callable[..., str]
+
+
+def pin(cache_manager: type[cache.CacheManager], host_compiler: HostCompiler) -> None:
+    """Take kernels from `cache_manager`, and host stubs that it lacks from `host_compiler`."""
+    version, digest = environment.installed("triton"), environment.triton_build()
+    # Triton reads all of its own files for its part of the key, 400 MB of them in each process.
+    cache.triton_key = lambda: f"{version}-{digest}"
+    build.platform_key = lambda: _PLATFORM
+    knobs.cache.manager_class = cache_manager
+    knobs.build.impl = host_compiler
+
+
+def pin_ptxas(version: str) -> None:
+    """Take this for what `ptxas --version` answers, which is a part of every key, instead of asking it."""
+    setting: Any = knobs.nvidia
+    setting.mock_ptx_version = version

@@ -1,0 +1,50 @@
+"""What belongs into a cast: every variant that the engine may launch on an architecture. Imports neither torch nor
+Triton."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from kernels.backend import Backend
+from kernels.cast import environment
+from kernels.catalogue import OPS
+from kernels.context import Context
+from kernels.selection import Op
+from kernels.variants import Variant
+
+
+def triton_variants(arch: int, models: Sequence[Context] = ()) -> tuple[Variant, ...]:
+    """The variants of every op, each once; with `models`, those that at least one of them needs."""
+    found: dict[Variant, None] = {}
+    for op, backend in triton_backends(arch):
+        declared = _declared_by(backend)
+        for model in _served(op, backend, arch, models) if models else (None,):
+            found |= dict.fromkeys(declared(arch, model))
+    return tuple(found)
+
+
+def triton_backends(arch: int) -> Iterator[tuple[Op, Backend]]:
+    """The backends that compile variants for `arch`."""
+    capability = divmod(arch, 10)
+    for op in OPS:
+        for backend in op.of("native"):
+            lowest, highest = backend.min_capability or capability, backend.max_capability or capability
+            if backend.variants and lowest <= capability <= highest:
+                yield op, backend
+
+
+def _served(op: Op, backend: Backend, arch: int, models: Sequence[Context]) -> Iterator[Context]:
+    """The models that call the op, and for which nothing but a cast stands against the backend on `arch`."""
+    libraries = {"triton": environment.installed("triton") or ""}
+    for model in models:
+        context = replace(model, device="cuda", capability=divmod(arch, 10), cast=None, libraries=libraries)
+        if op.needed(context) and next(backend.objections(context), None) is None:
+            yield context
+
+
+def _declared_by(backend: Backend) -> Callable[[int, Context | None], Iterator[Variant]]:
+    module, _, name = backend.variants.partition(":")
+    declared: Callable[[int, Context | None], Iterator[Variant]] = getattr(importlib.import_module(module), name)
+    return declared

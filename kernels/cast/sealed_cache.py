@@ -1,0 +1,67 @@
+"""Triton's cache, as a sealed engine sees it: it may be read-only and lie anywhere, and a miss is an error."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, NoReturn
+
+from triton.runtime.cache import CacheManager
+
+from kernels.cast.errors import CastError
+from kernels.cast.folder import TRITON
+from kernels.cast.manifest import File
+
+
+class CacheMissError(Exception):
+    """The cast has no file of this name under this key."""
+
+
+class SealedCache(CacheManager):  # type: ignore[misc]  # Triton has no types
+    """Hands out files of one key. Each is read once in a process, and must then have the hash that is in the manifest."""
+
+    folder: ClassVar[Path]
+    files: ClassVar[Mapping[str, File]]
+
+    def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
+        self._key = key
+
+    def get_file(self, filename: str) -> str:
+        return self._checked(f"{TRITON}/{self._key}/{filename}")
+
+    def get_group(self, filename: str) -> dict[str, str]:
+        """A kernel's files; `filename` is that of its metadata."""
+        prefix = f"{TRITON}/{self._key}/"
+        if prefix + filename not in self.files:
+            self._miss(filename)
+        names = [path.removeprefix(prefix) for path in self.files if path.startswith(prefix)]
+        return {name: self.get_file(name) for name in names}
+
+    def put(self, data: object, filename: str, binary: bool = True) -> NoReturn:
+        self._miss(filename)
+
+    def put_group(self, filename: str, group: object) -> NoReturn:
+        self._miss(filename)
+
+    def _checked(self, path: str) -> str:
+        file = self.files.get(path)
+        if file is None:
+            self._miss(path)
+        place = self.folder / path
+        try:
+            content = place.read_bytes()
+        except OSError as error:
+            raise _damaged(f"{place} cannot be read: {error.strerror}.", self.folder) from error
+        if hashlib.sha256(content).hexdigest() != file.sha256:
+            raise _damaged(f"{place} has been changed since it was cast.", self.folder)
+        return str(place)
+
+    def _miss(self, filename: str) -> NoReturn:
+        raise CacheMissError(f"{self.folder} holds no {TRITON}/{self._key}/{filename}")
+
+
+def _damaged(message: str, folder: Path) -> CastError:
+    return CastError(
+        "cast-changed", message, "Bring the original back, or cast it again.", f"ingot verify --cast {folder}"
+    )

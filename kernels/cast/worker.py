@@ -1,0 +1,117 @@
+"""`python -m kernels.cast.worker --arch sm_90 --out DIR --scratch DIR`: compiles what it is told, a line each way.
+
+A process of its own, since a compiler that crashes takes its process with it. It ends when its input does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import os
+import shutil
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from triton import knobs
+from triton.runtime.jit import MockTensor
+
+from kernels.cast import cubin, host_compiler, pinning, stub_driver
+from kernels.cast.architectures import Architecture, architecture_named
+from kernels.cast.casting_cache import CastingCache
+from kernels.cast.errors import CastError
+from kernels.cast.manifest import CastVariant
+from kernels.cast.words import Answer
+from kernels.launch import launch
+from kernels.variants import TRITON_TYPES, Variant
+
+_DTYPES = {f"*{triton}": getattr(torch, name) for name, triton in TRITON_TYPES.items()} | {
+    "*u8": torch.uint8,
+    "*i32": torch.int32,
+    "*i64": torch.int64,
+}
+# Any number does: their values have no part in a variant.
+_NUMBERS = {"i32": 32, "fp32": 0.5}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m kernels.cast.worker", description=__doc__)
+    parser.add_argument("--arch", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--scratch", type=Path, required=True)
+    options = parser.parse_args()
+    # Triton prints what ptxas complains of: answers go to a descriptor of their own, and prints to the log.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    architecture = architecture_named(options.arch)
+    CastingCache.folder, CastingCache.scratch = options.out, options.scratch
+    pinning.pin(CastingCache, host_compiler.compile_stub)
+    stub_driver.activate(architecture)
+    driver_stubs = tuple(CastingCache.touched)
+    for line in sys.stdin.buffer:
+        variant = msgspec.json.decode(line, type=Variant)
+        answers.write(msgspec.json.encode(_answer(variant, architecture, driver_stubs)) + b"\n")
+        shutil.rmtree(options.scratch, ignore_errors=True)
+
+
+def _answer(variant: Variant, architecture: Architecture, driver_stubs: tuple[str, ...]) -> Answer:
+    try:
+        return Answer(variant=compile_variant(variant, architecture, driver_stubs))
+    except Exception as error:  # noqa: BLE001 - a compiler may raise anything; whoever cast it is told
+        traceback.print_exc()
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        return Answer(error=f"{type(error).__name__}: {error}", disk_full=full)
+
+
+def compile_variant(variant: Variant, architecture: Architecture, driver_stubs: tuple[str, ...]) -> CastVariant:
+    """Launch it under the stub driver, exactly as the engine does."""
+    heard: list[dict[str, Any]] = []
+    knobs.compilation.listener = lambda *, src, metadata, **_: heard.append({"src": src, **metadata})
+    CastingCache.touched.clear()
+    module, _, name = variant.kernel.partition(":")
+    kernel = getattr(importlib.import_module(module), name)
+    kernel.device_caches.clear()  # what was compiled for a variant before would not be heard of
+    launch(kernel, variant, (1,), *map(_argument, variant.arguments))
+    compiled = heard[-1]
+    _compare(variant, compiled["src"])
+    if compiled["shared"] > architecture.shared_memory:
+        raise CastError(
+            "cast-shared-memory",
+            f"{variant.name} needs {compiled['shared']} bytes of shared memory, and a block on {architecture.name} has "
+            f"{architecture.shared_memory}.",
+            "Declare smaller tiles or fewer stages for it.",
+        )
+    keys = tuple(dict.fromkeys((*CastingCache.touched, *driver_stubs)))
+    usage = cubin.usage(next((CastingCache.folder / keys[0]).glob("*.cubin")).read_bytes())
+    return CastVariant(
+        op=variant.op,
+        name=variant.name,
+        keys=keys,
+        shared=compiled["shared"],
+        registers=usage.registers,
+        stack=usage.stack,
+    )
+
+
+def _argument(kind: str) -> MockTensor | int | float:
+    return MockTensor(_DTYPES[kind]) if kind.startswith("*") else _NUMBERS[kind]
+
+
+def _compare(variant: Variant, source: Any) -> None:
+    """What was compiled must be what was declared: a number whose value got into it would be another variant."""
+    kinds = {name: kind for name, kind in source.signature.items() if kind != "constexpr"}
+    if tuple(kinds.values()) != variant.arguments:
+        raise AssertionError(f"{variant.name} was compiled for the arguments {', '.join(kinds.values())}")
+    noted = [source.fn.arg_names[place[0]] for place, attributes in source.attrs.items() if attributes]
+    special = [name for name in noted if name in kinds and not kinds[name].startswith("*")]
+    if special:
+        raise AssertionError(f"{variant.kernel} does not name {', '.join(special)} in do_not_specialize")
+
+
+if __name__ == "__main__":
+    main()

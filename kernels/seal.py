@@ -1,0 +1,101 @@
+"""Seals a process: from then on it launches what a cast holds, and compiles nothing.
+
+`seal` comes before anything imports a kernel. A launch that the cast cannot serve raises `NotCast`. Imports Triton only
+when it is called.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kernels.cast import check
+from kernels.cast.environment import PINNED
+from kernels.cast.errors import CastError
+from kernels.cast.manifest import Manifest
+from kernels.variants import Variant
+
+# For whatever would compile, or keep compiled code, behind our back.
+_FORBIDDEN = {
+    "CC": "/bin/false",
+    "CXX": "/bin/false",
+    "CUDA_CACHE_DISABLE": "1",
+    "CUDA_DISABLE_PTX_JIT": "1",
+    "FLASHINFER_DISABLE_JIT": "1",
+}
+_ALIGNMENT = 16  # bytes, of what is passed to a kernel
+_INT32 = range(-(2**31), 2**31)
+
+_sealed_from: Path | None = None
+_manifest: Manifest | None = None
+
+
+class NotCast(RuntimeError):
+    """A sealed engine was asked for a kernel that its cast does not hold."""
+
+
+def is_sealed() -> bool:
+    return _manifest is not None
+
+
+def seal(folder: Path) -> Manifest:
+    """Run from the cast in `folder` from now on.
+
+    Raises:
+        CastError: it is no whole cast, or it was made with another Triton or Python than this process has, or the
+            environment asks for kernels that are compiled in another way.
+    """
+    global _sealed_from, _manifest
+    manifest = check.read(folder)
+    for problem in check.against_this_environment(manifest, os.environ):
+        raise problem
+    os.environ.update(PINNED, **_FORBIDDEN)
+    # Where Triton looks for the driver's library when it links, which it no longer does: it would run ldconfig.
+    os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
+
+    from kernels.cast import pinning
+    from kernels.cast.sealed_cache import SealedCache
+
+    SealedCache.folder, SealedCache.files = folder, {file.path: file for file in manifest.files}
+    pinning.pin(SealedCache, _refuse_to_compile)
+    pinning.pin_ptxas(manifest.versions.ptxas)
+    _sealed_from, _manifest = folder, manifest
+    return manifest
+
+
+def not_cast(variant: Variant, names: Sequence[str], arguments: Sequence[Any]) -> NotCast:
+    """What to raise when `variant` was not found for these arguments of a kernel, of which `names` are the names."""
+    assert _manifest is not None
+    assert _sealed_from is not None
+    architecture = _manifest.architecture
+    what = f"{variant.op} needs the kernel {variant.name} on {architecture}"
+    odd = list(_odd_arguments(names, arguments))
+    if odd:
+        return NotCast(
+            f"{what}, with arguments that no kernel is cast for: {'; '.join(odd)}. This is a fault of Ingot's."
+        )
+    if variant.name in {cast.name for cast in _manifest.variants}:
+        why = f"which is in the cast in {_sealed_from} as it was compiled from other source"
+    else:
+        limits = f", which was made for {', '.join(_manifest.models)} alone" if _manifest.models else ""
+        why = f"which is not in the cast in {_sealed_from}{limits}"
+    return NotCast(f"{what}, {why}. Cast it: {check.command(architecture, _sealed_from)}")
+
+
+def _odd_arguments(names: Sequence[str], arguments: Sequence[Any]) -> Iterator[str]:
+    for name, argument in zip(names, arguments, strict=False):
+        if hasattr(argument, "data_ptr"):
+            if argument.data_ptr() % _ALIGNMENT:
+                yield f"{name} begins at an address that is no multiple of {_ALIGNMENT} bytes (misaligned pointer)"
+        elif isinstance(argument, int) and argument not in _INT32:
+            yield f"{name} is {argument}, which needs 64 bits, and kernels are cast for numbers of 32"
+
+
+def _refuse_to_compile(name: str, *_: object) -> NoReturn:
+    raise CastError(
+        "cast-stub-unusable",
+        f"{name} of the cast in {_sealed_from} is not there or cannot be loaded, and a sealed engine compiles nothing.",
+        "Cast it on a system whose C library is no newer than this one's.",
+    )
