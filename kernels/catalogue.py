@@ -8,7 +8,21 @@ from kernels.selection import Backend, Condition, Op
 _HALVES = ("bfloat16", "float16")
 _FLOATS = ("float32", "bfloat16", "float16")
 
-EMBEDDING = Op("embedding", (Backend("torch", "kernels.embedding.reference:embedding", dtypes=_FLOATS),))
+EMBEDDING = Op(
+    "embedding",
+    (
+        Backend(
+            "triton",
+            "kernels.embedding.triton:embedding",
+            devices=("cuda",),
+            dtypes=_HALVES,
+            min_capability=(8, 0),
+            conditions=(Condition("hidden_size", multiple_of=8),),
+            variants="kernels.embedding.variants:variants",
+        ),
+        Backend("torch", "kernels.embedding.reference:embedding", dtypes=_FLOATS),
+    ),
+)
 RMS_NORM = Op(
     "rms_norm",
     (
@@ -19,8 +33,8 @@ RMS_NORM = Op(
             dtypes=_HALVES,
             min_capability=(8, 0),
             conditions=(
-                Condition("hidden_size", multiple_of=16),
-                Condition("head_dim", multiple_of=16),
+                Condition("hidden_size", multiple_of=8),
+                Condition("head_dim", multiple_of=8),
                 Condition("widest_norm", at_most=16384),
             ),
             variants="kernels.rms_norm.variants:variants",
@@ -28,11 +42,55 @@ RMS_NORM = Op(
         Backend("torch", "kernels.rms_norm.reference:rms_norm", dtypes=_FLOATS),
     ),
 )
-ROTARY = Op("rotary", (Backend("torch", "kernels.rotary.reference:rotary", dtypes=_FLOATS),))
-GATED_ACTIVATION = Op(
-    "gated_activation", (Backend("torch", "kernels.gated_activation.reference:gated_activation", dtypes=_FLOATS),)
+ROTARY = Op(
+    "rotary",
+    (
+        Backend(
+            "triton",
+            "kernels.rotary.triton:rotary",
+            devices=("cuda",),
+            dtypes=_HALVES,
+            min_capability=(8, 0),
+            conditions=(Condition("head_dim", multiple_of=8), Condition("rotary_dim", at_most=256)),
+            variants="kernels.rotary.variants:variants",
+        ),
+        Backend("torch", "kernels.rotary.reference:rotary", dtypes=_FLOATS),
+    ),
 )
-CACHE_WRITE = Op("cache_write", (Backend("torch", "kernels.cache_write.reference:cache_write", dtypes=_FLOATS),))
+GATED_ACTIVATION = Op(
+    "gated_activation",
+    (
+        Backend(
+            "triton",
+            "kernels.gated_activation.triton:gated_activation",
+            devices=("cuda",),
+            dtypes=_HALVES,
+            min_capability=(8, 0),
+            conditions=(
+                Condition("intermediate_size", multiple_of=8),
+                Condition("moe_intermediate_size", multiple_of=8),
+            ),
+            variants="kernels.gated_activation.variants:variants",
+        ),
+        Backend("torch", "kernels.gated_activation.reference:gated_activation", dtypes=_FLOATS),
+    ),
+)
+CACHE_WRITE = Op(
+    "cache_write",
+    (
+        Backend(
+            "triton",
+            "kernels.cache_write.triton:cache_write",
+            devices=("cuda",),
+            dtypes=_HALVES,
+            min_capability=(8, 0),
+            kv_cache_dtypes=(*_HALVES, "float8_e4m3fn"),
+            conditions=(Condition("head_dim", multiple_of=8),),
+            variants="kernels.cache_write.variants:variants",
+        ),
+        Backend("torch", "kernels.cache_write.reference:cache_write", dtypes=_FLOATS),
+    ),
+)
 PAGED_ATTENTION = Op(
     "paged_attention",
     (

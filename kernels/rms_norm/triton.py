@@ -11,33 +11,39 @@ from torch import Tensor
 
 from kernels.launch import launch
 from kernels.rms_norm import variants
-
-_of = functools.cache(variants.of)
+from kernels.variants import Variant
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
     """As `reference.rms_norm`, for bfloat16 and float16; the sum with the residual is rounded before it is normalised.
 
-    `x` may be [T, N] or [T, heads, N] of any stride between tokens and heads; N and the strides are multiples of 16.
+    `x` may be [T, N] or [T, heads, N] of any stride between tokens and heads; N and the strides are multiples of 8.
     The residual is contiguous.
     """
-    size = x.shape[-1]
-    heads = x.shape[1] if x.dim() == 3 else 1
-    rows = x.shape[0] * heads
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    if not rows:
-        return out
-    variant = _of(str(x.dtype).removeprefix("torch."), variants.block_of(size), residual is not None)
-    rows_each = dict(variant.constants)["ROWS"]
-    launch(
-        rms_norm_kernel, variant, (triton.cdiv(rows, rows_each),),
-        x, weight, x if residual is None else residual, out,
-        rows, heads, size // variants.UNIT, x.stride(0) // variants.UNIT, x.stride(-2) // variants.UNIT, eps,
-    )  # fmt: skip
+    shape, strides = x.shape, x.stride()
+    heads = shape[1] if len(shape) == 3 else 1
+    rows = shape[0] * heads
+    out = x.new_empty(shape)
+    if rows:
+        variant, rows_each = _plan(x.dtype, shape[-1], strides, residual is not None)
+        launch(
+            rms_norm_kernel, variant, (triton.cdiv(rows, rows_each),),
+            x, weight, x if residual is None else residual, out,
+            rows, heads, shape[-1] // variants.UNIT, strides[0] // variants.UNIT, strides[-2] // variants.UNIT, eps,
+        )  # fmt: skip
     return out
 
 
-@triton.jit(do_not_specialize=["rows", "heads", "size16", "token_stride16", "head_stride16"])
+@functools.cache
+def _plan(dtype: torch.dtype, size: int, strides: tuple[int, ...], residual: bool) -> tuple[Variant, int]:
+    """The variant, and how many rows a program takes."""
+    for count in (size, *strides[:-1]):
+        assert count % variants.UNIT == 0, f"a row or stride of {count} is no multiple of {variants.UNIT}"
+    block = variants.block_of(size)
+    return variants.of(str(dtype).removeprefix("torch."), block, residual), variants.rows_of(block)
+
+
+@triton.jit(do_not_specialize=["rows", "heads", "size8", "token_stride8", "head_stride8", "eps"])
 def rms_norm_kernel(
     x_ptr,  # [tokens, heads, size], strided
     weight_ptr,  # [size]
@@ -45,9 +51,9 @@ def rms_norm_kernel(
     out_ptr,  # [tokens, heads, size], contiguous
     rows,  # tokens * heads
     heads,
-    size16,
-    token_stride16,
-    head_stride16,
+    size8,
+    token_stride8,
+    head_stride8,
     eps,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -55,11 +61,13 @@ def rms_norm_kernel(
 ):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
-    size = size16 * 16
+    size = size8 * 8
     token = (row // heads).to(tl.int64)
-    start = token * (token_stride16 * 16) + (row % heads) * (head_stride16 * 16)
+    start = token * (token_stride8 * 8) + (row % heads) * (head_stride8 * 8)
     inside = (row < rows)[:, None] & (column < size)[None, :]
     packed = row.to(tl.int64)[:, None] * size + column[None, :]
+    # As wide as the tile, so that each thread has the weights of its own columns; asked for early, before the sums.
+    weight = tl.load(weight_ptr + column[None, :] + tl.zeros((ROWS, 1), tl.int32), mask=inside, other=0.0)
     x = tl.load(x_ptr + start[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
     if RESIDUAL:
         total = (x + tl.load(residual_ptr + packed, mask=inside, other=0.0).to(tl.float32)).to(x_ptr.dtype.element_ty)
@@ -68,5 +76,4 @@ def rms_norm_kernel(
     scale = tl.rsqrt(tl.sum(x * x, axis=1) / size + eps)
     # Rounded before the weight is applied, as the published models do it.
     normed = (x * scale[:, None]).to(x_ptr.dtype.element_ty).to(tl.float32)
-    weight = tl.load(weight_ptr + column, mask=column < size, other=0.0).to(tl.float32)
-    tl.store(out_ptr + packed, (normed * weight[None, :]).to(x_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptr + packed, (normed * weight.to(tl.float32)).to(x_ptr.dtype.element_ty), mask=inside)

@@ -8,7 +8,7 @@ from kernels.selection import Context
 from kernels.variants import TRITON_TYPES, Variant, variant
 
 KERNEL = "kernels.rms_norm.triton:rms_norm_kernel"
-UNIT = 16  # row lengths and strides are multiples of it
+UNIT = 8  # row lengths and strides are multiples of it: 16 bytes
 BLOCKS = tuple(1 << bits for bits in range(6, 15))  # 64 .. 16384
 TILE = 2048  # elements that a program takes at least, as several rows where rows are short
 
@@ -28,8 +28,16 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
 
 
 def block_of(size: int) -> int:
-    """The smallest block that covers a row. `size` is at most the largest block; selection sees to it."""
-    return next(block for block in BLOCKS if block >= size)
+    """The smallest block that covers a row."""
+    for block in BLOCKS:
+        if block >= size:
+            return block
+    raise ValueError(f"RMS norm takes rows of at most {BLOCKS[-1]}, and this one is {size} long")
+
+
+def rows_of(block: int) -> int:
+    """How many rows a program takes."""
+    return max(TILE // block, 1)
 
 
 def of(dtype: str, block: int, residual: bool) -> Variant:
@@ -38,6 +46,6 @@ def of(dtype: str, block: int, residual: bool) -> Variant:
         "rms_norm",
         KERNEL,
         (pointer, pointer, pointer, pointer, "i32", "i32", "i32", "i32", "i32", "fp32"),
-        {"ROWS": max(TILE // block, 1), "BLOCK": block, "RESIDUAL": residual},
-        num_warps=min(max(block // 512, 4), 16),
+        {"ROWS": rows_of(block), "BLOCK": block, "RESIDUAL": residual},
+        num_warps=min(max(block // 512, 4), 32),  # 16 elements a thread
     )

@@ -35,6 +35,36 @@ def _float32(handle):
 
 
 @pytest.fixture(autouse=True)
+def _rounding_to_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter cuts float32 off to bfloat16, and has its own ideas of float8_e4m3fn; a GPU rounds to nearest
+    even, and clamps to the 448 that e4m3 can hold."""
+    builder = interpreter.InterpreterBuilder
+    cast, convert = builder.cast_impl, builder.create_fp_to_fp
+
+    def cast_impl(self, src, dst_type):
+        return _rounded(src, dst_type) if _is_rounding(src, dst_type) else cast(self, src, dst_type)
+
+    def create_fp_to_fp(self, src, dst_type, mode):
+        return _rounded(src, dst_type) if _is_rounding(src, dst_type) else convert(self, src, dst_type, mode)
+
+    monkeypatch.setattr(builder, "cast_impl", cast_impl)
+    monkeypatch.setattr(builder, "create_fp_to_fp", create_fp_to_fp)
+
+
+def _is_rounding(src, dst_type) -> bool:
+    return src.dtype.scalar == tl.float32 and dst_type.scalar in (tl.bfloat16, tl.float8e4nv)
+
+
+def _rounded(src, dst_type):
+    wide = torch.from_numpy(np.ascontiguousarray(src.data))
+    if dst_type.scalar == tl.bfloat16:
+        data = wide.bfloat16().view(torch.uint16).numpy()
+    else:
+        data = wide.clamp(-448.0, 448.0).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+    return interpreter.TensorHandle(data, dst_type.scalar)
+
+
+@pytest.fixture(autouse=True)
 def _poisoned_memory() -> Iterator[None]:
     """New tensors hold NaN (integers their largest value), so that an element that a kernel leaves unwritten shows."""
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -12,7 +12,7 @@ from kernels.rms_norm.cases import cases
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("case", cases(90), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", list(cases(90)), ids=lambda case: case.name)
 def test_triton_agrees_with_the_reference(case):
     for result, expected in zip(case.run(triton.rms_norm, CPU), case.run(reference.rms_norm, CPU), strict=True):
         assert error(result, expected) <= case.tolerance

@@ -1,0 +1,20 @@
+"""Gated activation: Triton, interpreted, against plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.cases import error
+from kernels.gated_activation import reference, triton
+from kernels.gated_activation.cases import cases
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("case", list(cases(90)), ids=lambda case: case.name)
+def test_triton_agrees_with_the_reference(case):
+    for result, expected in zip(
+        case.run(triton.gated_activation, CPU), case.run(reference.gated_activation, CPU), strict=True
+    ):
+        assert error(result, expected) <= case.tolerance

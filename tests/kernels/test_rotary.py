@@ -1,0 +1,18 @@
+"""Rotary: Triton, interpreted, against plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.cases import error
+from kernels.rotary import reference, triton
+from kernels.rotary.cases import cases
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("case", list(cases(90)), ids=lambda case: case.name)
+def test_triton_agrees_with_the_reference(case):
+    for result, expected in zip(case.run(triton.rotary, CPU), case.run(reference.rotary, CPU), strict=True):
+        assert error(result, expected) <= case.tolerance
