@@ -99,6 +99,7 @@ PAGED_ATTENTION = Op(
     ),
     setting="attention",
     needed=lambda context: not context.latent_attention,
+    absent="attention over keys and values",
 )
 LINEAR = Op("linear", (Backend("torch", "kernels.linear.reference:linear", dtypes=_FLOATS),))
 FP8_LINEAR = Op(
@@ -106,6 +107,7 @@ FP8_LINEAR = Op(
     (Backend("torch", "kernels.fp8_linear.reference:fp8_linear", dtypes=_FLOATS), *vllm.FP8_LINEAR),
     setting="linear",
     needed=lambda context: context.fp8_blocks is not None,
+    absent="layers in block-scaled FP8",
 )
 MOE_ROUTING = Op(
     "moe_routing",
@@ -133,6 +135,7 @@ FUSED_MOE = Op(
     (Backend("torch", "kernels.fused_moe.reference:fused_moe", dtypes=_FLOATS), *vllm.FUSED_MOE),
     setting="moe",
     needed=lambda context: context.num_experts > 0,
+    absent="mixture of experts",
 )
 SAMPLING = Op("sampling", (Backend("torch", "kernels.sampling.reference:sample"),))
 
@@ -153,3 +156,8 @@ OPS: tuple[Op, ...] = (
     SAMPLING,
     vllm.DEEP_GEMM,
 )
+
+
+def backend_names(setting: str) -> tuple[str, ...]:
+    """Every backend, of either engine, that a profile may name under `backends.<setting>`."""
+    return tuple(dict.fromkeys(backend.name for op in OPS if op.setting == setting for backend in op.backends))

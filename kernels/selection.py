@@ -24,12 +24,14 @@ AUTO = "auto"
 @dataclass(frozen=True)
 class Op:
     """An operation and its backends in order of preference. `setting` is the profile's key under `backends` that may
-    force one of them; None where a profile has no say. `needed` tells whether a model calls it at all."""
+    force one of them; None where a profile has no say. `needed` tells whether a model calls it at all, and `absent`
+    what a model that does not is without."""
 
     name: str
     backends: tuple[Backend, ...]
     setting: str | None = None
     needed: Callable[[Context], bool] = lambda _: True
+    absent: str = ""
 
     def of(self, engine: str) -> tuple[Backend, ...]:
         """The backends of one engine; none where that engine does not let us choose."""

@@ -91,6 +91,7 @@ LATENT_ATTENTION = Op(
     ),
     setting="attention",
     needed=lambda context: context.latent_attention and not context.sparse_attention,
+    absent="latent attention over all tokens",
 )
 
 SPARSE_MLA = Op(
@@ -128,6 +129,7 @@ SPARSE_MLA = Op(
     ),
     setting="sparse-mla",
     needed=lambda context: context.sparse_attention,
+    absent="sparse latent attention",
 )  # fmt: skip
 
 GDN_PREFILL = Op(
@@ -147,6 +149,7 @@ GDN_PREFILL = Op(
     ),
     setting="gdn-prefill",
     needed=lambda context: context.gated_delta_head_dim > 0,
+    absent="gated delta layers",
 )
 
 FP8_LINEAR = (

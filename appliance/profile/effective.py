@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from appliance.checkpoint.config import DTYPES, ModelConfig
-from appliance.checkpoint.memory import MemoryLimits, MemoryPlan, plan_memory
+from appliance.checkpoint.memory import CACHE_DTYPES, MemoryLimits, MemoryPlan, plan_memory
+from appliance.checkpoint.selection import selection_context
 from appliance.hardware.device import Device, select_device
 from appliance.hardware.machine import Inventory
 from appliance.profile.document import value_of
 from appliance.profile.schema import SETTINGS, Profile
 from appliance.profile.sizes import size_text
 from kernels.catalogue import OPS
-from kernels.selection import AUTO, BackendRefusedError, Choice, Context, choose
+from kernels.libraries import installed
+from kernels.selection import AUTO, BackendRefusedError, Context, Explanation, explain
 
 Source = Literal["default", "profile", "model", "gpu", "environment", "engine"]
 
@@ -29,15 +32,21 @@ class EffectiveValue(msgspec.Struct, frozen=True):
 
 
 class Effective(msgspec.Struct, frozen=True, kw_only=True):
-    """`values` has one entry for each setting. `refusals` holds, by setting, backends that cannot run here."""
+    """`values` has one entry for each setting. `selection` tells of each op that this model needs which backend it
+    gets, or why none; `context` is what that was judged by."""
 
     values: Mapping[str, EffectiveValue]
     device: Device
     memory: MemoryPlan
-    refusals: Mapping[str, BackendRefusedError]
+    context: Context
+    selection: tuple[Explanation, ...]
 
     def __getitem__(self, key: str) -> EffectiveValue:
         return self.values[key]
+
+    @property
+    def refusals(self) -> tuple[BackendRefusedError, ...]:
+        return tuple(explanation.refusal for explanation in self.selection if explanation.refusal)
 
 
 def resolve(profile: Profile, *, config: ModelConfig, inventory: Inventory, environ: Mapping[str, str]) -> Effective:
@@ -76,8 +85,10 @@ def resolve(profile: Profile, *, config: ModelConfig, inventory: Inventory, envi
     if profile.kv_cache_memory_bytes is None:
         why = f"{memory.num_blocks} blocks of {size_text(memory.bytes_per_token * memory.block_size)}"
         values["kv-cache-memory-bytes"] = EffectiveValue(memory.cache_bytes, "engine", why)
-    refusals = _choose_backends(profile, values, _context(config, device, dtype, values["enforce-eager"].value))
-    return Effective(values=values, device=device, memory=memory, refusals=refusals)
+    context = _context(profile, config, device, values)
+    selection = explain(OPS, context, profile.backends)
+    values |= backend_values(profile, selection)
+    return Effective(values=values, device=device, memory=memory, context=context, selection=selection)
 
 
 def _as_given(profile: Profile, key: str, default: Any) -> EffectiveValue:
@@ -102,38 +113,47 @@ def _available(profile: Profile, device: Device, inventory: Inventory) -> int:
     return min(int(device.gpu.memory_bytes * profile.gpu_memory_utilization), device.gpu.memory_free_bytes)
 
 
-def _context(config: ModelConfig, device: Device, dtype: str, enforce_eager: bool) -> Context:
-    return Context(
+def _context(profile: Profile, config: ModelConfig, device: Device, values: Mapping[str, EffectiveValue]) -> Context:
+    kv_cache_dtype = values["kv-cache-dtype"].value
+    return selection_context(
+        config,
         device=device.kind,
         capability=device.gpu.compute_capability if device.gpu else None,
-        dtype=dtype,
-        head_dim=config.head_dim,
-        num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
-        cuda_graphs=not enforce_eager,
+        dtype=values["dtype"].value,
+        kv_cache_dtype=CACHE_DTYPES.get(kv_cache_dtype, kv_cache_dtype),
+        cuda_graphs=not values["enforce-eager"].value,
+        libraries=installed(),
+        workers=workers(profile),
+        engine=profile.engine,
     )
 
 
-def _choose_backends(
-    profile: Profile, values: dict[str, EffectiveValue], context: Context
-) -> dict[str, BackendRefusedError]:
-    """Put each op's backend into `values`; returns what was refused."""
-    refused = {}
-    for op in OPS:
-        if op.setting is None:
-            continue
-        key = f"backends.{op.setting}"
-        requested = profile.backends[op.setting]
-        try:
-            choice = choose(op, context, requested)
-        except BackendRefusedError as error:
-            refused[key] = error
-            continue
-        source: Source = "engine" if requested == AUTO else "profile"
-        values[key] = EffectiveValue(choice.backend.name, source, _why(choice))
-    return refused
+def workers(profile: Profile) -> int:
+    """Processes that run one model together."""
+    flags = profile.vllm.extra_args if profile.engine == "vllm" else {}
+    others = [flags.get(f"{kind}-parallel-size", 1) for kind in ("pipeline", "data")]
+    return math.prod([profile.tensor_parallel_size, *others])
 
 
-def _why(choice: Choice) -> str:
-    passed_over = [f"{verdict.backend} {verdict.reason}" for verdict in choice.verdicts if not verdict.usable]
-    return "; ".join(passed_over)
+def backend_values(profile: Profile, selection: Sequence[Explanation]) -> dict[str, EffectiveValue]:
+    """The backend behind each setting that chooses one; a setting that decides nothing for this model says so."""
+    found: dict[str, EffectiveValue] = {}
+    for name, requested in profile.backends.items():
+        source: Source = "default" if requested == AUTO else "profile"
+        explanation = next((explanation for explanation in selection if explanation.op.setting == name), None)
+        if explanation is None:
+            value = EffectiveValue(requested, source, f"decides nothing here: {why_unused(name, profile.engine)}")
+        elif explanation.chosen is None:
+            value = EffectiveValue(requested, source, "cannot run here")
+        else:
+            passed_over = [f"{v.backend} {v.reason}" for v in explanation.verdicts if not v.usable]
+            source = "engine" if requested == AUTO else "profile"
+            value = EffectiveValue(explanation.chosen.name, source, "; ".join(passed_over))
+        found[f"backends.{name}"] = value
+    return found
+
+
+def why_unused(setting: str, engine: str) -> str:
+    """Why nothing is chosen by a setting, for a model of which selection did not ask it."""
+    absent = [op.absent for op in OPS if op.setting == setting and op.of(engine)]
+    return f"the model has no {absent[0]}" if absent else f"the {engine} engine has no such layers"

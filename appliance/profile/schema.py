@@ -11,6 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
+from kernels.catalogue import backend_names
+from kernels.selection import AUTO
+
 SCHEMA_VERSION: Final = 1
 BUNDLED_MODEL: Final = "bundled"
 
@@ -78,8 +81,8 @@ def _backend(op: str, help_text: str) -> Setting:
     return Setting(
         key=f"backends.{op}",
         type=Type.TEXT,
-        default="auto",
-        allowed=("auto", "torch", "triton", "flashinfer"),
+        default=AUTO,
+        allowed=(AUTO, *backend_names(op)),
         group="Backends",
         help=help_text,
     )

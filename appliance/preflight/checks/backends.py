@@ -1,25 +1,53 @@
-"""A backend that the profile names can serve its op on this device with this model."""
+"""The backends that the profile names can serve their ops on this device with this model, and those that it leaves to
+Ingot can be served at all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from appliance.preflight.subject import Subject
+from appliance.profile.effective import why_unused
 from appliance.protocol import Finding, Fix, Severity
+from kernels.selection import AUTO, BackendRefusedError
 
 
 def run(subject: Subject) -> Iterator[Finding]:
-    for key, refusal in subject.effective.refusals.items():
-        text = str(refusal)
-        yield Finding(
-            id="backend-refused",
-            severity=Severity.ERROR,
-            message=text[:1].upper() + text[1:] + ".",
-            field=key,
-            value=refusal.requested,
-            evidence=tuple(
-                f"{verdict.backend}: {verdict.reason or 'can run'}" + (f" ({verdict.source})" if verdict.source else "")
-                for verdict in refusal.verdicts
-            ),
-            fix=Fix(text="Let Ingot choose.", patch={key: None}) if refusal.requested != "auto" else None,
-        )
+    profile, effective = subject.profile, subject.effective
+    for refusal in effective.refusals:
+        yield _refused(refusal)
+    asked = {explanation.op.setting for explanation in effective.selection}
+    for name, requested in profile.backends.items():
+        if requested != AUTO and name not in asked:
+            yield Finding(
+                id="setting-unused",
+                severity=Severity.WARNING,
+                message=f"backends.{name} has no effect: {why_unused(name, profile.engine)}.",
+                field=f"backends.{name}",
+                value=requested,
+                fix=Fix(text="Remove it.", patch={f"backends.{name}": None}),
+            )
+
+
+def _refused(refusal: BackendRefusedError) -> Finding:
+    text = str(refusal)
+    return Finding(
+        id="backend-refused",
+        severity=Severity.ERROR,
+        message=text[:1].upper() + text[1:] + ".",
+        field=f"backends.{refusal.op.setting}" if refusal.op.setting else None,
+        value=refusal.requested if refusal.op.setting else None,
+        evidence=tuple(
+            f"{verdict.backend}: {verdict.reason or 'can run'}" + (f" ({verdict.source})" if verdict.source else "")
+            for verdict in refusal.verdicts
+        ),
+        fix=_fix(refusal),
+    )
+
+
+def _fix(refusal: BackendRefusedError) -> Fix | None:
+    if refusal.requested == AUTO:
+        return None
+    remedy = next((v.remedy for v in refusal.verdicts if v.backend == refusal.requested), "")
+    usable = any(verdict.usable for verdict in refusal.verdicts)
+    text = "Let Ingot choose." if usable else "No other backend can run here either; the evidence says why."
+    return Fix(text=f"{text} {remedy}".rstrip(), patch={f"backends.{refusal.op.setting}": None} if usable else None)

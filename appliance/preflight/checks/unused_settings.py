@@ -7,7 +7,6 @@ from typing import Any
 
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
-from kernels.catalogue import OPS
 
 
 def run(subject: Subject) -> Iterator[Finding]:
@@ -18,10 +17,6 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield _unused("vllm.extra-args", sorted(profile.vllm.extra_args), "it is for `engine: vllm`")
     if profile.vllm.environment:
         yield _unused("vllm.environment", sorted(profile.vllm.environment), "it is for `engine: vllm`")
-    read = {op.setting for op in OPS}
-    for name, backend in profile.backends.items():
-        if name not in read and backend != "auto":
-            yield _unused(f"backends.{name}", backend, "the native engine's models have no such layers")
 
 
 def _unused(field: str, value: Any, why: str) -> Finding:
