@@ -98,11 +98,10 @@ def _encoded(x, inverse_scale, TYPE: tl.constexpr):
     """`x` as the cache holds it."""
     if TYPE.primitive_bitwidth > 8:
         return x.to(TYPE)
-    # NaN stays NaN, as in torch, so that a damaged model is noticed.
-    x = tl.clamp(x.to(tl.float32) * inverse_scale, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
-    if TYPE.is_floating():
-        return x.to(TYPE)
-    return _e4m3(x)
+    else:  # noqa: RET505 - Triton compiles what follows a return
+        # NaN stays NaN, as in torch, so that a damaged model is noticed.
+        x = tl.clamp(x.to(tl.float32) * inverse_scale, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
+        return x.to(TYPE) if TYPE.is_floating() else _e4m3(x)
 
 
 @triton.jit
