@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from kernels import faults
 from kernels import vllm_backends as vllm
 from kernels.selection import Backend, Condition, Op
 
 _HALVES = ("bfloat16", "float16")
 _FLOATS = ("float32", "bfloat16", "float16")
+_FLASHINFER = "flashinfer>=0.6.13"
 
 EMBEDDING = Op(
     "embedding",
@@ -38,6 +40,16 @@ RMS_NORM = Op(
                 Condition("widest_norm", at_most=16384),
             ),
             variants="kernels.rms_norm.variants:variants",
+        ),
+        Backend(
+            "flashinfer",
+            "kernels.rms_norm.flashinfer:rms_norm",
+            devices=("cuda",),
+            dtypes=_HALVES,
+            min_capability=(8, 0),
+            libraries=(_FLASHINFER,),
+            conditions=(Condition("hidden_size", multiple_of=8), Condition("head_dim", multiple_of=8)),
+            modules="kernels.rms_norm.modules:modules",
         ),
         Backend("torch", "kernels.rms_norm.reference:rms_norm", dtypes=_FLOATS),
     ),
@@ -94,6 +106,19 @@ CACHE_WRITE = Op(
 PAGED_ATTENTION = Op(
     "paged_attention",
     (
+        Backend(
+            "flashinfer",
+            "kernels.paged_attention.flashinfer:paged_attention",
+            devices=("cuda",),
+            dtypes=_HALVES,
+            min_capability=(8, 0),
+            kv_cache_dtypes=(*_HALVES, "float8_e4m3fn"),
+            head_dims=(64, 128, 256),
+            lacks=("attention_sinks",),
+            libraries=(_FLASHINFER,),
+            modules="kernels.paged_attention.modules:modules",
+            faults=(faults.FLASHINFER_PLANS_EACH_STEP,),
+        ),
         Backend("torch", "kernels.paged_attention.reference:paged_attention", dtypes=_FLOATS),
         *vllm.PAGED_ATTENTION,
     ),
@@ -137,7 +162,13 @@ FUSED_MOE = Op(
     needed=lambda context: context.num_experts > 0,
     absent="mixture of experts",
 )
-SAMPLING = Op("sampling", (Backend("torch", "kernels.sampling.reference:sample"),))
+SAMPLING = Op(
+    "sampling",
+    (
+        Backend("flashinfer", devices=("cuda",), libraries=(_FLASHINFER,), faults=(faults.FLASHINFER_DRAWS_BY_PLACE,)),
+        Backend("torch", "kernels.sampling.reference:sample"),
+    ),
+)
 
 OPS: tuple[Op, ...] = (
     EMBEDDING,

@@ -10,6 +10,7 @@ from kernels.backend import Fault
 from kernels.context import Context
 
 _VLLM = "https://github.com/vllm-project/vllm"
+_FLASHINFER = "https://github.com/flashinfer-ai/flashinfer/blob/v0.6.13"
 GDN_PREFILL_MODULE = "gdn_prefill"  # FlashInfer's modules for it begin so
 
 
@@ -76,6 +77,19 @@ FLASH_ATTENTION_3_ONLY = Fault(
         and (context.cache_dtype == "float8_e4m3fn" or context.attention_sinks)
     ),
 )
+FLASHINFER_PLANS_EACH_STEP = Fault(
+    "flashinfer-plans-each-step",
+    reason="plans each step on the host, which a CUDA graph would replay as it was when it was captured",
+    source=f"{_FLASHINFER}/flashinfer/prefill.py",
+    applies=lambda context: context.cuda_graphs,
+    remedy="It runs without CUDA graphs: set `enforce-eager: true`.",
+)
+FLASHINFER_DRAWS_BY_PLACE = Fault(
+    "flashinfer-draws-by-place",
+    reason="draws by a request's place in the batch as well as its seed, so that its neighbours change its tokens",
+    source=f"{_FLASHINFER}/include/flashinfer/sampling.cuh",
+    applies=lambda _: True,
+)
 NO_TILELANG_IN_VLLM = Fault(
     "no-tilelang-in-vllm",
     reason="is no attention backend of vLLM's",
@@ -92,5 +106,7 @@ FAULTS: tuple[Fault, ...] = (
     FLASHINFER_GDN_COMPILES,
     GROUPED_ROUTING_WITHOUT_GROUPS,
     FLASH_ATTENTION_3_ONLY,
+    FLASHINFER_PLANS_EACH_STEP,
+    FLASHINFER_DRAWS_BY_PLACE,
     NO_TILELANG_IN_VLLM,
 )

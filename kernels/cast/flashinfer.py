@@ -1,0 +1,203 @@
+"""Building FlashInfer's modules for an architecture with FlashInfer's own build functions, on a machine without a GPU.
+
+Each becomes `flashinfer/<module>/<module>.so` in the cast's folder, with a record of what it was made with: a module
+that is there and fits is taken over, so that an interrupted cast goes on where it was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from kernels.cast import environment, host_compiler, nvcc
+from kernels.cast.architectures import Architecture
+from kernels.cast.errors import CastError
+from kernels.catalogue import OPS
+from kernels.context import Context
+from kernels.modules import Module
+from kernels.selection import Backend
+
+FOLDER = "flashinfer"
+DISTRIBUTION = "flashinfer-python"
+
+_JOBS_EACH = 4  # compilers that one module keeps busy: most have that many large sources
+_TOLD = 1500  # characters of a failed build that are told
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """What a module was built with, beside it as JSON."""
+
+    architecture: str
+    flashinfer: str
+    nvcc: str
+    sha256: str
+
+
+def installed() -> str | None:
+    """FlashInfer's version; None where it is not installed, and there is nothing to build then."""
+    return environment.installed(DISTRIBUTION)
+
+
+def planned(arch: int, models: Sequence[Context] = ()) -> tuple[Module, ...]:
+    """The modules of every backend that could be chosen on `arch`: for `models`, or those of common ones."""
+    found: dict[Module, None] = {}
+    capability = divmod(arch, 10)
+    for op in OPS:
+        for backend in op.backends:
+            lowest, highest = backend.min_capability or capability, backend.max_capability or capability
+            if backend.engine != "native" or not backend.modules or not lowest <= capability <= highest:
+                continue
+            for model in _served(backend, arch, models) if models else (None,):
+                found |= dict.fromkeys(_declared(backend)(arch, model))
+    return tuple(found)
+
+
+def build(
+    folder: Path, architecture: Architecture, modules: Sequence[Module], jobs: int, moved: Callable[[Module], None]
+) -> tuple[str, ...]:
+    """Build `modules` into the cast `folder` and drop other ones; `moved` hears of each as it is done.
+
+    Returns:
+        Their names.
+
+    Raises:
+        CastError: no compiler is there, it is too old or lacks a header, or a module cannot be built.
+    """
+    toolkit = nvcc.find(architecture)
+    place = folder / FOLDER
+    place.mkdir(parents=True, exist_ok=True)
+    _drop_all_but({module.name for module in modules}, place)
+    version = installed()
+    assert version is not None, "whoever plans modules has asked whether FlashInfer is installed"
+    made_with = Recorded(architecture=architecture.name, flashinfer=version, nvcc=toolkit.release, sha256="")
+    missing = []
+    for module in modules:
+        if _fits(place / module.name, made_with):
+            moved(module)
+        else:
+            missing.append(module)
+    for module in missing:
+        nvcc.include_folders(toolkit, module.headers)  # told before hours are spent on the others
+    with _scratch(architecture) as scratch:
+        environ = _environ(toolkit, architecture, missing, scratch, jobs)
+        with ThreadPoolExecutor(max(jobs // _JOBS_EACH, 1)) as pool:
+            builds = {pool.submit(_build_one, module, environ): module for module in missing}
+            try:
+                for done in as_completed(builds):
+                    _take(builds[done].name, done.result(), place, made_with)
+                    moved(builds[done])
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    return tuple(module.name for module in modules)
+
+
+def _served(backend: Backend, arch: int, models: Iterable[Context]) -> Iterator[Context]:
+    """The models for which nothing but a cast stands against the backend on `arch`."""
+    libraries = {"flashinfer": installed() or ""}
+    for model in models:
+        context = replace(model, device="cuda", capability=divmod(arch, 10), cast=None, libraries=libraries)
+        if next(backend.objections(context), None) is None:
+            yield context
+
+
+def _declared(backend: Backend) -> Callable[[int, Context | None], Iterator[Module]]:
+    module, _, function = backend.modules.partition(":")
+    declared: Callable[[int, Context | None], Iterator[Module]] = getattr(importlib.import_module(module), function)
+    return declared
+
+
+def _fits(place: Path, made_with: Recorded) -> bool:
+    library, record = place / f"{place.name}.so", place / "build.json"
+    try:
+        there = msgspec.json.decode(record.read_bytes(), type=Recorded)
+        content = library.read_bytes()
+    except (OSError, msgspec.MsgspecError):
+        return False
+    return there == msgspec.structs.replace(made_with, sha256=hashlib.sha256(content).hexdigest())
+
+
+def _drop_all_but(names: set[str], place: Path) -> None:
+    for entry in place.iterdir():
+        if entry.name not in names:
+            shutil.rmtree(entry)
+
+
+@contextmanager
+def _scratch(architecture: Architecture) -> Iterator[Path]:
+    """FlashInfer's workspace. Always the same folder, since its name becomes a part of what nvcc makes; it holds the
+    objects of a module that was interrupted, and is removed when all is well."""
+    place = Path(tempfile.gettempdir(), f"ingot-flashinfer-{os.getuid()}-{architecture.name}")
+    place.mkdir(mode=0o700, exist_ok=True)
+    if place.is_symlink() or place.stat().st_uid != os.getuid():
+        raise CastError(
+            "cast-folder-in-use", f"{place} belongs to somebody else.", "Remove it, or set TMPDIR to another folder."
+        )
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield place
+    shutil.rmtree(place)
+
+
+def _environ(
+    toolkit: nvcc.Toolkit, architecture: Architecture, modules: Sequence[Module], scratch: Path, jobs: int
+) -> dict[str, str]:
+    headers = tuple(dict.fromkeys(header for module in modules for header in module.headers))
+    includes = nvcc.include_folders(toolkit, headers)
+    linked = nvcc.link_folder(toolkit, host_compiler.find(), scratch / "link")
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("FLASHINFER_")}
+    return ours | {
+        "CUDA_HOME": str(toolkit.home),
+        "CUDA_VISIBLE_DEVICES": "",
+        "FLASHINFER_CUDA_ARCH_LIST": architecture.flashinfer,
+        "FLASHINFER_EXTRA_CUDAFLAGS": " ".join(f"-isystem {place}" for place in includes),
+        "FLASHINFER_EXTRA_LDFLAGS": f"-L{linked} -Wl,--build-id=none",
+        "FLASHINFER_WORKSPACE_BASE": str(scratch),
+        "MAX_JOBS": str(min(jobs, _JOBS_EACH)),
+        "PATH": os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath))),  # for ninja
+    }
+
+
+def _build_one(module: Module, environ: dict[str, str]) -> Path:
+    """In a process of its own: FlashInfer reads its environment when it is imported."""
+    command = [sys.executable, "-m", "kernels.cast.flashinfer_worker", msgspec.json.encode(module).decode()]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return Path(done.stdout.splitlines()[-1])
+    if "No space left on device" in done.stderr:
+        raise CastError(
+            "cast-disk-full",
+            f"There is no room left in {environ['FLASHINFER_WORKSPACE_BASE']} to build {module.name}.",
+            "Make room, or set TMPDIR to a folder on another disk; what is built already is kept.",
+        )
+    raise CastError(
+        "cast-module-failed",
+        f"FlashInfer could not build {module.name}: {done.stderr.strip()[-_TOLD:]}",
+        "See what the compiler said; with another version of FlashInfer or nvcc it may build.",
+    )
+
+
+def _take(name: str, library: Path, place: Path, made_with: Recorded) -> None:
+    """Put a module into the cast in one move."""
+    partial = place / f"{name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    shutil.copyfile(library, partial / f"{name}.so")
+    digest = hashlib.sha256((partial / f"{name}.so").read_bytes()).hexdigest()
+    (partial / "build.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(made_with, sha256=digest)))
+    shutil.rmtree(place / name, ignore_errors=True)
+    partial.rename(place / name)

@@ -1,0 +1,44 @@
+"""`python -m kernels.cast.flashinfer_worker MODULE`: builds one module, given as JSON, and prints where the library is.
+
+Its environment says for which architecture, with which compiler and where; see `flashinfer.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import msgspec
+import torch
+from flashinfer.jit import build_jit_specs
+
+from kernels.modules import Module
+from kernels.variants import Constant
+
+
+def main() -> None:
+    module = msgspec.json.decode(sys.argv[1], type=Module)
+    spec = specification(module)
+    if spec.name != module.name:
+        raise SystemExit(f"FlashInfer calls it {spec.name}: this version of it is not one that Ingot knows.")
+    build_jit_specs([spec], skip_prebuilt=False)
+    print(spec.jit_library_path)
+
+
+def specification(module: Module) -> Any:
+    """What FlashInfer's own function says about how to build `module`."""
+    place, _, name = module.generator.partition(":")
+    generator = getattr(importlib.import_module(place), name)
+    return generator(**{key: _argument(key, value) for key, value in module.arguments})
+
+
+def _argument(name: str, value: Constant) -> Constant | torch.dtype:
+    if not name.startswith("dtype_"):
+        return value
+    dtype: torch.dtype = getattr(torch, str(value))
+    return dtype
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""RMS norm by FlashInfer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.flashinfer import library, loading
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
+    """As `reference.rms_norm`, for bfloat16 and float16; the product with `weight` is taken in float32.
+
+    `x` may be [T, N] or [T, heads, N] of any stride between tokens and heads. The sum with the residual is torch's:
+    FlashInfer's kernel that adds and norms at once leaves the result in `x`, which belongs to the caller.
+    """
+    if residual is not None:
+        x = residual.add_(x)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if x.shape[0]:
+        with loading("rms_norm"):
+            library().norm.rmsnorm(x, weight, eps, out=out)
+    return out
