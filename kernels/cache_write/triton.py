@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.cache_write import variants
+from kernels.float8 import encode_e4m3
 from kernels.launch import architecture, launch
 from kernels.variants import Variant
 
@@ -101,18 +102,4 @@ def _encoded(x, inverse_scale, TYPE: tl.constexpr):
     else:  # noqa: RET505 - Triton compiles what follows a return
         # NaN stays NaN, as in torch, so that a damaged model is noticed.
         x = tl.clamp(x.to(tl.float32) * inverse_scale, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
-        return x.to(TYPE) if TYPE.is_floating() else _e4m3(x)
-
-
-@triton.jit
-def _e4m3(x):
-    """The bits of the float8_e4m3fn nearest to `x`, a float32 of at most 448: ties go to even, NaN stays NaN."""
-    bits = x.to(tl.uint32, bitcast=True)
-    magnitude = bits & 0x7FFFFFFF
-    # Below 2^-6 all steps are 2^-9 wide: the sum with 2^14, where float32 has that step, is rounded to it.
-    small = (tl.abs(x) + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000
-    # Otherwise: 20 bits fewer of mantissa, and an exponent counted from -7 in place of -127.
-    normal = ((magnitude + 0x7FFFF + ((magnitude >> 20) & 1)) >> 20) - (120 << 3)
-    code = tl.where(magnitude < 0x3C800000, small, normal)
-    code = tl.where(magnitude > 0x7F800000, 0x7F, code)
-    return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
+        return x.to(TYPE) if TYPE.is_floating() else encode_e4m3(x)

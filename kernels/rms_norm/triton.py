@@ -37,6 +37,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
 @functools.cache
 def _plan(dtype: torch.dtype, size: int, strides: tuple[int, ...], residual: bool) -> tuple[Variant, int]:
     """The variant, and how many rows a program takes."""
+    assert len(strides) in (2, 3) and strides[-1] == 1, f"x is [T, N] or [T, heads, N], and its strides are {strides}"
     for count in (size, *strides[:-1]):
         assert count % variants.UNIT == 0, f"a row or stride of {count} is no multiple of {variants.UNIT}"
     block = variants.block_of(size)
