@@ -3,19 +3,66 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+Array = np.ndarray[Any, Any]
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
     "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None},
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 32},
+    "mixtral": {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "sliding_window": None,
+    },
+    "qwen3_moe": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "head_dim": 32,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 48,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    },
+    "minimax_m2": {
+        "architectures": ["MiniMaxM2ForCausalLM"],
+        "model_type": "minimax_m2",
+        "head_dim": 32,
+        "rotary_dim": 16,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "scoring_func": "sigmoid",
+        "use_qk_norm": True,
+        "qk_norm_type": "per_layer",
+        "use_routing_bias": True,
+    },
+}
+SPARSE = ("mixtral", "qwen3_moe", "minimax_m2")
+# Sizes of which every kernel has a form, for tests on a GPU and of weights in blocks.
+ALIGNED: dict[str, Any] = {
+    "hidden_size": 192,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 128,
+    "head_dim": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+FP8: dict[str, Any] = {
+    "quant_method": "fp8",
+    "fmt": "e4m3",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [128, 128],
 }
 BASE: dict[str, Any] = {
     "vocab_size": 512,
@@ -46,46 +93,117 @@ def write_checkpoint(
 ) -> Path:
     """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json; keys in `config` override.
 
-    Weights are normal with a standard deviation of `scale`: large enough that two tokens rarely tie.
+    Weights are normal with a standard deviation of `scale`: large enough that two tokens rarely tie. With a
+    `quantization_config` such as FP8, those of the layers that it covers are rounded to it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     merged = BASE | FAMILIES[family] | {"torch_dtype": dtype} | config
     (folder / "config.json").write_text(json.dumps(merged, indent=1))
     rng = np.random.default_rng(seed)
-    tensors = {}
+    tensors: dict[str, tuple[str, Array]] = {}
     for name, shape in tensor_shapes(merged):
         if name.endswith("norm.weight"):
             values = 1 + 0.1 * rng.standard_normal(shape)
         else:
             values = scale * rng.standard_normal(shape)
-        tensors[name] = values.astype(np.float32)
-    if dtype == "float32":
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    else:
-        _save_half(tensors, folder / "model.safetensors", dtype)
+        if name.endswith("e_score_correction_bias"):
+            tensors[name] = _stored(values, "float32")
+        elif quantised(name, merged.get("quantization_config")):
+            codes, scales = quantise(values)
+            tensors[name] = ("F8_E4M3", codes)
+            tensors[name + "_scale_inv"] = _stored(scales, "float32")
+        else:
+            tensors[name] = _stored(values, dtype)
+    _save(tensors, folder / "model.safetensors")
     write_tokenizer(folder, merged["vocab_size"])
     return folder
 
 
-def _save_half(tensors: dict[str, np.ndarray], path: Path, dtype: str) -> None:
-    if dtype == "float16":
-        save_file({name: t.astype(np.float16) for name, t in tensors.items()}, path, metadata={"format": "pt"})
-        return
-    assert dtype == "bfloat16", dtype
+def write_plain_twin(checkpoint: Path, folder: Path) -> Path:
+    """The same model with its quantised weights multiplied out in float32, which transformers reads."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    from kernels.fp8_linear.reference import dequantise
+
+    shutil.copytree(checkpoint, folder)
+    config = json.loads((folder / "config.json").read_text())
+    del config["quantization_config"]
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    tensors = load_file(checkpoint / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("_scale_inv")]:
+        weight = name.removesuffix("_scale_inv")
+        tensors[weight] = dequantise(tensors[weight], tensors.pop(name), torch.float32)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Formats
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def quantised(name: str, config: dict[str, Any] | None) -> bool:
+    """Whether published checkpoints hold the tensor in FP8: projections, but for the modules that the config names."""
+    module = name.removesuffix(".weight")
+    skipped = () if config is None else config.get("modules_to_not_convert", ())
+    projection = module.endswith("_proj") or ".experts." in module
+    covered = not any(f".{module}.".find(f".{skip}.") >= 0 for skip in skipped)
+    return config is not None and name.endswith(".weight") and projection and covered
+
+
+def quantise(values: Array) -> tuple[Array, Array]:
+    """[rows, columns] -> its codes in float8 e4m3, and a scale for each block of 128 x 128."""
+    rows, columns = values.shape
+    scales = np.empty((-(-rows // 128), -(-columns // 128)))
+    codes = np.empty(values.shape, dtype=np.uint8)
+    for i, j in np.ndindex(*scales.shape):
+        block = values[i * 128 : (i + 1) * 128, j * 128 : (j + 1) * 128]
+        scales[i, j] = np.abs(block).max() / 448
+        above = np.searchsorted(_E4M3, np.abs(block) / scales[i, j]).clip(1, len(_E4M3) - 1)
+        low, high = _E4M3[above - 1], _E4M3[above]
+        nearest = np.where(np.abs(block) / scales[i, j] - low < high - np.abs(block) / scales[i, j], above - 1, above)
+        codes[i * 128 : (i + 1) * 128, j * 128 : (j + 1) * 128] = nearest | (block < 0) * 128
+    return codes, scales
+
+
+# What the codes 0 .. 126 stand for: a 4-bit exponent with bias 7, a 3-bit mantissa, exponent 0 for multiples of 2^-9.
+_E4M3 = np.array([m / 512 if e == 0 else (8 + m) / 8 * 2.0 ** (e - 7) for e in range(16) for m in range(8)][:127])
+
+
+def _stored(values: Array, dtype: str) -> tuple[str, Array]:
+    single = values.astype(np.float32)
+    if dtype == "bfloat16":
+        return "BF16", (single.view(np.uint32) >> 16).astype(np.uint16)  # truncation is rounding enough for a test
+    return ("F32", single) if dtype == "float32" else ("F16", values.astype(np.float16))
+
+
+def _save(tensors: dict[str, tuple[str, Array]], path: Path) -> None:
+    """A safetensors file; numpy's own writer knows neither BF16 nor FP8."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    parts, offset = [], 0
-    for name, tensor in tensors.items():
-        raw = (tensor.view(np.uint32) >> 16).astype(np.uint16).tobytes()  # truncation is rounding enough for a test
-        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [offset, offset + len(raw)]}
-        parts.append(raw)
-        offset += len(raw)
+    offset = 0
+    for name, (dtype, values) in tensors.items():
+        header[name] = {
+            "dtype": dtype,
+            "shape": list(values.shape),
+            "data_offsets": [offset, offset + values.nbytes],
+        }
+        offset += values.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(parts))
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, values in tensors.values():
+            file.write(np.ascontiguousarray(values).tobytes())
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Names and shapes
+# --------------------------------------------------------------------------------------------------------------------
 
 
 def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The names and shapes that transformers gives a dense Llama-like model."""
+    """The names and shapes that published checkpoints give a model of the families above."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config.get("head_dim") or hidden // heads
@@ -102,9 +220,15 @@ def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]
         yield at + "self_attn.o_proj.weight", (hidden, heads * head_dim)
         if kind == "llama" and config.get("attention_bias"):
             yield at + "self_attn.o_proj.bias", (hidden,)
-        if kind == "qwen3":
+        if kind in ("qwen3", "qwen3_moe"):
             yield at + "self_attn.q_norm.weight", (head_dim,)
             yield at + "self_attn.k_norm.weight", (head_dim,)
+        if kind == "minimax_m2":
+            yield at + "self_attn.q_norm.weight", (heads * head_dim,)
+            yield at + "self_attn.k_norm.weight", (kv_heads * head_dim,)
+        if is_sparse(config, i):
+            yield from _expert_shapes(config, at)
+            continue
         for name, shape in (("gate", (inner, hidden)), ("up", (inner, hidden)), ("down", (hidden, inner))):
             yield at + f"mlp.{name}_proj.weight", shape
             if config.get("mlp_bias"):
@@ -112,6 +236,27 @@ def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]
     yield "model.norm.weight", (hidden,)
     if not config["tie_word_embeddings"]:
         yield "lm_head.weight", (config["vocab_size"], hidden)
+
+
+def is_sparse(config: dict[str, Any], layer: int) -> bool:
+    if config["model_type"] == "qwen3_moe":
+        return (layer + 1) % config["decoder_sparse_step"] == 0 and layer not in config["mlp_only_layers"]
+    return config["model_type"] in SPARSE
+
+
+def _expert_shapes(config: dict[str, Any], at: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, kind = config["hidden_size"], config["model_type"]
+    block, parts = ("mlp", ("gate_proj", "up_proj", "down_proj")), ("block_sparse_moe", ("w1", "w3", "w2"))
+    name, (gate, up, down) = block if kind == "qwen3_moe" else parts
+    inner = config["moe_intermediate_size"] if kind == "qwen3_moe" else config["intermediate_size"]
+    count = config.get("num_local_experts") or config["num_experts"]
+    yield f"{at}{name}.gate.weight", (count, hidden)
+    if kind == "minimax_m2" and config["use_routing_bias"]:
+        yield f"{at}{name}.e_score_correction_bias", (count,)
+    for expert in range(count):
+        yield f"{at}{name}.experts.{expert}.{gate}.weight", (inner, hidden)
+        yield f"{at}{name}.experts.{expert}.{up}.weight", (inner, hidden)
+        yield f"{at}{name}.experts.{expert}.{down}.weight", (hidden, inner)
 
 
 def write_tokenizer(folder: Path, vocab_size: int) -> None:

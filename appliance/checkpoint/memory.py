@@ -11,12 +11,22 @@ from typing import Final
 
 import msgspec
 
-from appliance.checkpoint.config import ModelConfig
-from appliance.checkpoint.layout import count_parameters
+from appliance.checkpoint.layout import weight_bytes
+from appliance.checkpoint.model_config import ModelConfig
+from appliance.checkpoint.selection import keeps_fp8
 from kernels.paged_attention import GATHERED_TOKENS
 
 MIB: Final = 1 << 20
 ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+# What the profile's `kv-cache-dtype` is to the engine, by torch's name.
+CACHE_DTYPES: Final = {
+    "float32": "float32",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+    "fp8": "float8_e4m3fn",
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+}
 
 # What torch itself takes: its libraries and allocator on the host; the context and its modules on a GPU.
 RUNTIME_BYTES: Final = {"cpu": 320 * MIB, "cuda": 768 * MIB}
@@ -74,8 +84,10 @@ def plan_memory(config: ModelConfig, limits: MemoryLimits, *, device: str, avail
     sequence and one block must fit. Where the profile leaves max_model_len open, it is shortened to fit.
     """
 
+    weights = weight_bytes(config, ITEM_BYTES[limits.dtype], keep_fp8=keeps_fp8(config, device, limits.dtype))
+
     def plan(model_len: int) -> MemoryPlan:
-        return _plan_for(config, limits, device, available_bytes, model_len)
+        return _plan_for(config, limits, device, available_bytes, weights, model_len)
 
     wanted = limits.max_model_len or config.context_length
     result = plan(wanted)
@@ -91,10 +103,9 @@ def plan_memory(config: ModelConfig, limits: MemoryLimits, *, device: str, avail
 
 
 def _plan_for(
-    config: ModelConfig, limits: MemoryLimits, device: str, available_bytes: int, model_len: int
+    config: ModelConfig, limits: MemoryLimits, device: str, available_bytes: int, weights: int, model_len: int
 ) -> MemoryPlan:
     block_bytes = _bytes_per_token(config, limits.kv_cache_dtype) * limits.block_size
-    weights = count_parameters(config) * ITEM_BYTES[limits.dtype]
     workspace = _workspace(config, limits, device, model_len)
     room = max(available_bytes - weights - workspace, 0)
     blocks_of_one = -(-model_len // limits.block_size)
@@ -134,11 +145,21 @@ def _workspace(config: ModelConfig, limits: MemoryLimits, device: str, model_len
     tokens = limits.max_num_batched_tokens
     query = config.num_attention_heads * config.head_dim
     key_value = config.num_key_value_heads * config.head_dim
-    # Residual, normed input, query, key, value, attention's output, gate and up, their product, the layer's output.
-    activations = tokens * (4 * config.hidden_size + 2 * query + 2 * key_value + 3 * config.intermediate_size) * item
+    # Residual, normed input, query, key, value, attention's output, the layer's output.
+    activations = tokens * ((4 * config.hidden_size + 2 * query + 2 * key_value) * item + _feed_forward(config, item))
     # Keys and values gathered from their blocks, and the mask of a chunk against its context.
     gathered = max(model_len, min(GATHERED_TOKENS, limits.max_num_seqs * model_len))
     attention = 2 * gathered * key_value * item + min(tokens, model_len) * model_len * (1 + item)
     logits = limits.max_num_seqs * config.vocab_size * BYTES_PER_LOGIT
-    rotary = model_len * config.head_dim * item
+    rotary = model_len * config.rotary_dim * item
     return RUNTIME_BYTES[device] + activations + attention + logits + rotary
+
+
+def _feed_forward(config: ModelConfig, item: int) -> int:
+    """Of one token: gate and up, and their product; with experts once for each of the token's, besides its copy of the
+    input, its result, the sum in float32, and the router's logits, scores and order of the experts."""
+    dense = 3 * config.intermediate_size * item
+    if config.experts is None:
+        return dense
+    chosen = config.experts.routing.top_k * (3 * config.experts.intermediate_size + 2 * config.hidden_size) * item
+    return max(dense, chosen + 4 * config.hidden_size + 32 * config.experts.num_experts)

@@ -32,5 +32,5 @@ def cache_bytes(caches: list[LayerCache]) -> int:
 def scrub(caches: list[LayerCache], blocks: list[int]) -> None:
     """Write zeros over blocks that may hold NaN, so that they cannot harm the next request that gets them."""
     for cache in caches:
-        cache.key[blocks] = 0
-        cache.value[blocks] = 0
+        for tensor in (cache.key, cache.value):
+            tensor.view(torch.uint8)[blocks] = 0  # whose bits are those of zero in every format

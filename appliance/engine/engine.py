@@ -10,6 +10,7 @@ import torch
 
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.safetensors import read_index
+from appliance.checkpoint.selection import selection_context
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.cache import allocate_cache, cache_bytes, scrub
 from appliance.engine.request import Request
@@ -31,8 +32,9 @@ from appliance.protocol import (
 )
 from kernels.binding import bind
 from kernels.catalogue import OPS
+from kernels.libraries import installed
 from kernels.sampling.batch import Sampled
-from kernels.selection import Context, choose_all
+from kernels.selection import choose_all
 
 
 class Engine:
@@ -54,21 +56,19 @@ class Engine:
 
         report(CorePhase(phase=Phase.WEIGHTS, progress=Progress(total=index.total_bytes, unit="bytes")))
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-        choices = choose_all(
-            OPS,
-            Context(
-                device=device.type,
-                capability=capability,
-                dtype=config.dtype,
-                head_dim=model_config.head_dim,
-                num_heads=model_config.num_attention_heads,
-                num_kv_heads=model_config.num_key_value_heads,
-                cuda_graphs=not config.enforce_eager,
-            ),
-            config.backends,
+        selection = selection_context(
+            model_config,
+            device=device.type,
+            capability=capability,
+            dtype=config.dtype,
+            kv_cache_dtype=config.kv_cache_dtype,
+            cuda_graphs=not config.enforce_eager,
+            libraries=installed(),
         )
+        choices = choose_all(OPS, selection, config.backends)
         kernels = bind(choices)
-        model = build(BuildContext(model_config, kernels, device, dtype, config.max_model_len))
+        keep_fp8 = selection.fp8_blocks is not None
+        model = build(BuildContext(model_config, kernels, device, dtype, config.max_model_len, keep_fp8))
         destinations = model.destinations()
         weight_bytes = load_weights(
             index,

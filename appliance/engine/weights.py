@@ -9,10 +9,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from appliance.checkpoint.layout import IGNORED_SUFFIXES
+from appliance.checkpoint.layout import IGNORED_SUFFIXES, SCALE
+from appliance.checkpoint.quantization import BLOCK
 from appliance.checkpoint.safetensors import TensorEntry, TensorIndex
 
-TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64}
+TORCH_DTYPES = {
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "F64": torch.float64,
+    "F8_E4M3": torch.float8_e4m3fn,
+}
+
+QUANTISED = "F8_E4M3"
 
 
 def load_weights(index: TensorIndex, destinations: Mapping[str, Tensor], report: Callable[[int, int], None]) -> int:
@@ -21,7 +30,8 @@ def load_weights(index: TensorIndex, destinations: Mapping[str, Tensor], report:
     `report(done, total)` is called as bytes are read, at most a few hundred times.
 
     Raises:
-        ValueError: a tensor that the model needs is not there, or has another shape.
+        ValueError: a tensor that the model needs is not there, has another shape, or is quantised where the config does
+            not say so, or not where it does.
     """
     missing = sorted(set(destinations) - set(index.tensors))
     if missing:
@@ -38,12 +48,26 @@ def load_weights(index: TensorIndex, destinations: Mapping[str, Tensor], report:
             raise ValueError(
                 f"{name} has the shape {list(entry.shape)}, and the config asks for {list(destination.shape)}"
             )
+        if (entry.dtype == QUANTISED) != (name + SCALE in destinations):
+            raise ValueError(f"{name} is {entry.dtype}, which is not what the config's quantization_config says")
         destination.copy_(source)
         done += entry.end - entry.begin
         if (done - reported) * 200 >= total or done == total:
             report(done, total)
             reported = done
+    _multiply_out(destinations)
     return done
+
+
+def _multiply_out(destinations: Mapping[str, Tensor]) -> None:
+    """Multiply the scales into block-scaled weights that were not kept in FP8."""
+    for name, scale in destinations.items():
+        weight = destinations[name.removesuffix(SCALE)] if name.endswith(SCALE) else None
+        if weight is None or weight.dtype == torch.float8_e4m3fn:
+            continue
+        # Row of blocks by row of blocks, so that the widened scales stay small.
+        for rows, factors in zip(weight.split(BLOCK), scale, strict=True):
+            rows.mul_(factors.repeat_interleave(BLOCK)[: weight.shape[-1]])
 
 
 def unused_tensors(index: TensorIndex, destinations: Mapping[str, Tensor]) -> list[str]:

@@ -9,31 +9,36 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from appliance.checkpoint.config import ModelConfig
+from appliance.checkpoint.model_config import ModelConfig
 from appliance.models.batch import ForwardBatch, LayerCache
 from kernels.binding import Kernels
 
 
 @dataclass(frozen=True)
 class BuildContext:
-    """Everything a model needs to allocate itself."""
+    """Everything a model needs to allocate itself. `keep_fp8`: weights in block-scaled FP8 stay so."""
 
     config: ModelConfig
     kernels: Kernels
     device: torch.device
     dtype: torch.dtype
     max_model_len: int
+    keep_fp8: bool = False
 
-    def empty(self, *shape: int) -> Tensor:
-        """Room for a parameter; the checkpoint fills it."""
-        return torch.empty(shape, device=self.device, dtype=self.dtype)
+    def empty(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Room for a parameter, in the model's dtype unless another is given; the checkpoint fills it."""
+        return torch.empty(shape, device=self.device, dtype=dtype or self.dtype)
 
 
 class Model(Protocol):
     """A causal language model whose parameters are allocated and not yet filled."""
 
     def destinations(self) -> Mapping[str, Tensor]:
-        """Where each tensor of the checkpoint goes, by its name there: a parameter, or the part of a fused one."""
+        """Where each tensor of the checkpoint goes, by its name there: a parameter, or the part of a fused one.
+
+        The scales of a weight that is not kept in FP8 are among them, and only there: who loads the weights multiplies
+        them in (`appliance.engine.weights`).
+        """
         ...
 
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.models.layers.decoder import DenseDecoder
+from appliance.models.layers.decoder import Decoder
 
 
-class LlamaForCausalLM(DenseDecoder):
-    """The dense decoder as it stands; biases, tied embeddings and rotary scaling follow the checkpoint's config."""
+class LlamaForCausalLM(Decoder):
+    """The decoder as it stands; biases, tied embeddings and rotary scaling follow the checkpoint's config."""

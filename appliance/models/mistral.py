@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.models.layers.decoder import DenseDecoder
+from appliance.models.layers.decoder import Decoder
 
 
-class MistralForCausalLM(DenseDecoder):
+class MistralForCausalLM(Decoder):
     """`sliding_window` of the config holds for all layers; null means full attention."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.models.layers.decoder import DenseDecoder
+from appliance.models.layers.decoder import Decoder
 
 
-class Qwen2ForCausalLM(DenseDecoder):
+class Qwen2ForCausalLM(Decoder):
     """The biases come with the config (`attention_bias`); the window holds where `layer_types` says so."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.models.layers.decoder import DenseDecoder
+from appliance.models.layers.decoder import Decoder
 
 
-class Qwen3ForCausalLM(DenseDecoder):
+class Qwen3ForCausalLM(Decoder):
     """The norms come with the config (`qk_norm`)."""

@@ -11,6 +11,9 @@ ARCHITECTURES: dict[str, str] = {
     "MistralForCausalLM": "appliance.models.mistral:MistralForCausalLM",
     "Qwen2ForCausalLM": "appliance.models.qwen2:Qwen2ForCausalLM",
     "Qwen3ForCausalLM": "appliance.models.qwen3:Qwen3ForCausalLM",
+    "MixtralForCausalLM": "appliance.models.mixtral:MixtralForCausalLM",
+    "Qwen3MoeForCausalLM": "appliance.models.qwen3_moe:Qwen3MoeForCausalLM",
+    "MiniMaxM2ForCausalLM": "appliance.models.minimax_m2:MiniMaxM2ForCausalLM",
 }
 
 

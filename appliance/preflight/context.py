@@ -10,7 +10,7 @@ from typing import Any, Literal
 from msgspec import structs
 
 from appliance.checkpoint.config import ModelConfig
-from appliance.checkpoint.memory import MemoryPlan
+from appliance.checkpoint.memory import CACHE_DTYPES, MemoryPlan
 from appliance.checkpoint.safetensors import TensorIndex
 from appliance.hardware.device import VISIBLE, Device
 from appliance.hardware.machine import Inventory
@@ -68,7 +68,7 @@ class LaunchPlan:
             model_folder=str(self.folder),
             device="cpu" if self.device.gpu is None else "cuda:0",
             dtype=self.dtype,
-            kv_cache_dtype=effective["kv-cache-dtype"].value,
+            kv_cache_dtype=CACHE_DTYPES[effective["kv-cache-dtype"].value],
             max_model_len=self.memory.max_model_len,
             max_num_seqs=profile.max_num_seqs,
             max_num_batched_tokens=profile.max_num_batched_tokens,

@@ -1,4 +1,4 @@
-"""Self-attention over the paged cache: projection, optional norm of each head, rotary positions, cache, output."""
+"""Self-attention over the paged cache: projection, optional norm of q and k, rotary positions, cache, output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from appliance.models.layers.norm import RMSNorm
 class Attention:
     """Multi-head attention in which groups of query heads share a key and value head (MHA, GQA and MQA)."""
 
-    def __init__(self, context: BuildContext, cos_sin: Tensor, sliding_window: int | None) -> None:
+    def __init__(self, context: BuildContext, prefix: str, cos_sin: Tensor, sliding_window: int | None) -> None:
         config = context.config
         self.num_heads, self.num_kv_heads, self.head_dim = (
             config.num_attention_heads,
@@ -24,10 +24,14 @@ class Attention:
         )
         query, key_value = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         parts = {"q_proj": query, "k_proj": key_value, "v_proj": key_value}
-        self.qkv = Linear(context, config.hidden_size, parts, config.attention_bias)
-        self.out = Linear(context, query, {"o_proj": config.hidden_size}, config.attention_output_bias)
-        self.q_norm = RMSNorm(context, self.head_dim) if config.qk_norm else None
-        self.k_norm = RMSNorm(context, self.head_dim) if config.qk_norm else None
+        self.qkv = Linear(context, prefix, config.hidden_size, parts, config.attention_bias)
+        self.out = Linear(context, prefix, query, {"o_proj": config.hidden_size}, config.attention_output_bias)
+        self.q_norm = self.k_norm = None
+        self._norm_together = config.qk_norm == "all"
+        if config.qk_norm:
+            sizes = (query, key_value) if self._norm_together else (self.head_dim, self.head_dim)
+            self.q_norm = RMSNorm(context, f"{prefix}q_norm", sizes[0])
+            self.k_norm = RMSNorm(context, f"{prefix}k_norm", sizes[1])
         self._scale = self.head_dim**-0.5
         self._sliding_window = sliding_window
         self._cos_sin = cos_sin
@@ -38,7 +42,7 @@ class Attention:
         heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # [T, q heads + k heads + v heads, head_dim]
         query, key, value = heads.split((self.num_heads, self.num_kv_heads, self.num_kv_heads), dim=1)
         if self.q_norm is not None and self.k_norm is not None:
-            query, key = self.q_norm(query), self.k_norm(key)
+            query, key = self._normed(self.q_norm, query), self._normed(self.k_norm, key)
             self._kernels.rotary(query, batch.positions, self._cos_sin)
             self._kernels.rotary(key, batch.positions, self._cos_sin)
         else:
@@ -50,9 +54,12 @@ class Attention:
         )
         return self.out(mixed.flatten(1))
 
-    def destinations(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
-        yield from self.qkv.destinations(prefix)
-        yield from self.out.destinations(prefix)
+    def _normed(self, norm: RMSNorm, x: Tensor) -> Tensor:
+        return norm(x.flatten(1)).view(x.shape) if self._norm_together else norm(x)
+
+    def destinations(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self.qkv.destinations()
+        yield from self.out.destinations()
         if self.q_norm is not None and self.k_norm is not None:
-            yield from self.q_norm.destinations(f"{prefix}q_norm")
-            yield from self.k_norm.destinations(f"{prefix}k_norm")
+            yield from self.q_norm.destinations()
+            yield from self.k_norm.destinations()

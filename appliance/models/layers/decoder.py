@@ -1,4 +1,4 @@
-"""The pre-norm decoder that the dense families share."""
+"""The pre-norm decoder that all families share."""
 
 from __future__ import annotations
 
@@ -6,58 +6,59 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from torch import Tensor
 
-from appliance.checkpoint.config import SLIDING, ModelConfig
+from appliance.checkpoint.layout import layer_prefix
+from appliance.checkpoint.model_config import SLIDING, ModelConfig
 from appliance.models.base import BuildContext
 from appliance.models.batch import ForwardBatch, LayerCache
 from appliance.models.layers.attention import Attention
 from appliance.models.layers.mlp import GatedMLP
+from appliance.models.layers.moe import SparseMoE
 from appliance.models.layers.norm import RMSNorm
 from kernels.rotary.frequencies import cos_sin_table, inverse_frequencies
 
 
 class DecoderLayer:
-    """x + attention(norm(x)), then x + mlp(norm(x)); the running sum is carried as the residual."""
+    """x + attention(norm(x)), then x + feed_forward(norm(x)); the running sum is carried as the residual."""
 
-    def __init__(self, context: BuildContext, cos_sin: Tensor, sliding_window: int | None) -> None:
-        self.input_norm = RMSNorm(context, context.config.hidden_size)
-        self.attention = Attention(context, cos_sin, sliding_window)
-        self.post_attention_norm = RMSNorm(context, context.config.hidden_size)
-        self.mlp = GatedMLP(context)
+    def __init__(self, context: BuildContext, layer: int, cos_sin: Tensor) -> None:
+        config, prefix = context.config, layer_prefix(layer)
+        self.input_norm = RMSNorm(context, f"{prefix}input_layernorm", config.hidden_size)
+        self.attention = Attention(context, f"{prefix}self_attn.", cos_sin, _sliding_window(config, layer))
+        self.post_attention_norm = RMSNorm(context, f"{prefix}post_attention_layernorm", config.hidden_size)
+        sparse = config.experts is not None and layer in config.experts.layers
+        self.feed_forward = SparseMoE(context, layer) if sparse else GatedMLP(context, f"{prefix}mlp.")
 
     def __call__(self, x: Tensor, residual: Tensor, batch: ForwardBatch, cache: LayerCache) -> Tensor:
         """`x` [T, hidden] is what the layer before added, `residual` all before it (updated in place)."""
         x = self.attention(self.input_norm(x, residual), batch, cache)
-        return self.mlp(self.post_attention_norm(x, residual))
+        return self.feed_forward(self.post_attention_norm(x, residual))
 
-    def destinations(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
-        yield from self.input_norm.destinations(f"{prefix}input_layernorm")
-        yield from self.attention.destinations(f"{prefix}self_attn.")
-        yield from self.post_attention_norm.destinations(f"{prefix}post_attention_layernorm")
-        yield from self.mlp.destinations(f"{prefix}mlp.")
+    def destinations(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self.input_norm.destinations()
+        yield from self.attention.destinations()
+        yield from self.post_attention_norm.destinations()
+        yield from self.feed_forward.destinations()
 
 
-class DenseDecoder:
+class Decoder:
     """Embedding, layers, norm, head. A family derives from it and says what is its own."""
 
     def __init__(self, context: BuildContext) -> None:
         config = context.config
         self._kernels = context.kernels
-        rotary_dim = int(config.head_dim * config.partial_rotary_factor)
-        inverse, factor = inverse_frequencies(rotary_dim, config.rope_theta, config.rope_scaling)
+        inverse, factor = inverse_frequencies(config.rotary_dim, config.rope_theta, config.rope_scaling)
         cos_sin = cos_sin_table(inverse, factor, context.max_model_len, context.dtype).to(context.device)
         self.embedding = context.empty(config.vocab_size, config.hidden_size)
-        self.layers = [
-            DecoderLayer(context, cos_sin, _sliding_window(config, index)) for index in range(config.num_hidden_layers)
-        ]
-        self.norm = RMSNorm(context, config.hidden_size)
+        self.layers = [DecoderLayer(context, layer, cos_sin) for layer in range(config.num_hidden_layers)]
+        self.norm = RMSNorm(context, "model.norm", config.hidden_size)
         self.tied = config.tie_word_embeddings
         self.head = self.embedding if self.tied else context.empty(config.vocab_size, config.hidden_size)
 
     def destinations(self) -> Mapping[str, Tensor]:
         found = {"model.embed_tokens.weight": self.embedding}
-        for index, layer in enumerate(self.layers):
-            found.update(layer.destinations(f"model.layers.{index}."))
-        found.update(self.norm.destinations("model.norm"))
+        for layer in self.layers:
+            found.update(layer.destinations())
+        found.update(self.norm.destinations())
         if not self.tied:
             found["lm_head.weight"] = self.head
         return found

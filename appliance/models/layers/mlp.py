@@ -1,4 +1,4 @@
-"""The gated feed-forward layer of dense models."""
+"""The gated feed-forward layer of dense models, and of the dense layers of sparse ones."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from appliance.checkpoint.model_config import ACTIVATIONS
 from appliance.models.base import BuildContext
 from appliance.models.layers.linear import Linear
 
 
 class GatedMLP:
-    """down(silu(gate(x)) * up(x))."""
+    """down(act(gate(x)) * up(x))."""
 
-    def __init__(self, context: BuildContext) -> None:
+    def __init__(self, context: BuildContext, prefix: str) -> None:
         config = context.config
         hidden, inner = config.hidden_size, config.intermediate_size
-        self.gate_up = Linear(context, hidden, {"gate_proj": inner, "up_proj": inner}, config.mlp_bias)
-        self.down = Linear(context, inner, {"down_proj": hidden}, config.mlp_bias)
+        self.gate_up = Linear(context, prefix, hidden, {"gate_proj": inner, "up_proj": inner}, config.mlp_bias)
+        self.down = Linear(context, prefix, inner, {"down_proj": hidden}, config.mlp_bias)
+        self._activation = ACTIVATIONS[config.hidden_act]
         self._gated_activation = context.kernels.gated_activation
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
-        return self.down(self._gated_activation(self.gate_up(x)))
+        return self.down(self._gated_activation(self.gate_up(x), self._activation))
 
-    def destinations(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
-        yield from self.gate_up.destinations(prefix)
-        yield from self.down.destinations(prefix)
+    def destinations(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self.gate_up.destinations()
+        yield from self.down.destinations()

@@ -12,7 +12,8 @@ from appliance.models.base import BuildContext
 class RMSNorm:
     """Normalises the last dimension; adds the residual first if one is given."""
 
-    def __init__(self, context: BuildContext, size: int) -> None:
+    def __init__(self, context: BuildContext, name: str, size: int) -> None:
+        self._name = name
         self.weight = context.empty(size)
         self._eps = context.config.rms_norm_eps
         self._rms_norm = context.kernels.rms_norm
@@ -22,5 +23,5 @@ class RMSNorm:
         out: Tensor = self._rms_norm(x, self.weight, self._eps, residual)
         return out
 
-    def destinations(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
-        yield f"{prefix}.weight", self.weight
+    def destinations(self) -> Iterator[tuple[str, Tensor]]:
+        yield f"{self._name}.weight", self.weight

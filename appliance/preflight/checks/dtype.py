@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from appliance.checkpoint.memory import CACHE_DTYPES
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
+
+CACHE_IN_8_BITS = tuple(name for name, dtype in CACHE_DTYPES.items() if dtype == "float8_e4m3fn")
 
 
 def run(subject: Subject) -> Iterator[Finding]:
@@ -21,11 +24,12 @@ def run(subject: Subject) -> Iterator[Finding]:
             fix=Fix(text="Use float16.", patch={"dtype": "float16"}),
         )
     dtype = subject.effective["dtype"].value
-    if profile.kv_cache_dtype not in ("auto", dtype):
+    if profile.kv_cache_dtype not in ("auto", dtype, *CACHE_IN_8_BITS):
         yield Finding(
             id="kv-cache-dtype-unsupported",
             severity=Severity.ERROR,
-            message=f"The native engine keeps its cache in {dtype}, as the model, and not in {profile.kv_cache_dtype}.",
+            message=f"The native engine keeps its cache in {dtype}, as the model, or in fp8 (e4m3), and not in "
+            f"{profile.kv_cache_dtype}.",
             field="kv-cache-dtype",
             value=profile.kv_cache_dtype,
             fix=Fix(text="Let the cache follow `dtype`.", patch={"kv-cache-dtype": None}),

@@ -7,19 +7,20 @@ from collections.abc import Iterator
 
 from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES
 from appliance.checkpoint.errors import CheckpointError
-from appliance.checkpoint.layout import IGNORED_SUFFIXES, expected_tensors
+from appliance.checkpoint.layout import FP8, IGNORED_SUFFIXES, Expected, expected_tensors
 from appliance.checkpoint.safetensors import TensorIndex
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
 READABLE_DTYPES = ("F32", "BF16", "F16", "F64")
+QUANTISED_DTYPES = ("F8_E4M3",)
 COPY_AGAIN = Fix(text="Copy config.json and all weight files again, from one source.")
 
 
 def run(subject: Subject) -> Iterator[Finding]:
     index = subject.index
     try:
-        if subject.architecture not in SUPPORTED_ARCHITECTURES or subject.config.quantization is not None:
+        if subject.architecture not in SUPPORTED_ARCHITECTURES:
             return
         config = subject.config
     except CheckpointError:  # reported by the check of the config; the files themselves have been looked at
@@ -31,7 +32,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     yield from _unused(index, expected, config.architecture)
 
 
-def _missing(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterator[Finding]:
+def _missing(index: TensorIndex, expected: dict[str, Expected]) -> Iterator[Finding]:
     missing = [name for name in expected if name not in index.tensors]
     if missing:
         yield Finding(
@@ -44,12 +45,14 @@ def _missing(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterat
         )
 
 
-def _misshapen(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterator[Finding]:
-    wrong = [name for name, shape in expected.items() if name in index.tensors and index.tensors[name].shape != shape]
+def _misshapen(index: TensorIndex, expected: dict[str, Expected]) -> Iterator[Finding]:
+    wrong = [
+        name for name, (shape, _) in expected.items() if name in index.tensors and index.tensors[name].shape != shape
+    ]
     if wrong:
         first = wrong[0]
         entry = index.tensors[first]
-        found, wanted = list(entry.shape), list(expected[first])
+        found, wanted = list(entry.shape), list(expected[first].shape)
         yield Finding(
             id="tensor-shape",
             severity=Severity.ERROR,
@@ -61,26 +64,32 @@ def _misshapen(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iter
         )
 
 
-def _unreadable(index: TensorIndex, expected: dict[str, tuple[int, ...]]) -> Iterator[Finding]:
+def _unreadable(index: TensorIndex, expected: dict[str, Expected]) -> Iterator[Finding]:
+    """Each tensor is quantised where config.json says so, and in a format that is read where it does not."""
     entries = {name: index.tensors[name] for name in expected if name in index.tensors}
-    counts = Counter(entry.dtype for entry in entries.values() if entry.dtype not in READABLE_DTYPES)
-    if counts:
-        first = next(name for name, entry in entries.items() if entry.dtype in counts)
-        kinds = ", ".join(f"{count} in {dtype}" for dtype, count in sorted(counts.items()))
+    wrong = [name for name, entry in entries.items() if entry.dtype not in _readable(expected[name])]
+    if wrong:
+        first = wrong[0]
+        kinds = ", ".join(f"{n} in {dtype}" for dtype, n in sorted(Counter(entries[x].dtype for x in wrong).items()))
         yield Finding(
             id="tensor-dtype",
             severity=Severity.ERROR,
             message=f"The native engine does not read some tensors: {kinds}.",
             field=first,
             value=entries[first].dtype,
-            evidence=(f"read: {', '.join(READABLE_DTYPES)}",),
+            evidence=(f"read for this tensor, as config.json describes it: {', '.join(_readable(expected[first]))}",),
             fix=Fix(
-                text="Use the model in bfloat16, float16 or float32; or `engine: vllm`, where Ingot comes with it."
+                text="Use the model in bfloat16, float16 or float32, or in block-scaled FP8 with its own config.json; "
+                "or `engine: vllm`, where Ingot comes with it."
             ),
         )
 
 
-def _unused(index: TensorIndex, expected: dict[str, tuple[int, ...]], architecture: str) -> Iterator[Finding]:
+def _readable(tensor: Expected) -> tuple[str, ...]:
+    return QUANTISED_DTYPES if tensor.dtype == FP8 else READABLE_DTYPES
+
+
+def _unused(index: TensorIndex, expected: dict[str, Expected], architecture: str) -> Iterator[Finding]:
     unused = [name for name in index.tensors if name not in expected and not name.endswith(IGNORED_SUFFIXES)]
     if unused:
         yield Finding(

@@ -1,0 +1,114 @@
+"""The mixture of experts that a config describes: its layers, its sizes, and how its router chooses."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from appliance.checkpoint.fields import Fields
+from kernels.moe_routing import Routing
+
+# Experts of all layers together: some four times what the largest published models have. A config with more is
+# damaged, and listing its tensors would take all memory.
+MOST_EXPERTS: Final = 1 << 17
+
+
+class ExpertFamily(msgspec.Struct, frozen=True, kw_only=True):
+    """What an architecture fixes about its experts. `block` is what its checkpoints call the layer that holds them,
+    `parts` what they call an expert's gate, up and down projection. `inner` is the key of an expert's inner size;
+    `renormalise` None means what `norm_topk_prob` says. `every_layer` is False where keys say which layers are sparse.
+    """
+
+    block: str
+    parts: tuple[str, str, str]
+    inner: str = "intermediate_size"
+    scoring: str = "softmax"
+    selection_bias: bool = False
+    renormalise: bool | None = True
+    every_layer: bool = True
+
+
+class Experts(msgspec.Struct, frozen=True, kw_only=True):
+    """`layers` have the mixture where others have a dense feed-forward layer. With `selection_bias` a bias, which is
+    in the checkpoint, is added to the scores for choosing."""
+
+    block: str
+    parts: tuple[str, str, str]
+    num_experts: int
+    intermediate_size: int
+    routing: Routing
+    selection_bias: bool
+    layers: frozenset[int]
+
+
+def read_experts(fields: Fields, family: ExpertFamily | None, num_layers: int) -> Experts | None:
+    """None where the model has no sparse layer."""
+    if family is None:
+        return None
+    layers = frozenset(range(num_layers)) if family.every_layer else _sparse_layers(fields, num_layers)
+    key = "num_local_experts" if fields.given.get("num_local_experts") is not None else "num_experts"
+    num_experts = fields.integer(key, 0, 1 << 16)
+    if not layers or (not num_experts and not family.every_layer):
+        return None
+    if not 1 <= num_experts * len(layers) <= MOST_EXPERTS:
+        fields.refuse(key, f"{len(layers)} layers may have 1 to {MOST_EXPERTS} experts together.")
+    _refuse_other_parts(fields)
+    top_k = fields.integer("num_experts_per_tok", 1, num_experts)
+    if family.scoring == "sigmoid":
+        scoring = fields.text("scoring_func", default=family.scoring)
+        if scoring not in ("softmax", "sigmoid"):
+            fields.refuse("scoring_func", "It must be softmax or sigmoid.")
+        bias = fields.boolean("use_routing_bias", default=family.selection_bias)
+    else:
+        scoring, bias = family.scoring, family.selection_bias
+    groups, top_groups = _groups(fields, num_experts, top_k, bias)
+    renormalise = family.renormalise
+    return Experts(
+        block=family.block,
+        parts=family.parts,
+        num_experts=num_experts,
+        intermediate_size=fields.integer(family.inner, 1, 1 << 22),
+        routing=Routing(
+            top_k=top_k,
+            scoring=scoring,
+            renormalise=fields.boolean("norm_topk_prob", default=False) if renormalise is None else renormalise,
+            num_groups=groups,
+            top_groups=top_groups,
+            scale=fields.number("routed_scaling_factor", above=0, maximum=1e6, default=1.0),
+        ),
+        selection_bias=bias,
+        layers=layers,
+    )
+
+
+def _sparse_layers(fields: Fields, num_layers: int) -> frozenset[int]:
+    """Every `decoder_sparse_step`-th layer, but for those in `mlp_only_layers`."""
+    step = fields.integer("decoder_sparse_step", 1, 1 << 12, default=1)
+    dense = fields.given.get("mlp_only_layers") or []
+    if not isinstance(dense, list) or any(type(layer) is not int for layer in dense):
+        fields.refuse("mlp_only_layers", "It must be a list of layers' numbers.")
+    return frozenset(layer for layer in range(num_layers) if (layer + 1) % step == 0) - frozenset(dense)
+
+
+def _groups(fields: Fields, num_experts: int, top_k: int, bias: bool) -> tuple[int, int]:
+    """Groups of experts and how many of them a token may use. 0, 1 and absence all mean that there are none: a kernel
+    for grouped routing must not be asked then (MiniMax-M2)."""
+    groups = fields.integer("n_group", 0, num_experts, default=0)
+    if groups <= 1:
+        return 0, 0
+    if num_experts % groups or (bias and num_experts // groups < 2):
+        fields.refuse("n_group", f"It must divide the {num_experts} experts into groups of two or more.")
+    top_groups = fields.integer("topk_group", 1, groups)
+    if top_k > top_groups * (num_experts // groups):
+        fields.refuse("topk_group", f"So few groups do not hold the {top_k} experts of a token.")
+    return groups, top_groups
+
+
+def _refuse_other_parts(fields: Fields) -> None:
+    """Keys of MiniMax's configs for parts that no published MiniMax-M2 has, and that the engine does not have."""
+    if fields.integer("shared_intermediate_size", 0, 1 << 22, default=0):
+        fields.refuse("shared_intermediate_size", "The native engine has no shared expert.")
+    kinds = fields.given.get("attn_type_list")
+    if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
+        fields.refuse("attn_type_list", "The native engine has softmax attention (1) only.")

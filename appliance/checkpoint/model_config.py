@@ -1,0 +1,71 @@
+"""The shape of a model, as `config.read_config` reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from appliance.checkpoint.experts import Experts
+from appliance.checkpoint.quantization import BlockFp8
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+# `hidden_act` in the words of the op that computes it; "gelu_new" and its like are the approximation with tanh.
+ACTIVATIONS: Final[Mapping[str, str]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A decoder's shape. `rope_scaling` is None for plain RoPE, otherwise a dict with `rope_type` always there;
+    `layer_types` names each layer's attention, and is None where all of them are full. `qk_norm` is "head" where each
+    head of query and key is normalised by itself, "all" where all heads of a token are together, and otherwise "".
+    `intermediate_size` is that of the dense layers; `experts` is None for a model without sparse ones."""
+
+    architecture: str
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    hidden_act: str
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: dict[str, Any] | None
+    rotary_dim: int
+    tie_word_embeddings: bool
+    attention_bias: bool
+    attention_output_bias: bool
+    mlp_bias: bool
+    qk_norm: str
+    sliding_window: int | None
+    layer_types: tuple[str, ...] | None
+    dtype: str | None
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    experts: Experts | None
+    fp8: BlockFp8 | None
+
+    @property
+    def context_length(self) -> int:
+        """The longest context that the model was made for: max_position_embeddings, times what RoPE scaling adds.
+
+        Llama 3's scaling is already counted in max_position_embeddings; yarn's and linear's are not (as vLLM reads
+        them). https://github.com/vllm-project/vllm/blob/v0.11.0/vllm/config/model.py `_get_and_verify_max_len`.
+        """
+        scaling = self.rope_scaling or {}
+        if scaling.get("rope_type") not in ("linear", "yarn", "dynamic"):
+            return self.max_position_embeddings
+        base = self.max_position_embeddings
+        if scaling["rope_type"] == "yarn":
+            base = scaling.get("original_max_position_embeddings", base)
+        return max(int(base * scaling["factor"]), self.max_position_embeddings)

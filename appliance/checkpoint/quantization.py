@@ -1,0 +1,93 @@
+"""`quantization_config` of a model: block-scaled FP8, the one form of quantised weights that the engine runs.
+
+Linear weights are float8_e4m3fn with a scale in `<name>.weight_scale_inv` for each block of 128 x 128, by which it is
+multiplied (DeepSeek-AI, 2024, section 3.3). Embedding, head and routers are never quantised, whatever the config says.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.fields import Fields
+
+BLOCK: Final = 128
+KEY: Final = "quantization_config"
+
+# What each key may say, in lower case. An absent key is as good as the first.
+_ALLOWED: Final[dict[str, tuple[str, ...]]] = {
+    "activation_scheme": ("dynamic",),
+    "fmt": ("e4m3", "float8_e4m3fn", "e4m3fn"),
+    "scale_fmt": ("float",),
+    "expert_dtype": ("fp8",),
+}
+_MODULE: Final = re.compile(r"[\w.-]{1,256}")
+
+
+class BlockFp8(msgspec.Struct, frozen=True):
+    """`skipped` are modules that are not quantised: whole names, their beginnings or their ends, between dots."""
+
+    skipped: frozenset[str] = frozenset()
+
+    def covers(self, module: str) -> bool:
+        """Whether the linear layer `module` is quantised."""
+        if not self.skipped:
+            return True
+        parts = module.split(".")
+        beginnings = (".".join(parts[: i + 1]) for i in range(len(parts)))
+        ends = (".".join(parts[i:]) for i in range(len(parts)))
+        return self.skipped.isdisjoint((*beginnings, *ends))
+
+
+def read_quantization(fields: Fields) -> BlockFp8 | None:
+    """None for a model that is not quantised. Raises CheckpointError for one that is so in another way."""
+    given = fields.mapping(KEY)
+    if given is None:
+        return None
+    inner = fields.inside(KEY)
+    method = given.get("quant_method")
+    if method != "fp8":
+        name = method if isinstance(method, str) and method.isprintable() else "an unnamed method"
+        _refuse(fields, "", name[:40], f"The checkpoint is quantised ({name[:40]}).")
+    for key, allowed in _ALLOWED.items():
+        word = inner.text(key, default=allowed[0])
+        if word.lower() not in allowed:
+            _refuse(fields, key, word, f"The checkpoint is quantised to FP8 with {key} {word}.")
+    size, others = given.get("weight_block_size"), given.get("modules_to_convert")
+    if size != [BLOCK, BLOCK]:
+        blocks = "without blocks" if size is None else f"in blocks of {ascii(size)[:40]}"
+        _refuse(fields, "weight_block_size", size, f"The checkpoint is quantised to FP8 {blocks}.")
+    if others:
+        _refuse(fields, "modules_to_convert", others, "The checkpoint's quantisation reaches beyond its linear layers.")
+    key = "modules_to_not_convert" if given.get("modules_to_not_convert") is not None else "ignored_layers"
+    return BlockFp8(_modules(inner, key))
+
+
+def _modules(inner: Fields, key: str) -> frozenset[str]:
+    names = inner.given.get(key)
+    if names is None:
+        return frozenset()
+    if not isinstance(names, list) or not all(isinstance(name, str) and _MODULE.fullmatch(name) for name in names):
+        inner.refuse(key, "It must be a list of modules' names; patterns are not read.")
+    return frozenset(names)
+
+
+def refuse_layer(fields: Fields, module: str, why: str) -> NoReturn:
+    """Of a linear layer whose place in the quantisation, or whose shape, the engine cannot take."""
+    _refuse(fields, "", module, f"The checkpoint is quantised to FP8, and {module} {why}.")
+
+
+def _refuse(fields: Fields, key: str, value: Any, what: str) -> NoReturn:
+    raise CheckpointError(
+        "quantization-unsupported",
+        what,
+        file=fields.file,
+        field=f"{KEY}.{key}" if key else KEY,
+        value=value,
+        evidence=(f"supported: fp8 (e4m3) in blocks of {BLOCK} x {BLOCK}, activations scaled dynamically",),
+        remedy="The native engine runs block-scaled FP8 and unquantised models. Use the same model in one of these; "
+        "this one runs with `engine: vllm`, where Ingot has it.",
+    )
