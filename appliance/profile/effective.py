@@ -49,8 +49,18 @@ class Effective(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(explanation.refusal for explanation in self.selection if explanation.refusal)
 
 
-def resolve(profile: Profile, *, config: ModelConfig, inventory: Inventory, environ: Mapping[str, str]) -> Effective:
-    """Raises DeviceError when the profile names a device that is not there."""
+def resolve(
+    profile: Profile,
+    *,
+    config: ModelConfig,
+    inventory: Inventory,
+    environ: Mapping[str, str],
+    libraries: Mapping[str, str] | None = None,
+) -> Effective:
+    """`libraries` are those of `kernels.libraries.installed` unless others are given.
+
+    Raises DeviceError when the profile names a device that is not there.
+    """
     device = select_device(profile.device, inventory, environ)
     values = {setting.key: _as_given(profile, setting.key, setting.default) for setting in SETTINGS}
     if profile.served_model_name == profile.name:
@@ -85,7 +95,7 @@ def resolve(profile: Profile, *, config: ModelConfig, inventory: Inventory, envi
     if profile.kv_cache_memory_bytes is None:
         why = f"{memory.num_blocks} blocks of {size_text(memory.bytes_per_token * memory.block_size)}"
         values["kv-cache-memory-bytes"] = EffectiveValue(memory.cache_bytes, "engine", why)
-    context = _context(profile, config, device, values)
+    context = _context(profile, config, device, values, installed() if libraries is None else libraries)
     selection = explain(OPS, context, profile.backends)
     values |= backend_values(profile, selection)
     return Effective(values=values, device=device, memory=memory, context=context, selection=selection)
@@ -113,7 +123,13 @@ def _available(profile: Profile, device: Device, inventory: Inventory) -> int:
     return min(int(device.gpu.memory_bytes * profile.gpu_memory_utilization), device.gpu.memory_free_bytes)
 
 
-def _context(profile: Profile, config: ModelConfig, device: Device, values: Mapping[str, EffectiveValue]) -> Context:
+def _context(
+    profile: Profile,
+    config: ModelConfig,
+    device: Device,
+    values: Mapping[str, EffectiveValue],
+    libraries: Mapping[str, str],
+) -> Context:
     kv_cache_dtype = values["kv-cache-dtype"].value
     return selection_context(
         config,
@@ -122,7 +138,7 @@ def _context(profile: Profile, config: ModelConfig, device: Device, values: Mapp
         dtype=values["dtype"].value,
         kv_cache_dtype=CACHE_DTYPES.get(kv_cache_dtype, kv_cache_dtype),
         cuda_graphs=not values["enforce-eager"].value,
-        libraries=installed(),
+        libraries=libraries,
         workers=workers(profile),
         engine=profile.engine,
     )

@@ -1,0 +1,191 @@
+"""What there is to tell of one profile on one device: each op with its backends, as rows that a table, a page and a
+program show alike."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from appliance.checkpoint.config import read_config
+from appliance.checkpoint.folder import locate
+from appliance.checkpoint.memory import MemoryPlan
+from appliance.checkpoint.outline import Outline, read_outline
+from appliance.hardware.device import Device, select_device
+from appliance.hardware.host import Host
+from appliance.hardware.known import KnownGpu
+from appliance.hardware.machine import Inventory
+from appliance.home import Home
+from appliance.profile.effective import resolve, workers
+from appliance.profile.schema import Profile
+from kernels.backend import Objection
+from kernels.cast.architectures import ARCHITECTURES
+from kernels.catalogue import OPS
+from kernels.context import Context
+from kernels.libraries import installed
+from kernels.selection import AUTO, Explanation, explain
+
+
+@dataclass(frozen=True)
+class OtherBackend:
+    """A backend that an op does not get. `objections` is empty for one that could run, and `reason` says why it does
+    not all the same."""
+
+    name: str
+    reason: str
+    objections: tuple[Objection, ...] = ()
+
+    @property
+    def source(self) -> str | None:
+        return self.objections[0].source if self.objections else None
+
+    @property
+    def remedy(self) -> str:
+        return self.objections[0].remedy if self.objections else ""
+
+    @property
+    def could_run(self) -> bool:
+        return not self.objections
+
+
+@dataclass(frozen=True)
+class Row:
+    """One op. `chosen` is None where the op is refused; `kernels` is how many compiled ones the chosen backend may
+    launch, which is what a cast has to hold for it. `options` are what tells vLLM of the choice."""
+
+    op: str
+    setting: str | None
+    requested: str
+    chosen: str | None
+    others: tuple[OtherBackend, ...]
+    kernels: int = 0
+    refusal: str = ""
+    arguments: Mapping[str, str] | None = None
+    environment: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """`memory` is there for the native engine. `hypothetical`: the device is not this machine's."""
+
+    profile: str
+    architecture: str
+    context: Context
+    device: Device
+    hypothetical: bool
+    rows: tuple[Row, ...]
+    memory: MemoryPlan | None = None
+
+    @property
+    def refused(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row.chosen is None)
+
+    @property
+    def kernels(self) -> int:
+        return sum(row.kernels for row in self.rows)
+
+    @property
+    def can_be_cast(self) -> bool:
+        """Whether kernels can be compiled beforehand for the device's architecture."""
+        return any(architecture.number == self.context.arch for architecture in ARCHITECTURES.values())
+
+
+def report(
+    profile: Profile,
+    home: Home,
+    *,
+    inventory: Inventory,
+    gpu: KnownGpu | None = None,
+    libraries: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Report:
+    """How `profile` would be served on `gpu`, or on this machine's device.
+
+    Raises:
+        CheckpointError: the model's folder or its config.json cannot be used.
+        DeviceError: the profile names a device that is not there.
+    """
+    if gpu is not None:
+        profile, inventory, environ = structs.replace(profile, device="auto"), machine_with(gpu, inventory.host), {}
+    folder = locate(profile.model.path, home)
+    if profile.engine == "vllm":
+        device = select_device(profile.device, inventory, environ)
+        outline = read_outline(folder)
+        context = _vllm_context(profile, outline, device, installed() if libraries is None else libraries)
+        explanations, architecture, memory = explain(OPS, context, profile.backends), outline.architecture, None
+    else:
+        config = read_config(folder)
+        effective = resolve(profile, config=config, inventory=inventory, environ=environ, libraries=libraries)
+        context, device, explanations = effective.context, effective.device, effective.selection
+        architecture, memory = config.architecture, effective.memory
+    return Report(
+        profile=profile.name,
+        architecture=architecture,
+        context=context,
+        device=device,
+        hypothetical=gpu is not None,
+        rows=rows(explanations),
+        memory=memory,
+    )
+
+
+def source_label(source: str) -> str:
+    """Short enough for a table: "vllm-project/vllm#39288" for an issue or a pull request, else whose it is."""
+    match = re.match(r"https://github\.com/([\w.-]+/[\w.-]+)(?:/(?:issues|pull)/(\d+))?", source)
+    if match:
+        return f"{match[1]}#{match[2]}" if match[2] else match[1]
+    return source.partition("//")[2].partition("/")[0] or source
+
+
+def machine_with(gpu: KnownGpu, host: Host) -> Inventory:
+    """This machine with one GPU, of that kind."""
+    return Inventory(gpus=(gpu.as_gpu(),), driver_version=None, cuda_version=None, host=host, problem=None)
+
+
+def _vllm_context(profile: Profile, outline: Outline, device: Device, libraries: Mapping[str, str]) -> Context:
+    return Context(
+        device=device.kind,
+        capability=device.gpu.compute_capability if device.gpu else None,
+        dtype=outline.dtype if profile.dtype == AUTO else profile.dtype,
+        kv_cache_dtype="float8_e4m3fn" if profile.kv_cache_dtype.startswith("fp8") else "",
+        cuda_graphs=device.gpu is not None and not profile.enforce_eager,
+        workers=workers(profile),
+        libraries=libraries,
+        engine="vllm",
+        **outline.shape,
+    )
+
+
+def rows(explanations: Iterable[Explanation]) -> tuple[Row, ...]:
+    return tuple(map(_row, explanations))
+
+
+def _row(explanation: Explanation) -> Row:
+    chosen = explanation.chosen
+    return Row(
+        op=explanation.op.name,
+        setting=explanation.op.setting,
+        requested=explanation.requested,
+        chosen=chosen.name if chosen else None,
+        others=tuple(_others(explanation)),
+        kernels=len(explanation.needs.variants) + len(explanation.needs.modules),
+        refusal=str(explanation.refusal or ""),
+        arguments=chosen.options.arguments if chosen and chosen.engine == "vllm" else None,
+        environment=chosen.options.environment if chosen and chosen.engine == "vllm" else None,
+    )
+
+
+def _others(explanation: Explanation) -> Iterable[OtherBackend]:
+    chosen = explanation.chosen.name if explanation.chosen else None
+    for verdict in explanation.verdicts:
+        if verdict.backend == chosen:
+            continue
+        reason = verdict.reason
+        if verdict.usable and explanation.requested == AUTO:
+            reason = f"could run; {chosen} comes first"
+        elif verdict.usable:
+            reason = f"could run; the profile asks for {explanation.requested}"
+        yield OtherBackend(verdict.backend, reason, verdict.objections)
