@@ -129,7 +129,19 @@ PAGED_ATTENTION = Op(
 LINEAR = Op("linear", (Backend("torch", "kernels.linear.reference:linear", dtypes=_FLOATS),))
 FP8_LINEAR = Op(
     "fp8_linear",
-    (Backend("torch", "kernels.fp8_linear.reference:fp8_linear", dtypes=_FLOATS), *vllm.FP8_LINEAR),
+    (
+        Backend(
+            "triton",
+            "kernels.fp8_linear.triton:fp8_linear",
+            devices=("cuda",),
+            dtypes=_HALVES,
+            min_capability=(8, 0),
+            conditions=(Condition("hidden_size", multiple_of=16), Condition("intermediate_size", multiple_of=16)),
+            variants="kernels.fp8_linear.variants:variants",
+        ),
+        Backend("torch", "kernels.fp8_linear.reference:fp8_linear", dtypes=_FLOATS),
+        *vllm.FP8_LINEAR,
+    ),
     setting="linear",
     needed=lambda context: context.fp8_blocks is not None,
     absent="layers in block-scaled FP8",

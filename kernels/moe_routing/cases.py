@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from kernels.cases import Case, randn
+from kernels.context import Context
 from kernels.moe_routing import Routing, variants
-from kernels.selection import Context
 
 TOLERANCE = 1e-5  # of weights in float32, from the same logits
 

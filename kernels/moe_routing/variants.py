@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kernels.selection import Context
+from kernels.context import Context
 from kernels.variants import TRITON_TYPES, Variant, variant
 
 KERNEL = "kernels.moe_routing.triton:moe_routing_kernel"

@@ -1,0 +1,225 @@
+"""Block-scaled FP8 linear in Triton: rounded activations times FP8 weights, each step of 128 by its own scales."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.fp8_linear import GROUP, variants
+from kernels.launch import architecture, launch
+
+_of = functools.cache(variants.of)
+_rounding = functools.cache(variants.rounding)
+_reduce = functools.cache(variants.reduce)
+_GROUP = tl.constexpr(GROUP)
+_LARGEST = tl.constexpr(448.0)  # of float8_e4m3fn
+
+
+def fp8_linear(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None = None) -> Tensor:
+    """As `reference.fp8_linear`, for bfloat16 and float16. I and O are multiples of 16.
+
+    From sm_89 on `x` is rounded to FP8 as by `reference.quantise`; before, it is multiplied as it is. A product of few
+    tiles is split along I and its parts are summed in order, so that equal calls give equal results.
+    """
+    arch = architecture()
+    (tokens, inner), outputs = x.shape, weight.shape[0]
+    out = x.new_empty(tokens, outputs)
+    if not tokens:
+        return out
+    dtype = str(x.dtype).removeprefix("torch.")
+    tile = variants.tile_of(arch, tokens, outputs)
+    splits = variants.splits_of(tile, tokens, outputs, inner)
+    x, scale = x.contiguous(), weight_scale
+    if variants.activation_mode(arch, tile) == "rounded":
+        x, scale = quantise(x)
+    if not variants.has_fp8(arch):
+        weight = weight.view(torch.uint8)
+    target = out if splits == 1 else x.new_empty(splits, tokens, outputs, dtype=torch.float32)
+    launch(
+        fp8_linear_kernel, _of(arch, dtype, tile, splits > 1),
+        (triton.cdiv(tokens, tile.block_m) * triton.cdiv(outputs, 2 * tile.block_n), splits),
+        x, scale, weight, weight_scale, out if bias is None else bias, target,
+        tokens, outputs // variants.UNIT, inner // variants.UNIT, splits, int(bias is not None),
+    )  # fmt: skip
+    if splits > 1:
+        launch(
+            reduce_kernel, _reduce(dtype), (triton.cdiv(tokens * outputs, variants.REDUCE_BLOCK),),
+            target, out if bias is None else bias, out,
+            tokens, outputs // variants.UNIT, splits, int(bias is not None),
+        )  # fmt: skip
+    return out
+
+
+def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
+    """As `reference.quantise`, with the scales transposed: [ceil(I / 128), T]."""
+    tokens, inner = x.shape
+    groups = triton.cdiv(inner, GROUP)
+    out = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
+    scale = torch.empty(groups, tokens, dtype=torch.float32, device=x.device)
+    launch(
+        quantise_kernel, _rounding(str(x.dtype).removeprefix("torch.")),
+        (tokens * triton.cdiv(groups, variants.ROUNDED_GROUPS),),
+        x, out, scale, tokens, inner // variants.UNIT,
+    )  # fmt: skip
+    return out, scale
+
+
+@triton.jit(do_not_specialize=["tokens", "inner16"])
+def quantise_kernel(
+    x_ptr,  # [tokens, inner]
+    out_ptr,  # [tokens, inner] FP8
+    scale_ptr,  # [ceil(inner / 128), tokens]
+    tokens,
+    inner16,
+    GROUPS: tl.constexpr,
+):
+    inner = inner16 * 16
+    parts = tl.cdiv(inner, GROUPS * _GROUP)
+    token = (tl.program_id(0) // parts).to(tl.int64)
+    group = tl.program_id(0) % parts * GROUPS + tl.arange(0, GROUPS)
+    column = group[:, None] * _GROUP + tl.arange(0, _GROUP)[None, :]
+    inside = column < inner
+    x = tl.load(x_ptr + token * inner + column, mask=inside, other=0.0)
+    rounded, scale = rounded_to_fp8(x)
+    tl.store(out_ptr + token * inner + column, rounded, mask=inside)
+    tl.store(scale_ptr + group.to(tl.int64) * tokens + token, scale, mask=group * _GROUP < inner)
+
+
+@triton.jit(do_not_specialize=["tokens", "outputs16", "inner16", "splits", "has_bias"])
+def fp8_linear_kernel(
+    x_ptr,  # [tokens, inner]
+    x_scale_ptr,  # [ceil(inner / 128), tokens] where MODE is "rounded", else anything
+    weight_ptr,  # [outputs, inner]
+    weight_scale_ptr,  # [ceil(outputs / 128), ceil(inner / 128)]
+    bias_ptr,  # [outputs], or anything where has_bias is 0
+    out_ptr,  # [tokens, outputs], or [splits, tokens, outputs] float32 where SPLIT
+    tokens,
+    outputs16,
+    inner16,
+    splits,
+    has_bias,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    MODE: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    outputs, inner = outputs16 * 16, inner16 * 16
+    # Programs that run at the same time share weights first: all tokens by some outputs, then the next outputs.
+    blocks_m = tl.cdiv(tokens, BLOCK_M)
+    row = tl.program_id(0) % blocks_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    first = tl.program_id(0) // blocks_m * (2 * BLOCK_N)
+    left = first + tl.arange(0, BLOCK_N)
+    right = left + BLOCK_N
+    steps = tl.cdiv(tl.cdiv(inner, _GROUP), splits) * _GROUP
+    start = tl.program_id(1) * steps
+
+    # What lies outside is computed from the last row again, and not written.
+    token = tl.minimum(row, tokens - 1).to(tl.int64)
+    scale_rows, scale_columns = tl.cdiv(outputs, _GROUP), tl.cdiv(inner, _GROUP)
+    left_sum, right_sum = scaled_product(
+        x_ptr + token[:, None] * inner,
+        x_scale_ptr + token,
+        tokens,
+        weight_ptr + tl.minimum(left, outputs - 1).to(tl.int64)[:, None] * inner,
+        weight_ptr + tl.minimum(right, outputs - 1).to(tl.int64)[:, None] * inner,
+        weight_scale_ptr + first // _GROUP * scale_columns,
+        weight_scale_ptr + tl.minimum((first + BLOCK_N) // _GROUP, scale_rows - 1) * scale_columns,
+        start, tl.minimum(start + steps, inner), inner, BLOCK_M, BLOCK_N, BLOCK_K, MODE,
+    )  # fmt: skip
+
+    out_row = out_ptr + (tl.program_id(1).to(tl.int64) * tokens + row)[:, None] * outputs
+    for half in tl.static_range(2):
+        total = left_sum if half == 0 else right_sum
+        column = (left if half == 0 else right)[None, :]
+        if not SPLIT:
+            total += tl.load(bias_ptr + column, mask=(column < outputs) & (has_bias != 0), other=0.0).to(tl.float32)
+        inside = (row < tokens)[:, None] & (column < outputs)
+        tl.store(out_row + column, total.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["tokens", "outputs16", "splits", "has_bias"])
+def reduce_kernel(
+    parts_ptr,  # [splits, tokens, outputs] float32
+    bias_ptr,  # [outputs], or anything where has_bias is 0
+    out_ptr,  # [tokens, outputs]
+    tokens,
+    outputs16,
+    splits,
+    has_bias,
+    BLOCK: tl.constexpr,
+):
+    outputs = outputs16 * 16
+    size = tokens * outputs.to(tl.int64)
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < size
+    total = tl.load(bias_ptr + index % outputs, mask=inside & (has_bias != 0), other=0.0).to(tl.float32)
+    for split in range(splits):
+        total += tl.load(parts_ptr + split * size + index, mask=inside, other=0.0)
+    tl.store(out_ptr + index, total.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def scaled_product(
+    a_row,  # [BLOCK_M, 1] pointers to the first value of each row
+    a_scale,  # [BLOCK_M] pointers to the first scale of each row, where MODE is "rounded"
+    a_scale_stride,  # from one group's scales to the next one's
+    left_row,  # [BLOCK_N, 1] pointers to the first weight of each row
+    right_row,
+    left_scale,  # pointer to the first of the scales that all rows on the left share
+    right_scale,
+    start,  # of the inner dimension, a multiple of 128
+    end,
+    inner,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,  # divides 128
+    MODE: tl.constexpr,  # "exact", "rounding" or "rounded": see variants.activation_mode
+):
+    """The rows of a times two blocks of weights: two of [BLOCK_M, BLOCK_N] float32.
+
+    Two halves, since each step's product is scaled before it is added: an accumulator and one product of the whole
+    width would not fit into the registers.
+    """
+    left_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    right_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for step in range(start, end, BLOCK_K):
+        column = step + tl.arange(0, BLOCK_K)[None, :]
+        inside = column < inner
+        group = step // _GROUP
+        a = tl.load(a_row + column, mask=inside, other=0.0)
+        left = tl.load(left_row + column, mask=inside, other=0.0)
+        right = tl.load(right_row + column, mask=inside, other=0.0)
+        by_left, by_right = tl.load(left_scale + group), tl.load(right_scale + group)
+        if MODE == "exact":
+            left_sum += tl.dot(a, tl.trans(decoded_from_fp8(left, a.dtype))) * by_left
+            right_sum += tl.dot(a, tl.trans(decoded_from_fp8(right, a.dtype))) * by_right
+        else:
+            if MODE == "rounding":
+                a, scale = rounded_to_fp8(a)
+            else:
+                scale = tl.load(a_scale + group.to(tl.int64) * a_scale_stride)
+            left_sum += tl.dot(a, tl.trans(left)) * (scale * by_left)[:, None]
+            right_sum += tl.dot(a, tl.trans(right)) * (scale * by_right)[:, None]
+    return left_sum, right_sum
+
+
+@triton.jit
+def rounded_to_fp8(x):
+    """[rows, 128] -> the same in FP8, and a scale for each row: its largest becomes 448."""
+    wide = x.to(tl.float32)
+    scale = tl.maximum(tl.max(tl.abs(wide), axis=1), 1e-10) / _LARGEST
+    return (wide / scale[:, None]).to(tl.float8e4nv), scale
+
+
+@triton.jit
+def decoded_from_fp8(byte, dtype: tl.constexpr):
+    """float8_e4m3fn, given as bytes, by integers: its fields put in place of a float32's, and the bias made up for.
+    Subnormal numbers come out right; NaN, which no weight is, would be 480."""
+    wide = byte.to(tl.uint32)
+    bits = ((wide & 0x80) << 24) | ((wide & 0x7F) << 20)
+    return (bits.to(tl.float32, bitcast=True) * 1.329227995784916e36).to(dtype)  # 2 ** (127 - 7)

@@ -1,0 +1,122 @@
+"""The closed set of block-scaled FP8 linear kernels, and which tile a product of some size gets.
+
+From sm_89 on the activations are rounded to FP8 and multiplied so. sm_80 and sm_86 have no FP8: there the weights are
+decoded to the dtype of the activations, which stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kernels.context import Context
+from kernels.variants import TRITON_TYPES, Variant, variant
+
+_MODULE = "kernels.fp8_linear.triton"
+UNIT = 16  # widths are multiples of it: 16 bytes in FP8
+ROUNDED_GROUPS = 16  # groups of 128 that a program of the rounding kernel takes
+REDUCE_BLOCK = 1024
+DTYPES = ("bfloat16", "float16")
+PROGRAMS = 256  # as many as keep the largest GPUs busy: a product of fewer tiles is split along its inner dimension
+MOST_SPLITS = 16
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a program computes: `block_m` tokens by two halves of `block_n` outputs each, `block_k` at a time."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+
+
+# By the most tokens for which a tile is meant. The last one is for as many as fill the GPU with its tiles.
+_BYTES = (Tile(16, 32, 128, 4, 4), Tile(32, 32, 128, 4, 4), Tile(64, 64, 64, 4, 3), Tile(128, 64, 64, 8, 3))
+_SMALL = (Tile(16, 32, 128, 4, 4), Tile(32, 32, 128, 4, 4), Tile(64, 64, 128, 4, 3), Tile(128, 64, 128, 8, 3))
+_LARGE = (Tile(16, 32, 128, 4, 5), Tile(32, 32, 128, 4, 5), Tile(64, 64, 128, 4, 4), Tile(128, 128, 128, 8, 4))
+TILES: dict[int, tuple[Tile, ...]] = {80: _BYTES, 86: _BYTES, 89: _SMALL, 90: _LARGE, 100: _LARGE, 103: _LARGE,
+                                      120: _SMALL, 121: _SMALL}  # fmt: skip
+
+
+def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
+    if model is not None and model.fp8_blocks is None:
+        return
+    for dtype in DTYPES if model is None else (model.dtype,):
+        for tile in TILES[arch]:
+            yield of(arch, dtype, tile, split=False)
+            if splittable(tile):
+                yield of(arch, dtype, tile, split=True)
+        yield reduce(dtype)
+        if has_fp8(arch):
+            yield rounding(dtype)
+
+
+def has_fp8(arch: int) -> bool:
+    return arch >= 89
+
+
+def splittable(tile: Tile) -> bool:
+    """A tile of 128 tokens is chosen only where there are enough of them."""
+    return tile.block_m < 128
+
+
+def rounds_in_place(tile: Tile) -> bool:
+    """For few tokens the activations are rounded where they are multiplied, again and again, to save a launch."""
+    return tile.block_m < 64
+
+
+def tile_of(arch: int, tokens: int, outputs: int) -> Tile:
+    *small, large = TILES[arch]
+    if -(-tokens // large.block_m) * -(-outputs // (2 * large.block_n)) >= PROGRAMS // 2:
+        return large
+    return next((tile for tile in small if tokens <= tile.block_m), small[-1])
+
+
+def splits_of(tile: Tile, tokens: int, outputs: int, inner: int) -> int:
+    """Into how many parts the inner dimension is split: at least four steps of 128 each."""
+    if not splittable(tile):
+        return 1
+    tiles = -(-tokens // tile.block_m) * -(-outputs // (2 * tile.block_n))
+    return max(min(PROGRAMS // tiles, inner // 512, MOST_SPLITS), 1)
+
+
+def of(arch: int, dtype: str, tile: Tile, split: bool) -> Variant:
+    wide = f"*{TRITON_TYPES[dtype]}"
+    mode = activation_mode(arch, tile)
+    return variant(
+        "fp8_linear",
+        f"{_MODULE}:fp8_linear_kernel",
+        ("*fp8e4nv" if mode == "rounded" else wide, "*fp32", "*fp8e4nv" if has_fp8(arch) else "*u8", "*fp32", wide,
+         "*fp32" if split else wide, *("i32",) * 5),
+        {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k, "MODE": mode, "SPLIT": split},
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )  # fmt: skip
+
+
+def activation_mode(arch: int, tile: Tile) -> str:
+    """ "exact": as they are, by decoded weights; "rounding": rounded by the kernel itself; "rounded": given as FP8."""
+    if not has_fp8(arch):
+        return "exact"
+    return "rounding" if rounds_in_place(tile) else "rounded"
+
+
+def rounding(dtype: str) -> Variant:
+    return variant(
+        "fp8_linear",
+        f"{_MODULE}:quantise_kernel",
+        (f"*{TRITON_TYPES[dtype]}", "*fp8e4nv", "*fp32", "i32", "i32"),
+        {"GROUPS": ROUNDED_GROUPS},
+    )
+
+
+def reduce(dtype: str) -> Variant:
+    wide = f"*{TRITON_TYPES[dtype]}"
+    return variant(
+        "fp8_linear",
+        f"{_MODULE}:reduce_kernel",
+        ("*fp32", wide, wide, "i32", "i32", "i32", "i32"),
+        {"BLOCK": REDUCE_BLOCK},
+    )

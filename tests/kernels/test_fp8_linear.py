@@ -1,0 +1,81 @@
+"""Block-scaled FP8 linear: Triton, interpreted, against plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.cases import error
+from kernels.context import Context
+from kernels.fp8_linear import reference, triton, variants
+from kernels.fp8_linear.cases import call, cases
+from kernels.launch import launching_for
+
+CPU = torch.device("cpu")
+# One dtype each, for time's sake.
+CASES = [
+    (arch, case)
+    for arch, dtype in ((80, "float16"), (90, "bfloat16"))
+    for case in cases(arch, Context("cuda", dtype=dtype, fp8_blocks=(128, 128)))
+]
+
+
+def rounded_linear(x, weight, scale, bias=None):
+    """What is promised where activations are multiplied in FP8."""
+    rounded, by = reference.quantise(x)
+    wide = (rounded.float() * by.repeat_interleave(128, -1)[:, : x.shape[1]]).to(torch.float32)
+    bias = None if bias is None else bias.float()
+    return torch.nn.functional.linear(wide, reference.dequantise(weight, scale, torch.float32), bias).to(x.dtype)
+
+
+@pytest.mark.parametrize(("arch", "case"), CASES, ids=lambda value: getattr(value, "name", value))
+def test_triton_agrees_with_the_reference(arch, case):
+    """With activations as they are, and closely where they are rounded in the same way."""
+    with launching_for(arch):
+        (result,) = case.run(triton.fp8_linear, CPU)
+    (expected,) = case.run(reference.fp8_linear, CPU)
+    assert error(result, expected) <= case.tolerance
+    if variants.has_fp8(arch):
+        (expected,) = case.run(rounded_linear, CPU)
+        assert error(result, expected) <= 4e-3
+
+
+def test_activations_are_rounded_as_by_the_reference():
+    x = torch.randn(5, 2192, generator=torch.Generator().manual_seed(1)).bfloat16()
+    x[2, 128:256] = 0.0
+    rounded, scale = triton.quantise(x)
+    expected, expected_scale = reference.quantise(x)
+    assert torch.equal(scale.T, expected_scale)
+    assert torch.equal(rounded.view(torch.uint8), expected.view(torch.uint8))
+
+
+def test_every_byte_is_decoded_to_its_number():
+    """sm_80 and sm_86 have no FP8: all 254 numbers, among them the subnormal ones, come out exactly."""
+    numbers = torch.arange(256).to(torch.uint8)
+    numbers[[0x7F, 0xFF]] = 0  # NaN
+    weight = numbers.view(torch.float8_e4m3fn).repeat(16, 1)
+    x = torch.eye(256, dtype=torch.bfloat16)
+    with launching_for(80):
+        result = triton.fp8_linear(x, weight, torch.ones(1, 2))
+    assert torch.equal(result, weight.to(torch.bfloat16).T)
+
+
+@pytest.mark.parametrize("tokens", [1, 17])
+def test_a_split_product_is_the_same_however_often(tokens):
+    run = call(tokens, 64, 2064, torch.bfloat16, bias=True)
+    assert torch.equal(*run(triton.fp8_linear, CPU), *run(triton.fp8_linear, CPU))
+
+
+def test_splits_keep_the_gpu_busy_and_have_work():
+    for arch in variants.TILES:
+        for tokens in (1, 16, 64, 300, 8192):
+            for outputs, inner in ((1024, 4096), (4096, 14336), (28672, 4096), (4096, 512)):
+                tile = variants.tile_of(arch, tokens, outputs)
+                splits = variants.splits_of(tile, tokens, outputs, inner)
+                assert inner / splits >= 512
+                assert splits == 1 or variants.splittable(tile)
+
+
+def test_no_tokens_give_nothing():
+    (result,) = call(0, 32, 32, torch.bfloat16, bias=False)(triton.fp8_linear, CPU)
+    assert result.shape == (0, 32)
