@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,8 +12,7 @@ from appliance import hardware
 from appliance.home import Home
 from appliance.preflight.context import PreflightContext, Report
 from appliance.preflight.runner import run
-from appliance.profile import document
-from appliance.profile.active import bundled_profile, read_active
+from appliance.profile.chosen import NoSuchProfileError, chosen_document
 from appliance.profile.schema import ProfileError
 from appliance.protocol import Finding, Fix, Severity
 
@@ -33,7 +31,9 @@ def check(source: str | None, host: str, port: int, as_json: bool) -> None:
     """
     home = Home.from_environment()
     try:
-        chosen = _document(source, home)
+        chosen = chosen_document(source, home)
+    except NoSuchProfileError as error:
+        raise click.UsageError(str(error)) from error
     except ProfileError as error:
         report = Report(findings=[_unreadable(source, problem.message, problem.remedy) for problem in error.problems],
                         plan=None)  # fmt: skip
@@ -50,18 +50,6 @@ def check(source: str | None, host: str, port: int, as_json: bool) -> None:
         show(report)
     if any(finding.severity is Severity.ERROR for finding in report.findings):
         raise SystemExit(1)
-
-
-def _document(source: str | None, home: Home) -> dict[str, Any]:
-    """The document of a file, or the one that the next launch would take. Raises ProfileError or UsageError."""
-    active = read_active(home) if source is None or not Path(source).exists() else None
-    if source is None or (active is not None and active.document.get("name") == source):
-        return active.document if active is not None else bundled_profile()
-    try:
-        return document.parse(Path(source).read_bytes())
-    except OSError as error:
-        named = f", and the active profile is {active.document.get('name')!r}" if active else ""
-        raise click.UsageError(f"{source} cannot be read: {error.strerror}{named}.") from error
 
 
 def _unreadable(source: str | None, message: str, remedy: str) -> Finding:

@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernels.cast import environment, host_compiler, manifest
+from kernels.cast import environment, flashinfer, host_compiler, manifest, nvcc
 from kernels.cast.architectures import Architecture
 from kernels.cast.errors import CastError
 from kernels.cast.folder import TRITON, Head, Journal, open_folder, record_files
 from kernels.cast.manifest import CastVariant, Manifest, Versions
 from kernels.cast.words import Answer
 from kernels.cast.worker_process import WorkerProcess
+from kernels.modules import Module
 from kernels.variants import Variant
 
 # What a compiled variant takes up, measured over all ops: `ingot cast` prints both figures.
@@ -33,6 +34,7 @@ class Order:
 
     architecture: Architecture
     variants: Sequence[Variant]
+    modules: Sequence[Module]  # of FlashInfer
     folder: Path
     ingot: str  # its version
     models: tuple[str, ...] = ()
@@ -48,8 +50,8 @@ class Outcome:
     kept: int = 0
 
 
-def build(order: Order, moved: Callable[[Variant, CastVariant | None], None]) -> Outcome:
-    """Cast; `moved` hears of each variant as it is done, with None when it failed.
+def build(order: Order, moved: Callable[[str], None]) -> Outcome:
+    """Cast; `moved` hears the name of each variant and module as it is done, or has failed.
 
     Raises:
         CastError: the folder holds something else, no compiler is there, the disk is full.
@@ -72,9 +74,10 @@ def build(order: Order, moved: Callable[[Variant, CastVariant | None], None]) ->
             else:
                 done[variant.name] = answer.variant
                 journal.write(answer.variant)
-            moved(variant, answer.variant)
+            moved(variant.name)
     if outcome.failed:
         return outcome
+    modules = _build_modules(order, moved)
     made = tuple(done[variant.name] for variant in order.variants)
     journal.drop_all_but({key for variant in made for key in variant.keys})
     outcome.manifest = manifest.write(
@@ -83,6 +86,7 @@ def build(order: Order, moved: Callable[[Variant, CastVariant | None], None]) ->
             versions=versions,
             models=order.models,
             variants=made,
+            flashinfer=modules,
             files=tuple(record_files(order.folder)),
             built=time.time(),
             seconds=round(time.monotonic() - started, 1),
@@ -109,6 +113,17 @@ def _versions(order: Order) -> Versions:
         python=environment.python_tag(),
         ptxas=environment.ptxas_version(order.architecture.number),
         libc=environment.libc_version(),
+        flashinfer=flashinfer.installed() if order.modules else None,
+        nvcc=nvcc.find(order.architecture).release if order.modules else None,
+    )
+
+
+def _build_modules(order: Order, moved: Callable[[str], None]) -> tuple[str, ...]:
+    if not order.modules:
+        shutil.rmtree(order.folder / flashinfer.FOLDER, ignore_errors=True)
+        return ()
+    return flashinfer.build(
+        order.folder, order.architecture, order.modules, order.jobs, lambda module: moved(module.name)
     )
 
 

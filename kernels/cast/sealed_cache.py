@@ -19,7 +19,7 @@ class CacheMissError(Exception):
 
 
 class SealedCache(CacheManager):  # type: ignore[misc]  # Triton has no types
-    """Hands out files of one key. Each is read once in a process, and must then have the hash that is in the manifest."""
+    """Hands out files of one key. Each is read once in a process, and has the manifest's hash or is refused."""
 
     folder: ClassVar[Path]
     files: ClassVar[Mapping[str, File]]

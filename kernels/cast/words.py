@@ -1,4 +1,4 @@
-"""What a worker of a cast answers."""
+"""What the processes of a cast and of its verification say, a JSON line each."""
 
 from __future__ import annotations
 
@@ -8,8 +8,31 @@ from kernels.cast.manifest import CastVariant
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One of `variant` and `error` is there."""
+    """A worker's, on one variant. One of `variant` and `error` is there."""
 
     variant: CastVariant | None = None
     error: str = ""
     disk_full: bool = False
+
+
+class OpProof(msgspec.Struct, frozen=True, kw_only=True, tag="op", omit_defaults=True):
+    """How one op fared: `proven` of its `variants` were found by their keys, or launched on a GPU. `error` is that of
+    the result that came nearest to its `tolerance`, or went farthest beyond it; None where nothing was launched."""
+
+    op: str
+    variants: int
+    proven: int
+    error: float | None = None
+    tolerance: float | None = None
+    problems: tuple[str, ...] = ()
+
+
+class Bystanders(msgspec.Struct, frozen=True, kw_only=True, tag="bystanders", omit_defaults=True):
+    """What a sealed process did besides: kernels that it compiled, programs that it started."""
+
+    device: str = ""
+    compiled: tuple[str, ...] = ()
+    spawned: tuple[str, ...] = ()
+
+
+Said = OpProof | Bystanders

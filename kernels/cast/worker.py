@@ -16,26 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 from triton import knobs
-from triton.runtime.jit import MockTensor
 
 from kernels.cast import cubin, host_compiler, pinning, stub_driver
 from kernels.cast.architectures import Architecture, architecture_named
 from kernels.cast.casting_cache import CastingCache
 from kernels.cast.errors import CastError
+from kernels.cast.fake_arguments import fake_arguments
 from kernels.cast.manifest import CastVariant
 from kernels.cast.words import Answer
 from kernels.launch import launch
-from kernels.variants import TRITON_TYPES, Variant
-
-_DTYPES = {f"*{triton}": getattr(torch, name) for name, triton in TRITON_TYPES.items()} | {
-    "*u8": torch.uint8,
-    "*i32": torch.int32,
-    "*i64": torch.int64,
-}
-# Any number does: their values have no part in a variant.
-_NUMBERS = {"i32": 32, "fp32": 0.5}
+from kernels.variants import Variant
 
 
 def main() -> None:
@@ -76,7 +67,7 @@ def compile_variant(variant: Variant, architecture: Architecture, driver_stubs: 
     module, _, name = variant.kernel.partition(":")
     kernel = getattr(importlib.import_module(module), name)
     kernel.device_caches.clear()  # what was compiled for a variant before would not be heard of
-    launch(kernel, variant, (1,), *map(_argument, variant.arguments))
+    launch(kernel, variant, (1,), *fake_arguments(variant))
     compiled = heard[-1]
     _compare(variant, compiled["src"])
     if compiled["shared"] > architecture.shared_memory:
@@ -96,10 +87,6 @@ def compile_variant(variant: Variant, architecture: Architecture, driver_stubs: 
         registers=usage.registers,
         stack=usage.stack,
     )
-
-
-def _argument(kind: str) -> MockTensor | int | float:
-    return MockTensor(_DTYPES[kind]) if kind.startswith("*") else _NUMBERS[kind]
 
 
 def _compare(variant: Variant, source: Any) -> None:

@@ -1,0 +1,1 @@
+"""The commands about casts: `ingot cast` makes one, `ingot verify` proves one."""

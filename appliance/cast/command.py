@@ -1,0 +1,105 @@
+"""`ingot cast`: every kernel for one architecture, compiled on a machine that needs no GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from appliance import __version__
+from appliance.cast.models import profile_and_context
+from appliance.cast.progress import Progress
+from appliance.checkpoint.errors import CheckpointError
+from appliance.home import Home
+from appliance.profile.chosen import NoSuchProfileError
+from appliance.profile.schema import ProfileError
+from kernels.cast import build, flashinfer, plan
+from kernels.cast.architectures import ARCHITECTURES, architecture_named
+from kernels.cast.errors import CastError
+from kernels.cast.manifest import Manifest
+
+INTERRUPTED = 130
+
+
+@click.command()
+@click.option("--arch", required=True, metavar="|".join(ARCHITECTURES), help="The GPU's architecture.")
+@click.option(
+    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="The cast's folder; it is made."
+)
+@click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    metavar="PROFILE",
+    help="Cast only what this profile's model needs: a file, or the active profile's name. May be given several times.",
+)
+@click.option("--triton-only", is_flag=True, help="Leave out FlashInfer's modules, which take minutes each.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; without it, one a processor.")
+def cast(arch: str, out: Path, profiles: tuple[str, ...], triton_only: bool, jobs: int | None) -> None:
+    """Compile every kernel that the engine may launch, for one architecture.
+
+    Needs no GPU. What was compiled is kept when it is interrupted: run it again. Exits with 1 when a kernel could not
+    be compiled.
+    """
+    with _told():
+        architecture = architecture_named(arch)
+        home = Home.from_environment()
+        models = dict(profile_and_context(source, home, architecture) for source in profiles)
+        contexts = tuple(models.values())
+        with_flashinfer = flashinfer.installed() is not None and not triton_only
+        order = build.Order(
+            architecture=architecture,
+            variants=plan.triton_variants(architecture.number, contexts),
+            modules=flashinfer.planned(architecture.number, contexts) if with_flashinfer else (),
+            folder=out,
+            ingot=__version__,
+            models=tuple(models),
+            jobs=jobs or len(os.sched_getaffinity(0)),
+        )
+        with Progress(order) as progress:
+            outcome = build.build(order, progress)
+    for name, why in outcome.failed.items():
+        click.echo(f"{name} could not be compiled: {why}", err=True)
+    if outcome.manifest is None:
+        _refuse(
+            f"{len(outcome.failed)} of {len(order.variants)} kernels could not be compiled, and {out} is no cast yet. "
+            "The others are kept: run the command again once these can be."
+        )
+    click.echo(_summary(outcome.manifest, outcome.kept, out))
+
+
+def _summary(manifest: Manifest, kept: int, out: Path) -> str:
+    modules = f" and {len(manifest.flashinfer)} FlashInfer modules" if manifest.flashinfer else ""
+    before = f" {kept} of the kernels were there before." if kept else ""
+    return (
+        f"{out} holds {len(manifest.variants)} kernels{modules} for {manifest.architecture}: "
+        f"{manifest.size / 1e6:.1f} MB in {manifest.seconds:.0f} s.{before}"
+    )
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Whatever a user can cause ends in a sentence, not in a traceback."""
+    try:
+        yield
+    except NoSuchProfileError as error:
+        raise click.UsageError(str(error)) from error
+    except ProfileError as error:
+        _refuse("\n".join(f"{problem.message} {problem.remedy}" for problem in error.problems))
+    except CheckpointError as error:
+        _refuse(str(error))
+    except CastError as error:
+        _refuse(str(error))
+    except KeyboardInterrupt:
+        click.echo("Interrupted. What is compiled is kept: run the command again to go on.", err=True)
+        sys.exit(INTERRUPTED)
+
+
+def _refuse(message: str) -> NoReturn:
+    click.echo(message, err=True)
+    sys.exit(1)

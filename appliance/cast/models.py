@@ -1,0 +1,35 @@
+"""What a profile's model will ask of kernels on an architecture, told on a machine that has no such GPU."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from appliance.checkpoint.config import read_config
+from appliance.checkpoint.folder import locate
+from appliance.hardware.host import read_host
+from appliance.hardware.known import KNOWN_GPUS
+from appliance.hardware.machine import Inventory
+from appliance.home import Home
+from appliance.profile import document
+from appliance.profile.chosen import chosen_document
+from appliance.profile.effective import resolve
+from kernels.cast.architectures import Architecture
+from kernels.context import Context
+
+
+def profile_and_context(source: str, home: Home, architecture: Architecture) -> tuple[str, Context]:
+    """The name of the profile that `source` is (a file, or the active profile's name), and what its model needs.
+
+    Raises:
+        NoSuchProfileError, ProfileError, CheckpointError: it, or its model, cannot be read.
+    """
+    profile = document.load(chosen_document(source, home))
+    config = read_config(locate(profile.model.path, home))
+    # The largest GPU of the architecture: what fits into memory has no part in which kernels are launched.
+    gpu = max(
+        (gpu for gpu in KNOWN_GPUS if gpu.compute_capability == architecture.capability),
+        key=lambda gpu: gpu.memory_gib,
+    ).as_gpu()
+    inventory = Inventory(gpus=(gpu,), driver_version=None, cuda_version=None, host=read_host(), problem=None)
+    anywhere = structs.replace(profile, device="auto")
+    return profile.name, resolve(anywhere, config=config, inventory=inventory, environ={}).context

@@ -1,0 +1,41 @@
+"""Running the proof in a process of its own, as the engine's is: sealed before it imports a kernel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from appliance.hardware.device import VISIBLE
+from appliance.hardware.nvml import Gpu
+from kernels.cast.words import OpProof, Said
+
+_TOLD = 2000  # characters of a process's last words
+
+
+def prove(folder: Path, gpu: Gpu | None) -> Iterator[OpProof | list[str]]:
+    """What was found of each op, then what else went wrong, as sentences. With `gpu` the kernels are launched on it."""
+    command = [sys.executable, "-m", "kernels.cast.prove", "--cast", str(folder), *(["--launch"] if gpu else [])]
+    environment = os.environ | {VISIBLE: gpu.uuid if gpu else ""}
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log)
+        assert process.stdout is not None
+        problems: list[str] | None = None
+        for line in process.stdout:
+            said = msgspec.json.decode(line, type=Said)
+            if isinstance(said, OpProof):
+                yield said
+            else:
+                problems = [f"{name} was compiled." for name in said.compiled]
+                problems += [f"A program was started: {name}." for name in said.spawned]
+        status = process.wait()
+        if problems is None:
+            log.seek(0)
+            words = log.read().decode(errors="replace")[-_TOLD:].strip()
+            problems = [f"The process that tries the kernels ended with status {status}: {words}"]
+        yield problems

@@ -1,0 +1,139 @@
+"""`ingot verify`: a cast is what was cast, and on a GPU every kernel of it is right and nothing is compiled."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import click
+import msgspec
+
+from appliance import hardware
+from appliance.cast import bystanders
+from appliance.cast.proving import prove
+from appliance.hardware.nvml import Gpu
+from kernels.cast import check
+from kernels.cast.errors import CastError
+from kernels.cast.manifest import Manifest
+from kernels.cast.words import OpProof
+
+CAST_VARIABLE = "INGOT_CAST"
+_SHOWN = 3  # problems of one op
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--json` writes. `gpu` is None where there was none to launch on."""
+
+    cast: str
+    architecture: str
+    files: int
+    bytes: int
+    ops: tuple[OpProof, ...]
+    problems: tuple[str, ...]
+    gpu: str | None
+
+    @property
+    def good(self) -> bool:
+        return not self.problems and not any(op.problems for op in self.ops)
+
+
+@click.command()
+@click.option(
+    "--cast",
+    "folder",
+    envvar=CAST_VARIABLE,
+    type=click.Path(path_type=Path),
+    help=f"The cast's folder. [default: ${CAST_VARIABLE}]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object, for programs.")
+def verify(folder: Path | None, as_json: bool) -> None:
+    """Prove that a cast is whole; on a GPU of its architecture, that every kernel is right and none is compiled.
+
+    Exits with 1 when anything is amiss.
+    """
+    if folder is None:
+        raise click.UsageError(f"Name a cast with --cast, or in {CAST_VARIABLE}.")
+    folder = folder.absolute()
+    try:
+        manifest = check.read(folder)
+        _refuse_first(list(check.against_this_environment(manifest, os.environ)))
+    except CastError as error:
+        _refuse(str(error))
+    gpu = _gpu(manifest)
+    verdict = _verdict(folder, manifest, gpu, quiet=as_json)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(verdict)).decode())
+    else:
+        _show(verdict)
+    if not verdict.good:
+        raise SystemExit(1)
+
+
+def _verdict(folder: Path, manifest: Manifest, gpu: Gpu | None, *, quiet: bool) -> Verdict:
+    problems = [f"{text}." for text in check.changed_files(manifest, folder, hashes=True)]
+    ops: list[OpProof] = []
+    if not problems:
+        before = bystanders.snapshot(folder)
+        for proof in prove(folder, gpu):
+            if isinstance(proof, OpProof):
+                ops.append(proof)
+                if not quiet:
+                    click.echo(_line(proof))
+            else:
+                problems += proof
+        problems += bystanders.differences(before, bystanders.snapshot(folder))
+    return Verdict(
+        cast=str(folder),
+        architecture=manifest.architecture,
+        files=len(manifest.files),
+        bytes=manifest.size,
+        ops=tuple(ops),
+        problems=tuple(problems),
+        gpu=str(gpu) if gpu else None,
+    )
+
+
+def _gpu(manifest: Manifest) -> Gpu | None:
+    """The first GPU of the cast's architecture."""
+    found = hardware.inventory().gpus
+    return next((gpu for gpu in found if "sm_{}{}".format(*gpu.compute_capability) == manifest.architecture), None)
+
+
+def _line(proof: OpProof) -> str:
+    error = "" if proof.error is None else f"   largest error {proof.error:.1e}, tolerance {proof.tolerance:.0e}"
+    verb = "found" if proof.error is None else "launched"
+    problems = list(proof.problems[:_SHOWN])
+    if len(proof.problems) > _SHOWN:
+        problems.append(f"and {len(proof.problems) - _SHOWN} more; --json has them all")
+    told = "".join(f"\n    {problem}" for problem in problems)
+    return f"{proof.op:18} {proof.proven:4} of {proof.variants:4} kernels {verb}{error}{told}"
+
+
+def _show(verdict: Verdict) -> None:
+    for problem in verdict.problems:
+        click.echo(problem)
+    variants = sum(op.variants for op in verdict.ops)
+    what = f"{verdict.cast} for {verdict.architecture}"
+    if not verdict.good:
+        click.echo(f"NOT PROVEN: {what}.")
+    elif verdict.gpu:
+        click.echo(
+            f"PROVEN: all {variants} kernels of {what} were launched on {verdict.gpu} and agree with their references; "
+            "nothing was compiled, and no program was started."
+        )
+    else:
+        click.echo(
+            f"WHOLE: {what} has all {variants} kernels, and its {verdict.files} files are what was cast. There is no "
+            "GPU of this architecture here to launch them on."
+        )
+
+
+def _refuse_first(problems: list[CastError]) -> None:
+    for problem in problems:
+        raise problem
+
+
+def _refuse(message: str) -> NoReturn:
+    click.echo(message, err=True)
+    raise SystemExit(1)
