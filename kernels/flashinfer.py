@@ -56,6 +56,7 @@ def library() -> ModuleType:
 @contextmanager
 def loading(op: str) -> Iterator[None]:
     """Raises NotCast where FlashInfer, sealed, would have to build a module for `op`."""
+    library()  # imported as above, before a part of it is
     from flashinfer.jit.core import MissingJITCacheError
 
     try:

@@ -62,7 +62,7 @@ def planned(arch: int, models: Sequence[Context] = ()) -> tuple[Module, ...]:
             if backend.engine != "native" or not backend.modules or not lowest <= capability <= highest:
                 continue
             for model in _served(backend, arch, models) if models else (None,):
-                found |= dict.fromkeys(_declared(backend)(arch, model))
+                found |= dict.fromkeys(declared_by(backend)(arch, model))
     return tuple(found)
 
 
@@ -115,7 +115,7 @@ def _served(backend: Backend, arch: int, models: Iterable[Context]) -> Iterator[
             yield context
 
 
-def _declared(backend: Backend) -> Callable[[int, Context | None], Iterator[Module]]:
+def declared_by(backend: Backend) -> Callable[[int, Context | None], Iterator[Module]]:
     module, _, function = backend.modules.partition(":")
     declared: Callable[[int, Context | None], Iterator[Module]] = getattr(importlib.import_module(module), function)
     return declared

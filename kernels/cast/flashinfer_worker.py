@@ -10,7 +10,6 @@ import sys
 from typing import Any
 
 import msgspec
-import torch
 from flashinfer.jit import build_jit_specs
 
 from kernels.modules import Module
@@ -33,11 +32,8 @@ def specification(module: Module) -> Any:
     return generator(**{key: _argument(key, value) for key, value in module.arguments})
 
 
-def _argument(name: str, value: Constant) -> Constant | torch.dtype:
-    if not name.startswith("dtype_"):
-        return value
-    dtype: torch.dtype = getattr(torch, str(value))
-    return dtype
+def _argument(name: str, value: Constant) -> Any:
+    return getattr(importlib.import_module("torch"), str(value)) if name.startswith("dtype_") else value
 
 
 if __name__ == "__main__":
