@@ -218,7 +218,7 @@ def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]
             if kind == "qwen2" or config.get("attention_bias"):
                 yield at + f"self_attn.{name}_proj.bias", (rows * head_dim,)
         yield at + "self_attn.o_proj.weight", (hidden, heads * head_dim)
-        if kind == "llama" and config.get("attention_bias"):
+        if kind in ("llama", "qwen3", "qwen3_moe") and config.get("attention_bias"):
             yield at + "self_attn.o_proj.bias", (hidden,)
         if kind in ("qwen3", "qwen3_moe"):
             yield at + "self_attn.q_norm.weight", (head_dim,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,36 @@ def generate(engine: Engine, prompts: dict[str, list[int]], **sampling: Any) -> 
 
 def tokens(outputs: list[TokenOutput]) -> list[int]:
     return [token for output in outputs for token in output.token_ids]
+
+
+def prompts(count: int, lengths: tuple[int, ...] = (1, 5, 37, 90)) -> dict[str, list[int]]:
+    rng = random.Random(5)
+    return {f"r{i}": [rng.randrange(6, 512) for _ in range(lengths[i % len(lengths)])] for i in range(count)}
+
+
+def distribution(engine: Engine, prompt: list[int]) -> torch.Tensor:
+    """The log probabilities of all 512 tokens after `prompt`."""
+    (output,) = generate(engine, {"r": prompt}, max_tokens=1, logprobs=512)["r"]
+    found = torch.empty(512)
+    for token, logprob in output.logprobs[0].top:
+        found[token] = logprob
+    return found
+
+
+def greedy(model: Any, asked: dict[str, list[int]]) -> dict[str, list[int]]:
+    """64 tokens of a transformers model for each prompt, one prompt at a time."""
+    expected = {}
+    for name, prompt in asked.items():
+        out = model.generate(
+            torch.tensor([prompt], device=model.device),
+            do_sample=False,
+            max_new_tokens=64,
+            min_new_tokens=64,
+            pad_token_id=0,
+            eos_token_id=None,
+        )
+        expected[name] = out[0, len(prompt) :].tolist()
+    return expected
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 import torch
 
-from tests.parity.conftest import generate, make_engine, tokens
-from tests.tiny import write_checkpoint
+from tests.parity.conftest import distribution, generate, greedy, make_engine, prompts, tokens
+from tests.tiny import FAMILIES, SPARSE, write_checkpoint
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -37,7 +36,30 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen3": ("qwen3", {}),
     "qwen3, yarn": ("qwen3", {"rope_scaling": YARN, "max_position_embeddings": 256}),
-}
+    "llama, gelu": ("llama", {"hidden_act": "gelu"}),
+    "llama, gelu by tanh": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
+    "mixtral": ("mixtral", {}),
+    "mixtral, one of five, window": (
+        "mixtral",
+        {"num_local_experts": 5, "num_experts_per_tok": 1, "intermediate_size": 36, "sliding_window": 24},
+    ),
+    "qwen3_moe": ("qwen3_moe", {}),
+    "qwen3_moe, all of three, as they are, window": (
+        "qwen3_moe",
+        {"num_experts": 3, "num_experts_per_tok": 3, "norm_topk_prob": False, "use_sliding_window": True,
+         "sliding_window": 30, "attention_bias": True},
+    ),
+    "qwen3_moe, some layers dense": (
+        "qwen3_moe",
+        {"num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3], "moe_intermediate_size": 20},
+    ),
+    "minimax_m2": ("minimax_m2", {}),
+    "minimax_m2, whole heads, no groups": ("minimax_m2", {"rotary_dim": 32, "n_group": 0, "tie_word_embeddings": True}),
+    "minimax_m2, four of seven, odd sizes": (
+        "minimax_m2",
+        {"num_local_experts": 7, "num_experts_per_tok": 4, "head_dim": 20, "rotary_dim": 12, "intermediate_size": 44},
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=VARIANTS, ids=str)
@@ -46,47 +68,26 @@ def checkpoint(request, tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp("parity") / "model", family, seed=3, **config)
 
 
-def prompts(count: int, lengths: tuple[int, ...] = (1, 5, 37, 90)) -> dict[str, list[int]]:
-    rng = random.Random(5)
-    return {f"r{i}": [rng.randrange(6, 512) for _ in range(lengths[i % len(lengths)])] for i in range(count)}
-
-
 def test_logits_agree_within_1e_4_in_float32(checkpoint, oracle):
     """The full distribution after prompts that are computed whole, in chunks, and from the prefix cache."""
     engine = make_engine(checkpoint, max_num_batched_tokens=32)
     model = oracle(checkpoint)
     for prompt in [*prompts(4).values(), *prompts(4).values()]:
-        (output,) = generate(engine, {"r": prompt}, max_tokens=1, logprobs=512)["r"]
         with torch.inference_mode():
-            logits = model(torch.tensor([prompt])).logits[0, -1]
-        expected = torch.log_softmax(logits, -1)
-        found = torch.empty(512)
-        for token, logprob in output.logprobs[0].top:
-            found[token] = logprob
-        torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+            expected = torch.log_softmax(model(torch.tensor([prompt])).logits[0, -1], -1)
+        torch.testing.assert_close(distribution(engine, prompt), expected, atol=1e-4, rtol=0)
 
 
 def test_64_greedy_tokens_are_equal_alone_and_in_a_batch(checkpoint, oracle):
-    model = oracle(checkpoint)
     asked = prompts(6)
-    expected = {}
-    for name, prompt in asked.items():
-        out = model.generate(
-            torch.tensor([prompt]),
-            do_sample=False,
-            max_new_tokens=64,
-            min_new_tokens=64,
-            pad_token_id=0,
-            eos_token_id=None,
-        )
-        expected[name] = out[0, len(prompt) :].tolist()
+    expected = greedy(oracle(checkpoint), asked)
     together = generate(make_engine(checkpoint), asked)
     assert {name: tokens(outputs) for name, outputs in together.items()} == expected
     alone = generate(make_engine(checkpoint), {"r3": asked["r3"]})
     assert tokens(alone["r3"]) == expected["r3"]
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", *SPARSE])
 def test_tokens_do_not_change_when_the_cache_is_too_small_for_all(tmp_path, family):
     """Preemption by recompute, chunks of odd sizes and shared prefixes give the tokens of an unhurried run."""
     checkpoint = write_checkpoint(tmp_path / "model", family, seed=4)
@@ -101,16 +102,12 @@ def test_tokens_do_not_change_when_the_cache_is_too_small_for_all(tmp_path, fami
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.03), ("float16", 0.003)])
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_half_precision_stays_near_transformers_in_the_same_dtype(tmp_path, oracle, family, dtype, tolerance):
     """Rounding differs with the order of sums, so the bound is on the mean difference of the log probabilities."""
     checkpoint = write_checkpoint(tmp_path / "model", family, dtype=dtype, seed=6, scale=0.1)
     prompt = prompts(3)["r2"]
-    (output,) = generate(make_engine(checkpoint, dtype=dtype), {"r": prompt}, max_tokens=1, logprobs=512)["r"]
+    found = distribution(make_engine(checkpoint, dtype=dtype), prompt)
     with torch.inference_mode():
         logits = oracle(checkpoint, getattr(torch, dtype))(torch.tensor([prompt])).logits[0, -1].float()
-    expected = torch.log_softmax(logits, -1)
-    found = torch.empty(512)
-    for token, logprob in output.logprobs[0].top:
-        found[token] = logprob
-    assert (found - expected).abs().mean() < tolerance
+    assert (found - torch.log_softmax(logits, -1)).abs().mean() < tolerance
