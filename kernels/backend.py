@@ -82,7 +82,8 @@ class Backend:
     Empty tuples mean "any". Capabilities are (major, minor), both ends included. `lacks` names flags of the context
     that the backend cannot serve. `libraries` are names with an optional least version ("flashinfer>=0.6.8").
     `variants` and `modules` are `module:function`, called with architecture and context, which give the Triton variants
-    and the FlashInfer modules that the backend would launch. `source` is where these demands are written.
+    and the FlashInfer modules that the backend would launch. `source` is where it is written which GPUs
+    the backend is for.
     """
 
     name: str
@@ -111,7 +112,7 @@ class Backend:
             return  # whatever else it lacks is not worth saying
         for reason in self._against_the_model(context):
             found = True
-            yield Objection(reason, self.source)
+            yield Objection(reason)
         for fault in self.faults:
             if fault.applies(context):
                 found = True

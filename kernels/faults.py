@@ -90,6 +90,14 @@ FLASHINFER_DRAWS_BY_PLACE = Fault(
     source=f"{_FLASHINFER}/include/flashinfer/sampling.cuh",
     applies=lambda _: True,
 )
+TRITON_FP8_BEFORE_SM89 = Fault(
+    "triton-fp8-before-sm89",
+    reason="needs sm_89 or newer for weights in FP8: Triton has no fp8e4nv before",
+    source=f"{_VLLM}/issues/54219",
+    applies=lambda context: (
+        context.fp8_blocks is not None and context.capability is not None and context.capability < (8, 9)
+    ),
+)
 NO_TILELANG_IN_VLLM = Fault(
     "no-tilelang-in-vllm",
     reason="is no attention backend of vLLM's",
@@ -108,5 +116,6 @@ FAULTS: tuple[Fault, ...] = (
     FLASH_ATTENTION_3_ONLY,
     FLASHINFER_PLANS_EACH_STEP,
     FLASHINFER_DRAWS_BY_PLACE,
+    TRITON_FP8_BEFORE_SM89,
     NO_TILELANG_IN_VLLM,
 )

@@ -38,7 +38,10 @@ class Op:
         return tuple(backend for backend in self.backends if backend.engine == engine)
 
     def concerns(self, context: Context) -> bool:
-        """Whether there is something to choose for this model with this engine."""
+        """Whether there is something to choose for this model with this engine; vLLM's build for CPUs has one backend
+        of each kind."""
+        if context.engine == "vllm" and context.device == "cpu":
+            return False
         return bool(self.of(context.engine)) and self.needed(context)
 
 

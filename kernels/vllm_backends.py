@@ -26,9 +26,6 @@ def _with(flag: str, value: str) -> VllmOptions:
     return VllmOptions(arguments={flag: value})
 
 
-# vLLM's CPU build has one of each; there is nothing to tell it.
-_CPU = Backend("cpu", engine="vllm", devices=("cpu",))
-
 _ON_DEEP_GEMM: Mapping[str, Any] = {
     "dtypes": ("bfloat16",),
     "min_capability": (9, 0),
@@ -57,7 +54,6 @@ PAGED_ATTENTION = (
         options=_with("attention-backend", "FLASHINFER"),
     ),
     _backend("triton", dtypes=(*_HALVES, "float32"), options=_with("attention-backend", "TRITON_ATTN")),
-    _CPU,
 )  # fmt: skip
 
 LATENT_ATTENTION = Op(
@@ -87,7 +83,6 @@ LATENT_ATTENTION = Op(
             source=_SPARSE_MLA_ONLY_ON_DATACENTRE_GPUS,
         ),
         _backend("triton", kv_cache_dtypes=_CACHE_IN_16_OR_8_BITS, options=_with("attention-backend", "TRITON_MLA")),
-        _CPU,
     ),
     setting="attention",
     needed=lambda context: context.latent_attention and not context.sparse_attention,
@@ -145,7 +140,6 @@ GDN_PREFILL = Op(
             options=_with("gdn-prefill-backend", "flashinfer"),
         ),
         _backend("triton", options=_with("gdn-prefill-backend", "triton")),
-        _CPU,
     ),
     setting="gdn-prefill",
     needed=lambda context: context.gated_delta_head_dim > 0,
@@ -155,9 +149,8 @@ GDN_PREFILL = Op(
 FP8_LINEAR = (
     _backend("deepgemm", options=_with("linear-backend", "deep_gemm"), **_ON_DEEP_GEMM),
     _backend("cutlass", min_capability=(9, 0), max_capability=(12, 1), options=_with("linear-backend", "cutlass")),
-    _backend("triton", min_capability=(8, 9), options=_with("linear-backend", "triton")),
+    _backend("triton", faults=(faults.TRITON_FP8_BEFORE_SM89,), options=_with("linear-backend", "triton")),
     _backend("marlin", options=_with("linear-backend", "marlin")),
-    _CPU,
 )
 
 MOE_ROUTING = (
@@ -170,9 +163,12 @@ MOE_ROUTING = (
         options=VllmOptions(environment={"VLLM_USE_FUSED_MOE_GROUPED_TOPK": "1"}),
     ),
     Backend(
-        "top-k", engine="vllm", options=VllmOptions(environment={"VLLM_USE_FUSED_MOE_GROUPED_TOPK": "0"}),
+        "top-k",
+        engine="vllm",
+        devices=("cuda",),
+        options=VllmOptions(environment={"VLLM_USE_FUSED_MOE_GROUPED_TOPK": "0"}),
     ),
-)  # fmt: skip
+)
 
 FUSED_MOE = (
     _backend(
@@ -188,6 +184,8 @@ FUSED_MOE = (
         "deepgemm", conditions=(_FP8_BLOCKS,),
         options=_with("moe-backend", "deep_gemm"), **_ON_DEEP_GEMM,
     ),
+    _backend("triton", faults=(faults.TRITON_FP8_BEFORE_SM89,), options=_with("moe-backend", "triton")),
+    _backend("marlin", conditions=(_FP8_BLOCKS,), options=_with("moe-backend", "marlin")),
     _backend(
         "flashinfer-cutlass",
         min_capability=(9, 0),
@@ -196,8 +194,6 @@ FUSED_MOE = (
         faults=(faults.FLASHINFER_CUTLASS_BF16_GRAPHS, faults.FLASHINFER_CUTLASS_FP8_BLOCKS),
         options=_with("moe-backend", "flashinfer_cutlass"),
     ),
-    _backend("triton", options=_with("moe-backend", "triton")),
-    _CPU,
 )  # fmt: skip
 
 # Whether DeepGEMM is loaded and warmed up at all: vLLM decides that apart from what computes a layer.
@@ -217,6 +213,7 @@ DEEP_GEMM = Op(
         Backend(
             "skip",
             engine="vllm",
+            devices=("cuda",),
             options=VllmOptions(environment={"VLLM_USE_DEEP_GEMM": "0", "VLLM_DEEP_GEMM_WARMUP": "skip"}),
         ),
     ),

@@ -21,11 +21,12 @@ def show(report: Report, *, everything: bool = False, console: Console | None = 
     console.print(Text(report.profile, "bold") + Text(f": {about(report)}."))
     console.print()
     console.print(_table(report, everything))
-    for sentence in (_memory(report), _libraries(report), cast_needs(report)):
+    for sentence in (_memory(report), _libraries(report), cast_needs(report), _vllm(report)):
         if sentence:
             console.print(sentence)
     for row in report.refused:
-        console.print(Text(f"Refused: {row.refusal}.", "bold red"))
+        why = "for the reasons above" if row.requested == "auto" else f"as {row.requested} cannot run here"
+        console.print(Text(f"Refused: {row.op} has no backend on {report.context.place}, {why}.", "bold red"))
 
 
 def about(report: Report) -> str:
@@ -69,6 +70,13 @@ def _libraries(report: Report) -> str:
     return f"Libraries: {found or 'none of those that backends need'}."
 
 
+def _vllm(report: Report) -> str:
+    """What chooses these backends in vLLM."""
+    flags = [f"--{name} {value}" for row in report.rows for name, value in (row.arguments or {}).items()]
+    variables = [f"{name}={value}" for row in report.rows for name, value in (row.environment or {}).items()]
+    return f"vLLM is told so by {' '.join(flags + variables)}." if flags or variables else ""
+
+
 def _table(report: Report, everything: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, expand=False)
     table.add_column("op", no_wrap=True)
@@ -82,18 +90,18 @@ def _table(report: Report, everything: bool) -> Table:
 def _chosen(row: Row) -> Text:
     if row.chosen is None:
         return Text("refused", "bold red")
-    return Text(row.chosen, "bold green") + (Text(" *", "dim") if row.requested == row.chosen else Text(""))
+    return Text(row.chosen, "bold green")
 
 
 def _others(row: Row, everything: bool) -> Iterator[Text]:
     if row.requested not in ("auto", row.chosen):
         yield Text(f"the profile asks for {row.requested}", "yellow")
     for other in row.others:
-        shown = other.objections if everything else other.objections[:1]
-        for objection in shown:
+        for objection in other.objections if everything else other.objections[:1]:
             yield _line(other, objection)
-        if not shown:
-            yield Text.assemble((other.name, "bold"), " ", (other.reason, "dim"))
+    if spare := [other for other in row.others if other.could_run]:
+        names = Text(", ").join(Text(other.name, "bold") for other in spare)
+        yield names + Text(f" {spare[0].reason}", "dim")
 
 
 def _line(other: OtherBackend, objection: Objection) -> Text:

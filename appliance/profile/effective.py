@@ -97,7 +97,7 @@ def resolve(
         values["kv-cache-memory-bytes"] = EffectiveValue(memory.cache_bytes, "engine", why)
     context = _context(profile, config, device, values, installed() if libraries is None else libraries)
     selection = explain(OPS, context, profile.backends)
-    values |= backend_values(profile, selection)
+    values |= backend_values(profile, context, selection)
     return Effective(values=values, device=device, memory=memory, context=context, selection=selection)
 
 
@@ -151,14 +151,14 @@ def workers(profile: Profile) -> int:
     return math.prod([profile.tensor_parallel_size, *others])
 
 
-def backend_values(profile: Profile, selection: Sequence[Explanation]) -> dict[str, EffectiveValue]:
+def backend_values(profile: Profile, context: Context, selection: Sequence[Explanation]) -> dict[str, EffectiveValue]:
     """The backend behind each setting that chooses one; a setting that decides nothing for this model says so."""
     found: dict[str, EffectiveValue] = {}
     for name, requested in profile.backends.items():
         source: Source = "default" if requested == AUTO else "profile"
         explanation = next((explanation for explanation in selection if explanation.op.setting == name), None)
         if explanation is None:
-            value = EffectiveValue(requested, source, f"decides nothing here: {why_unused(name, profile.engine)}")
+            value = EffectiveValue(requested, source, f"decides nothing here: {why_unused(name, context)}")
         elif explanation.chosen is None:
             value = EffectiveValue(requested, source, "cannot run here")
         else:
@@ -169,7 +169,10 @@ def backend_values(profile: Profile, selection: Sequence[Explanation]) -> dict[s
     return found
 
 
-def why_unused(setting: str, engine: str) -> str:
+def why_unused(setting: str, context: Context) -> str:
     """Why nothing is chosen by a setting, for a model of which selection did not ask it."""
+    engine = context.engine
+    if engine == "vllm" and context.device == "cpu":
+        return "vLLM has one backend of each kind on a CPU"
     absent = [op.absent for op in OPS if op.setting == setting and op.of(engine)]
     return f"the model has no {absent[0]}" if absent else f"the {engine} engine has no such layers"

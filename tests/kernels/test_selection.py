@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from kernels.catalogue import OPS
-from kernels.selection import Backend, BackendRefusedError, Context, Fault, Op, choose, choose_all
+from kernels.context import CastSummary
+from kernels.rms_norm.variants import variants as rms_norm_variants
+from kernels.selection import (
+    Backend,
+    BackendRefusedError,
+    Condition,
+    Context,
+    Fault,
+    Op,
+    VllmOptions,
+    choose,
+    choose_all,
+    explain,
+)
 
 HOPPER = Context("cuda", (9, 0), "bfloat16", head_dim=128, libraries={"flashinfer": "0.6.13"})
 CPU = Context("cpu")
@@ -69,6 +82,109 @@ def test_auto_with_no_usable_backend_gives_every_reason():
         choose(only_gpu, CPU)
 
 
+def objection(backend: Backend, context: Context) -> str:
+    return next((found.reason for found in backend.objections(context)), "")
+
+
+@pytest.mark.parametrize(
+    ("demands", "context", "words"),
+    [
+        ({"conditions": (Condition("hidden_size", multiple_of=16, at_most=16384),)}, {"hidden_size": 2050},
+         "needs the hidden size to be a multiple of 16 and at most 16384, and it is 2050"),
+        ({"conditions": (Condition("hidden_size", at_most=16384),)}, {"hidden_size": 18432},
+         "needs the hidden size to be at most 16384, and it is 18432"),
+        ({"conditions": (Condition("num_experts", at_least=2),)}, {"num_experts": 1},
+         "needs the number of experts to be at least 2, and it is 1"),
+        ({"conditions": (Condition("activation", one_of=("silu", "gelu")),)}, {"activation": "relu2"},
+         "needs the activation to be silu or gelu, and it is relu2"),
+        ({"conditions": (Condition("fp8_blocks", one_of=(None,), says="is for 16 bits"),)}, {"fp8_blocks": (128, 128)},
+         "is for 16 bits"),
+        ({"kv_cache_dtypes": ("bfloat16",)}, {"kv_cache_dtype": "float8_e4m3fn"},
+         "has no cache in float8_e4m3fn (has bfloat16)"),
+        ({"lacks": ("attention_sinks",)}, {"attention_sinks": True}, "has no attention sinks, which this model needs"),
+        ({"libraries": ("flashinfer>=0.6.14",)}, {},
+         "needs flashinfer 0.6.14 or newer, and 0.6.13 is installed"),
+        ({"libraries": ("deep_gemm>=2",)}, {}, "needs the library deep_gemm, which is not installed"),
+    ],
+)  # fmt: skip
+def test_what_a_model_does_not_fit_is_said_with_both_values(demands, context, words):
+    backend = Backend("triton", "m:t", **demands)
+    assert objection(backend, replace(HOPPER, **context)) == words
+    fitting = {"hidden_size": 4096, "num_experts": 8, "fp8_blocks": None, "libraries": {"flashinfer": "0.6.14"}}
+    if "deep_gemm" not in words:
+        assert objection(backend, replace(HOPPER, **fitting)) == ""
+
+
+@pytest.mark.parametrize("version", ["0.6.13", "0.6.13.post1", "0.6.13+cu130", "0.7.2.post1", "1.0"])
+def test_versions_are_compared_as_numbers(version):
+    backend = Backend("flashinfer", "m:f", libraries=("flashinfer>=0.6.13",))
+    assert objection(backend, replace(HOPPER, libraries={"flashinfer": version})) == ""
+    assert objection(backend, replace(HOPPER, libraries={"flashinfer": "0.6.9"})) != ""
+
+
+def test_all_objections_are_kept_and_the_first_decides():
+    faulty = Backend("x", "m:x", head_dims=(64,), libraries=("flashinfer>=1",), faults=(CRASH,))
+    [verdict] = explain([Op("op", (faulty,))], replace(HOPPER, cuda_graphs=True))[0].verdicts
+    assert [found.source for found in verdict.objections] == [None, None, "example/engine#1"]
+    assert verdict.reason == verdict.objections[0].reason == "has no head size 128 (has 64)"
+
+
+def test_on_another_device_nothing_else_is_worth_saying():
+    backend = Backend("x", "m:x", devices=("cuda",), head_dims=(32,), libraries=("flashinfer",))
+    assert len(list(backend.objections(CPU))) == 1
+
+
+def test_a_sealed_engine_gets_what_its_cast_holds():
+    """The cast's architecture, then each variant that this model may launch; one that is missing is named."""
+    backend = next(backend for op in OPS if op.name == "rms_norm" for backend in op.backends)
+    model = replace(HOPPER, hidden_size=4096, qk_norm="head")
+    needed = frozenset(variant.name for variant in rms_norm_variants(90, model))
+    assert frozenset(backend.needs_of_a_cast(model).variants) == needed
+    assert objection(backend, replace(model, cast=CastSummary(90, needed))) == ""
+    assert objection(backend, replace(model, cast=CastSummary(120, needed))) == "is cast for sm_120, and this is sm_90"
+    missing = sorted(needed)[0]
+    words = objection(backend, replace(model, cast=CastSummary(90, needed - {missing})))
+    assert words == f"needs {len(needed)} kernels, of which the cast lacks 1, such as {missing}"
+
+
+def test_each_engine_has_its_own_backends():
+    """A backend of the other engine is unknown, and an op that an engine decides for itself is not chosen."""
+    inside = Backend("flash-attn", engine="vllm", options=VllmOptions({"attention-backend": "FLASH_ATTN"}))
+    op, ours = Op("attention", (Backend("torch", "m:p"), inside)), Op("norm", (Backend("torch", "m:p"),))
+    assert {name: choice.backend.name for name, choice in choose_all([op, ours], HOPPER).items()} == {
+        "attention": "torch",
+        "norm": "torch",
+    }
+    vllm = replace(HOPPER, engine="vllm")
+    assert {name: choice.backend.name for name, choice in choose_all([op, ours], vllm).items()} == {
+        "attention": "flash-attn"
+    }
+    with pytest.raises(BackendRefusedError, match="no backend 'torch' with the vllm engine"):
+        choose(op, vllm, "torch")
+    assert choose_all([op], replace(CPU, engine="vllm")) == {}
+
+
+def test_an_explanation_tells_what_is_refused_beside_what_is_not():
+    good, bad = Op("norm", (Backend("torch", "m:p"),)), Op("moe", OP.backends[:2], setting="moe")
+    served, refused = explain([good, bad], CPU, {"moe": "triton"})
+    assert served.chosen is not None
+    assert served.refusal is None
+    assert refused.chosen is None
+    assert "it runs on cuda, and this is the CPU" in str(refused.refusal)
+
+
+def test_every_backend_of_the_catalogue_says_what_it_is():
+    for op in OPS:
+        for backend in op.backends:
+            assert backend.function or backend.engine == "vllm" or backend.faults, (op.name, backend.name)
+            known = {setting.name for setting in fields(Context)} | {"widest_norm"}
+            assert {condition.field for condition in backend.conditions} | set(backend.lacks) <= known
+        assert op.setting is None or op.absent, op.name
+        for engine in ("native", "vllm"):
+            names = [backend.name for backend in op.of(engine)]
+            assert len(set(names)) == len(names), op.name
+
+
 def test_the_catalogue_serves_the_cpu_in_every_dtype_and_the_profile_key_reaches_its_op():
     for dtype in ("float32", "bfloat16", "float16"):
         assert {c.backend.name for c in choose_all(OPS, Context("cpu", dtype=dtype)).values()} == {"torch"}
@@ -77,5 +193,5 @@ def test_the_catalogue_serves_the_cpu_in_every_dtype_and_the_profile_key_reaches
 
 
 def test_selection_and_catalogue_import_no_torch():
-    code = "import sys, kernels.catalogue; assert 'torch' not in sys.modules"
+    code = "import sys, kernels.catalogue, kernels.libraries; assert not {'torch', 'triton'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)

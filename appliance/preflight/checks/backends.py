@@ -21,7 +21,7 @@ def run(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 id="setting-unused",
                 severity=Severity.WARNING,
-                message=f"backends.{name} has no effect: {why_unused(name, profile.engine)}.",
+                message=f"backends.{name} has no effect: {why_unused(name, effective.context)}.",
                 field=f"backends.{name}",
                 value=requested,
                 fix=Fix(text="Remove it.", patch={f"backends.{name}": None}),
