@@ -38,8 +38,11 @@ def expected_tensors(config: ModelConfig) -> dict[str, Expected]:
     tensors = dict(_ends(config))
     for layer in range(config.num_hidden_layers):
         tensors.update(_layer(config, layer))
+        first = expert_prefix(config, layer, 0) if _num_experts(config, layer) else ""
+        of_one = [(name.removeprefix(first), tensor) for name, tensor in _first_expert(config, layer)]
         for expert in range(_num_experts(config, layer)):
-            tensors.update(_expert(config, layer, expert))
+            at = expert_prefix(config, layer, expert)
+            tensors.update((at + name, tensor) for name, tensor in of_one)
     return tensors
 
 
@@ -58,7 +61,7 @@ def weight_bytes(config: ModelConfig, item_bytes: int, *, keep_fp8: bool) -> int
     total = size(_ends(config))
     for layer in range(config.num_hidden_layers):
         total += size(_layer(config, layer))
-        total += size(_expert(config, layer, 0)) * _num_experts(config, layer)  # which are all alike
+        total += size(_first_expert(config, layer)) * _num_experts(config, layer)
     return total
 
 
@@ -136,9 +139,10 @@ def _layer(config: ModelConfig, layer: int) -> Iterator[tuple[str, Expected]]:
             yield f"{block}e_score_correction_bias", Expected((config.experts.num_experts,), "float32")
 
 
-def _expert(config: ModelConfig, layer: int, expert: int) -> Iterator[tuple[str, Expected]]:
+def _first_expert(config: ModelConfig, layer: int) -> Iterator[tuple[str, Expected]]:
+    """The others are like it; `check_fp8_shapes` sees to it."""
     if _num_experts(config, layer):
-        yield from _tensors(config, _expert_projections(config, layer, expert))
+        yield from _tensors(config, _expert_projections(config, layer, 0))
 
 
 def _num_experts(config: ModelConfig, layer: int) -> int:

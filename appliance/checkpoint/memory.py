@@ -141,15 +141,17 @@ def _bytes_per_token(config: ModelConfig, kv_cache_dtype: str) -> int:
 
 def _workspace(config: ModelConfig, limits: MemoryLimits, device: str, model_len: int) -> int:
     """An upper estimate of what one step needs beside weights and cache."""
-    item = ITEM_BYTES[limits.dtype]
+    item, cache_item = ITEM_BYTES[limits.dtype], ITEM_BYTES[limits.kv_cache_dtype]
     tokens = limits.max_num_batched_tokens
     query = config.num_attention_heads * config.head_dim
     key_value = config.num_key_value_heads * config.head_dim
-    # Residual, normed input, query, key, value, attention's output, the layer's output.
-    activations = tokens * ((4 * config.hidden_size + 2 * query + 2 * key_value) * item + _feed_forward(config, item))
+    # Residual, normed input, query, key, value, attention's output, the layer's output; with FP8 each of them rounded.
+    wide = item + 1 if keeps_fp8(config, device, limits.dtype) else item
+    activations = tokens * ((4 * config.hidden_size + 2 * query + 2 * key_value) * wide + _feed_forward(config, wide))
     # Keys and values gathered from their blocks, and the mask of a chunk against its context.
     gathered = max(model_len, min(GATHERED_TOKENS, limits.max_num_seqs * model_len))
-    attention = 2 * gathered * key_value * item + min(tokens, model_len) * model_len * (1 + item)
+    widened = cache_item if cache_item != item else 0
+    attention = gathered * key_value * (2 * item + widened) + min(tokens, model_len) * model_len * (1 + item)
     logits = limits.max_num_seqs * config.vocab_size * BYTES_PER_LOGIT
     rotary = model_len * config.rotary_dim * item
     return RUNTIME_BYTES[device] + activations + attention + logits + rotary

@@ -19,7 +19,8 @@ from appliance.checkpoint.memory import (
     MemoryPlan,
     plan_memory,
 )
-from tests.tiny import write_checkpoint
+from appliance.checkpoint.safetensors import read_index
+from tests.tiny import ALIGNED, FP8, write_checkpoint
 
 GIB = 1 << 30
 
@@ -51,6 +52,44 @@ def test_the_arithmetic_of_a_known_model(llama_8b: ModelConfig) -> None:
     assert result.max_model_len == 131072
     assert result.needed_bytes <= 72 * GIB
     assert result.num_blocks * 16 * 128 * 1024 == result.cache_bytes
+
+
+def test_a_cache_in_8_bits_takes_half(llama_8b: ModelConfig) -> None:
+    """And so twice the tokens fit beside the same weights; the pages are still gathered in the model's own dtype."""
+    full, small = plan(llama_8b, "cuda", 72 * GIB), plan(llama_8b, "cuda", 72 * GIB, kv_cache_dtype="fp8")
+    assert small.bytes_per_token * 2 == full.bytes_per_token
+    assert small.workspace_bytes >= full.workspace_bytes
+    assert small.num_blocks > 1.8 * full.num_blocks
+
+
+def test_weights_in_fp8_are_counted_as_they_are_kept(tmp_path: Path) -> None:
+    """On a GPU in half precision as in the checkpoint; elsewhere multiplied out."""
+    folder = write_checkpoint(tmp_path / "m", "mixtral", **ALIGNED, quantization_config=FP8)
+    config, stored = read_config(folder), read_index(folder)
+    plain = read_config(write_checkpoint(tmp_path / "plain", "mixtral", **ALIGNED))
+    scales = sum(e.end - e.begin for name, e in stored.tensors.items() if name.endswith("_scale_inv"))
+    fp8 = sum(e.end - e.begin for e in stored.tensors.values() if e.dtype == "F8_E4M3")
+    rest = stored.total_bytes - fp8 - scales
+    kept = plan(config, "cuda", 72 * GIB, max_num_seqs=4)
+    assert kept.weight_bytes == fp8 + scales + rest // 2
+    for device, dtype in (("cpu", "float32"), ("cuda", "float32"), ("cpu", "bfloat16")):
+        asked = {"dtype": dtype, "kv_cache_dtype": dtype, "max_num_seqs": 4}
+        assert (
+            plan(config, device, 72 * GIB, **asked).weight_bytes == plan(plain, device, 72 * GIB, **asked).weight_bytes
+        )
+
+
+def test_a_sparse_model_counts_all_experts_and_computes_with_a_few(tmp_path: Path) -> None:
+    """More experts take more memory as weights; more of them for each token take more of it in a step."""
+    base, more, deeper = (
+        plan(read_config(write_checkpoint(tmp_path / str(i), "mixtral", **changes)), "cuda", 72 * GIB)
+        for i, changes in enumerate(({}, {"num_local_experts": 16}, {"num_experts_per_tok": 4}))
+    )
+    experts = 8 * 2 * 3 * 64 * 128  # 8 more in each of 2 layers, of 3 matrices
+    routers = 8 * 2 * 64
+    assert more.weight_bytes - base.weight_bytes == 2 * (experts + routers)
+    assert deeper.weight_bytes == base.weight_bytes
+    assert deeper.workspace_bytes > base.workspace_bytes
 
 
 def test_an_open_context_is_shortened_to_fit(llama_8b: ModelConfig) -> None:
