@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-containers lint format bench-start model clean
+.PHONY: help run test test-containers test-flashinfer lint format bench-start model clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ test: $(VENV)/.dev ## every test, the browser's too
 
 test-containers: $(VENV)/.dev ## build the images and try them: needs a Docker daemon and its base images
 	INGOT_CONTAINER_TESTS=1 $(BIN)/pytest tests/container
+
+test-flashinfer: $(VENV)/.dev ## build modules of FlashInfer with nvcc, and load them sealed: minutes, and 300 MB from the index
+	INGOT_FLASHINFER_TESTS=1 $(BIN)/pytest tests/cast/test_flashinfer_built.py
 
 lint: $(VENV)/.dev ## format, lint, types, import rules
 	$(BIN)/ruff format --check .

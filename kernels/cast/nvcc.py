@@ -3,11 +3,11 @@ module needs of CUDA."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
-import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +19,8 @@ _INSTALL = (
     "pip install --no-deps nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 "
     "nvidia-cuda-cccl==13.0.85 nvidia-cuda-runtime==13.0.96"
 )
-# Of CUDA's libraries, header -> the package of the index that brings it.
-_PACKAGES = {"cublasLt.h": "nvidia-cublas", "curand_kernel.h": "nvidia-curand"}
+# Of CUDA's libraries, header -> the package of the index that brings it, as torch 2.13 takes them.
+_PACKAGES = {"cublasLt.h": "nvidia-cublas==13.1.1.3", "curand_kernel.h": "nvidia-curand==10.4.0.35"}
 
 
 class Toolkit(NamedTuple):
@@ -71,8 +71,8 @@ def include_folders(toolkit: Toolkit, headers: tuple[str, ...]) -> list[Path]:
             raise CastError(
                 "cast-no-cuda-header",
                 f"{header} is neither in {own} nor in a package of this Python, and a FlashInfer module includes it.",
-                f"Install {package} for CUDA {toolkit.version[0]}.",
-                f"pip install --no-deps '{package}>={toolkit.release},<{toolkit.version[0] + 1}'",
+                "Install the package that brings it.",
+                f"pip install --no-deps {package}",
             )
         if place != own:
             found[place] = None
@@ -88,7 +88,7 @@ def link_folder(toolkit: Toolkit, compiler: str, folder: Path) -> Path:
         raise CastError(
             "cast-no-cudart",
             f"There is no libcudart.so in {toolkit.home}, and a FlashInfer module is linked against it.",
-            f"Install nvidia-cuda-runtime for CUDA {toolkit.version[0]}.",
+            "Install it.",
             f"pip install --no-deps 'nvidia-cuda-runtime>={toolkit.release},<{toolkit.version[0] + 1}'",
         )
     link = folder / "libcudart.so"
@@ -113,8 +113,11 @@ def _places(environ: Mapping[str, str]) -> Iterator[Path]:
 
 def _packaged(relative: str) -> Iterator[Path]:
     """Within the packages of the index, newest CUDA first."""
-    site = Path(sysconfig.get_paths()["purelib"], "nvidia")
-    yield from sorted(site.glob(f"cu[0-9]*/{relative}"), reverse=True)
+    spec = importlib.util.find_spec("nvidia")
+    folders = spec.submodule_search_locations or () if spec else ()
+    yield from sorted(
+        (place for folder in folders for place in Path(folder).glob(f"cu[0-9]*/{relative}")), reverse=True
+    )
 
 
 def _runtimes(toolkit: Toolkit) -> Iterator[Path]:

@@ -115,9 +115,9 @@ class TestCompiler:
 
     def test_a_missing_header_is_named_with_the_package_that_brings_it(self, tmp_path):
         toolkit = nvcc.Toolkit(double.install_nvcc(tmp_path, "13.0"), (13, 0))
-        with pytest.raises(CastError, match=r"Install nvidia-cublas for CUDA 13\.") as caught:
+        with pytest.raises(CastError, match=r"cublasLt\.h is neither in") as caught:
             nvcc.include_folders(toolkit, ("cublasLt.h",))
-        assert caught.value.command == "pip install --no-deps 'nvidia-cublas>=13.0,<14'"
+        assert caught.value.command.startswith("pip install --no-deps nvidia-cublas==13.")
 
 
 class TestBuild:
