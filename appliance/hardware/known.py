@@ -104,16 +104,13 @@ def known_gpu(wanted: str) -> KnownGpu:
 
     Raises UnknownGpuError for a name that means none of them, or several.
     """
-    words = _words(wanted)
+    words = set(_words(wanted))
     for gpu in KNOWN_GPUS:
-        if (
-            any(words == _words(name) for name in (gpu.name, *gpu.aliases))
-            or wanted.strip().lower() == gpu.architecture
-        ):
+        if words in _names(gpu) or wanted.strip().lower() == gpu.architecture:
             return gpu
-    found = [gpu for gpu in KNOWN_GPUS if words and words <= _words(gpu.name)]
+    found = [gpu for gpu in KNOWN_GPUS if words and words <= set(_words(gpu.name))]
     if not found:  # a driver's name may hold more words than ours
-        found = [gpu for gpu in KNOWN_GPUS if any(_words(name) <= words for name in (gpu.name, *gpu.aliases))]
+        found = [gpu for gpu in KNOWN_GPUS if any(name <= words for name in _names(gpu))]
         most = max((len(_words(gpu.name)) for gpu in found), default=0)
         found = [gpu for gpu in found if len(_words(gpu.name)) == most]
     if len(found) == 1:
@@ -121,12 +118,17 @@ def known_gpu(wanted: str) -> KnownGpu:
     names = tuple(gpu.name for gpu in found)
     if names:
         raise UnknownGpuError(f"{wanted!r} may be {' or '.join(names)}.", names)
-    everything = {gpu.name.lower(): gpu.name for gpu in KNOWN_GPUS}
-    nearest = tuple(everything[name] for name in difflib.get_close_matches(wanted[:64].lower(), everything, n=3))
+    everything = {" ".join(_words(gpu.name)): gpu.name for gpu in KNOWN_GPUS}
+    alike = difflib.get_close_matches(" ".join(_words(wanted[:64])), everything, n=3)
+    nearest = tuple(everything[name] for name in alike)
     raise UnknownGpuError(f"There is no GPU {wanted!r} on the list.", nearest or tuple(everything.values()))
 
 
-def _words(name: str) -> frozenset[str]:
-    """ "NVIDIA A100-SXM4-80GB" -> {a100, 80gb}."""
+def _names(gpu: KnownGpu) -> list[set[str]]:
+    return [set(_words(name)) for name in (gpu.name, *gpu.aliases)]
+
+
+def _words(name: str) -> list[str]:
+    """ "NVIDIA A100-SXM4-80 GB" -> ["a100", "80gb"]."""
     joined = re.sub(r"(\d+)\s*(g|gb|gib)\b", r"\1gb", name.lower())
-    return frozenset(re.findall(r"[a-z0-9]+", joined)) - _NOISE
+    return [word for word in re.findall(r"[a-z0-9]+", joined) if word not in _NOISE]

@@ -1,0 +1,230 @@
+"""`ingot explain`: the table for any known GPU, without one; what is refused, and what a cast would need."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from appliance.explain.command import explain
+from appliance.explain.printing import show
+from appliance.explain.report import report, source_label
+from appliance.hardware import Host, Inventory
+from appliance.hardware.known import KNOWN_GPUS, known_gpu
+from appliance.home import Home
+from appliance.profile.active import ActiveProfile, write_active
+from appliance.profile.document import load, write
+from tests.tiny import write_checkpoint
+
+GIB = 1 << 30
+MACHINE = Inventory(
+    gpus=(),
+    driver_version=None,
+    cuda_version=None,
+    host=Host(cores=4, memory_bytes=16 * GIB, memory_available_bytes=16 * GIB),
+    problem=None,
+)
+FLASHINFER = {"flashinfer": "0.6.13", "deep_gemm": "2.1.1"}
+QWEN3_NEXT = {
+    "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "hidden_size": 2048,
+    "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "num_experts": 512,
+    "num_experts_per_tok": 10, "linear_key_head_dim": 128, "vocab_size": 151936, "torch_dtype": "bfloat16",
+}  # fmt: skip
+DEEPSEEK_V32 = {
+    "architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32", "hidden_size": 7168,
+    "num_attention_heads": 128, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "n_routed_experts": 256,
+    "num_experts_per_tok": 8, "n_group": 8, "index_topk": 2048, "vocab_size": 129280, "dtype": "bfloat16",
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def tiny(home: Home) -> dict[str, Any]:
+    write_checkpoint(home.models / "tiny", dtype="bfloat16")
+    return {"name": "chat", "model": {"path": "tiny"}}
+
+
+def foreign(home: Home, config: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A profile of a model that only vLLM runs."""
+    folder = home.models / "foreign"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return {"name": "big", "model": {"path": "foreign"}, "engine": "vllm", **changes}
+
+
+def ask(home: Home, document: dict[str, Any] | None, *arguments: str) -> Result:
+    if document is not None:
+        source = home.root / "asked.yaml"
+        source.write_text(write(document))
+        arguments = ("--profile", str(source), *arguments)
+    environment = {"INGOT_HOME": str(home.root), "INGOT_MODELS": str(home.models), "COLUMNS": "80"}
+    return CliRunner().invoke(explain, arguments, env=environment)
+
+
+def rows(result: Result) -> dict[str, Any]:
+    return {op["op"]: op for op in json.loads(result.output)["ops"]}
+
+
+def test_every_known_gpu_gets_an_answer(home: Home, tiny: dict[str, Any]) -> None:
+    """Each op has one backend, and each other backend a reason; nothing but Ampere and newer has compiled kernels."""
+    for gpu in KNOWN_GPUS:
+        found = report(load(tiny), home, inventory=MACHINE, gpu=gpu, libraries=FLASHINFER, environ={})
+        assert found.hypothetical
+        assert not found.refused
+        assert found.device.gpu is not None
+        assert found.device.gpu.name == gpu.name
+        assert found.context.capability == gpu.compute_capability
+        assert all(other.reason for row in found.rows for other in row.others)
+        assert (found.kernels > 0) is (gpu.compute_capability >= (8, 0)), gpu.name
+        assert found.can_be_cast is (gpu.compute_capability >= (8, 0)), gpu.name
+
+
+def test_the_command_prints_a_table_for_a_gpu_that_is_not_here(home: Home, tiny: dict[str, Any]) -> None:
+    result = ask(home, tiny, "--gpu", "RTX PRO 6000")
+    assert result.exit_code == 0, result.output
+    assert "on RTX PRO 6000 Blackwell (sm_120, 96.0 GiB)" in " ".join(result.output.split())
+    assert "torch could run; triton comes first" in result.output
+    assert "A cast for sm_120 has to hold" in result.output
+
+
+def test_without_a_profile_it_is_the_active_one_by_default_and_by_name(home: Home, tiny: dict[str, Any]) -> None:
+    home.create()
+    write_active(home, ActiveProfile(launch=None, revision="chat r1", document=tiny))
+    assert ask(home, None).output.startswith("chat: LlamaForCausalLM in float32 on the CPU")
+    assert ask(home, None, "--profile", "chat").exit_code == 0
+
+
+@pytest.mark.parametrize("width", [80, 120, 40])
+def test_the_table_keeps_within_the_terminal(home: Home, width: int) -> None:
+    """And says it all: no word is cut off."""
+    document = foreign(home, QWEN3_NEXT, **{"tensor-parallel-size": 4})
+    found = report(load(document), home, inventory=MACHINE, gpu=known_gpu("H100"), libraries=FLASHINFER, environ={})
+    out = io.StringIO()
+    show(found, console=Console(file=out, width=width, highlight=False))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in out.getvalue()
+    if width >= 80:
+        words = " ".join(out.getvalue().split())
+        assert "(vllm-project/vllm#39288)" in words
+        assert "--gdn-prefill-backend triton" in words
+
+
+def test_programs_get_the_same_as_json(home: Home) -> None:
+    """With every source whole, and what tells vLLM of the choice."""
+    document = foreign(home, QWEN3_NEXT, **{"tensor-parallel-size": 8})
+    asked = ("--gpu", "H100", "--json", "--with", "flashinfer=0.6.13")
+    result = ask(home, document, *asked)
+    moe = rows(result)["fused_moe"]
+    assert (moe["chosen"], moe["vllm"]["arguments"]) == ("triton", {"moe-backend": "triton"})
+    [cutlass] = [other for other in moe["others"] if other["backend"] == "flashinfer-cutlass"]
+    assert cutlass["source"] == "https://github.com/vllm-project/vllm/issues/39288"
+    assert "enforce-eager" in cutlass["remedy"]
+    assert rows(result)["deep_gemm_warmup"]["vllm"]["environment"]["VLLM_DEEP_GEMM_WARMUP"] == "skip"
+
+
+def test_a_model_that_the_native_engine_does_not_run_is_explained_for_vllm(home: Home) -> None:
+    """DeepSeek V3.2: sparse latent attention, FP8, groups of experts. On an A100 nothing serves its attention: 1."""
+    document = foreign(home, DEEPSEEK_V32)
+    served = ask(home, document, "--gpu", "H200", "--json", "--with", "deep_gemm=2.1.1")
+    assert served.exit_code == 0
+    assert {name: row["chosen"] for name, row in rows(served).items()} == {
+        "sparse_mla": "flashmla", "fp8_linear": "deepgemm", "moe_routing": "grouped", "fused_moe": "deepgemm",
+        "deep_gemm_warmup": "run",
+    }  # fmt: skip
+    refused = ask(home, document, "--gpu", "A100 80GB")
+    assert refused.exit_code == 1
+    assert "Refused: sparse_mla has no backend on sm_80" in " ".join(refused.output.split())
+
+
+def test_an_explicit_choice_that_cannot_work_is_refused(home: Home, tiny: dict[str, Any]) -> None:
+    result = ask(home, {**tiny, "backends": {"attention": "flashinfer"}}, "--gpu", "T4", "--json")
+    assert result.exit_code == 1
+    attention = rows(result)["paged_attention"]
+    assert (attention["requested"], attention["chosen"]) == ("flashinfer", None)
+    assert "it needs sm_80 or newer, and this is sm_75" in attention["refusal"]
+
+
+def test_all_says_everything_that_stands_against_a_backend(home: Home) -> None:
+    document = foreign(home, QWEN3_NEXT, **{"tensor-parallel-size": 4})
+    brief, whole = (" ".join(ask(home, document, "--gpu", "H100", *more).output.split()) for more in ((), ("--all",)))
+    assert "flashinfer needs the library flashinfer" in brief
+    assert "#41865" not in brief
+    assert "#41865" in whole
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--gpu", "RTX 6000"), 2, "may be RTX PRO 6000 Blackwell or RTX 6000 Ada"),
+        (("--gpu", "Voodoo 2"), 2, "There is no GPU 'Voodoo 2' on the list. Known: RTX PRO 6000 Blackwell, "),
+        (("--with", "cudnn=9"), 2, "give LIBRARY=VERSION with one of triton, flashinfer"),
+        (("--with", "flashinfer"), 2, "give LIBRARY=VERSION"),
+        (("--profile", "nobody"), 2, "nobody cannot be read: No such file or directory"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_says_why(
+    home: Home, tiny: dict[str, Any], arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    result = ask(home, None if "--profile" in arguments else tiny, *arguments)
+    assert result.exit_code == code
+    assert words in " ".join(result.output.split())
+
+
+def test_a_missing_model_is_told_with_what_to_do(home: Home, tiny: dict[str, Any]) -> None:
+    result = ask(home, {**tiny, "model": {"path": "tinny"}}, "--gpu", "H100")
+    assert result.exit_code == 1
+    assert "tinny" in result.output
+    (home.models / "tiny" / "config.json").unlink()
+    result = ask(home, tiny, "--gpu", "H100")
+    assert result.exit_code == 1
+    assert "tiny has no config.json" in result.output
+
+
+def test_a_device_that_is_not_here_is_no_matter_for_another_gpu(home: Home, tiny: dict[str, Any]) -> None:
+    document = {**tiny, "device": "GPU-12345678-1234-1234-1234-123456789abc"}
+    assert ask(home, document, "--gpu", "H100").exit_code == 0
+    result = ask(home, document)
+    assert result.exit_code == 1
+    assert "There is no GPU-12345678-1234-1234-1234-123456789abc here" in result.output
+
+
+def test_the_known_gpus_are_listed() -> None:
+    lines = CliRunner().invoke(explain, ["--gpus"]).output.splitlines()
+    assert len(lines) == len(KNOWN_GPUS)
+    assert lines[0].split() == ["RTX", "PRO", "6000", "Blackwell", "sm_120", "96", "GiB"]
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({**QWEN3_NEXT, "hidden_size": "many"}, "hidden_size"),
+        ({**DEEPSEEK_V32, "quantization_config": {"quant_method": "fp8", "weight_block_size": 3}}, "weight_block_size"),
+        ({"architectures": []}, "architecture"),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_named(home: Home, config: dict[str, Any], field: str) -> None:
+    result = ask(home, foreign(home, config), "--gpu", "H100")
+    assert result.exit_code == 1
+    assert field in result.output
+
+
+def test_a_model_with_pictures_is_judged_by_its_decoder(home: Home) -> None:
+    """Its shape lies under text_config."""
+    document = foreign(home, {"architectures": ["Qwen3VLMoeForConditionalGeneration"], "text_config": QWEN3_NEXT})
+    assert "gdn_prefill" in rows(ask(home, document, "--gpu", "H100", "--json"))
+
+
+def test_sources_are_short_in_a_table() -> None:
+    assert source_label("https://github.com/vllm-project/vllm/pull/34673") == "vllm-project/vllm#34673"
+    assert source_label("https://github.com/vllm-project/vllm/blob/v0.32.0/x.py") == "vllm-project/vllm"
+    assert source_label("https://docs.vllm.ai/en/v0.25.0/design/") == "docs.vllm.ai"
+
+
+def test_it_is_told_how_to_end(tmp_path: Path) -> None:
+    assert "Exits with 1 when an op is refused." in CliRunner().invoke(explain, ["--help"]).output
