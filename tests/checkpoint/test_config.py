@@ -246,6 +246,12 @@ def test_an_unsupported_architecture_names_those_that_are(tmp_path: Path) -> Non
     assert "engine: vllm" in caught.value.fix.text
 
 
+def test_every_architecture_is_documented() -> None:
+    """A family is a row in the table for people, too."""
+    document = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    assert all(f"| `{name}` |" in document for name in SUPPORTED_ARCHITECTURES)
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=6)
     | st.sampled_from([0, 1, 2, 4, 64, "yarn", "llama3", "linear", "dynamic"]),
