@@ -37,7 +37,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
 @functools.cache
 def _plan(dtype: torch.dtype, size: int, strides: tuple[int, ...], residual: bool) -> tuple[Variant, int]:
     """The variant, and how many rows a program takes."""
-    assert len(strides) in (2, 3) and strides[-1] == 1, f"x is [T, N] or [T, heads, N], and its strides are {strides}"
+    assert len(strides) in (2, 3), f"x is [T, N] or [T, heads, N], and this has {len(strides)} dimensions"
+    assert strides[-1] == 1, f"the elements of a row are neighbours, and these are {strides[-1]} apart"
     for count in (size, *strides[:-1]):
         assert count % variants.UNIT == 0, f"a row or stride of {count} is no multiple of {variants.UNIT}"
     block = variants.block_of(size)
