@@ -169,7 +169,24 @@ MOE_ROUTING = Op(
 )
 FUSED_MOE = Op(
     "fused_moe",
-    (Backend("torch", "kernels.fused_moe.reference:fused_moe", dtypes=_FLOATS), *vllm.FUSED_MOE),
+    (
+        Backend(
+            "triton",
+            "kernels.fused_moe.triton:fused_moe",
+            devices=("cuda",),
+            dtypes=_HALVES,
+            min_capability=(8, 0),
+            conditions=(
+                Condition("hidden_size", multiple_of=16),
+                Condition("moe_intermediate_size", multiple_of=16),
+                Condition("num_experts", at_most=512),
+                Condition("experts_per_token", at_most=16),
+            ),
+            variants="kernels.fused_moe.variants:variants",
+        ),
+        Backend("torch", "kernels.fused_moe.reference:fused_moe", dtypes=_FLOATS),
+        *vllm.FUSED_MOE,
+    ),
     setting="moe",
     needed=lambda context: context.num_experts > 0,
     absent="mixture of experts",
@@ -177,6 +194,14 @@ FUSED_MOE = Op(
 SAMPLING = Op(
     "sampling",
     (
+        Backend(
+            "triton",
+            "kernels.sampling.triton:sample",
+            devices=("cuda",),
+            min_capability=(8, 0),
+            conditions=(Condition("vocab_size", at_most=524288),),
+            variants="kernels.sampling.variants:variants",
+        ),
         Backend("flashinfer", devices=("cuda",), libraries=(_FLASHINFER,), faults=(faults.FLASHINFER_DRAWS_BY_PLACE,)),
         Backend("torch", "kernels.sampling.reference:sample"),
     ),

@@ -29,6 +29,8 @@ class Request:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # of the prompt, found in the prefix cache when it was first admitted
     was_admitted: bool = False
+    seen_tokens: dict[int, int] | None = None  # of a request with penalties: how often each stands in the output
+    num_seen_outputs: int = 0  # how many of the output's tokens are counted in it
 
     @property
     def num_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""From requests to the tensors that the sampling op takes."""
+"""From requests to the batch that the sampling op takes."""
 
 from __future__ import annotations
 
@@ -7,65 +7,50 @@ from collections.abc import Sequence
 import torch
 
 from appliance.engine.request import Request
-from kernels.sampling.batch import Penalties, SamplingBatch
+from kernels.sampling.batch import Row, SamplingBatch, pack
 from kernels.sampling.random import uniform
+
+_GREEDY = Row()
 
 
 def sampling_batch(
     requests: Sequence[Request], vocab_size: int, eos_token_ids: frozenset[int], device: torch.device
 ) -> SamplingBatch:
     """One row a request, in order."""
-    plain = [i for i, r in enumerate(requests) if r.sampling.temperature > 0 and not _truncates(r)]
-    truncated = [i for i, r in enumerate(requests) if r.sampling.temperature > 0 and _truncates(r)]
-
-    def floats(rows: list[int], values: list[float]) -> torch.Tensor | None:
-        return torch.tensor(values, dtype=torch.float32, device=device) if rows else None
-
-    def temperatures(rows: list[int]) -> torch.Tensor | None:
-        return floats(rows, [requests[i].sampling.temperature for i in rows])
-
-    def uniforms(rows: list[int]) -> torch.Tensor | None:
-        return floats(rows, [uniform(requests[i].seed, len(requests[i].output_token_ids)) for i in rows])
-
     wanted = [r.sampling.logprobs for r in requests if r.sampling.logprobs is not None]
-    return SamplingBatch(
-        plain_rows=plain,
-        plain_temperature=temperatures(plain),
-        plain_uniform=uniforms(plain),
-        truncated_rows=truncated,
-        truncated_temperature=temperatures(truncated),
-        truncated_uniform=uniforms(truncated),
-        top_k=torch.tensor([requests[i].sampling.top_k or vocab_size for i in truncated], device=device)
-        if truncated
-        else None,
-        top_p=floats(truncated, [requests[i].sampling.top_p for i in truncated]),
-        min_p=floats(truncated, [requests[i].sampling.min_p for i in truncated]),
-        penalties=[
-            Penalties(
-                i,
-                torch.tensor(r.prompt_token_ids, dtype=torch.int64, device=device),
-                torch.tensor(r.output_token_ids, dtype=torch.int64, device=device),
-                r.sampling.presence_penalty,
-                r.sampling.frequency_penalty,
-                r.sampling.repetition_penalty,
-            )
-            for i, r in enumerate(requests)
-            if _penalises(r)
-        ],
-        forbidden=[
-            (i, sorted(eos_token_ids.union(r.sampling.stop_token_ids)))
-            for i, r in enumerate(requests)
-            if len(r.output_token_ids) + 1 < r.sampling.min_tokens
-        ],
-        logprobs=max(wanted) if wanted else None,
-    )
+    rows = [_row(request, vocab_size, eos_token_ids) for request in requests]
+    return pack(rows, device, max(wanted) if wanted else None)
 
 
-def _truncates(request: Request) -> bool:
+def _row(request: Request, vocab_size: int, eos_token_ids: frozenset[int]) -> Row:
     params = request.sampling
-    return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
+    position = len(request.output_token_ids)
+    # Top-k keeps all of equally likely tokens; who asks for one token wants the same one each time.
+    greedy = params.temperature == 0 or params.top_k == 1
+    row = _GREEDY
+    if not greedy:
+        row = Row(params.temperature, uniform(request.seed, position), max(params.top_k, 0), params.top_p, params.min_p)
+    if position + 1 < params.min_tokens:
+        ends = eos_token_ids.union(params.stop_token_ids)
+        row = row._replace(forbidden=[token for token in ends if 0 <= token < vocab_size])
+    if params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1:
+        row = row._replace(
+            presence=params.presence_penalty,
+            frequency=params.frequency_penalty,
+            repetition=params.repetition_penalty,
+            seen=_seen(request),
+        )
+    return row
 
 
-def _penalises(request: Request) -> bool:
-    params = request.sampling
-    return bool(params.presence_penalty or params.frequency_penalty) or params.repetition_penalty != 1
+def _seen(request: Request) -> dict[int, int]:
+    """How often each token of prompt and output stands in the output, brought up to date."""
+    if request.seen_tokens is None:
+        # Only the penalty for repetition minds the prompt.
+        prompt = request.prompt_token_ids if request.sampling.repetition_penalty != 1 else ()
+        request.seen_tokens = dict.fromkeys(prompt, 0)
+    seen = request.seen_tokens
+    for token in request.output_token_ids[request.num_seen_outputs :]:
+        seen[token] = seen.get(token, 0) + 1
+    request.num_seen_outputs = len(request.output_token_ids)
+    return seen

@@ -1,54 +1,87 @@
-"""How each row of a batch is to be sampled."""
+"""How each row of a batch is to be sampled, packed so that it reaches the device in two small copies."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
+# Rows of `SamplingBatch.parameters`.
+TEMPERATURE, UNIFORM, TOP_K, TOP_P, MIN_P, PRESENCE, FREQUENCY, REPETITION = range(8)
+# In place of a count in `SamplingBatch.edits`: the token may not be drawn.
+FORBIDDEN = -1
 
-class Penalties(NamedTuple):
-    """What pushes a row away from tokens it has seen. `prompt` and `output` are its tokens so far [n], int64."""
 
-    row: int
-    prompt: Tensor
-    output: Tensor
-    presence: float  # subtracted once from each token of the output
-    frequency: float  # subtracted once for each time a token stands in the output
-    repetition: (
-        float  # divides positive and multiplies negative logits of tokens in prompt and output (Keskar et al., 2019)
-    )
+class Row(NamedTuple):
+    """One row's wishes; the defaults take the most likely token."""
+
+    temperature: float = 0.0  # 0: the most likely token, and nothing of the next four counts
+    uniform: float = 0.0  # in [0, 1)
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0  # 1: off
+    min_p: float = 0.0  # 0: off
+    presence: float = 0.0  # subtracted once from each token of the output
+    frequency: float = 0.0  # subtracted once for each time a token stands in the output
+    repetition: float = 1.0  # divides positive, multiplies negative logits of tokens seen (Keskar et al., 2019)
+    seen: Mapping[int, int] | None = None  # tokens of prompt and output: how often each stands in the output
+    forbidden: Collection[int] = ()  # token ids that may not be drawn
+
+    @property
+    def truncates(self) -> bool:
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingBatch:
-    """Rows that are greedy stand in neither of the two lists of rows; all others in one of them.
+    """S rows, in the order of the logits. What a backend plans by is on the host, the numbers are on the device.
 
-    The tensors have one entry for each row of the list they belong to. Splitting the rows by what they need keeps a
-    row's result independent of what its neighbours ask for.
+    Token ids in `edits` lie in 0 .. V - 1, and each stands at most once in a row.
     """
 
-    plain_rows: list[int] = field(default_factory=list)  # temperature only
-    plain_temperature: Tensor | None = None  # [P] float32
-    plain_uniform: Tensor | None = None  # [P] float32 in [0, 1)
-    truncated_rows: list[int] = field(default_factory=list)  # top-k, top-p or min-p as well
-    truncated_temperature: Tensor | None = None  # [R] float32
-    truncated_uniform: Tensor | None = None  # [R] float32 in [0, 1)
-    top_k: Tensor | None = None  # [R] int64, the vocabulary's size where off
-    top_p: Tensor | None = None  # [R] float32, 1 where off
-    min_p: Tensor | None = None  # [R] float32, 0 where off
-    penalties: list[Penalties] = field(default_factory=list)
-    forbidden: list[tuple[int, list[int]]] = field(default_factory=list)  # (row, token ids that may not be drawn)
+    parameters: Tensor | None = None  # [8, S] float32; None where every row is greedy and nothing is edited
+    draws: bool = False  # some row is not greedy
+    truncates: bool = False  # some row has top-k, top-p or min-p
+    edits: Tensor | None = None  # [3, E] int32: row, token id, how often it stands in the output (or FORBIDDEN)
     logprobs: int | None = None  # alternatives to report for every row; None for no logprobs at all
 
 
 class Sampled(NamedTuple):
-    """Drawn tokens and, if asked for, their log probabilities under the model itself (before temperature and the
-    rest)."""
+    """Drawn tokens and, if asked for, their log probabilities under the model itself (before penalties, temperature and
+    the rest)."""
 
     token_ids: Tensor  # [S] int64
     finite: Tensor  # [S] bool; False: the row's logits hold NaN or have no finite maximum, and its token means nothing
     logprobs: Tensor | None = None  # [S] float32
     top_logprobs: Tensor | None = None  # [S, n] float32, best first
     top_token_ids: Tensor | None = None  # [S, n] int64
+
+
+def pack(rows: Sequence[Row], device: torch.device, logprobs: int | None = None) -> SamplingBatch:
+    """The batch of `rows`; nothing is copied where every row is greedy."""
+    edits = _edits(rows)
+    draws = any(row.temperature > 0 for row in rows)
+    if not draws and edits is None:
+        return SamplingBatch(logprobs=logprobs)
+    parameters = np.array([row[: REPETITION + 1] for row in rows], dtype=np.float32).T
+    return SamplingBatch(
+        parameters=torch.from_numpy(np.ascontiguousarray(parameters)).to(device, non_blocking=True),
+        draws=draws,
+        truncates=any(row.truncates for row in rows),
+        edits=None if edits is None else torch.from_numpy(edits).to(device, non_blocking=True),
+        logprobs=logprobs,
+    )
+
+
+def _edits(rows: Sequence[Row]) -> np.ndarray[tuple[int, int], np.dtype[np.int32]] | None:
+    parts = []
+    for index, row in enumerate(rows):
+        if row.seen or row.forbidden:
+            times = {**(row.seen or {}), **dict.fromkeys(row.forbidden, FORBIDDEN)}
+            part = np.empty((3, len(times)), dtype=np.int32)
+            part[0], part[1], part[2] = index, list(times), list(times.values())
+            parts.append(part)
+    return np.concatenate(parts, axis=1) if parts else None

@@ -5,27 +5,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.sampling.batch import Penalties, Sampled, SamplingBatch
+from kernels.sampling.batch import FORBIDDEN, FREQUENCY, PRESENCE, REPETITION, Sampled, SamplingBatch
+
+# So many of the largest logits are looked at first for what top-p asks for; mostly they hold it.
+_HEAD = 512
 
 
 def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
-    """Draw one token for each row of `logits` [S, V] (float32; changed in place where penalties apply).
+    """Draw one token for each row of `logits` [S, V], as the package says.
 
-    A row that is not greedy is drawn by inverting its cumulative distribution at its uniform number: in the order of
-        the vocabulary, or, with top-k, top-p or min-p, from the most likely token down. Order of operations:
-        penalties, temperature, top-k, top-p, min-p.
+    Args:
+        logits: float32, contiguous; changed in place where the batch has edits.
+        batch: from `batch.pack`, with one row for each of logits.
     """
     logprobs = torch.log_softmax(logits, dim=-1) if batch.logprobs is not None else None
-    for row, forbidden in batch.forbidden:
-        logits[row, forbidden] = -torch.inf
-    for penalties in batch.penalties:
-        _penalise(logits[penalties.row], penalties)
-    best, token_ids = logits.max(dim=-1)
+    if batch.edits is not None:
+        _edit(logits, batch)
+    best, token_ids = logits.max(dim=-1)  # the first of equal ones
     finite = torch.isfinite(best)
-    if batch.plain_rows:
-        token_ids[batch.plain_rows] = _draw_plain(logits[batch.plain_rows], batch)
-    if batch.truncated_rows:
-        token_ids[batch.truncated_rows] = _draw_truncated(logits[batch.truncated_rows], batch)
+    if batch.draws:
+        assert batch.parameters is not None
+        numbers = finite.tolist()
+        for row, (temperature, uniform, top_k, top_p, min_p, *_) in enumerate(batch.parameters.T.tolist()):
+            if temperature > 0 and numbers[row]:
+                token_ids[row] = _draw(logits[row], best[row], temperature, uniform, int(top_k), top_p, min_p)
     if logprobs is None:
         return Sampled(token_ids, finite)
     chosen = logprobs.gather(1, token_ids[:, None])[:, 0]
@@ -33,49 +36,58 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     return Sampled(token_ids, finite, chosen, top, top_ids)
 
 
-def _penalise(row: Tensor, penalties: Penalties) -> None:
-    if penalties.repetition != 1.0:
-        seen = torch.unique(torch.cat((penalties.prompt, penalties.output)))
-        values = row[seen]
-        row[seen] = torch.where(values > 0, values / penalties.repetition, values * penalties.repetition)
-    if penalties.output.numel():
-        written, times = torch.unique(penalties.output, return_counts=True)
-        row[written] -= penalties.presence + penalties.frequency * times
+def _edit(logits: Tensor, batch: SamplingBatch) -> None:
+    assert batch.edits is not None
+    assert batch.parameters is not None
+    rows, tokens, times = batch.edits.long()
+    presence, frequency, repetition = batch.parameters[[PRESENCE, FREQUENCY, REPETITION]][:, rows]
+    values = logits[rows, tokens]
+    values = torch.where(values > 0, values / repetition, values * repetition)
+    values = torch.where(times > 0, values - (presence + frequency * times), values)
+    logits[rows, tokens] = values.masked_fill_(times == FORBIDDEN, -torch.inf)
 
 
-def _draw_plain(logits: Tensor, batch: SamplingBatch) -> Tensor:
-    assert batch.plain_temperature is not None
-    assert batch.plain_uniform is not None
-    probabilities = torch.softmax(_warmed(logits, batch.plain_temperature), dim=-1)
-    return _invert(probabilities, batch.plain_uniform)
+def _draw(
+    logits: Tensor, best: Tensor, temperature: float, uniform: float, top_k: int, top_p: float, min_p: float
+) -> Tensor:
+    """The token id that one row [V] draws. `best` is its largest logit, and finite."""
+    ids = None  # of the tokens kept, in the order of the vocabulary; None while all of them are
+    if 0 < top_k < logits.shape[0]:
+        ids = _where(logits >= logits.topk(top_k).values[-1])
+        logits = logits[ids]
+    weights = _weights(logits, best, temperature)
+    if top_p < 1:
+        kept = _where(logits >= _least_in_nucleus(logits, weights, best, temperature, top_p))
+        ids, weights = kept if ids is None else ids[kept], weights[kept]
+    if min_p > 0:
+        kept = _where(weights >= min_p)
+        ids, weights = kept if ids is None else ids[kept], weights[kept]
+    index = _invert(weights, uniform)
+    return index if ids is None else ids[index]
 
 
-def _draw_truncated(logits: Tensor, batch: SamplingBatch) -> Tensor:
-    assert batch.truncated_temperature is not None
-    assert batch.truncated_uniform is not None
-    assert batch.top_k is not None
-    assert batch.top_p is not None
-    assert batch.min_p is not None
-    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
-    ordered = _warmed(ordered, batch.truncated_temperature)
-    rank = torch.arange(ordered.shape[-1], device=ordered.device)
-    ordered.masked_fill_(rank >= batch.top_k[:, None], -torch.inf)
-    probabilities = torch.softmax(ordered, dim=-1)
-    before = probabilities.cumsum(dim=-1) - probabilities
-    probabilities.masked_fill_((before >= batch.top_p[:, None]) & (rank > 0), 0.0)
-    probabilities.masked_fill_(probabilities < batch.min_p[:, None] * probabilities[:, :1], 0.0)
-    drawn = _invert(probabilities, batch.truncated_uniform)
-    return order.gather(1, drawn[:, None])[:, 0]
+def _where(kept: Tensor) -> Tensor:
+    return kept.nonzero()[:, 0]
 
 
-def _warmed(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Logits over temperature, the largest moved to 0 first: a tiny temperature then makes the others -inf, never
-    NaN."""
-    return (logits - logits.amax(dim=-1, keepdim=True)) / temperature[:, None]
+def _weights(logits: Tensor, best: Tensor, temperature: float) -> Tensor:
+    """1 for the largest logit. It is moved to 0 first: a tiny temperature makes the others -inf, never NaN."""
+    return (logits - best).div_(max(temperature, torch.finfo(torch.float32).tiny)).exp_()
 
 
-def _invert(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """The first index whose cumulative probability exceeds `uniform` of the total; never one of probability zero."""
-    cumulative = probabilities.double().cumsum(dim=-1)
-    target = uniform.double() * cumulative[:, -1]
-    return torch.searchsorted(cumulative, target[:, None], right=True)[:, 0].clamp_(max=probabilities.shape[-1] - 1)
+def _least_in_nucleus(logits: Tensor, weights: Tensor, best: Tensor, temperature: float, top_p: float) -> Tensor:
+    """The smallest logit for which all strictly larger ones together weigh less than `top_p` of the total."""
+    target = top_p * weights.sum(dtype=torch.float64)
+    count, vocab = min(_HEAD, logits.shape[0]), logits.shape[0]
+    while True:
+        largest = logits.topk(count).values
+        held = _weights(largest, best, temperature).cumsum(0, dtype=torch.float64)
+        if held[-1] >= target or count == vocab:
+            return largest[torch.searchsorted(held, target).clamp_(max=count - 1)]
+        count = min(16 * count, vocab)
+
+
+def _invert(weights: Tensor, uniform: float) -> Tensor:
+    """The first index at which the running sum exceeds `uniform` of the total; never one of weight zero."""
+    held = weights.cumsum(0, dtype=torch.float64)
+    return torch.searchsorted(held, uniform * held[-1], right=True)

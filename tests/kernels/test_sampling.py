@@ -1,123 +1,179 @@
-"""Sampling: what is drawn depends on a row's own logits, parameters and uniform number, and on nothing else."""
+"""Sampling: what is drawn depends on a row's own logits, parameters and uniform number, and on nothing else.
+
+Each promise holds for plain torch and for Triton, interpreted.
+"""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from kernels.sampling.batch import Penalties, SamplingBatch
+from kernels.cases import error
+from kernels.launch import listening
+from kernels.sampling import reference, triton
+from kernels.sampling.batch import Row, SamplingBatch, pack
+from kernels.sampling.cases import cases
 from kernels.sampling.random import uniform
-from kernels.sampling.reference import sample
+from kernels.sampling.variants import variants
+from kernels.variants import Variant
+
+CPU = torch.device("cpu")
+LAST = 1 - 2**-24
+
+# Rows cost much in the interpreter, so that it gets fewer where many draws show a distribution.
+backends = pytest.mark.parametrize("sample", [reference.sample, triton.sample], ids=["torch", "triton"])
+DRAWS = {reference.sample: 400, triton.sample: 16}
+
+launched: set[Variant] = set()
 
 
-def truncated(
-    rows: list[int], draws: list[float], *, vocab: int, k: int = 0, p: float = 1.0, min_p: float = 0.0, t: float = 1.0
-):
-    n = len(rows)
-    return SamplingBatch(
-        truncated_rows=rows,
-        truncated_temperature=torch.full((n,), t),
-        truncated_uniform=torch.tensor(draws),
-        top_k=torch.full((n,), k or vocab),
-        top_p=torch.full((n,), p),
-        min_p=torch.full((n,), min_p),
-    )
+def randn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def plain(rows: list[int], draws: list[float], t: float = 1.0) -> SamplingBatch:
-    return SamplingBatch(
-        plain_rows=rows, plain_temperature=torch.full((len(rows),), t), plain_uniform=torch.tensor(draws)
-    )
+def spread(row: Row, count: int) -> list[Row]:
+    """The same wish with evenly spread uniform numbers."""
+    return [row._replace(uniform=(index + 0.5) / count) for index in range(count)]
 
 
-def test_greedy_rows_take_the_most_likely_token_and_report_the_models_own_logprobs():
-    logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, 0.0, 0.0]])
-    result = sample(logits.clone(), SamplingBatch(logprobs=2))
-    assert result.token_ids.tolist() == [1, 0]
+@pytest.mark.parametrize("case", list(cases(90)), ids=lambda case: case.name)
+def test_triton_agrees_with_the_reference(case):
+    with listening(launched.add):
+        results = case.run(triton.sample, CPU)
+    for result, expected in zip(results, case.run(reference.sample, CPU), strict=True):
+        assert error(result, expected) <= case.tolerance
+
+
+def test_the_cases_launch_every_variant():
+    assert launched == set(variants(90))
+
+
+@backends
+def test_greedy_rows_take_the_most_likely_token_and_report_the_models_own_logprobs(sample):
+    """Penalties and forbidden tokens change what is drawn, and nothing of what is reported."""
+    logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, 0.0, 0.0], [5.0, 0.0, 1.0]])
+    rows = [Row(), Row(), Row(forbidden=[0], seen={2: 1}, presence=2.0)]
+    result = sample(logits.clone(), pack(rows, CPU, logprobs=1))
+    assert result.token_ids.tolist() == [1, 0, 1]
     expected = torch.log_softmax(logits, -1)
-    assert result.logprobs is not None
-    torch.testing.assert_close(result.logprobs, expected.max(-1).values)
-    assert result.top_token_ids is not None
-    assert result.top_token_ids.tolist() == [[1, 2], [0, 1]]
+    torch.testing.assert_close(result.logprobs, expected[torch.arange(3), result.token_ids])
+    torch.testing.assert_close(result.top_logprobs, expected.max(-1, keepdim=True).values)
+    assert result.top_token_ids.tolist() == [[1], [0], [0]]
 
 
-def test_a_plain_draw_follows_the_softmax():
-    """4000 draws at evenly spread uniforms hit each token in proportion to its probability, within a thousandth."""
-    logits = torch.randn(1, 11, generator=torch.Generator().manual_seed(0)).expand(4000, 11)
-    draws = ((torch.arange(4000) + 0.5) / 4000).tolist()
-    result = sample(logits.clone(), plain(list(range(4000)), draws, t=0.7))
-    share = torch.bincount(result.token_ids, minlength=11) / 4000
-    torch.testing.assert_close(share, torch.softmax(logits[0] / 0.7, -1), atol=1e-3, rtol=0)
+@backends
+def test_of_equally_likely_tokens_a_greedy_row_takes_the_first(sample):
+    logits = torch.zeros(2, 9000)
+    logits[0, [77, 4500, 8999]] = 1.0
+    assert sample(logits, SamplingBatch()).token_ids.tolist() == [77, 0]
 
 
-def test_top_k_top_p_and_min_p_each_limit_the_tokens_that_can_be_drawn():
-    logits = torch.log(torch.tensor([0.4, 0.3, 0.2, 0.06, 0.04])).repeat(100, 1)
-    rows = list(range(100))
-    draws = ((torch.arange(100) + 0.5) / 100).tolist()
-
-    def drawn(**limits: float) -> set[int]:
-        return set(sample(logits.clone(), truncated(rows, draws, vocab=5, **limits)).token_ids.tolist())  # type: ignore[arg-type]
-
-    assert drawn(k=2) == {0, 1}
-    assert drawn(p=0.65) == {0, 1}
-    assert drawn(p=0.75) == {0, 1, 2}
-    assert drawn(min_p=0.2) == {0, 1, 2}
-    assert drawn(k=1) == {0}
-    assert drawn(p=1e-9) == {0}
-    assert drawn() == {0, 1, 2, 3, 4}
+@backends
+def test_a_plain_draw_follows_the_softmax(sample):
+    """Draws at evenly spread uniforms hit each token in proportion to its probability."""
+    count = DRAWS[sample]
+    logits = randn(1, 11)
+    result = sample(logits.repeat(count, 1), pack(spread(Row(0.7), count), CPU))
+    share = torch.bincount(result.token_ids, minlength=11) / count
+    torch.testing.assert_close(share, torch.softmax(logits[0] / 0.7, -1), atol=1.01 / count, rtol=0)
 
 
+@backends
+def test_a_truncated_draw_follows_what_is_left_of_the_softmax(sample):
+    """Top-k first, then top-p of what it leaves; kept tokens keep their proportions, in the vocabulary's order."""
+    count = DRAWS[sample]
+    probabilities = torch.tensor([0.1, 0.4, 0.05, 0.25, 0.2])
+    rows = spread(Row(1.0, top_k=4, top_p=0.85), count)  # top-k leaves 0.95, of which 0.85 is 0.8075
+    result = sample(torch.log(probabilities).repeat(count, 1), pack(rows, CPU))
+    assert result.token_ids.tolist() == sorted(result.token_ids.tolist())
+    share = torch.bincount(result.token_ids, minlength=5) / count
+    torch.testing.assert_close(share, torch.tensor([0, 0.4, 0, 0.25, 0.2]) / 0.85, atol=1.01 / count, rtol=0)
+
+
+@backends
+def test_top_k_top_p_and_min_p_each_limit_the_tokens_that_can_be_drawn(sample):
+    """The least likely token that is left, which the last uniform number draws, as they are in order here."""
+    left = [
+        (Row(top_k=2), 1),
+        (Row(top_k=1), 0),
+        (Row(top_k=5), 4),
+        (Row(top_k=99), 4),
+        (Row(top_p=0.65), 1),
+        (Row(top_p=0.75), 2),
+        (Row(top_p=1e-9), 0),
+        (Row(min_p=0.2), 2),
+        (Row(min_p=1.0), 0),
+        (Row(top_k=4, top_p=0.99, min_p=0.14), 3),
+        (Row(), 4),
+    ]
+    logits = torch.log(torch.tensor([0.4, 0.3, 0.2, 0.06, 0.04])).repeat(len(left), 1)
+    result = sample(logits, pack([row._replace(temperature=1.0, uniform=LAST) for row, _ in left], CPU))
+    assert result.token_ids.tolist() == [last for _, last in left]
+
+
+@backends
+def test_equally_likely_tokens_are_kept_or_dropped_together(sample):
+    """The first and the last token that are left, which the first and the last uniform number draw."""
+    left = [(Row(top_k=2), (1, 5)), (Row(top_p=0.5), (1, 5)), (Row(top_k=1), (1, 1)), (Row(top_k=5), (0, 5))]
+    rows = [row._replace(temperature=1.0, uniform=end) for row, _ in left for end in (0.0, LAST)]
+    logits = torch.tensor([0.0, 2.0, 1.0, 1.0, -0.0, 1.0]).repeat(len(rows), 1)
+    assert sample(logits, pack(rows, CPU)).token_ids.tolist() == [token for _, ends in left for token in ends]
+
+
+@backends
 @pytest.mark.parametrize("temperature", [1e-3, 1e-20, 1e-39, 1e-45])
-def test_a_tiny_temperature_is_as_good_as_greedy(temperature):
-    logits = torch.tensor([[1.0, 7.0, 6.9, -3.0]])
-    assert sample(logits.clone(), plain([0], [0.999], t=temperature)).token_ids.item() == 1
-    assert sample(logits.clone(), truncated([0], [0.999], vocab=4, k=3, t=temperature)).token_ids.item() == 1
+def test_a_tiny_temperature_is_as_good_as_greedy(sample, temperature):
+    logits = torch.tensor([[1.0, 7.0, 6.9, -3.0]]).repeat(3, 1)
+    rows = [Row(temperature, LAST), Row(temperature, LAST, top_k=3), Row(temperature, LAST, top_p=0.99)]
+    assert sample(logits, pack(rows, CPU)).token_ids.tolist() == [1, 1, 1]
 
 
-def test_the_last_uniform_never_draws_a_token_of_probability_zero():
-    logits = torch.tensor([[0.0, 0.0, -torch.inf]])
-    last = 1 - 2**-24
-    assert sample(logits.clone(), plain([0], [last])).token_ids.item() == 1
-    assert sample(logits.clone(), truncated([0], [last], vocab=3, k=2)).token_ids.item() in (0, 1)
+@backends
+def test_the_last_uniform_never_draws_a_token_of_probability_zero(sample):
+    logits = torch.tensor([[0.0, 0.0, -torch.inf]]).repeat(3, 1)
+    rows = [Row(1.0, LAST), Row(1.0, LAST, top_k=3), Row(1.0, LAST, top_p=0.9999)]
+    assert sample(logits, pack(rows, CPU)).token_ids.tolist() == [1, 1, 1]
 
 
-def test_a_rows_draw_does_not_depend_on_its_neighbours():
-    """The same row alone, or between greedy and truncated neighbours, draws the same token."""
-    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(3))
-    alone = sample(logits[1:2].clone(), plain([0], [0.42])).token_ids.item()
-    mixed = SamplingBatch(
-        plain_rows=[1],
-        plain_temperature=torch.ones(1),
-        plain_uniform=torch.tensor([0.42]),
-        truncated_rows=[2],
-        truncated_temperature=torch.ones(1),
-        truncated_uniform=torch.tensor([0.9]),
-        top_k=torch.tensor([5]),
-        top_p=torch.ones(1),
-        min_p=torch.zeros(1),
-    )
-    result = sample(logits.clone(), mixed)
-    assert result.token_ids[1].item() == alone
-    assert result.token_ids[0].item() == logits[0].argmax().item()
+@backends
+def test_a_rows_draw_does_not_depend_on_its_neighbours(sample):
+    """Each row draws alone what it draws among others of all kinds, bit for bit the same logprob too."""
+    logits = randn(6, 4999, seed=3)
+    rows = [
+        Row(1.0, 0.42), Row(), Row(1.0, 0.9, top_k=5), Row(0.9, 0.3, top_p=0.8),
+        Row(2.0, 0.77, top_k=4000, top_p=0.999), Row(1.0, 0.5, min_p=0.1, seen={1: 2}, repetition=1.3),
+    ]  # fmt: skip
+    together = sample(logits.clone(), pack(rows, CPU, logprobs=0))
+    for index, row in enumerate(rows):
+        alone = sample(logits[index : index + 1].clone(), pack([row], CPU, logprobs=0))
+        assert alone.token_ids[0] == together.token_ids[index]
+        assert alone.logprobs[0] == together.logprobs[index]
 
 
-def test_penalties_change_only_their_row_and_only_seen_tokens():
+@backends
+def test_penalties_change_only_their_row_and_only_seen_tokens(sample):
     logits = torch.tensor([[2.0, -1.0, 1.0, 0.5], [2.0, -1.0, 1.0, 0.5]])
     changed = logits.clone()
-    penalties = Penalties(0, torch.tensor([1]), torch.tensor([0, 0, 2]), presence=0.5, frequency=0.25, repetition=2.0)
-    sample(changed, SamplingBatch(penalties=[penalties]))
+    row = Row(seen={1: 0, 0: 2, 2: 1}, presence=0.5, frequency=0.25, repetition=2.0)
+    sample(changed, pack([row, Row()], CPU))
     torch.testing.assert_close(changed[0], torch.tensor([2 / 2 - 0.5 - 0.5, -2.0, 1 / 2 - 0.5 - 0.25, 0.5]))
     assert torch.equal(changed[1], logits[1])
 
 
-def test_a_forbidden_token_is_never_drawn():
+@backends
+def test_a_forbidden_token_is_never_drawn_even_if_penalties_favour_it(sample):
     logits = torch.tensor([[9.0, 1.0, 0.0]])
-    assert sample(logits, SamplingBatch(forbidden=[(0, [0])])).token_ids.item() == 1
+    row = Row(1.0, 0.0, top_k=3, forbidden=[0], seen={0: 1}, presence=-100.0)
+    assert sample(logits, pack([row], CPU)).token_ids.item() == 1
 
 
-def test_rows_with_nan_are_told_apart():
-    logits = torch.tensor([[0.0, 1.0], [torch.nan, 1.0], [torch.inf, 0.0]])
-    assert sample(logits, SamplingBatch()).finite.tolist() == [True, False, False]
+@backends
+def test_rows_that_are_not_finite_are_told_apart_and_their_token_is_in_range(sample):
+    logits = torch.tensor([[0.0, 1.0], [torch.nan, 1.0], [torch.inf, 0.0], [-torch.inf, -torch.inf]]).repeat(3, 1)
+    rows = [Row()] * 4 + [Row(1.0, 0.5)] * 4 + [Row(1.0, 0.5, top_k=1, top_p=0.5)] * 4
+    result = sample(logits, pack(rows, CPU))
+    assert result.finite.tolist() == [True, False, False, False] * 3
+    assert ((result.token_ids >= 0) & (result.token_ids < 2)).all()
 
 
 def test_uniform_numbers_depend_on_seed_and_position_alone_and_fill_the_interval():

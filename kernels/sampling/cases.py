@@ -1,0 +1,94 @@
+"""Calls that launch every sampling kernel, with uniform numbers that are not near a boundary between two tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.cases import Case, randn
+from kernels.sampling.batch import Row, pack
+from kernels.sampling.reference import sample
+from kernels.selection import Context
+
+_CPU = torch.device("cpu")
+_SEEN = {3: 0, 7: 2, 500: 1, 999: 5}
+_EDITED = [
+    Row(seen=_SEEN, repetition=1.5),
+    Row(0.7, seen=_SEEN, presence=0.5, frequency=0.25, repetition=0.8),
+    Row(1.0, top_k=30, seen=_SEEN, presence=-2.0, forbidden=[3, 4]),
+    Row(forbidden=range(990)),
+    Row(),
+]
+_TRUNCATED = [
+    Row(0.8, top_k=1),
+    Row(0.8, top_k=20, top_p=0.95),  # what Qwen3 asks for
+    Row(0.6, top_p=0.9),  # and Llama 3
+    Row(1.0, min_p=0.05),
+    Row(1.0, top_k=300, top_p=0.7, min_p=0.01),
+    Row(1.0, top_k=1 << 20, top_p=0.2),
+    Row(1e-30, top_p=0.5),
+    Row(),
+    Row(0.9),
+]
+
+
+def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
+    yield Case("greedy", _call(4097, [Row()] * 3, scale=3), 0)
+    yield Case("greedy among equals", _call(8192, [Row()] * 2, scale=1, step=2.0), 0)
+    yield Case("greedy with logprobs", _call(1003, [Row()] * 2, scale=3, logprobs=5), 1e-5)
+    yield Case("edited", _call(1000, _EDITED, scale=3), 0)
+    yield Case("edited with logprobs", _call(1000, _EDITED, scale=3, logprobs=0), 1e-5)
+    yield Case("plain", _call(32003, [Row(0.7), Row(), Row(1.3), Row(1e-45)], scale=3), 0)
+    yield Case("truncated", _call(5003, _TRUNCATED, scale=3), 0)
+    yield Case("truncated among equals", _call(5003, _TRUNCATED, scale=3, step=0.5), 0)
+    yield Case(
+        "truncated, all tokens much alike", _call(9001, [Row(0.5, top_p=0.99), Row(1.0, top_k=8500, top_p=0.97)]), 0
+    )
+    yield Case("some not numbers", _call(4100, _TRUNCATED, scale=3, damaged=True), 0)
+
+
+def _call(
+    vocab: int,
+    rows: Sequence[Row],
+    *,
+    scale: float = 0.1,
+    step: float = 0.0,
+    logprobs: int | None = None,
+    damaged: bool = False,
+) -> Callable[..., list[Tensor]]:
+    """`step`: round logits to multiples of it, so that many are equal."""
+
+    def run(function: Callable[..., Any], device: torch.device) -> list[Tensor]:
+        logits = randn((len(rows), vocab), torch.float32, _CPU, seed=vocab) * scale
+        if step:
+            logits = (logits / step).round() * step
+        steady = _steady(logits, rows)
+        if damaged:
+            logits[0, vocab - 1], logits[2, 0], logits[3] = torch.nan, torch.inf, -torch.inf
+        result = function(logits.to(device), pack(steady, device, logprobs))
+        token_ids = result.token_ids.masked_fill(~result.finite, -1)  # else it means nothing
+        named = [result.logprobs, result.top_logprobs] if logprobs is not None else []
+        return [token_ids, result.finite.to(torch.int32), *named]
+
+    return run
+
+
+def _steady(logits: Tensor, rows: Sequence[Row]) -> list[Row]:
+    """The rows, each with a uniform number that draws what its neighbours within 1e-5 draw."""
+    numbers = torch.rand(50, len(rows), generator=torch.Generator().manual_seed(1)).tolist()
+    found: list[Row | None] = [None] * len(rows)
+    for uniforms in numbers:
+        tried = [row._replace(uniform=uniform) for row, uniform in zip(rows, uniforms, strict=True)]
+        ends = [
+            sample(logits.clone(), pack([row._replace(uniform=row.uniform + off) for row in tried], _CPU)).token_ids
+            for off in (-1e-5, 1e-5)
+        ]
+        for index, same in enumerate((ends[0] == ends[1]).tolist()):
+            if same and found[index] is None:
+                found[index] = tried[index]
+        if None not in found:
+            break
+    return [row for row in found if row is not None]
