@@ -200,13 +200,14 @@ class ApplianceState(msgspec.Struct, kw_only=True):
     """The answer of `GET /appliance/state`.
 
     `launch` is the launch that `state` speaks of. `attempt` is a launch that preflight refused while an older one went
-    on serving: nothing was stopped for it.
+    on serving: nothing was stopped for it. `sealed` is False where the engine may compile kernels as it runs, and None
+    where there are none to compile: on the CPU, or while nothing is served.
     """
 
     state: State
     since: float
     version: str
-    sealed: bool = False
+    sealed: bool | None = None
     launch: LaunchRecord | None = None
     attempt: LaunchRecord | None = None
     load: Load = Load()
@@ -236,6 +237,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     enforce_eager: bool = True
     backends: dict[str, str] = {}
     environment: dict[str, str] = {}  # to be set before the device is first touched, such as CUDA_VISIBLE_DEVICES
+    cast: str | None = None  # the folder to be sealed to before a kernel is imported
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -14,6 +14,7 @@ import time
 
 import click
 
+from appliance.cast.setting import JIT
 from appliance.home import Home
 from appliance.supervisor.lock import HomeInUseError, Owner, OwnerLock
 from console import ports
@@ -31,8 +32,13 @@ def _default(name: str) -> str:
 @click.option("--engine-port", type=int, help=f"The engine's port.  [default: {_default('INGOT_ENGINE_PORT')}]")
 @click.option("--no-engine", is_flag=True, help="Only the console; the engine is run by somebody else, or not at all.")
 @click.option("--keep-engine", is_flag=True, help="Leave the engine running when the console ends.")
-def up(host: str | None, port: int | None, engine_port: int | None, no_engine: bool, keep_engine: bool) -> None:
+@click.option("--jit", is_flag=True, help="On a GPU, compile kernels as they are used: for a developer's machine.")
+def up(
+    host: str | None, port: int | None, engine_port: int | None, no_engine: bool, keep_engine: bool, jit: bool
+) -> None:
     """Run the console and the engine, and print where to find them."""
+    if jit:
+        os.environ[JIT] = "1"
     flags = {
         "INGOT_CONSOLE_HOST": host,
         "INGOT_CONSOLE_PORT": port,

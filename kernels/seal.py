@@ -36,8 +36,9 @@ class NotCast(RuntimeError):
     """A sealed engine was asked for a kernel that its cast does not hold."""
 
 
-def is_sealed() -> bool:
-    return _manifest is not None
+def sealed_to() -> Manifest | None:
+    """The cast that this process runs from; None when it is not sealed."""
+    return _manifest
 
 
 def seal(folder: Path) -> Manifest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 
@@ -12,6 +13,7 @@ from appliance.engine.engine import Engine
 from appliance.engine.heartbeat import Activity, Counters
 from appliance.engine.link import CoreLink
 from appliance.protocol import Abort, CorePhase, EngineConfig, FromCore, Outputs, Shutdown, Submit, ToCore
+from kernels.seal import seal
 
 IDLE_WAIT_S = 1.0
 
@@ -26,6 +28,9 @@ def run(link: CoreLink, activity: Activity, totals: list[Counters]) -> None:
         return
 
     os.environ.update(config.environment)
+    if config.cast is not None:
+        manifest = seal(Path(config.cast))
+        _log(f"sealed to the {len(manifest.variants)} kernels of {config.cast} for {manifest.architecture}")
 
     def report(phase: CorePhase) -> None:
         activity.enter(phase.phase)

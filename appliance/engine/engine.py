@@ -34,6 +34,7 @@ from kernels.binding import bind
 from kernels.catalogue import OPS
 from kernels.libraries import installed
 from kernels.sampling.batch import Sampled
+from kernels.seal import sealed_to
 from kernels.selection import choose_all
 
 
@@ -56,6 +57,7 @@ class Engine:
 
         report(CorePhase(phase=Phase.WEIGHTS, progress=Progress(total=index.total_bytes, unit="bytes")))
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+        cast = sealed_to()
         selection = selection_context(
             model_config,
             device=device.type,
@@ -64,6 +66,7 @@ class Engine:
             kv_cache_dtype=config.kv_cache_dtype,
             cuda_graphs=not config.enforce_eager,
             libraries=installed(),
+            cast=cast.summary() if cast else None,
         )
         choices = choose_all(OPS, selection, config.backends)
         kernels = bind(choices)

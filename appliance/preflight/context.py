@@ -35,13 +35,15 @@ class PreflightContext:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """Everything that a launch of the native engine needs, resolved."""
+    """Everything that a launch of the native engine needs, resolved. `cast` is the folder that it is to be sealed to;
+    None where it may compile."""
 
     profile: Profile
     effective: Effective
     folder: Path
     config: ModelConfig
     index: TensorIndex
+    cast: Path | None = None
 
     @property
     def memory(self) -> MemoryPlan:
@@ -50,6 +52,11 @@ class LaunchPlan:
     @property
     def device(self) -> Device:
         return self.effective.device
+
+    @property
+    def sealed(self) -> bool | None:
+        """None on the CPU, where there is nothing to seal."""
+        return None if self.device.gpu is None else self.cast is not None
 
     @property
     def dtype(self) -> str:
@@ -78,6 +85,7 @@ class LaunchPlan:
             enforce_eager=effective["enforce-eager"].value,
             backends=dict(profile.backends),
             environment=self.environment,
+            cast=str(self.cast) if self.sealed else None,
         )
 
 

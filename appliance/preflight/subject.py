@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
+from appliance.cast.setting import cast_folder
 from appliance.checkpoint.chat_template import ChatTemplate
 from appliance.checkpoint.config import ModelConfig, read_architecture, read_config
 from appliance.checkpoint.folder import locate
@@ -19,6 +20,9 @@ from appliance.preflight.context import LaunchPlan, PreflightContext, inventory_
 from appliance.profile import document
 from appliance.profile.effective import Effective, resolve
 from appliance.profile.schema import Profile
+from kernels.cast import check
+from kernels.cast.errors import CastError
+from kernels.context import CastSummary
 
 
 class Subject:
@@ -60,7 +64,22 @@ class Subject:
 
     @cached_property
     def effective(self) -> Effective:
-        return resolve(self.profile, config=self.config, inventory=self.inventory, environ=self.context.environ)
+        return resolve(
+            self.profile,
+            config=self.config,
+            inventory=self.inventory,
+            environ=self.context.environ,
+            cast=self._cast,
+        )
+
+    @property
+    def _cast(self) -> CastSummary | None:
+        """Of a cast that is good enough to be judged; what is wrong with another one is for its check to say."""
+        folder = cast_folder(self.context.environ) if self.device.gpu else None
+        try:
+            return check.read(folder).summary() if folder else None
+        except CastError:
+            return None
 
     def plan(self) -> LaunchPlan:
         return LaunchPlan(
@@ -69,4 +88,5 @@ class Subject:
             folder=self.folder,
             config=self.config,
             index=self.index,
+            cast=cast_folder(self.context.environ),
         )

@@ -18,7 +18,7 @@ from appliance.profile.schema import SETTINGS, Profile
 from appliance.profile.sizes import size_text
 from kernels.catalogue import OPS
 from kernels.libraries import installed
-from kernels.selection import AUTO, BackendRefusedError, Context, Explanation, explain
+from kernels.selection import AUTO, BackendRefusedError, CastSummary, Context, Explanation, explain
 
 Source = Literal["default", "profile", "model", "gpu", "environment", "engine"]
 
@@ -56,8 +56,10 @@ def resolve(
     inventory: Inventory,
     environ: Mapping[str, str],
     libraries: Mapping[str, str] | None = None,
+    cast: CastSummary | None = None,
 ) -> Effective:
-    """`libraries` are those of `kernels.libraries.installed` unless others are given.
+    """`libraries` are those of `kernels.libraries.installed` unless others are given; `cast` is what a sealed
+    engine could launch.
 
     Raises DeviceError when the profile names a device that is not there.
     """
@@ -95,7 +97,7 @@ def resolve(
     if profile.kv_cache_memory_bytes is None:
         why = f"{memory.num_blocks} blocks of {size_text(memory.bytes_per_token * memory.block_size)}"
         values["kv-cache-memory-bytes"] = EffectiveValue(memory.cache_bytes, "engine", why)
-    context = _context(profile, config, device, values, installed() if libraries is None else libraries)
+    context = _context(profile, config, device, values, installed() if libraries is None else libraries, cast)
     selection = explain(OPS, context, profile.backends)
     values |= backend_values(profile, context, selection)
     return Effective(values=values, device=device, memory=memory, context=context, selection=selection)
@@ -129,6 +131,7 @@ def _context(
     device: Device,
     values: Mapping[str, EffectiveValue],
     libraries: Mapping[str, str],
+    cast: CastSummary | None,
 ) -> Context:
     kv_cache_dtype = values["kv-cache-dtype"].value
     return selection_context(
@@ -139,6 +142,7 @@ def _context(
         kv_cache_dtype=CACHE_DTYPES.get(kv_cache_dtype, kv_cache_dtype),
         cuda_graphs=not values["enforce-eager"].value,
         libraries=libraries,
+        cast=cast,
         workers=workers(profile),
         engine=profile.engine,
     )

@@ -34,12 +34,16 @@ CANNOT_WRITE = 5
     type=click.Path(dir_okay=False, path_type=Path),
     help="Run this profile instead of the active one.",
 )
-def serve(host: str, port: int, profile_file: Path | None) -> None:
+@click.option("--jit", is_flag=True, help="On a GPU, compile kernels as they are used: for a developer's machine.")
+def serve(host: str, port: int, profile_file: Path | None, jit: bool) -> None:
     """Run the engine and answer the OpenAI API."""
     gc.disable()  # until everything is imported: collecting in between only costs time
+    from appliance.cast.setting import JIT
     from appliance.home import Home
     from appliance.supervisor.lock import HomeInUseError, Owner, OwnerLock
 
+    if jit:
+        os.environ[JIT] = "1"
     home = Home.from_environment()
     try:
         home.create()

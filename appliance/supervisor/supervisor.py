@@ -96,6 +96,7 @@ class Supervisor:
             state=self.state,
             since=self.record.since if self.record else self._started,
             version=__version__,
+            sealed=self.plan.sealed if self.plan and served else None,
             launch=self.record,
             attempt=self._attempt,
             load=self.load,

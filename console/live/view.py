@@ -77,6 +77,11 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         return self.appliance.models if self.appliance else []
 
     @property
+    def unsealed(self) -> bool:
+        """Whether the engine compiles kernels as it runs."""
+        return self.appliance is not None and self.appliance.sealed is False
+
+    @property
     def ready(self) -> bool:
         return self.state is State.READY
 

@@ -4,14 +4,16 @@ Triton."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from kernels.cast import environment, manifest
 from kernels.cast.errors import CastError
 from kernels.cast.folder import JOURNAL, read_journal
 from kernels.cast.manifest import Manifest, Versions
-from kernels.variants import Variant
+from kernels.context import Context
+from kernels.selection import AUTO, Explanation
 
 _SHOWN = 3
 
@@ -88,20 +90,38 @@ def against_this_environment(found: Manifest, environ: Mapping[str, str]) -> Ite
         )
 
 
-def against_variants(found: Manifest, folder: Path, needed: Sequence[Variant]) -> Iterator[CastError]:
-    """Variants that are needed, and not in the cast."""
-    there = {variant.name for variant in found.variants}
-    missing = [variant for variant in needed if variant.name not in there]
+def against_needs(
+    found: Manifest, folder: Path, selection: Iterable[Explanation], context: Context
+) -> Iterator[CastError]:
+    """Kernels that the best backends for a model need and that are not in the cast. FlashInfer's modules are not among
+    them: without one, the next backend serves."""
+    held = {variant.name for variant in found.variants}
+    needed = {name: explained.op.name for explained in selection for name in _needed(found, explained, context)}
+    missing = [name for name in needed if name not in held]
     if missing:
-        first = "; ".join(f"{variant.op} {variant.name}" for variant in missing[:_SHOWN])
+        first = "; ".join(f"{needed[name]} {name}" for name in missing[:_SHOWN])
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        limits = f" It was made for {', '.join(found.models)}." if found.models else ""
         yield CastError(
             "cast-variant-missing",
             f"The cast in {folder} lacks {len(missing)} of the {len(needed)} kernels that this model needs: "
-            f"{first}{more}.",
+            f"{first}{more}.{limits}",
             "Cast again into the same folder: what is there is kept.",
             command(found.architecture, folder),
         )
+
+
+def _needed(found: Manifest, explained: Explanation, context: Context) -> tuple[str, ...]:
+    """The variants of the backend that an op gets, or would get if the cast had all of its variants."""
+    anywhere = replace(context, cast=None)
+    for backend in explained.op.of(context.engine):
+        asked_for = explained.requested in (AUTO, backend.name)
+        if not asked_for or next(backend.objections(anywhere), None) is not None:
+            continue
+        needs = backend.needs_of_a_cast(context)
+        if set(needs.modules) <= set(found.flashinfer):
+            return needs.variants
+    return ()
 
 
 def changed_files(found: Manifest, folder: Path, *, hashes: bool) -> Iterator[str]:

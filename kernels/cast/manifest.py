@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from kernels.cast.errors import CastError
+from kernels.context import CastSummary
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -67,6 +68,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
+
+    def summary(self) -> CastSummary:
+        """For the choice of backends."""
+        return CastSummary(
+            arch=int(self.architecture.removeprefix("sm_")),
+            variants=frozenset(variant.name for variant in self.variants),
+            modules=frozenset(self.flashinfer),
+        )
 
 
 class _Header(msgspec.Struct):

@@ -1,0 +1,20 @@
+"""Where the environment says that kernels come from: a cast, or a compiler at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+CAST = "INGOT_CAST"  # a cast's folder: the engine is sealed
+JIT = "INGOT_JIT"  # 1: on a GPU the engine compiles what it needs, sealed or not
+
+
+def may_compile(environ: Mapping[str, str]) -> bool:
+    """Whether somebody asked for it, with `--jit` or in the environment."""
+    return environ.get(JIT, "0") not in ("", "0")
+
+
+def cast_folder(environ: Mapping[str, str]) -> Path | None:
+    """The cast that a sealed engine runs from; None where none is named, or compiling was asked for instead."""
+    named = environ.get(CAST)
+    return Path(named).absolute() if named and not may_compile(environ) else None
