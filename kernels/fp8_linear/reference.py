@@ -36,4 +36,4 @@ def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
     padded = torch.nn.functional.pad(x.float(), (0, groups * GROUP - columns)).view(tokens, groups, GROUP)
     scale = padded.abs().amax(-1).clamp(min=1e-10) / torch.finfo(torch.float8_e4m3fn).max
     rounded = (padded / scale[..., None]).to(torch.float8_e4m3fn)
-    return rounded.view(tokens, -1)[:, :columns], scale
+    return rounded.flatten(1)[:, :columns], scale

@@ -1,0 +1,92 @@
+"""Calls that launch every variant of the mixture of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.cases import TOLERANCES, Case, randn
+from kernels.context import Context
+from kernels.fp8_linear import GROUP
+from kernels.fp8_linear.cases import ROUNDED_TOLERANCE, blocks
+from kernels.fp8_linear.variants import has_fp8
+from kernels.fused_moe import variants
+from kernels.gated_activation import ACTIVATIONS
+
+
+class Shape(NamedTuple):
+    tokens: int
+    top_k: int
+    experts: int
+    hidden: int
+    size: int
+
+
+def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
+    if model is not None and not model.num_experts:
+        return
+    formats = (False, True) if model is None else (model.fp8_blocks is not None,)
+    for dtype in variants.DTYPES if model is None else (model.dtype,):
+        for fp8 in formats:
+            for activation in ACTIVATIONS if model is None else (model.activation,):
+                for shape in _shapes(arch, fp8, model):
+                    limit = 0.5 if activation == "silu" and shape.tokens % 2 else None
+                    yield _case(arch, shape, getattr(torch, dtype), fp8, activation, limit)
+    dtype = "bfloat16" if model is None else model.dtype
+    for shape in _many_experts(model):
+        yield _case(arch, shape, getattr(torch, dtype), formats[0], ACTIVATIONS[0] if model is None else
+                    model.activation, None)  # fmt: skip
+
+
+def _shapes(arch: int, fp8: bool, model: Context | None) -> Iterator[Shape]:
+    """One for every tile, with few experts or as many as the model has."""
+    hidden, size = (272, GROUP) if fp8 else (80, 48)
+    experts, top_k = (3, 2) if model is None else (model.num_experts, model.experts_per_token)
+    least = 0
+    for tile in (variants.FP8 if fp8 else variants.PLAIN)[arch]:
+        tokens = (least + min(tile.rows, least + 32)) // 2 * experts // top_k + 1
+        yield Shape(tokens, top_k, experts, hidden, size)
+        least = tile.rows
+
+
+def _many_experts(model: Context | None) -> Iterator[Shape]:
+    """For every sorting kernel, and every number of experts a token may have."""
+    if model is not None:
+        pairs = variants.COUNTED_FROM + 1
+        yield Shape(-(-pairs // model.experts_per_token), model.experts_per_token, model.num_experts, 128, 128)
+        return
+    for experts, top_k in ((8, 2), (64, 4), (256, 8), (384, 16)):
+        yield Shape(3, top_k, experts, 32, 16)
+        yield Shape(variants.COUNTED_FROM // top_k + 1, top_k, experts, 32, 16)
+    yield Shape(5, 1, 2, 32, 16)
+
+
+def _case(arch: int, shape: Shape, dtype: torch.dtype, fp8: bool, activation: str, limit: float | None) -> Case:
+    name = f"{shape.tokens} tokens, {shape.top_k} of {shape.experts} experts of {shape.hidden} x {shape.size}, {dtype}"
+    name += f"{' FP8' * fp8} {activation}" + (f" limit {limit}" if limit is not None else "")
+    tolerance = ROUNDED_TOLERANCE if fp8 and has_fp8(arch) else TOLERANCES[dtype]
+    return Case(name, call(shape, dtype, fp8, activation, limit), tolerance)
+
+
+def call(
+    shape: Shape, dtype: torch.dtype, fp8: bool, activation: str = "silu", limit: float | None = None
+) -> Callable[..., list[Tensor]]:
+    def run(fused_moe: Callable[..., Any], device: torch.device) -> list[Tensor]:
+        tokens, top_k, experts, hidden, size = shape
+        x = randn((tokens, hidden), dtype, device, seed=1)
+        scores = randn((tokens, experts), torch.float32, device, seed=2)
+        weights, ids = scores.softmax(-1).topk(top_k)
+        ids = ids.to(torch.int32)
+        if fp8:
+            gate_up, gate_up_scale = blocks((experts, 2 * size, hidden), device, seed=3)
+            down, down_scale = blocks((experts, hidden, size), device, seed=5)
+            scales = gate_up_scale / hidden**0.5, down_scale
+            return [fused_moe(x, weights, ids, gate_up, down, *scales, activation, limit)]
+        gate_up = randn((experts, 2 * size, hidden), dtype, device, seed=3) / hidden**0.5
+        down = randn((experts, hidden, size), dtype, device, seed=4)
+        return [fused_moe(x, weights, ids, gate_up, down, None, None, activation, limit)]
+
+    return run
