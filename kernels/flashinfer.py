@@ -15,28 +15,23 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from kernels.cast.architectures import Architecture
 from kernels.seal import NotCast
 
 
 class _Sealed(NamedTuple):
-    modules: Path
-    architecture: str
-    workspace: tempfile.TemporaryDirectory[str]
+    cast: Path
+    architecture: Architecture
 
 
 _sealed: _Sealed | None = None
 
 
-def seal(cast: Path, architecture: str, spelling: str) -> None:
-    """Load modules from `cast`/flashinfer alone, from now on. `spelling` is FlashInfer's own for `architecture`."""
+def seal(cast: Path, architecture: Architecture) -> None:
+    """Load modules from `cast`/flashinfer alone, from now on."""
     global _sealed
     assert "flashinfer" not in sys.modules, "FlashInfer has read its environment already"
-    # It writes generated sources before it looks for their library, and the package's folder may be read-only.
-    workspace = tempfile.TemporaryDirectory(prefix="ingot-flashinfer-")
-    os.environ["FLASHINFER_DISABLE_JIT"] = "1"
-    os.environ["FLASHINFER_WORKSPACE_BASE"] = workspace.name
-    os.environ["FLASHINFER_CUDA_ARCH_LIST"] = spelling  # else it asks on sm_120 which nvcc is there
-    _sealed = _Sealed(cast / "flashinfer", architecture, workspace)
+    _sealed = _Sealed(cast, architecture)
 
 
 @functools.cache
@@ -44,13 +39,24 @@ def library() -> ModuleType:
     """The package `flashinfer`."""
     # Its newer norms are in CuTe's language, which is compiled when first called, whether compiling is disabled or not.
     os.environ["FLASHINFER_USE_CUDA_NORM"] = "1"
+    if _sealed is not None:
+        os.environ["FLASHINFER_DISABLE_JIT"] = "1"
+        # It writes a module's sources before it looks for the library, and home may be read-only.
+        os.environ["FLASHINFER_WORKSPACE_BASE"] = _workspace().name
+        os.environ["FLASHINFER_CUDA_ARCH_LIST"] = _sealed.architecture.flashinfer  # else it asks which nvcc is there
     import flashinfer
     from flashinfer.jit import env
 
     if _sealed is not None:
-        env.FLASHINFER_AOT_DIR = _sealed.modules
+        env.FLASHINFER_AOT_DIR = _sealed.cast / "flashinfer"
     imported: ModuleType = flashinfer
     return imported
+
+
+@functools.cache
+def _workspace() -> tempfile.TemporaryDirectory[str]:
+    """Removed when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="ingot-flashinfer-")
 
 
 @contextmanager
@@ -64,8 +70,8 @@ def loading(op: str) -> Iterator[None]:
     except MissingJITCacheError as error:
         if _sealed is None or error.spec is None:
             raise
-        folder = _sealed.modules.parent
+        architecture = _sealed.architecture.name
         raise NotCast(
-            f"{op} needs FlashInfer's module {error.spec.name} on {_sealed.architecture}, and the cast in {folder} "
-            f"does not hold it. Cast it: ingot cast --arch {_sealed.architecture} --out {folder}"
+            f"{op} needs FlashInfer's module {error.spec.name} on {architecture}, and the cast in {_sealed.cast} does "
+            f"not hold it. Cast it: ingot cast --arch {architecture} --out {_sealed.cast}"
         ) from error

@@ -45,7 +45,7 @@ def find(architecture: Architecture, environ: Mapping[str, str] = os.environ) ->
         raise CastError(
             "cast-no-nvcc",
             "FlashInfer is installed, and nvcc, which builds its modules, is not.",
-            "Install it, or name its folder with CUDA_HOME.",
+            "Install it, name its folder with CUDA_HOME, or leave those modules out with --triton-only.",
             _INSTALL,
         )
     version = _version(nvcc)

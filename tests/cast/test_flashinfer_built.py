@@ -66,8 +66,9 @@ spawned = []
 sys.addaudithook(lambda event, _: spawned.append(event) if event in ("subprocess.Popen", "os.posix_spawn") else None)
 from pathlib import Path
 from kernels import flashinfer
+from kernels.cast.architectures import architecture_named
 from kernels.seal import NotCast
-flashinfer.seal(Path({str(tmp_path / "first")!r}), {arch!r}, {architecture.flashinfer!r})
+flashinfer.seal(Path({str(tmp_path / "first")!r}), architecture_named({arch!r}))
 library = flashinfer.library()
 shape = (torch.bfloat16, torch.bfloat16, torch.bfloat16, torch.int32, 128, 128, 0, False, False)
 with flashinfer.loading("paged_attention"):

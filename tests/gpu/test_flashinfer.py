@@ -43,7 +43,7 @@ SHAPES = [
 @pytest.fixture(scope="module", autouse=True)
 def _sealed():
     architecture = architecture_named("sm_{}{}".format(*torch.cuda.get_device_capability()))
-    sealing.seal(Path(CAST), architecture.name, architecture.flashinfer)
+    sealing.seal(Path(CAST), architecture)
 
 
 @pytest.mark.parametrize("cache_dtype", [BF16, FP8])
