@@ -39,16 +39,33 @@ class Batch(NamedTuple):
 def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
     for variant in variants.variants(arch, model):
         kernel = variant.kernel.partition(":")[2]
-        if kernel == "merge_kernel":
-            continue  # launched by the decodes below
+        if kernel in ("merge_kernel", "gather_kernel"):
+            continue  # launched by what is below
         constants = dict(variant.constants)
         dtype = torch.bfloat16 if variant.arguments[0] == "*bf16" else torch.float16
         fp8 = variant.arguments[1] != variant.arguments[0]
         soft_cap = 15.0 if constants["SOFT_CAP"] else None
-        for shape in _shapes(kernel, int(constants["ROWS"]), int(constants["HEAD_DIM"])):
-            name = f"{kernel} {shape} {dtype}{' fp8 cache' if fp8 else ''}{' soft cap' if soft_cap else ''}"
-            # With an FP8 cache both sides read the same rounded numbers.
-            yield Case(name, _call(shape, dtype, fp8, soft_cap), TOLERANCES[dtype])
+        head_dim = int(constants["HEAD_DIM"])
+        if kernel == "prefill_kernel" and not constants["PAGED"]:
+            for fp8 in (False, True):
+                for shape in _gathered_shapes(head_dim):
+                    yield _case(kernel, shape, dtype, fp8, soft_cap)
+            continue
+        for shape in _shapes(kernel, int(constants["ROWS"]), head_dim):
+            yield _case(kernel, shape, dtype, fp8, soft_cap)
+
+
+def _case(kernel: str, shape: Shape, dtype: torch.dtype, fp8: bool, soft_cap: float | None) -> Case:
+    name = f"{kernel} {shape} {dtype}{' fp8 cache' if fp8 else ''}{' soft cap' if soft_cap else ''}"
+    # With an FP8 cache both sides read the same rounded numbers.
+    return Case(name, _call(shape, dtype, fp8, soft_cap), TOLERANCES[dtype])
+
+
+def _gathered_shapes(dim: int) -> Iterator[Shape]:
+    """Few tokens of many heads are enough rows for the pages to be copied together."""
+    heads = variants.ROWS_WORTH_GATHERING // 16
+    yield Shape((1, 17, 21), (40, 17, 150), heads=heads, kv_heads=1, head_dim=dim)
+    yield Shape((40,), (170,), heads=heads, kv_heads=2, head_dim=dim, block_size=32, sliding_window=35, sinks=True)
 
 
 def _shapes(kernel: str, rows: int, dim: int) -> Iterator[Shape]:

@@ -114,8 +114,8 @@ def _decode_groups(context_lens: list[int]) -> Iterator[list[int] | slice]:
 
 
 def _decode(query: Tensor, layer: _Layer, metadata: AttentionMetadata, rows: list[int] | slice) -> Tensor:
-    """Several sequences at once, `query` [S, heads, head_dim] being the rows `rows` of the batch; the heads that share a
-    kv head stand where a query's length would."""
+    """Several sequences at once, `query` [S, heads, head_dim] being the rows `rows` of the batch; the heads that share
+    a kv head stand where a query's length would."""
     num_seqs, num_heads, head_dim = query.shape
     block_size, kv_heads = layer.key_cache.shape[1:3]
     lens = metadata.context_lens[rows] if isinstance(rows, slice) else [metadata.context_lens[row] for row in rows]

@@ -1,8 +1,10 @@
 """Paged attention in Triton: one kernel for sequences with several query tokens, two for those that decode one.
 
-Both take tiles whose rows are (token, query head) pairs that share a key-value head, so that grouped heads read the
+All take tiles whose rows are (token, query head) pairs that share a key-value head, so that grouped heads read the
 cache once. Softmax is computed online (Milakov and Gimelshein, 2018; Dao et al., 2022), in powers of two. A decode is
-divided along its context into parts of `SPLIT` tokens, which `merge_kernel` joins (as in flash decoding, Dao et al., 2023).
+divided along its context into parts of `SPLIT` tokens, which `merge_kernel` joins (flash decoding, Dao et al., 2023).
+From sm_90 on, long prefills first have their pages copied together: the copy costs a few percent of the attention, and
+lets the bulk copy engine feed the matrix units, which wins several times that.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from torch import Tensor
 
 from kernels.float8 import decode_e4m3
 from kernels.launch import architecture, launch
-from kernels.paged_attention import variants
+from kernels.paged_attention import GATHERED_TOKENS, variants
 from kernels.paged_attention.metadata import AttentionMetadata
+from kernels.variants import Variant
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _NO_WINDOW = (1 << 31) - 1
@@ -25,6 +28,15 @@ _NO_WINDOW = (1 << 31) - 1
 _prefill = functools.cache(variants.prefill)
 _decode = functools.cache(variants.decode)
 _merge = functools.cache(variants.merge)
+_gathering = functools.cache(variants.gather)
+
+
+def _scratch(size: int, alignment: int, stream: int | None) -> Tensor:
+    """Where Triton lays the descriptors of bulk copies; fresh memory of torch is aligned to 512 bytes."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
+triton.set_allocator(_scratch)
 
 
 def paged_attention(
@@ -41,8 +53,8 @@ def paged_attention(
 ) -> Tensor:
     """As `reference.paged_attention`, for bfloat16 and float16 queries and `variants.HEAD_DIMS`.
 
-    The heads of a token are contiguous in `query`, tokens may be strided; caches are contiguous and of the query's dtype
-    or float8_e4m3fn, their block size is a power of two; `scale` is positive; `sinks` is float32.
+    The heads of a token are contiguous in `query`, tokens may be strided; caches are contiguous and of the query's
+    dtype or float8_e4m3fn, their block size is a power of two; `scale` is positive; `sinks` is float32.
     """
     arch = architecture()
     num_heads, head_dim = query.shape[1:]
@@ -84,26 +96,60 @@ def paged_attention(
                 num_heads, parts, window, int(sinks is not None),
             )  # fmt: skip
     if num_seqs > decodes:
-        variant = _prefill(arch, dtype, head_dim, fp8, soft_cap is not None)
         prefills = num_seqs - decodes
+        gathered = variants.gathers(arch, head_dim) and _worth_gathering(metadata, group)
+        if gathered:
+            key_cache, value_cache = _gather(key_cache, value_cache, metadata, query.dtype, arch)
+            fp8 = False
+        variant = _prefill(arch, dtype, head_dim, fp8, soft_cap is not None, gathered)
         tiles = (query.shape[0] - decodes) * group // _constant(variant, "ROWS") + prefills
         launch(
             prefill_kernel, variant, (tiles, kv_heads),
-            query, key_cache, value_cache, out, sink_values, metadata.query_start_loc, metadata.seq_lens, metadata.block_tables,
-            decodes, prefills, token_stride16, kv_heads, group, table_width, page_shift, window, int(sinks is not None), tiles,
+            query, key_cache, value_cache, out, sink_values,
+            metadata.query_start_loc, metadata.seq_lens, metadata.block_tables,
+            decodes, prefills, token_stride16, kv_heads, group, table_width, page_shift, window, int(sinks is not None),
+            tiles,
             scale * key_scale, cap, value_scale,
         )  # fmt: skip
     return out
 
 
+def _worth_gathering(metadata: AttentionMetadata, group: int) -> bool:
+    """Whether the prefills have enough rows for each token of their contexts to make up for a copy, and whether the
+    copy stays within what the memory plan counts on: `GATHERED_TOKENS`, or one sequence however long."""
+    decodes = metadata.num_decodes
+    prefills = len(metadata.query_lens) - decodes
+    tokens = sum(metadata.query_lens[decodes:])
+    if prefills > variants.MAX_GATHERED or tokens * group < variants.ROWS_WORTH_GATHERING * prefills:
+        return False
+    return prefills == 1 or sum(metadata.context_lens[decodes:]) <= GATHERED_TOKENS
+
+
+def _gather(
+    key_cache: Tensor, value_cache: Tensor, metadata: AttentionMetadata, dtype: torch.dtype, arch: int
+) -> tuple[Tensor, Tensor]:
+    """The prefills' keys and values end to end, [sum of contexts, kv_heads, head_dim] in `dtype`."""
+    decodes = metadata.num_decodes
+    contexts = metadata.context_lens[decodes:]
+    block_size, kv_heads, head_dim = key_cache.shape[1:]
+    together = torch.empty((2, sum(contexts), kv_heads, head_dim), dtype=dtype, device=key_cache.device)
+    variant = _gathering(arch, str(dtype).removeprefix("torch."), key_cache.dtype.itemsize == 1)
+    launch(
+        gather_kernel, variant, (triton.cdiv(max(contexts), _constant(variant, "TOKENS")), len(contexts)),
+        key_cache, value_cache, together[0], together[1], metadata.seq_lens, metadata.block_tables,
+        decodes, kv_heads * head_dim // 16, metadata.block_tables.stride(0), block_size.bit_length() - 1,
+    )  # fmt: skip
+    return together[0], together[1]
+
+
 @functools.cache
-def _constant(variant: variants.Variant, name: str) -> int:
+def _constant(variant: Variant, name: str) -> int:
     return int(dict(variant.constants)[name])
 
 
 @triton.jit
 def _tile(cache_ptr, slot, inside, head, kv_heads, like, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):
-    """Rows of one head at `slot` [COLUMNS], as [COLUMNS, BLOCK_DIM] in the dtype of `like`; zeros where not `inside`."""
+    """Rows of one head at `slot` [COLUMNS]: [COLUMNS, BLOCK_DIM] in the dtype of `like`; zeros where not `inside`."""
     dim = tl.arange(0, BLOCK_DIM)
     pointers = cache_ptr + (slot * kv_heads + head)[:, None] * HEAD_DIM + dim[None, :]
     if HEAD_DIM == BLOCK_DIM:
@@ -121,8 +167,8 @@ def _attend(
     highest,  # [ROWS] the largest score so far, times log2(e)
     weight,  # [ROWS] the sum of weights so far
     query,  # [ROWS, BLOCK_DIM]
-    key_ptr,
-    value_ptr,
+    key,  # the cache where PAGED, else a descriptor of this sequence's own keys
+    value,
     table_ptr,  # this sequence's row of the block table
     position,  # [ROWS] of each row's token
     begin,  # of the context's tokens, a multiple of COLUMNS
@@ -138,19 +184,23 @@ def _attend(
     BLOCK_DIM: tl.constexpr,
     COLUMNS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
+    PAGED: tl.constexpr,
     MASKED: tl.constexpr,  # false where every row sees all of these tokens
 ):
     for first in range(begin, end, COLUMNS):
         token = first + tl.arange(0, COLUMNS)
-        inside = token < length
-        if MASKED:
-            page = tl.load(table_ptr + (token >> page_shift), mask=inside, other=0).to(tl.int64)
+        if PAGED:
+            if MASKED:
+                inside = token < length
+                page = tl.load(table_ptr + (token >> page_shift), mask=inside, other=0).to(tl.int64)
+            else:
+                inside = tl.full((COLUMNS,), True, tl.int1)
+                page = tl.load(table_ptr + (token >> page_shift)).to(tl.int64)
+            slot = (page << page_shift) + (token & ((1 << page_shift) - 1))
+            key_tile = _tile(key, slot, inside, head, kv_heads, query, HEAD_DIM, BLOCK_DIM)
         else:
-            page = tl.load(table_ptr + (token >> page_shift)).to(tl.int64)
-            inside = tl.full((COLUMNS,), True, tl.int1)
-        slot = (page << page_shift) + (token & ((1 << page_shift) - 1))
-        key = _tile(key_ptr, slot, inside, head, kv_heads, query, HEAD_DIM, BLOCK_DIM)
-        scores = tl.dot(query, tl.trans(key))  # [ROWS, COLUMNS]
+            key_tile = key.load([first, head * HEAD_DIM])  # zeros behind the end of the sequence
+        scores = tl.dot(query, tl.trans(key_tile))  # [ROWS, COLUMNS]
         if SOFT_CAP:
             scores = scores * scale / cap
             scores = cap * (2 * tl.sigmoid(2 * scores) - 1)  # tanh
@@ -166,8 +216,11 @@ def _attend(
         weights = tl.exp2(scores * factor - base[:, None])
         shrink = tl.exp2(highest - base)
         weight = weight * shrink + tl.sum(weights, axis=1)
-        value = _tile(value_ptr, slot, inside, head, kv_heads, query, HEAD_DIM, BLOCK_DIM)
-        total = tl.dot(weights.to(query.dtype), value, total * shrink[:, None])
+        if PAGED:
+            value_tile = _tile(value, slot, inside, head, kv_heads, query, HEAD_DIM, BLOCK_DIM)
+        else:
+            value_tile = value.load([first, head * HEAD_DIM])
+        total = tl.dot(weights.to(query.dtype), value_tile, total * shrink[:, None])
         highest = higher
     return total, highest, weight
 
@@ -211,6 +264,8 @@ def prefill_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
+    PAGED: tl.constexpr,  # else keys and values are [sum of contexts, kv_heads, HEAD_DIM]
+    MAX_SEQS: tl.constexpr,  # sequences at most where they are not paged
 ):
     # Late tiles see more context, so they go first: the last to run is then a short one.
     tile = num_tiles - 1 - tl.program_id(0)
@@ -243,6 +298,8 @@ def prefill_kernel(
         query_ptr + token[:, None] * (token_stride16 * 16) + query_head[:, None] * HEAD_DIM + dim[None, :],
         mask=inside, other=0.0,
     )  # fmt: skip
+    if key_ptr.dtype.element_ty.primitive_bitwidth == 8:
+        query = query.to(tl.float16)  # FP8 widens to float16 in one instruction
     length = tl.load(seq_lens_ptr + seq)
     before = length - query_len
     position = before + own
@@ -261,17 +318,27 @@ def prefill_kernel(
     whole_begin = tl.minimum(whole_begin, last_position + 1)
     whole_end = tl.minimum(whole_end, last_position + 1)
     row_table_ptr = table_ptr + seq.to(tl.int64) * table_width
+    if PAGED:
+        key = key_ptr
+        value = value_ptr
+    else:
+        earlier = tl.arange(0, MAX_SEQS)
+        lens = tl.load(seq_lens_ptr + first_seq + earlier, mask=earlier < low, other=0)
+        width = kv_heads * HEAD_DIM
+        offset = tl.sum(lens, axis=0).to(tl.int64) * width
+        key = tl.make_tensor_descriptor(key_ptr + offset, [length, width], [width, 1], [COLUMNS, BLOCK_DIM])
+        value = tl.make_tensor_descriptor(value_ptr + offset, [length, width], [width, 1], [COLUMNS, BLOCK_DIM])
     total, highest, weight = _attend(
-        total, highest, weight, query, key_ptr, value_ptr, row_table_ptr, position, begin, whole_begin, length,
-        head, kv_heads, page_shift, window, scale, cap, HEAD_DIM, BLOCK_DIM, COLUMNS, SOFT_CAP, True,
+        total, highest, weight, query, key, value, row_table_ptr, position, begin, whole_begin, length,
+        head, kv_heads, page_shift, window, scale, cap, HEAD_DIM, BLOCK_DIM, COLUMNS, SOFT_CAP, PAGED, True,
     )  # fmt: skip
     total, highest, weight = _attend(
-        total, highest, weight, query, key_ptr, value_ptr, row_table_ptr, position, whole_begin, whole_end, length,
-        head, kv_heads, page_shift, window, scale, cap, HEAD_DIM, BLOCK_DIM, COLUMNS, SOFT_CAP, False,
+        total, highest, weight, query, key, value, row_table_ptr, position, whole_begin, whole_end, length,
+        head, kv_heads, page_shift, window, scale, cap, HEAD_DIM, BLOCK_DIM, COLUMNS, SOFT_CAP, PAGED, False,
     )  # fmt: skip
     total, highest, weight = _attend(
-        total, highest, weight, query, key_ptr, value_ptr, row_table_ptr, position, whole_end, last_position + 1, length,
-        head, kv_heads, page_shift, window, scale, cap, HEAD_DIM, BLOCK_DIM, COLUMNS, SOFT_CAP, True,
+        total, highest, weight, query, key, value, row_table_ptr, position, whole_end, last_position + 1, length,
+        head, kv_heads, page_shift, window, scale, cap, HEAD_DIM, BLOCK_DIM, COLUMNS, SOFT_CAP, PAGED, True,
     )  # fmt: skip
     result = total * (value_scale / weight)[:, None]
     heads = kv_heads * group
@@ -326,6 +393,8 @@ def decode_kernel(
     query = tl.load(
         query_ptr + seq * (token_stride16 * 16) + query_head[:, None] * HEAD_DIM + dim[None, :], mask=inside, other=0.0
     )
+    if key_ptr.dtype.element_ty.primitive_bitwidth == 8:
+        query = query.to(tl.float16)  # as in prefill_kernel
     position = tl.full((ROWS,), 0, tl.int32) + (length - 1)
     highest = tl.full((ROWS,), float("-inf"), tl.float32)
     weight = tl.zeros((ROWS,), dtype=tl.float32)
@@ -334,7 +403,7 @@ def decode_kernel(
     total, highest, weight = _attend(
         total, highest, weight, query, key_ptr, value_ptr, table_ptr + seq * table_width, position,
         begin, tl.minimum((part + 1) * SPLIT, length), length,
-        head, kv_heads, page_shift, window, scale, cap, HEAD_DIM, BLOCK_DIM, COLUMNS, SOFT_CAP, True,
+        head, kv_heads, page_shift, window, scale, cap, HEAD_DIM, BLOCK_DIM, COLUMNS, SOFT_CAP, True, True,
     )  # fmt: skip
     heads = kv_heads * group
     if lowest // SPLIT == (length - 1) // SPLIT:  # this part is the only one
@@ -352,6 +421,51 @@ def decode_kernel(
         tl.store(partial_ptr + place[:, None] * HEAD_DIM + dim[None, :], total * value_scale, mask=inside)
         tl.store(weights_ptr + place * 2, highest, mask=row < group)
         tl.store(weights_ptr + place * 2 + 1, weight, mask=row < group)
+
+
+@triton.jit(do_not_specialize=["first_seq", "width16", "table_width", "page_shift"])
+def gather_kernel(
+    key_ptr,  # [blocks, block_size, width]
+    value_ptr,
+    keys_ptr,  # [sum of contexts, width]
+    values_ptr,
+    seq_lens_ptr,  # [S]
+    table_ptr,  # [S, table_width]
+    first_seq,  # sequences from here on are copied, one behind the other
+    width16,  # kv_heads * head_dim
+    table_width,
+    page_shift,
+    TOKENS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    MAX_SEQS: tl.constexpr,
+):
+    seq = tl.program_id(1)
+    length = tl.load(seq_lens_ptr + first_seq + seq)
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    if tl.program_id(0) * TOKENS >= length:
+        return
+    earlier = tl.arange(0, MAX_SEQS)
+    start = tl.sum(tl.load(seq_lens_ptr + first_seq + earlier, mask=earlier < seq, other=0), axis=0).to(tl.int64)
+    width = width16 * 16
+    page = tl.load(
+        table_ptr + (first_seq + seq).to(tl.int64) * table_width + (token >> page_shift), mask=token < length, other=0
+    ).to(tl.int64)
+    slot = (page << page_shift) + (token & ((1 << page_shift) - 1))
+    for column in range(0, width, BLOCK):
+        place = column + tl.arange(0, BLOCK)
+        inside = (token < length)[:, None] & (place < width)[None, :]
+        source = slot[:, None] * width + place[None, :]
+        target = (start + token)[:, None] * width + place[None, :]
+        _copy(key_ptr + source, keys_ptr + target, inside)
+        _copy(value_ptr + source, values_ptr + target, inside)
+
+
+@triton.jit
+def _copy(source, target, inside):
+    tile = tl.load(source, mask=inside, other=0.0)
+    if tile.dtype == tl.uint8:
+        tile = decode_e4m3(tile)
+    tl.store(target, tile.to(target.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["heads", "parts", "window", "has_sinks"])

@@ -12,8 +12,8 @@ HEAD_DIMS: Final = (64, 96, 128, 256)
 DTYPES: Final = ("bfloat16", "float16")
 FP8: Final = "float8_e4m3fn"
 
-# Tokens of the context that one program of a decode works through. Constant, so that the parts of a sum do not depend on
-# what else is in the batch: a sequence gets the same result alone and in company.
+# Tokens of the context that one program of a decode works through. Constant, so that the parts of a sum do not depend
+# on what else is in the batch: a sequence gets the same result alone and in company.
 SPLIT: Final = 256
 # Rows of a decode's tile: query heads that share a key-value head. 16 is the least that a matrix unit takes.
 DECODE_ROWS: Final = (16, 64)
@@ -26,19 +26,34 @@ class Tile(NamedTuple):
     num_stages: int
 
 
-# By memory that a program may share (163 KB, 99 KB, 227 KB), then by head size.
+# By memory that a program may share (163 KB, 99 KB, 227 KB), then by head size. Measured on sm_90 with
+# tests/gpu/bench/tune_attention.py; elsewhere the largest that fit.
 _A100, _SMALL, _HOPPER = "163 KB", "99 KB", "227 KB"
 _MEMORY: Final = {80: _A100, 86: _SMALL, 89: _SMALL, 90: _HOPPER, 100: _HOPPER, 103: _HOPPER, 120: _SMALL, 121: _SMALL}
 PREFILL_TILES: Final[dict[str, dict[int, Tile]]] = {
     _A100: {64: Tile(128, 64, 4, 3), 96: Tile(128, 64, 8, 2), 128: Tile(128, 64, 8, 2), 256: Tile(64, 32, 8, 2)},
     _SMALL: {64: Tile(128, 64, 4, 2), 96: Tile(64, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 1)},
-    _HOPPER: {64: Tile(128, 128, 8, 3), 96: Tile(128, 128, 8, 2), 128: Tile(128, 128, 8, 2), 256: Tile(128, 64, 8, 2)},
+    _HOPPER: {64: Tile(128, 64, 4, 3), 96: Tile(128, 128, 8, 2), 128: Tile(128, 128, 8, 2), 256: Tile(128, 64, 8, 3)},
+}
+# Where pages were copied together first, so that the bulk copy engine reads them.
+GATHERED_TILES: Final[dict[str, dict[int, Tile]]] = {
+    _SMALL: {64: Tile(128, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 1)},
+    _HOPPER: {64: Tile(128, 128, 8, 3), 128: Tile(128, 128, 8, 2), 256: Tile(128, 64, 8, 3)},
 }
 DECODE_TILES: Final[dict[str, dict[int, Tile]]] = {
     _A100: {64: Tile(0, 64, 4, 3), 96: Tile(0, 64, 4, 3), 128: Tile(0, 64, 4, 3), 256: Tile(0, 32, 4, 2)},
     _SMALL: {64: Tile(0, 64, 4, 3), 96: Tile(0, 32, 4, 3), 128: Tile(0, 32, 4, 3), 256: Tile(0, 32, 4, 1)},
-    _HOPPER: {64: Tile(0, 64, 4, 3), 96: Tile(0, 64, 4, 3), 128: Tile(0, 64, 4, 3), 256: Tile(0, 32, 4, 3)},
+    _HOPPER: {64: Tile(0, 64, 2, 3), 96: Tile(0, 64, 4, 3), 128: Tile(0, 64, 4, 3), 256: Tile(0, 32, 4, 3)},
 }
+# An FP8 cache is half the bytes and must be widened: longer tiles.
+FP8_DECODE_TILES: Final[dict[str, dict[int, Tile]]] = {
+    _A100: DECODE_TILES[_A100],
+    _SMALL: DECODE_TILES[_SMALL],
+    _HOPPER: {64: Tile(0, 128, 4, 3), 96: Tile(0, 128, 4, 3), 128: Tile(0, 128, 4, 2), 256: Tile(0, 64, 4, 2)},
+}
+MAX_GATHERED: Final = 256  # sequences
+# Query heads times tokens of a sequence from which on copying its pages together pays.
+ROWS_WORTH_GATHERING: Final = 2048
 
 _GEOMETRY = ("*i32", "*i32", "*i32")  # query_start_loc, seq_lens, block_tables
 _PREFILL_NUMBERS = ("i32",) * 10 + ("fp32",) * 3
@@ -46,6 +61,10 @@ _DECODE_NUMBERS = ("i32",) * 7 + ("fp32",) * 3
 
 
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
+    yield from dict.fromkeys(_variants(arch, model))
+
+
+def _variants(arch: int, model: Context | None) -> Iterator[Variant]:
     if model is None:
         shapes = [(dtype, dim, fp8, cap) for dtype in DTYPES for dim in HEAD_DIMS for fp8 in (False, True)
                   for cap in (False, True)]  # fmt: skip
@@ -55,6 +74,9 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
         rows = (decode_rows(model.num_heads // model.num_kv_heads),)
     for dtype, head_dim, fp8, soft_cap in shapes:
         yield prefill(arch, dtype, head_dim, fp8, soft_cap)
+        if gathers(arch, head_dim):
+            yield prefill(arch, dtype, head_dim, False, soft_cap, gathered=True)
+            yield gather(arch, dtype, fp8)
         yield from (decode(arch, dtype, head_dim, fp8, soft_cap, count) for count in rows)
     yield from (merge(dtype, head_dim) for dtype, head_dim in dict.fromkeys((shape[:2]) for shape in shapes))
 
@@ -64,21 +86,26 @@ def decode_rows(group: int) -> int:
     return next((rows for rows in DECODE_ROWS if rows >= group), DECODE_ROWS[-1])
 
 
-def prefill(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool) -> Variant:
-    tile = PREFILL_TILES[_MEMORY[arch]][head_dim]
+def gathers(arch: int, head_dim: int) -> bool:
+    """Whether a long prefill has its pages copied together. A bulk copy takes a power of two of columns."""
+    return arch >= 90 and head_dim in GATHERED_TILES[_MEMORY[arch]]
+
+
+def prefill(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, gathered: bool = False) -> Variant:
+    tile = (GATHERED_TILES if gathered else PREFILL_TILES)[_MEMORY[arch]][head_dim]
     pointer, cache = f"*{TRITON_TYPES[dtype]}", _cache_pointer(arch, dtype, fp8)
     return variant(
         "paged_attention",
         "kernels.paged_attention.triton:prefill_kernel",
         (pointer, cache, cache, pointer, "*fp32", *_GEOMETRY, *_PREFILL_NUMBERS),
-        _constants(head_dim, tile.rows, tile.columns, soft_cap),
+        _constants(head_dim, tile.rows, tile.columns, soft_cap) | {"PAGED": not gathered, "MAX_SEQS": MAX_GATHERED},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
     )
 
 
 def decode(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, rows: int) -> Variant:
-    tile = DECODE_TILES[_MEMORY[arch]][head_dim]
+    tile = (FP8_DECODE_TILES if fp8 else DECODE_TILES)[_MEMORY[arch]][head_dim]
     pointer, cache = f"*{TRITON_TYPES[dtype]}", _cache_pointer(arch, dtype, fp8)
     return variant(
         "paged_attention",
@@ -87,6 +114,17 @@ def decode(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, rows
         _constants(head_dim, rows, tile.columns, soft_cap) | {"SPLIT": SPLIT},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+    )
+
+
+def gather(arch: int, dtype: str, fp8: bool) -> Variant:
+    cache, pointer = _cache_pointer(arch, dtype, fp8), f"*{TRITON_TYPES[dtype]}"
+    return variant(
+        "paged_attention",
+        "kernels.paged_attention.triton:gather_kernel",
+        (cache, cache, pointer, pointer, "*i32", "*i32", "i32", "i32", "i32", "i32"),
+        {"TOKENS": 16, "BLOCK": 512, "MAX_SEQS": MAX_GATHERED},
+        num_warps=8,
     )
 
 

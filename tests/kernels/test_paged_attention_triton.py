@@ -13,12 +13,16 @@ from kernels.paged_attention.cases import cases
 CPU = torch.device("cpu")
 
 
-def chosen(arch: int, head_dims: tuple[int, ...]):
-    """The interpreter is slow: the largest heads are left to a GPU."""
-    return [case for case in cases(arch) if any(f"head_dim={dim}," in case.name for dim in head_dims)]
+def chosen(arch: int, *words: str):
+    """The interpreter is slow: the smallest head, and one that is no power of two; the others are left to a GPU."""
+    return [case for case in cases(arch) if all(word in case.name for word in words)]
 
 
-@pytest.mark.parametrize("case", chosen(90, (64, 96)), ids=lambda case: case.name)
+CASES = [case for case in chosen(90, "head_dim=64,", "bfloat16") if "soft cap" not in case.name]
+CASES += chosen(90, "head_dim=96,", "float16", "soft cap", "prefill_kernel", "sinks=True")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_triton_agrees_with_the_reference(case):
     for result, expected in zip(
         case.run(triton.paged_attention, CPU), case.run(reference.paged_attention, CPU), strict=True
@@ -26,7 +30,7 @@ def test_triton_agrees_with_the_reference(case):
         assert error(result, expected) <= case.tolerance
 
 
-@pytest.mark.parametrize("case", [case for case in chosen(80, (64,)) if "fp8" in case.name], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", chosen(80, "head_dim=64,", "float16", "fp8", "soft cap", "sinks=True"), ids=lambda case: case.name)
 def test_an_fp8_cache_is_read_by_integers_where_there_is_no_instruction_for_it(case):
     with launching_for(80):
         (result,) = case.run(triton.paged_attention, CPU)
@@ -36,6 +40,6 @@ def test_an_fp8_cache_is_read_by_integers_where_there_is_no_instruction_for_it(c
 
 @pytest.mark.parametrize("arch", [80, 86, 89, 90, 100, 103, 120, 121])
 def test_each_architecture_has_a_tile_for_every_head_size(arch):
-    assert {dict(v.constants)["HEAD_DIM"] for v in variants.variants(arch)} == set(variants.HEAD_DIMS)
+    assert {dict(v.constants).get("HEAD_DIM") for v in variants.variants(arch)} >= set(variants.HEAD_DIMS)
     names = [variant.name for variant in variants.variants(arch)]
     assert len(names) == len(set(names))

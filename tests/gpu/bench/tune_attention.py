@@ -19,23 +19,36 @@ PREFILL = [
     for tile in ((128, 128, 8, 2), (128, 64, 8, 2), (128, 64, 8, 3), (128, 64, 8, 4), (128, 64, 4, 3), (64, 64, 4, 3),
                  (64, 128, 4, 2), (128, 128, 8, 1), (256, 64, 8, 2), (128, 32, 8, 4), (64, 64, 4, 4), (128, 128, 4, 2))
 ]  # fmt: skip
+GATHERED = [
+    variants.Tile(*tile)
+    for tile in ((128, 128, 8, 2), (128, 128, 8, 3), (128, 64, 8, 3), (128, 64, 4, 3), (64, 128, 4, 2), (64, 64, 4, 3),
+                 (128, 64, 8, 4), (128, 64, 4, 2), (64, 128, 4, 3), (256, 64, 8, 2), (128, 128, 4, 2))
+]  # fmt: skip
 DECODE = [variants.Tile(0, *tile) for tile in itertools.product((32, 64, 128), (2, 4), (2, 3, 4, 5))]
 
 
 def main() -> None:
     device = torch.device("cuda")
-    for dim, fp8 in ((128, False), (128, True), (64, False), (256, False)):
+    for dim, fp8 in ((128, False), (64, False), (256, False), (128, True)):
         prefill, decode = Shape((8192,) * 2, (8192,) * 2, 32, 8, dim), Shape((1,) * 64, (4096,) * 64, 32, 8, dim)
         if not fp8:
             work = 2 * 4 * 32 * dim * 8192 * 8193 / 2
-            _try(prefill, PREFILL, variants.PREFILL_TILES, _prefill(dim, fp8), torch.bfloat16, work, device)
+            _try(prefill, GATHERED, variants.GATHERED_TILES, _prefill(dim, fp8), torch.bfloat16, work, device)
         cache_dtype = torch.float8_e4m3fn if fp8 else torch.bfloat16
         work = 2 * 64 * 4096 * 8 * dim * cache_dtype.itemsize
-        _try(decode, DECODE, variants.DECODE_TILES, _decode(dim, fp8), cache_dtype, work, device)
+        _try(
+            decode,
+            DECODE,
+            variants.FP8_DECODE_TILES if fp8 else variants.DECODE_TILES,
+            _decode(dim, fp8),
+            cache_dtype,
+            work,
+            device,
+        )
 
 
 def _prefill(dim: int, fp8: bool) -> Callable[[], Variant]:
-    return lambda: variants.prefill(architecture(), "bfloat16", dim, fp8, False)
+    return lambda: variants.prefill(architecture(), "bfloat16", dim, fp8, False, gathered=True)
 
 
 def _decode(dim: int, fp8: bool) -> Callable[[], Variant]:
@@ -70,8 +83,8 @@ def _try(
         found.append((time, tile))
     row[dim] = before
     for time, tile in sorted(found)[:6]:
-        print(f"{shape.queries[0]} tokens, head_dim={dim} {cache_dtype}: {tile} {time * 1e6:.0f} us, {work / time / 1e12:.2f} T/s",
-              flush=True)  # fmt: skip
+        rate = work / time / 1e12
+        print(f"{shape.queries[0]} tokens, head_dim={dim} {cache_dtype}: {tile} {time * 1e6:.0f} us, {rate:.2f} T/s")
 
 
 if __name__ == "__main__":
