@@ -64,9 +64,11 @@ def against_this_environment(found: Manifest, environ: Mapping[str, str]) -> Ite
         ptxas=found.versions.ptxas,
         libc=found.versions.libc,
     )
+    flashinfer = environment.installed("flashinfer-python")  # without it, its modules are merely not used
     for name, there, now in (
         ("Triton", found.versions.triton, here.triton),
         ("Python", found.versions.python, here.python),
+        ("FlashInfer", found.versions.flashinfer or flashinfer, flashinfer or found.versions.flashinfer),
     ):
         if there != now:
             yield CastError(
