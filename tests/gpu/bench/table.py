@@ -1,16 +1,23 @@
-"""`python -m tests.gpu.bench.table`: every op's share of the measured ceilings, as a table and one JSON line."""
+"""`python -m tests.gpu.bench.table`: every op's share of the measured ceilings, as a table and one JSON line.
+
+INGOT_FLASHINFER_CAST names a cast's folder whose FlashInfer modules stand beside ours.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import pkgutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
 import tests.gpu.bench
+from kernels import flashinfer
+from kernels.cast.architectures import architecture_named
 from tests.gpu.bench.ceilings import Ceilings, measure, median_s
 from tests.gpu.bench.row import Row
 
@@ -20,6 +27,9 @@ HEADER = f"{'op':<26} {'shape':<34} {'triton':>9} {'of ceiling':>11} {'goal':>6}
 def main() -> int:
     device = torch.device("cuda")
     only = sys.argv[1:]
+    cast = os.environ.get("INGOT_FLASHINFER_CAST")
+    if cast is not None:
+        flashinfer.seal(Path(cast), architecture_named("sm_{}{}".format(*torch.cuda.get_device_capability())))
     ceilings = measure(device)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: copy {ceilings.copy / 1e12:.2f} TB/s, "
           f"bf16 {ceilings.bf16 / 1e12:.0f} TFLOP/s, fp8 {ceilings.fp8 / 1e12:.0f} TFLOP/s")  # fmt: skip
