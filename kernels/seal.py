@@ -11,7 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from msgspec import structs
+
 from kernels.cast import check
+from kernels.cast.architectures import ARCHITECTURES
 from kernels.cast.environment import PINNED
 from kernels.cast.errors import CastError
 from kernels.cast.manifest import Manifest
@@ -50,20 +53,29 @@ def seal(folder: Path) -> Manifest:
     """
     global _sealed_from, _manifest
     manifest = check.read(folder)
-    for problem in check.against_this_environment(manifest, os.environ):
+    for problem in (*check.against_this_environment(manifest, os.environ), *_changed_modules(manifest, folder)):
         raise problem
     os.environ.update(PINNED, **_FORBIDDEN)
     # Where Triton looks for the driver's library when it links, which it no longer does: it would run ldconfig.
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
 
+    from kernels import flashinfer
     from kernels.cast import pinning
     from kernels.cast.sealed_cache import SealedCache
 
+    flashinfer.seal(folder, ARCHITECTURES[manifest.architecture])
     SealedCache.folder, SealedCache.files = folder, {file.path: file for file in manifest.files}
     pinning.pin(SealedCache, _refuse_to_compile)
     pinning.pin_ptxas(manifest.versions.ptxas)
     _sealed_from, _manifest = folder, manifest
     return manifest
+
+
+def _changed_modules(manifest: Manifest, folder: Path) -> Iterator[CastError]:
+    """FlashInfer's modules are loaded by FlashInfer, so that they are looked at beforehand; Triton's kernels are when
+    they are loaded."""
+    modules = tuple(file for file in manifest.files if file.path.startswith("flashinfer/"))
+    return check.against_files(structs.replace(manifest, files=modules), folder, hashes=True)
 
 
 def not_cast(variant: Variant, names: Sequence[str], arguments: Sequence[Any]) -> NotCast:

@@ -14,8 +14,8 @@ CAUSES = (
     Cause(
         family="arch",
         name="kernel-not-cast",
-        pattern=r"NotCast: (?P<op>\w+) needs the kernel (?P<kernel>\w+)[^\n]* on (?P<architecture>sm_\d+),[^\n]*"
-        r"\. Cast it: (?P<command>ingot cast [^\n]+)",
+        pattern=r"NotCast: (?P<op>\w+) needs (the kernel|FlashInfer's module) (?P<kernel>\w+)[^\n]* on "
+        r"(?P<architecture>sm_\d+),[^\n]*\. Cast it: (?P<command>ingot cast [^\n]+)",
         summary="The cast lacks a kernel that {op} needs on {architecture}: {kernel}.",
         fix="Cast again into the same folder, which keeps what is there, and start the engine again.",
         command="{command}",
