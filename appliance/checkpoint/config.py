@@ -92,7 +92,7 @@ def read_config(folder: Path) -> ModelConfig:
     if heads % kv_heads:
         fields.refuse("num_key_value_heads", f"It must divide num_attention_heads, which is {heads}.")
     head_dim = fields.integer("head_dim", 1, 1 << 14, default=family.head_dim or hidden_size // heads)
-    if "head_dim" not in fields.given and not family.head_dim and hidden_size % heads:
+    if fields.given.get("head_dim") is None and not family.head_dim and hidden_size % heads:
         fields.refuse("hidden_size", f"It must be a multiple of num_attention_heads, which is {heads}.")
     layers = fields.integer("num_hidden_layers", 1, 1 << 12)
     rope = read_rope(fields, head_dim, family.rope_theta)

@@ -159,6 +159,7 @@ def test_end_tokens_are_gathered_from_both_files(tmp_path: Path) -> None:
         ({"hidden_size": 64.5}, "hidden_size"),
         ({"hidden_size": True}, "hidden_size"),
         ({"hidden_size": 63, "num_key_value_heads": 4}, "hidden_size"),
+        ({"hidden_size": 62, "head_dim": None}, "hidden_size"),
         ({"num_hidden_layers": [2]}, "num_hidden_layers"),
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
