@@ -16,3 +16,9 @@ CPU = torch.device("cpu")
 def test_triton_agrees_with_the_reference(case):
     for result, expected in zip(case.run(triton.rms_norm, CPU), case.run(reference.rms_norm, CPU), strict=True):
         assert error(result, expected) <= case.tolerance
+
+
+def test_a_row_longer_than_any_block_is_refused():
+    x = torch.zeros((1, 16392), dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="rows of at most 16384, and this one is 16392 long"):
+        triton.rms_norm(x, x[0], 1e-6)

@@ -1,0 +1,121 @@
+"""What the ops that only move bytes may launch is declared: by architecture, and by model."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from kernels.context import Context
+from kernels.launch import launching_for
+from kernels.variants import Variant
+
+OPS = ("embedding", "rms_norm", "rotary", "gated_activation", "cache_write")
+MODELS = {
+    "Llama 3 8B": Context(
+        "cuda", (9, 0), "bfloat16", head_dim=128, num_heads=32, num_kv_heads=8, hidden_size=4096,
+        intermediate_size=14336, rotary_dim=128,
+    ),
+    "Qwen3 4B, FP8 cache": Context(
+        "cuda", (8, 0), "float16", head_dim=128, num_heads=32, num_kv_heads=8, hidden_size=2560,
+        intermediate_size=9728, rotary_dim=128, qk_norm="head", kv_cache_dtype="float8_e4m3fn",
+    ),
+    "MiniMax M2": Context(
+        "cuda", (12, 0), "bfloat16", head_dim=128, num_heads=48, num_kv_heads=8, hidden_size=3072,
+        intermediate_size=1536, rotary_dim=64, qk_norm="all",
+    ),
+    "a head that turns in 24 of its dimensions": Context(
+        "cuda", (8, 9), "float16", head_dim=96, num_heads=4, num_kv_heads=4, hidden_size=384,
+        intermediate_size=1024, rotary_dim=24, rotary_interleaved=True, activation="gelu",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Variant]]:
+    """Let an op write down what it would launch; the list is filled as the op is called."""
+
+    def listen(op: str) -> list[Variant]:
+        found: list[Variant] = []
+        module = importlib.import_module(f"kernels.{op}.triton")
+        monkeypatch.setattr(module, "launch", lambda kernel, variant, *_: found.append(variant))
+        return found
+
+    return listen
+
+
+@pytest.mark.parametrize("model", [None, *MODELS.values()], ids=["any model", *MODELS])
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("op", OPS)
+def test_the_cases_launch_all_that_is_declared_and_nothing_else(op, arch, model, launched):
+    function = getattr(importlib.import_module(f"kernels.{op}.triton"), op)
+    found = launched(op)
+    with launching_for(arch):
+        for case in importlib.import_module(f"kernels.{op}.cases").cases(arch, model):
+            case.run(function, torch.device("cpu"))
+    assert set(found) == set(importlib.import_module(f"kernels.{op}.variants").variants(arch, model))
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("op", OPS)
+def test_a_model_launches_what_was_declared_for_it(op, model, launched):
+    """At one token as at many; and all of it is in the set of its architecture."""
+    function = getattr(importlib.import_module(f"kernels.{op}.triton"), op)
+    declared = importlib.import_module(f"kernels.{op}.variants").variants
+    found = launched(op)
+    with launching_for(model.arch):
+        for tokens in (1, 300):
+            for arguments in CALLS[op](model, tokens):
+                function(*arguments)
+    assert found
+    assert set(found) <= set(declared(model.arch, model)) <= set(declared(model.arch))
+
+
+def _embedding(model: Context, tokens: int) -> Iterator[tuple]:
+    yield torch.zeros(tokens, dtype=torch.int64), _empty(model, 10, model.hidden_size)
+
+
+def _rms_norm(model: Context, tokens: int) -> Iterator[tuple]:
+    x = _empty(model, tokens, model.hidden_size)
+    yield x, _empty(model, model.hidden_size), 1e-6, x
+    for part in _qkv(model, tokens)[:2] if model.qk_norm else ():
+        part = part.flatten(1) if model.qk_norm == "all" else part
+        yield part, _empty(model, part.shape[-1]), 1e-6
+
+
+def _rotary(model: Context, tokens: int) -> Iterator[tuple]:
+    table = _empty(model, 100, model.rotary_dim)
+    for part in _qkv(model, tokens)[:2]:
+        yield part, torch.zeros(tokens, dtype=torch.int64), table, model.rotary_interleaved
+
+
+def _gated_activation(model: Context, tokens: int) -> Iterator[tuple]:
+    gate_up = _empty(model, tokens, 2 * model.intermediate_size)
+    yield gate_up, model.activation
+    yield gate_up, model.activation, 7.0
+
+
+def _cache_write(model: Context, tokens: int) -> Iterator[tuple]:
+    _, key, value = _qkv(model, tokens)
+    cache = torch.empty((20, 16, *key.shape[1:]), dtype=getattr(torch, model.cache_dtype))
+    yield key, value, cache, cache, torch.zeros(tokens, dtype=torch.int64)
+
+
+CALLS = {
+    "embedding": _embedding,
+    "rms_norm": _rms_norm,
+    "rotary": _rotary,
+    "gated_activation": _gated_activation,
+    "cache_write": _cache_write,
+}
+
+
+def _qkv(model: Context, tokens: int) -> tuple[torch.Tensor, ...]:
+    parts = (model.num_heads, model.num_kv_heads, model.num_kv_heads)
+    return _empty(model, tokens, sum(parts), model.head_dim).split(parts, dim=1)
+
+
+def _empty(model: Context, *shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=getattr(torch, model.dtype))
