@@ -1,24 +1,29 @@
 """Time the native engine without its front door, on a random checkpoint: output tokens a second at several batch sizes.
 
-usage: python -m tests.gpu.time_engine [--device cuda:0] [--dtype bfloat16] [--hidden 1024] [--layers 16] ...
+usage: python -m tests.gpu.time_engine [--family qwen3_moe] [--fp8] [--device cuda:0] [--hidden 1024] [--layers 16] ...
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import tempfile
 import time
 from pathlib import Path
 
 from tests.parity.conftest import generate, make_engine
-from tests.tiny import write_checkpoint
+from tests.tiny import FAMILIES, FP8, write_checkpoint
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--family", default="llama", choices=FAMILIES)
+    parser.add_argument("--fp8", action="store_true", help="weights in blocks of FP8")
+    parser.add_argument("--kv-cache-dtype", help="as torch names it, such as float8_e4m3fn; that of --dtype by default")
+    parser.add_argument("--config", type=json.loads, default={}, metavar="JSON", help="other keys of config.json")
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--vocab", type=int, default=32000)
@@ -27,21 +32,28 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = write_checkpoint(
             Path(folder) / "model",
-            "llama",
+            options.family,
             dtype=options.dtype,
             scale=0.02,
-            hidden_size=options.hidden,
-            intermediate_size=options.hidden * 3,
-            num_hidden_layers=options.layers,
-            num_attention_heads=options.hidden // 64,
-            num_key_value_heads=max(options.hidden // 256, 1),
-            vocab_size=options.vocab,
-            max_position_embeddings=4096,
+            **{
+                "hidden_size": options.hidden,
+                "intermediate_size": options.hidden * 3,
+                "moe_intermediate_size": options.hidden,
+                "num_hidden_layers": options.layers,
+                "head_dim": 64,
+                "num_attention_heads": options.hidden // 64,
+                "num_key_value_heads": max(options.hidden // 256, 1),
+                "vocab_size": options.vocab,
+                "max_position_embeddings": 4096,
+                "quantization_config": FP8 if options.fp8 else None,
+            }
+            | options.config,
         )
         engine = make_engine(
             checkpoint,
             device=options.device,
             dtype=options.dtype,
+            kv_cache_dtype=options.kv_cache_dtype or options.dtype,
             max_model_len=2048,
             max_num_seqs=max(options.batch),
             max_num_batched_tokens=4096,
