@@ -16,13 +16,14 @@ from torch import Tensor
 
 from kernels.fp8_linear import GROUP
 from kernels.fp8_linear.triton import quantise, rounded_to_fp8, scaled_product
+from kernels.fp8_linear.variants import has_fp8
 from kernels.fused_moe import variants
 from kernels.fused_moe.sort import Sorted, sort_by_expert
 from kernels.fused_moe.variants import Tile
 from kernels.launch import architecture, launch
 
-_plain_product = functools.cache(variants.plain_product)
-_fp8_product = functools.cache(variants.fp8_product)
+_plain_variant = functools.cache(variants.plain_product)
+_fp8_variant = functools.cache(variants.fp8_product)
 _sum_of = functools.cache(variants.sum_of)
 _GROUP = tl.constexpr(GROUP)
 
@@ -49,9 +50,8 @@ def fused_moe(
         return out
     assert hidden % variants.UNIT == 0, f"a hidden size of {hidden}"
     assert size % (variants.UNIT if gate_up_scale is None else GROUP) == 0, f"experts of size {size}"
-    arch = architecture()
     pairs, num_experts = tokens * top_k, gate_up.shape[0]
-    tile = variants.tile_of(arch, gate_up_scale is not None, pairs, num_experts)
+    tile = variants.tile_of(architecture(), gate_up_scale is not None, pairs, num_experts)
     sorted_pairs = sort_by_expert(expert_ids, num_experts, tile.block_m)
     rows = out if top_k == 1 else x.new_empty(pairs, hidden)
     bound = torch.inf if limit is None else limit
@@ -61,7 +61,7 @@ def fused_moe(
         _plain(inner, down, sorted_pairs, weights, rows, top_k, tile, "", bound)
     else:
         assert down_scale is not None
-        _fp8(arch, x, (gate_up, gate_up_scale), (down, down_scale), sorted_pairs, weights, rows, tile, activation,
+        _fp8(x, (gate_up, gate_up_scale), (down, down_scale), sorted_pairs, weights, rows, top_k, tile, activation,
              bound)  # fmt: skip
     if top_k > 1:
         launch(
@@ -82,48 +82,61 @@ def _plain(
     activation: str,
     limit: float,
 ) -> None:
-    columns = out.shape[1]
+    """One product of weights in the dtype of the activations."""
     tiles = triton.cdiv(b.shape[1], tile.block_n)
     launch(
-        plain_product_kernel, _plain_product(architecture(), _name(a), tile, activation), (sorted_pairs.most * tiles,),
+        plain_product_kernel, _plain_variant(_name(a), tile, activation), (sorted_pairs.most * tiles,),
         a, b, sorted_pairs.order, sorted_pairs.blocks, weights, out,
-        columns // variants.UNIT, b.shape[2] // variants.UNIT, top_k, limit,
+        out.shape[1] // variants.UNIT, b.shape[2] // variants.UNIT, top_k, limit,
     )  # fmt: skip
 
 
 def _fp8(
-    arch: int,
     x: Tensor,
     gate_up: tuple[Tensor, Tensor],
     down: tuple[Tensor, Tensor],
     sorted_pairs: Sorted,
     weights: Tensor,
     rows: Tensor,
+    top_k: int,
     tile: Tile,
     activation: str,
     limit: float,
 ) -> None:
     """Both products. Where activations are given rounded, the first product rounds those of the second as it ends."""
-    pairs, size = sorted_pairs.order.shape[0], down[0].shape[2]
-    top_k = pairs // x.shape[0]
+    pairs, size = rows.shape[0], down[0].shape[2]
+    given = (x, weights)  # weights: where there is no scale
+    inner = (x.new_empty(pairs, size), weights)
+    if variants.activation_mode(architecture(), tile) == "rounded":
+        given = quantise(x)
+        inner = (torch.empty(pairs, size, dtype=torch.float8_e4m3fn, device=x.device),
+                 torch.empty(size // GROUP, pairs, dtype=torch.float32, device=x.device))  # fmt: skip
     dtype = _name(x)
-    inner, inner_scale, scale = x.new_empty(pairs, size), weights, weights  # weights: where there is no scale
-    if variants.activation_mode(arch, tile) == "rounded":
-        x, scale = quantise(x)
-        inner = torch.empty(pairs, size, dtype=torch.float8_e4m3fn, device=x.device)
-        inner_scale = torch.empty(size // GROUP, pairs, dtype=torch.float32, device=x.device)
-    for a, a_scale, (b, b_scale), out, out_scale, act in (
-        (x, scale, gate_up, inner, inner_scale, activation),
-        (inner, inner_scale, down, rows, weights, ""),
-    ):
-        columns = out.shape[1]
-        tiles = triton.cdiv(columns, tile.block_n if act else 2 * tile.block_n)
-        launch(
-            fp8_product_kernel, _fp8_product(arch, dtype, tile, act), (sorted_pairs.most * tiles,),
-            a, a_scale, b if variants.has_fp8(arch) else b.view(torch.uint8), b_scale,
-            sorted_pairs.order, sorted_pairs.blocks, weights, out, out_scale,
-            columns // variants.UNIT, b.shape[2] // variants.UNIT, top_k, a.shape[0], pairs, limit,
-        )  # fmt: skip
+    _fp8_product(dtype, given, gate_up, sorted_pairs, weights, inner, top_k, tile, activation, limit)
+    _fp8_product(dtype, inner, down, sorted_pairs, weights, (rows, weights), top_k, tile, "", limit)
+
+
+def _fp8_product(
+    dtype: str,
+    a: tuple[Tensor, Tensor],
+    b: tuple[Tensor, Tensor],
+    sorted_pairs: Sorted,
+    weights: Tensor,
+    out: tuple[Tensor, Tensor],
+    top_k: int,
+    tile: Tile,
+    activation: str,
+    limit: float,
+) -> None:
+    """One product of tensors with their scales."""
+    arch, (pairs, columns) = architecture(), out[0].shape
+    weight = b[0] if has_fp8(arch) else b[0].view(torch.uint8)
+    tiles = triton.cdiv(columns, tile.block_n if activation else 2 * tile.block_n)
+    launch(
+        fp8_product_kernel, _fp8_variant(arch, dtype, tile, activation), (sorted_pairs.most * tiles,),
+        *a, weight, b[1], sorted_pairs.order, sorted_pairs.blocks, weights, *out,
+        columns // variants.UNIT, weight.shape[2] // variants.UNIT, top_k, a[0].shape[0], pairs, limit,
+    )  # fmt: skip
 
 
 def _name(x: Tensor) -> str:

@@ -94,8 +94,10 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     for dtype in dtypes:
         for fp8 in formats:
             for tile in (FP8 if fp8 else PLAIN)[arch]:
-                product = fp8_product if fp8 else plain_product
-                yield from (product(arch, dtype, tile, activation) for activation in (*activations, ""))
+                for activation in (*activations, ""):
+                    yield (
+                        fp8_product(arch, dtype, tile, activation) if fp8 else plain_product(dtype, tile, activation)
+                    )
         if True in formats and has_fp8(arch):
             yield rounding(dtype)
         if model is None:
@@ -141,8 +143,8 @@ def place(block: int, counted: bool) -> Variant:
     )
 
 
-def plain_product(arch: int, dtype: str, tile: Tile, activation: str) -> Variant:
-    """The first product with `activation`, the second with ""."""
+def plain_product(dtype: str, tile: Tile, activation: str) -> Variant:
+    """The first product with its activation, the second with ""."""
     wide = f"*{TRITON_TYPES[dtype]}"
     return variant(
         "fused_moe",
