@@ -83,7 +83,8 @@ class Backend:
     that the backend cannot serve. `libraries` are names with an optional least version ("flashinfer>=0.6.8").
     `variants` and `modules` are `module:function`, called with architecture and context, which give the Triton variants
     and the FlashInfer modules that the backend would launch. `source` is where it is written which GPUs
-    the backend is for.
+    the backend is for. `preferred_on` are capabilities where it was measured to be faster than those listed before it
+    (docs/performance.md), and goes first.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Backend:
     libraries: tuple[str, ...] = ()
     variants: str = ""
     modules: str = ""
+    preferred_on: tuple[tuple[int, int], ...] = ()
     faults: tuple[Fault, ...] = ()
     options: VllmOptions = VllmOptions()
     source: str | None = None

@@ -107,6 +107,16 @@ PAGED_ATTENTION = Op(
     "paged_attention",
     (
         Backend(
+            "triton",
+            "kernels.paged_attention.triton:paged_attention",
+            devices=("cuda",),
+            dtypes=_HALVES,
+            min_capability=(8, 0),
+            kv_cache_dtypes=(*_HALVES, "float8_e4m3fn"),
+            head_dims=(64, 96, 128, 256),
+            variants="kernels.paged_attention.variants:variants",
+        ),
+        Backend(
             "flashinfer",
             "kernels.paged_attention.flashinfer:paged_attention",
             devices=("cuda",),
@@ -117,6 +127,7 @@ PAGED_ATTENTION = Op(
             lacks=("attention_sinks",),
             libraries=(_FLASHINFER,),
             modules="kernels.paged_attention.modules:modules",
+            preferred_on=((9, 0),),
             faults=(faults.FLASHINFER_PLANS_EACH_STEP,),
         ),
         Backend("torch", "kernels.paged_attention.reference:paged_attention", dtypes=_FLOATS),

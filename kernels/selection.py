@@ -37,6 +37,12 @@ class Op:
         """The backends of one engine; none where that engine does not let us choose."""
         return tuple(backend for backend in self.backends if backend.engine == engine)
 
+    def in_order(self, context: Context) -> tuple[Backend, ...]:
+        """The backends of the context's engine, as they are preferred on its GPU."""
+        return tuple(
+            sorted(self.of(context.engine), key=lambda backend: context.capability not in backend.preferred_on)
+        )
+
     def concerns(self, context: Context) -> bool:
         """Whether there is something to choose for this model with this engine; vLLM's build for CPUs has one backend
         of each kind."""
@@ -89,7 +95,7 @@ class BackendRefusedError(ValueError):
 
 def verdicts(op: Op, context: Context) -> tuple[Verdict, ...]:
     """One on each backend of the context's engine, in order of preference."""
-    return tuple(Verdict(backend.name, tuple(backend.objections(context))) for backend in op.of(context.engine))
+    return tuple(Verdict(backend.name, tuple(backend.objections(context))) for backend in op.in_order(context))
 
 
 def choose(op: Op, context: Context, requested: str = AUTO) -> Choice:
@@ -99,7 +105,7 @@ def choose(op: Op, context: Context, requested: str = AUTO) -> Choice:
         BackendRefusedError: `requested` is unknown or cannot run here, or with `auto` no backend can.
     """
     judged = verdicts(op, context)
-    backends = dict(zip((verdict.backend for verdict in judged), op.of(context.engine), strict=True))
+    backends = dict(zip((verdict.backend for verdict in judged), op.in_order(context), strict=True))
     usable = [verdict.backend for verdict in judged if verdict.usable]
     if requested in usable:
         return Choice(op.name, backends[requested], requested, judged)

@@ -84,7 +84,7 @@ class _Trial:
         worst = max(errors, default=0.0)
         if worst > case.tolerance:
             self._problems.append(f"{case.name}: error {worst:.1e}, tolerance {case.tolerance:.0e}")
-        if worst / case.tolerance >= self._error / self._tolerance:
+        if worst * self._tolerance >= self._error * case.tolerance:  # nearer to its tolerance than the worst so far
             self._error, self._tolerance = worst, case.tolerance
 
 

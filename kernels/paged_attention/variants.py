@@ -38,7 +38,7 @@ PREFILL_TILES: Final[dict[str, dict[int, Tile]]] = {
 # Where pages were copied together first, so that the bulk copy engine reads them.
 GATHERED_TILES: Final[dict[str, dict[int, Tile]]] = {
     _SMALL: {64: Tile(128, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 1)},
-    _HOPPER: {64: Tile(128, 128, 8, 3), 128: Tile(128, 128, 8, 2), 256: Tile(128, 64, 8, 3)},
+    _HOPPER: {64: Tile(64, 128, 4, 2), 128: Tile(128, 128, 8, 3), 256: Tile(64, 64, 4, 3)},
 }
 DECODE_TILES: Final[dict[str, dict[int, Tile]]] = {
     _A100: {64: Tile(0, 64, 4, 3), 96: Tile(0, 64, 4, 3), 128: Tile(0, 64, 4, 3), 256: Tile(0, 32, 4, 2)},
