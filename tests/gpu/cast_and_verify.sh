@@ -7,7 +7,7 @@ arch="${1:-sm_90}"
 [ $# -eq 0 ] || shift
 python="${PYTHON:-python3}"
 cd "$(dirname "$0")/../.."
-export PYTHONPATH="$PWD"
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 work="$(mktemp -d)"
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 

@@ -1,31 +1,54 @@
 #!/usr/bin/env bash
-# The native engine on a GPU, in one call: builds what it needs, checks parity with transformers, and times it.
+# Everything that needs a GPU, in one call: casts in a process that sees none, proves the cast sealed, holds the engine to
+# transformers, and prints what each kernel reaches of this GPU's ceilings.
 #
-#   tests/gpu/run.sh prepare   where there is a network: puts the wheels that a bare GPU machine may lack into .gpu-wheels
-#   tests/gpu/run.sh           on the GPU machine (torch and transformers installed, no network needed)
+#   tests/gpu/run.sh prepare [sm_90]   where there is a network and nvcc: puts the wheels that a bare GPU machine may lack
+#                                      into .gpu-wheels, and FlashInfer's modules for Llama's heads into .gpu-cast
+#   tests/gpu/run.sh                   on the GPU machine: torch, Triton, transformers and gcc installed, no network
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 wheels=.gpu-wheels
-needed="msgspec pyzmq pytest pytest-asyncio pytest-timeout psutil tokenizers safetensors"
+modules=.gpu-cast
 
 if [ "${1:-}" = prepare ]; then
-    for version in 3.11 3.12; do
-        # shellcheck disable=SC2086 # a list of names
-        python3 -m pip download --quiet --constraint constraints.txt --only-binary :all: --python-version "$version" \
-            --dest "$wheels" $needed
-    done
+    # Only what such a machine lacks: the rest (torch, Triton, transformers) must fit its driver, and is its own.
+    for platform in manylinux_2_17_x86_64 manylinux_2_28_x86_64; do platforms="${platforms:-} --platform $platform"; done
+    # shellcheck disable=SC2086 # lists of words
+    python3 -m pip download --quiet --no-deps --constraint constraints.txt --only-binary :all: --python-version 3.12 \
+        $platforms --dest "$wheels" msgspec pyzmq pytest-asyncio apache-tvm-ffi flashinfer-python
+    python3 - "${2:-sm_90}" "$modules" <<'PY'
+import sys
+from pathlib import Path
+from kernels.cast.architectures import architecture_named
+from kernels.cast.flashinfer import build, planned
+from kernels.context import Context
+
+architecture, folder = architecture_named(sys.argv[1]), Path(sys.argv[2])
+caches = ("bfloat16", "float8_e4m3fn")
+models = [Context("cuda", architecture.capability, "bfloat16", head_dim=128, num_heads=32, num_kv_heads=8,
+                  kv_cache_dtype=cache, libraries={"flashinfer": "9"}) for cache in caches]
+build(folder, architecture, planned(architecture.number, models), 2, lambda module: print(module.name))
+PY
     exit
 fi
 
-python3 - <<'PY'
-import torch
-assert torch.cuda.is_available(), "this machine has no GPU that torch can use"
-print(torch.cuda.get_device_name(), "sm_{}{}".format(*torch.cuda.get_device_capability()), "torch", torch.__version__)
-PY
-if [ -d "$wheels" ]; then
-    # shellcheck disable=SC2086
-    python3 -m pip install --quiet --no-index --find-links "$wheels" $needed
-fi
 export PYTHONPATH=. PYTHONUNBUFFERED=1
-python3 -m pytest tests/gpu -p no:cacheprovider -x
-python3 -m tests.gpu.time_engine "$@"
+if [ -d "$wheels" ]; then
+    site="$(mktemp -d)"
+    python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$site" "$wheels"/*.whl
+    PYTHONPATH=".:$site"
+fi
+python3 - <<'PY'
+import torch, triton
+assert torch.cuda.is_available(), "this machine has no GPU that torch can use"
+major, minor = torch.cuda.get_device_capability()
+print(f"{torch.cuda.get_device_name()} sm_{major}{minor}, torch {torch.__version__}, Triton {triton.__version__}")
+PY
+arch="$(python3 -c 'import torch; print("sm_{}{}".format(*torch.cuda.get_device_capability()))')"
+[ ! -d "$modules" ] || export INGOT_FLASHINFER_CAST="$PWD/$modules"
+
+failed=0
+tests/gpu/cast_and_verify.sh "$arch" --triton-only || failed=1
+python3 -m pytest tests/gpu -q -p no:cacheprovider || failed=1
+python3 -m tests.gpu.bench.table || failed=1
+exit "$failed"
