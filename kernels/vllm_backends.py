@@ -38,7 +38,7 @@ _ON_DEEP_GEMM: Mapping[str, Any] = {
 _FP8_BLOCKS = Condition(
     "fp8_blocks",
     one_of=((128, 128),),
-    says="computes FP8 with a scale for each 128 x 128 weights, and this model's differ",
+    says="is for weights in FP8 with a scale for each 128 x 128, which this model has not",
 )
 
 PAGED_ATTENTION = (

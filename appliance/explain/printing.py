@@ -1,4 +1,4 @@
-"""A report for people: one table that reads well from 80 columns on, then what a cast would have to hold."""
+"""A report on a terminal: one table that reads well from 80 columns on, then what else there is to say."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from appliance.explain.report import OtherBackend, Report, Row, source_label
-from appliance.profile.sizes import size_text
+from appliance.explain.report import OtherBackend, Report, Row
+from appliance.explain.words import about, sentences, source_label
 from kernels.backend import Objection
-from kernels.cast.architectures import ARCHITECTURES
 
 
 def show(report: Report, *, everything: bool = False, console: Console | None = None) -> None:
@@ -21,60 +20,11 @@ def show(report: Report, *, everything: bool = False, console: Console | None = 
     console.print(Text(report.profile, "bold") + Text(f": {about(report)}."))
     console.print()
     console.print(_table(report, everything))
-    for sentence in (_memory(report), _libraries(report), cast_needs(report), _vllm(report)):
-        if sentence:
-            console.print(sentence)
+    for sentence in sentences(report):
+        console.print(sentence)
     for row in report.refused:
         why = "for the reasons above" if row.requested == "auto" else f"as {row.requested} cannot run here"
         console.print(Text(f"Refused: {row.op} has no backend on {report.context.place}, {why}.", "bold red"))
-
-
-def about(report: Report) -> str:
-    """What was judged: the model, its format, the device, the engine."""
-    gpu = report.device.gpu
-    where = "on the CPU" if gpu is None else f"on {gpu.name} ({report.context.place}, {size_text(gpu.memory_bytes)})"
-    engine = "the native engine" if report.context.engine == "native" else "vLLM"
-    cache = f", cache in {report.context.cache_dtype}" if report.context.cache_dtype != report.context.dtype else ""
-    return f"{report.architecture} in {report.context.dtype}{cache} {where}, by {engine}"
-
-
-def cast_needs(report: Report) -> str:
-    """What a cast for this model and device has to hold."""
-    if report.device.gpu is None or report.context.engine != "native":
-        return ""
-    if not report.can_be_cast:
-        known = ", ".join(ARCHITECTURES)
-        return f"Kernels cannot be cast for {report.context.place} (only for {known}): they are compiled as they run."
-    if not report.kernels:
-        return "It needs nothing of a cast: no chosen backend compiles kernels."
-    return f"A cast for {report.context.place} has to hold {report.kernels} kernels for it."
-
-
-def _memory(report: Report) -> str:
-    plan = report.memory
-    if plan is None:
-        return ""
-    if plan.fits:
-        return (
-            f"Memory: {size_text(plan.weight_bytes)} of weights; the cache holds "
-            f"{plan.num_blocks * plan.block_size} tokens."
-        )
-    needed, there = size_text(plan.needed_bytes), size_text(plan.available_bytes)
-    return f"Memory: it does not fit; it needs {needed}, and {there} are available."
-
-
-def _libraries(report: Report) -> str:
-    if report.device.gpu is None:
-        return ""
-    found = ", ".join(f"{name} {version}" for name, version in sorted(report.context.libraries.items()))
-    return f"Libraries: {found or 'none of those that backends need'}."
-
-
-def _vllm(report: Report) -> str:
-    """What chooses these backends in vLLM."""
-    flags = [f"--{name} {value}" for row in report.rows for name, value in (row.arguments or {}).items()]
-    variables = [f"{name}={value}" for row in report.rows for name, value in (row.environment or {}).items()]
-    return f"vLLM is told so by {' '.join(flags + variables)}." if flags or variables else ""
 
 
 def _table(report: Report, everything: bool) -> Table:

@@ -4,7 +4,6 @@ program show alike."""
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -130,14 +129,6 @@ def report(
         rows=rows(explanations),
         memory=memory,
     )
-
-
-def source_label(source: str) -> str:
-    """Short enough for a table: "vllm-project/vllm#39288" for an issue or a pull request, else whose it is."""
-    match = re.match(r"https://github\.com/([\w.-]+/[\w.-]+)(?:/(?:issues|pull)/(\d+))?", source)
-    if match:
-        return f"{match[1]}#{match[2]}" if match[2] else match[1]
-    return source.partition("//")[2].partition("/")[0] or source
 
 
 def machine_with(gpu: KnownGpu, host: Host) -> Inventory:

@@ -12,8 +12,11 @@ from typing import Any
 from appliance.checkpoint import CheckpointError, locate
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory import MemoryPlan
+from appliance.explain.report import Report, report
+from appliance.explain.words import about, sentences
 from appliance.hardware import Inventory, inventory
 from appliance.hardware.device import DeviceError
+from appliance.hardware.known import UnknownGpuError, known_gpu
 from appliance.home import Home
 from appliance.preflight import PreflightContext, run
 from appliance.profile import document as documents
@@ -39,6 +42,24 @@ class Inspection:
     @property
     def could_start(self) -> bool:
         return not self.problems and not any(finding.severity == "error" for finding in self.findings)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which backend each op gets on `gpu`, a known GPU's name, or on this machine where it is empty; `problem` says
+    why that cannot be told."""
+
+    gpu: str
+    report: Report | None = None
+    problem: str = ""
+
+    @property
+    def about(self) -> str:
+        return about(self.report) if self.report else ""
+
+    @property
+    def sentences(self) -> list[str]:
+        return sentences(self.report) if self.report else []
 
 
 class Inspector:
@@ -75,6 +96,20 @@ class Inspector:
             listen=None,
         )
         return run(context).findings
+
+    def selection(self, document: Mapping[str, Any], gpu: str = "") -> Selection:
+        """Reads the model's config: call it in a thread."""
+        if documents.check(document):
+            return Selection(gpu, problem="Mend the settings first.")
+        try:
+            known = known_gpu(gpu) if gpu else None
+            profile = documents.load(document)
+            found = report(profile, self._home, inventory=self._look(), gpu=known, environ=self._environ)
+        except CheckpointError as error:
+            return Selection(gpu, problem=f"{error.message} {error.fix.text}")
+        except (DeviceError, UnknownGpuError) as error:
+            return Selection(gpu, problem=str(error))
+        return Selection(known.name if known else "", report=found)
 
     def devices(self) -> list[tuple[str, str]]:
         """(value, words) of each device that a profile can name here, beside `auto`."""

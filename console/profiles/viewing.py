@@ -12,10 +12,13 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery
 from litestar.response import Template
 
+from appliance.explain.words import source_label
+from appliance.hardware.known import KNOWN_GPUS
 from console.pages import go_to, page
 from console.parts import PageRequest, Profiles, TheInspector
 from console.profiles.comparison import compare, effective_rows
 from console.profiles.transfer import exported
+from console.profiles.words import op_label
 
 MEDIA_TYPE = {"yaml": "application/yaml", "json": "application/json"}
 
@@ -27,10 +30,16 @@ async def profile_list(request: PageRequest, profiles: Profiles) -> Template:
 
 @get("/profiles/{name:str}")
 async def profile_page(
-    request: PageRequest, name: FromPath[str], profiles: Profiles, inspector: TheInspector
+    request: PageRequest,
+    name: FromPath[str],
+    profiles: Profiles,
+    inspector: TheInspector,
+    gpu: FromQuery[str] = "",
 ) -> Template:
+    """`gpu` asks which backends the model would get on another GPU."""
     profile = await profiles.history(name)
     inspection = await asyncio.to_thread(inspector.inspect, profile.latest.to_run())
+    selection = await asyncio.to_thread(inspector.selection, profile.latest.to_run(), gpu)
     settings = {key: value for key, value in profile.latest.document.items() if key not in ("schema", "name")}
     changes = {
         revision.number: [row.label for row in compare(older.document, revision.document)]
@@ -42,6 +51,10 @@ async def profile_page(
         title=name,
         profile=profile,
         inspection=inspection,
+        selection=selection,
+        known_gpus=KNOWN_GPUS,
+        op_label=op_label,
+        source_label=source_label,
         settings=compare({}, settings),
         effective=effective_rows(inspection.effective),
         changes=changes,

@@ -10,7 +10,7 @@ from appliance.profile.schema import Setting, Type
 
 _WORDS = {
     "gpu": "GPU", "kv": "KV", "moe": "MoE", "gdn": "GDN", "mla": "MLA",
-    "num": "number of", "len": "length", "seqs": "sequences",
+    "num": "number of", "len": "length", "seqs": "sequences", "rms": "RMS", "fp8": "FP8",
 }  # fmt: skip
 
 
@@ -20,6 +20,12 @@ def label(setting: Setting) -> str:
         return "Model"
     words = [_WORDS.get(word, word) for word in setting.key.rpartition(".")[2].split("-")]
     joined = " ".join(words).replace("max number of", "max")
+    return joined[0].upper() + joined[1:]
+
+
+def op_label(op: str) -> str:
+    """`rms_norm` -> "RMS norm"."""
+    joined = " ".join(_WORDS.get(word, word) for word in op.replace("deep_gemm", "DeepGEMM").split("_"))
     return joined[0].upper() + joined[1:]
 
 

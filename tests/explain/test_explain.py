@@ -13,7 +13,8 @@ from rich.console import Console
 
 from appliance.explain.command import explain
 from appliance.explain.printing import show
-from appliance.explain.report import report, source_label
+from appliance.explain.report import report
+from appliance.explain.words import source_label
 from appliance.hardware import Host, Inventory
 from appliance.hardware.known import KNOWN_GPUS, known_gpu
 from appliance.home import Home

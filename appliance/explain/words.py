@@ -1,0 +1,71 @@
+"""A report in sentences, as the terminal and the console say them."""
+
+from __future__ import annotations
+
+import re
+
+from appliance.explain.report import Report
+from appliance.profile.sizes import size_text
+from kernels.cast.architectures import ARCHITECTURES
+
+
+def about(report: Report) -> str:
+    """What was judged: the model, its format, the device, the engine."""
+    gpu = report.device.gpu
+    where = "on the CPU" if gpu is None else f"on {gpu.name} ({report.context.place}, {size_text(gpu.memory_bytes)})"
+    engine = "the native engine" if report.context.engine == "native" else "vLLM"
+    cache = f", cache in {report.context.cache_dtype}" if report.context.cache_dtype != report.context.dtype else ""
+    return f"{report.architecture} in {report.context.dtype}{cache} {where}, by {engine}"
+
+
+def sentences(report: Report) -> list[str]:
+    """What there is to say beside the table."""
+    said = (_memory(report), _libraries(report), _cast_needs(report), _vllm(report))
+    return [sentence for sentence in said if sentence]
+
+
+def source_label(source: str) -> str:
+    """Short enough for a table: "vllm-project/vllm#39288" for an issue or a pull request, else whose it is."""
+    match = re.match(r"https://github\.com/([\w.-]+/[\w.-]+)(?:/(?:issues|pull)/(\d+))?", source)
+    if match:
+        return f"{match[1]}#{match[2]}" if match[2] else match[1]
+    return source.partition("//")[2].partition("/")[0] or source
+
+
+def _cast_needs(report: Report) -> str:
+    """What a cast for this model and device has to hold."""
+    if report.device.gpu is None or report.context.engine != "native":
+        return ""
+    if not report.can_be_cast:
+        known = ", ".join(ARCHITECTURES)
+        return f"Kernels cannot be cast for {report.context.place} (only for {known}): they are compiled as they run."
+    if not report.kernels:
+        return "It needs nothing of a cast: no chosen backend compiles kernels."
+    return f"A cast for {report.context.place} has to hold {report.kernels} kernels for it."
+
+
+def _memory(report: Report) -> str:
+    plan = report.memory
+    if plan is None:
+        return ""
+    if plan.fits:
+        return (
+            f"Memory: {size_text(plan.weight_bytes)} of weights; the cache holds "
+            f"{plan.num_blocks * plan.block_size:,} tokens."
+        )
+    needed, there = size_text(plan.needed_bytes), size_text(plan.available_bytes)
+    return f"Memory: it does not fit; it needs {needed}, and {there} are available."
+
+
+def _libraries(report: Report) -> str:
+    if report.device.gpu is None:
+        return ""
+    found = ", ".join(f"{name} {version}" for name, version in sorted(report.context.libraries.items()))
+    return f"Libraries: {found or 'none of those that backends need'}."
+
+
+def _vllm(report: Report) -> str:
+    """What chooses these backends in vLLM."""
+    flags = [f"--{name} {value}" for row in report.rows for name, value in (row.arguments or {}).items()]
+    variables = [f"{name}={value}" for row in report.rows for name, value in (row.environment or {}).items()]
+    return f"vLLM is told so by {' '.join(flags + variables)}." if flags or variables else ""

@@ -1,0 +1,100 @@
+"""The profile's page says which backend each op gets, on this machine and on a GPU that is not here."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+
+import pytest
+
+from appliance.hardware.known import KNOWN_GPUS
+from console.profiles.store import ProfileStore
+from console.profiles.words import op_label
+from kernels.catalogue import OPS
+from tests.tiny import write_checkpoint
+
+
+@pytest.fixture
+def store(console):
+    return ProfileStore(console.database)
+
+
+@pytest.fixture
+async def chat(store, home):
+    write_checkpoint(home.models / "Tiny", dtype="bfloat16")
+    await store.create({"name": "chat", "model": {"path": "Tiny"}}, author="ann")
+
+
+def section(response) -> str:
+    """The words of the section, as one line."""
+    [found] = re.findall(r'<section[^>]*id="backends".*?</section>', response.text, re.DOTALL)
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", found)))
+
+
+async def test_the_page_shows_the_backends_of_this_machine(client, chat):
+    words = section(await client.get("/profiles/chat"))
+    assert "LlamaForCausalLM in float32 on the CPU, by the native engine." in words
+    assert "RMS norm torch triton runs on cuda, and this is the CPU" in words
+    assert "Paged attention backends.attention torch" in words
+
+
+async def test_it_shows_those_of_any_known_gpu(client, chat):
+    """Each is a choice of the select, chosen where it was asked for; what a cast needs is said."""
+    for gpu in KNOWN_GPUS:
+        page = await client.get("/profiles/chat", params={"gpu": gpu.name})
+        assert page.status_code == 200
+        assert f'<option value="{gpu.name}" selected>' in page.text
+        assert f"on {gpu.name} ({gpu.architecture}, {gpu.memory_gib}.0 GiB)" in section(page)
+    words = section(await client.get("/profiles/chat", params={"gpu": "RTX PRO 6000"}))
+    assert "torch could run; triton comes first" in words
+    assert "A cast for sm_120 has to hold" in words
+
+
+async def test_a_fault_is_linked_to_its_source_and_a_refusal_is_said_at_the_top(client, store, home):
+    (home.models / "big").mkdir(parents=True)
+    config = {
+        "architectures": ["DeepseekV32ForCausalLM"], "hidden_size": 7168, "num_attention_heads": 128,
+        "kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_topk": 2048, "vocab_size": 129280,
+    }  # fmt: skip
+    (home.models / "big" / "config.json").write_text(json.dumps(config))
+    await store.create({"name": "big", "model": {"path": "big"}, "engine": "vllm"}, author="ann")
+    page = await client.get("/profiles/big", params={"gpu": "A100"})
+    assert "Sparse MLA has no backend there: it would be refused before the weights are read." in section(page)
+    assert '<a href="https://github.com/vllm-project/vllm/issues/38006" target="_blank" rel="noreferrer">' in page.text
+    assert "has no backend" not in section(await client.get("/profiles/big", params={"gpu": "H200"}))
+
+
+async def test_a_choice_of_the_profile_is_marked_and_one_that_cannot_work_is_refused(client, store, chat):
+    await store.save(
+        "chat", {"name": "chat", "model": {"path": "Tiny"}, "backends": {"attention": "torch"}}, base=1, author="ann"
+    )
+    assert "torch profile" in section(await client.get("/profiles/chat"))
+    await store.save(
+        "chat", {"name": "chat", "model": {"path": "Tiny"}, "backends": {"attention": "triton"}}, base=2, author="ann"
+    )
+    assert "Paged attention has no backend here" in section(await client.get("/profiles/chat"))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said"),
+    [("Voodoo 2", "There is no GPU 'Voodoo 2' on the list."), ("<script>", "There is no GPU '<script>' on the list.")],
+)
+async def test_a_gpu_that_nobody_knows_is_said(client, chat, gpu, said):
+    page = await client.get("/profiles/chat", params={"gpu": gpu})
+    assert page.status_code == 200
+    assert said in section(page)
+    assert "<script>'" not in page.text
+
+
+async def test_without_a_model_the_page_says_what_is_missing(client, store):
+    await store.create({"name": "lost", "model": {"path": "nowhere"}}, author="ann")
+    page = await client.get("/profiles/lost", params={"gpu": "H100"})
+    assert page.status_code == 200
+    assert "nowhere" in section(page)
+
+
+def test_every_op_has_words_of_its_own():
+    labels = [op_label(op.name) for op in OPS]
+    assert len(set(labels)) == len(labels)
+    assert {"RMS norm", "Fused MoE", "FP8 linear", "DeepGEMM warmup"} <= set(labels)
