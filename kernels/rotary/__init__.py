@@ -1,1 +1,2 @@
-"""Rotary position embedding. `frequencies.py` makes the table of cosines and sines, `reference.py` applies it."""
+"""Rotary position embedding. `frequencies.py` makes the table of cosines and sines, `reference.py` and `triton.py` apply
+it."""

@@ -66,13 +66,12 @@ def rotary_kernel(
     token = (row // heads).to(tl.int64)
     start = x_ptr + (token * (token_stride8 * 8) + (row % heads) * (head_stride8 * 8))[:, None]
     column = tl.arange(0, HALF)[None, :]
-    live = (row < rows)[:, None]
-    inside = live & (column < half)
-    if INTERLEAVED:
-        both = start + tl.arange(0, 2 * HALF)[None, :]
-        turning = live & (tl.arange(0, 2 * HALF)[None, :] < 2 * half)
-        pairs = tl.load(both, mask=turning, other=0.0).to(tl.float32)
-        first, second = tl.split(pairs.reshape(ROWS, HALF, 2))
+    inside = (row < rows)[:, None] & (column < half)
+    if INTERLEAVED:  # a pair is one word: its halves never leave their thread
+        words = start.to(tl.pointer_type(tl.uint32)) + column
+        word = tl.load(words, mask=inside, other=0)
+        first = _float(word & 0xFFFF, x_ptr.dtype.element_ty)
+        second = _float(word >> 16, x_ptr.dtype.element_ty)
     else:
         first = tl.load(start + column, mask=inside, other=0.0).to(tl.float32)
         second = tl.load(start + half + column, mask=inside, other=0.0).to(tl.float32)
@@ -82,8 +81,18 @@ def rotary_kernel(
     sin = tl.load(angle + half, mask=inside, other=0.0).to(tl.float32)
     first, second = first * cos - second * sin, second * cos + first * sin
     if INTERLEAVED:
-        pairs = tl.join(first, second).reshape(ROWS, 2 * HALF)
-        tl.store(both, pairs.to(x_ptr.dtype.element_ty), mask=turning)
+        word = _bits(first, x_ptr.dtype.element_ty) | (_bits(second, x_ptr.dtype.element_ty) << 16)
+        tl.store(words, word, mask=inside)
     else:
         tl.store(start + column, first.to(x_ptr.dtype.element_ty), mask=inside)
         tl.store(start + half + column, second.to(x_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _float(bits, TYPE: tl.constexpr):
+    return bits.to(tl.uint16).to(TYPE, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def _bits(x, TYPE: tl.constexpr):
+    return x.to(TYPE).to(tl.uint16, bitcast=True).to(tl.uint32)
