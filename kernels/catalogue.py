@@ -147,7 +147,11 @@ FP8_LINEAR = Op(
             devices=("cuda",),
             dtypes=_HALVES,
             min_capability=(8, 0),
-            conditions=(Condition("hidden_size", multiple_of=16), Condition("intermediate_size", multiple_of=16)),
+            conditions=(
+                Condition("hidden_size", multiple_of=16),
+                Condition("intermediate_size", multiple_of=16),
+                Condition("fp8_blocks", one_of=((128, 128),), says="covers scales of blocks of 128 x 128"),
+            ),
             variants="kernels.fp8_linear.variants:variants",
         ),
         Backend("torch", "kernels.fp8_linear.reference:fp8_linear", dtypes=_FLOATS),
@@ -190,6 +194,7 @@ FUSED_MOE = Op(
             conditions=(
                 Condition("hidden_size", multiple_of=16),
                 Condition("moe_intermediate_size", multiple_of=16),
+                Condition("fp8_blocks", one_of=(None, (128, 128)), says="covers scales of blocks of 128 x 128"),
                 Condition("num_experts", at_most=512),
                 Condition("experts_per_token", at_most=16),
             ),

@@ -28,7 +28,7 @@ class Shape(NamedTuple):
 def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
     if model is not None and not model.num_experts:
         return
-    formats = (False, True) if model is None else (model.fp8_blocks is not None,)
+    formats = (False,) if model is not None and model.fp8_blocks is None else (False, True)
     for dtype in variants.DTYPES if model is None else (model.dtype,):
         for fp8 in formats:
             for activation in ACTIVATIONS if model is None else (model.activation,):

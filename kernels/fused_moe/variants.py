@@ -68,8 +68,7 @@ _FP8_BYTES = (
 _FP8_SMALL = (
     Tile(12, 16, 64, 128, 4, 4),
     Tile(28, 32, 64, 128, 4, 3),
-    Tile(80, 64, 128, 128, 8, 2),
-    Tile(_ANY, 128, 128, 128, 8, 2),
+    Tile(_ANY, 64, 128, 128, 8, 3),  # 128 tokens would not fit into the registers
 )
 _FP8_LARGE = (
     Tile(12, 16, 64, 128, 4, 5),
@@ -87,7 +86,8 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     dtypes = DTYPES if model is None else (model.dtype,)
     experts = EXPERT_BLOCKS if model is None else (block_of(model.num_experts),)
     activations = ACTIVATIONS if model is None else (model.activation,)
-    formats = (False, True) if model is None else (model.fp8_blocks is not None,)
+    # A model in FP8 may keep some of its layers as they were.
+    formats = (False,) if model is not None and model.fp8_blocks is None else (False, True)
     for block in experts:
         yield count(block)
         yield from (place(block, counted) for counted in (False, True))
