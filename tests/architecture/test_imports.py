@@ -15,6 +15,7 @@ HEAVY = ("torch", "transformers", "triton", "numpy")
 TRAINING = ("appliance.selftest.train", "appliance.selftest.score")
 LIGHT = [
     "appliance.cli",
+    "appliance.explain.command",
     "appliance.preflight.command",
     "appliance.serving.command",
     "appliance.supervisor",

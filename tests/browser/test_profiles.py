@@ -26,6 +26,22 @@ def test_a_changed_setting_is_saved_activated_and_in_force(page: Page, running: 
     expect(page.locator(".strip")).to_contain_text("r2")
 
 
+def test_one_may_ask_which_backends_another_gpu_would_give(page: Page, running: Appliance):
+    """Without reloading the page; and the address then asks the same."""
+    page.goto(f"{running.console}/profiles/ingot-guide")
+    section = page.locator("#backends")
+    expect(section).to_contain_text("on the CPU")
+    page.evaluate("window.stayed = true")
+    section.get_by_label("If it ran on").select_option("H100 80GB")
+    expect(section).to_contain_text("on H100 80GB (sm_90, 80.0 GiB)")
+    expect(section.get_by_role("row", name="RMS norm")).to_contain_text("triton")
+    assert page.evaluate("window.stayed")
+    page.reload()
+    expect(section).to_contain_text("on H100 80GB")
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_what_is_typed_is_checked_as_it_is_typed_and_survives_a_refused_save(page: Page, running: Appliance):
     page.goto(f"{running.console}/profiles/ingot-guide/edit")
     field = page.get_by_label("Max model len", exact=False).first
