@@ -164,7 +164,8 @@ def _environ(
         "CUDA_HOME": str(toolkit.home),
         "CUDA_VISIBLE_DEVICES": "",
         "FLASHINFER_CUDA_ARCH_LIST": architecture.flashinfer,
-        "FLASHINFER_EXTRA_CUDAFLAGS": " ".join(f"-isystem {place}" for place in includes),
+        # Otherwise the names of temporary files, which are different each time, become a part of what is made.
+        "FLASHINFER_EXTRA_CUDAFLAGS": " ".join(("--objdir-as-tempdir", *(f"-isystem {place}" for place in includes))),
         "FLASHINFER_EXTRA_LDFLAGS": f"-L{linked} -Wl,--build-id=none",
         "FLASHINFER_WORKSPACE_BASE": str(scratch),
         "MAX_JOBS": str(min(jobs, _JOBS_EACH)),

@@ -21,7 +21,7 @@ class StubDriver(CudaDriver):  # type: ignore[misc]  # Triton has no types
     def __init__(self, architecture: Architecture) -> None:  # not CudaDriver's, which looks for a GPU
         self._architecture = architecture
         self.utils = _Utils(architecture)
-        self.launcher_cls = CudaLauncher
+        self.launcher_cls = _Launcher
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cuda", self._architecture.number, _WARP)
@@ -34,6 +34,13 @@ class StubDriver(CudaDriver):  # type: ignore[misc]  # Triton has no types
 
     def get_device_capability(self, device: int) -> tuple[int, int]:
         return self._architecture.capability
+
+
+class _Launcher(CudaLauncher):  # type: ignore[misc]  # Triton has no types
+    """Has its host stub, as any launcher, and ends where that would be called."""
+
+    def __call__(self, *_: object, **__: object) -> None:
+        pass
 
 
 class _Nothing:
