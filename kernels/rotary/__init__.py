@@ -1,2 +1,1 @@
-"""Rotary position embedding. `frequencies.py` makes the table of cosines and sines, `reference.py` and `triton.py` apply
-it."""
+"""Rotary position embedding: `frequencies.py` makes the table of cosines and sines, by which the others turn."""
