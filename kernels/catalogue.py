@@ -78,10 +78,7 @@ GATED_ACTIVATION = Op(
             devices=("cuda",),
             dtypes=_HALVES,
             min_capability=(8, 0),
-            conditions=(
-                Condition("intermediate_size", multiple_of=8),
-                Condition("moe_intermediate_size", multiple_of=8),
-            ),
+            conditions=(Condition("intermediate_size", multiple_of=8),),
             variants="kernels.gated_activation.variants:variants",
         ),
         Backend("torch", "kernels.gated_activation.reference:gated_activation", dtypes=_FLOATS),
