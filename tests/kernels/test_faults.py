@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,8 +21,8 @@ LIBRARIES = {"flashinfer": "0.6.13", "deep_gemm": "2.1.1"}
 H100 = Context("cuda", (9, 0), "bfloat16", head_dim=128, cuda_graphs=True, libraries=LIBRARIES, engine="vllm")
 B200, RTX_PRO_6000, GB10 = (replace(H100, capability=capability) for capability in ((10, 0), (12, 0), (12, 1)))
 A100, RTX_3090, L40S = (replace(H100, capability=capability) for capability in ((8, 0), (8, 6), (8, 9)))
-QWEN3_NEXT = {"num_experts": 512, "experts_per_token": 10, "gated_delta_head_dim": 128, "head_dim": 256}
-FP8 = {"fp8_blocks": (128, 128)}
+QWEN3_NEXT: dict[str, Any] = {"num_experts": 512, "experts_per_token": 10, "gated_delta_head_dim": 128, "head_dim": 256}
+FP8: dict[str, Any] = {"fp8_blocks": (128, 128)}
 
 
 def chosen(context: Context, **backends: str) -> dict[str, Choice]:
@@ -131,7 +132,12 @@ def test_the_native_engine_routes_without_groups_as_plain_top_k(groups):
 def test_sm12x_and_sm8x_are_served_without_deep_gemm_flashmla_and_tilelang(gpu):
     """vLLM #47169 (DeepGEMM's "Unknown recipe" on sm_120), #38006 (FlashMLA is for sm_90 and sm_100), SGLang #40286
     (TileLang's kernels need more shared memory than sm_12x has). Whatever is chosen there, it is none of them."""
-    moe = {"num_experts": 256, "experts_per_token": 8, "expert_scoring": "sigmoid", "num_expert_groups": 8}
+    moe: dict[str, Any] = {
+        "num_experts": 256,
+        "experts_per_token": 8,
+        "expert_scoring": "sigmoid",
+        "num_expert_groups": 8,
+    }
     choices = chosen(replace(gpu, **FP8, **moe, latent_attention=True, head_dim=576))
     assert choices["deep_gemm_warmup"].backend.name == "skip"
     assert choices["latent_attention"].backend.name == "triton"
@@ -147,7 +153,7 @@ def test_sm12x_and_sm8x_are_served_without_deep_gemm_flashmla_and_tilelang(gpu):
 
 
 def test_sm12x_has_its_own_sparse_attention_and_sm8x_none():
-    sparse = {"latent_attention": True, "sparse_attention": True, "head_dim": 576}
+    sparse: dict[str, Any] = {"latent_attention": True, "sparse_attention": True, "head_dim": 576}
     assert chosen(replace(RTX_PRO_6000, **sparse))["sparse_mla"].backend.name == "flashinfer-sm120"
     choice = chosen(replace(H100, **sparse))["sparse_mla"]
     assert choice.backend.name == "flashmla"
@@ -163,7 +169,7 @@ def test_deep_gemm_is_blamed_on_sm12x_for_what_was_seen_there():
 
 def test_triton_takes_no_fp8_weights_before_sm_89():
     """vLLM #54219: an FP8 mixture of experts on A100: "type fp8e4nv not supported in this architecture"."""
-    model = {**FP8, "num_experts": 128, "experts_per_token": 8}
+    model: dict[str, Any] = {**FP8, "num_experts": 128, "experts_per_token": 8}
     choice = chosen(replace(A100, **model))["fused_moe"]
     assert choice.backend.name == "marlin"
     assert blamed(choice, "triton") is faults.TRITON_FP8_BEFORE_SM89
@@ -171,7 +177,7 @@ def test_triton_takes_no_fp8_weights_before_sm_89():
 
 
 def test_block_scaled_fp8_experts_of_flashinfer_cutlass_are_for_sm_90():
-    model = {**FP8, "num_experts": 128, "experts_per_token": 8}
+    model: dict[str, Any] = {**FP8, "num_experts": 128, "experts_per_token": 8}
     assert "flashinfer-cutlass" not in reasons(chosen(replace(H100, **model))["fused_moe"])
     choice = chosen(replace(RTX_PRO_6000, **model))["fused_moe"]
     assert blamed(choice, "flashinfer-cutlass") is faults.FLASHINFER_CUTLASS_FP8_BLOCKS

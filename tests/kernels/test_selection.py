@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -110,7 +111,12 @@ def objection(backend: Backend, context: Context) -> str:
 def test_what_a_model_does_not_fit_is_said_with_both_values(demands, context, words):
     backend = Backend("triton", "m:t", **demands)
     assert objection(backend, replace(HOPPER, **context)) == words
-    fitting = {"hidden_size": 4096, "num_experts": 8, "fp8_blocks": None, "libraries": {"flashinfer": "0.6.14"}}
+    fitting: dict[str, Any] = {
+        "hidden_size": 4096,
+        "num_experts": 8,
+        "fp8_blocks": None,
+        "libraries": {"flashinfer": "0.6.14"},
+    }
     if "deep_gemm" not in words:
         assert objection(backend, replace(HOPPER, **fitting)) == ""
 
