@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
+from appliance.cast.setting import cast_summary
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.folder import locate
 from appliance.checkpoint.memory import MemoryPlan
@@ -109,15 +110,19 @@ def report(
     """
     if gpu is not None:
         profile, inventory, environ = structs.replace(profile, device="auto"), machine_with(gpu, inventory.host), {}
+    libraries = installed() if libraries is None else libraries
     folder = locate(profile.model.path, home)
     if profile.engine == "vllm":
         device = select_device(profile.device, inventory, environ)
         outline = read_outline(folder)
-        context = _vllm_context(profile, outline, device, installed() if libraries is None else libraries)
+        context = _vllm_context(profile, outline, device, libraries)
         explanations, architecture, memory = explain(OPS, context, profile.backends), outline.architecture, None
     else:
         config = read_config(folder)
-        effective = resolve(profile, config=config, inventory=inventory, environ=environ, libraries=libraries)
+        cast = cast_summary(environ) if select_device(profile.device, inventory, environ).gpu else None
+        effective = resolve(
+            profile, config=config, inventory=inventory, environ=environ, libraries=libraries, cast=cast
+        )
         context, device, explanations = effective.context, effective.device, effective.selection
         architecture, memory = config.architecture, effective.memory
     return Report(

@@ -36,6 +36,8 @@ def _cast_needs(report: Report) -> str:
     """What a cast for this model and device has to hold."""
     if report.device.gpu is None or report.context.engine != "native":
         return ""
+    if report.context.cast is not None:
+        return f"It is sealed to a cast, which holds the {report.kernels} kernels that it needs."
     if not report.can_be_cast:
         known = ", ".join(ARCHITECTURES)
         return f"Kernels cannot be cast for {report.context.place} (only for {known}): they are compiled as they run."

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from appliance.cast.setting import cast_folder
+from appliance.cast.setting import cast_folder, cast_summary
 from appliance.checkpoint.chat_template import ChatTemplate
 from appliance.checkpoint.config import ModelConfig, read_architecture, read_config
 from appliance.checkpoint.folder import locate
@@ -20,9 +20,6 @@ from appliance.preflight.context import LaunchPlan, PreflightContext, inventory_
 from appliance.profile import document
 from appliance.profile.effective import Effective, resolve
 from appliance.profile.schema import Profile
-from kernels.cast import check
-from kernels.cast.errors import CastError
-from kernels.context import CastSummary
 
 
 class Subject:
@@ -69,17 +66,8 @@ class Subject:
             config=self.config,
             inventory=self.inventory,
             environ=self.context.environ,
-            cast=self._cast,
+            cast=cast_summary(self.context.environ) if self.device.gpu else None,
         )
-
-    @property
-    def _cast(self) -> CastSummary | None:
-        """Of a cast that is good enough to be judged; what is wrong with another one is for its check to say."""
-        folder = cast_folder(self.context.environ) if self.device.gpu else None
-        try:
-            return check.read(folder).summary() if folder else None
-        except CastError:
-            return None
 
     def plan(self) -> LaunchPlan:
         return LaunchPlan(
