@@ -5,6 +5,8 @@ Each large row moves hundreds of megabytes, more than any L2 cache holds.
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from collections.abc import Callable, Iterator
 
 import torch
@@ -53,14 +55,23 @@ def rows(device: torch.device) -> Iterator[Row]:
 def _norm(device: torch.device, tokens: int, size: int, goal: float | None) -> Row:
     x, residual = _randn(device, tokens, size), _randn(device, tokens, size)
     weight = _randn(device, size)
-    run = _both(rms_norm.rms_norm, torch_rms_norm.rms_norm, x, weight, 1e-6, residual)
+    run = _norms(x, weight, 1e-6, residual)
     return Row("rms_norm + residual", f"{tokens} x {size}", run, bytes=4 * x.nbytes, goal=goal)
 
 
 def _head_norm(device: torch.device, tokens: int, heads: int, goal: float | None) -> Row:
     x = _qkv(device, tokens)[:, :heads]
-    run = _both(rms_norm.rms_norm, torch_rms_norm.rms_norm, x, _randn(device, DIM), 1e-6)
+    run = _norms(x, _randn(device, DIM), 1e-6)
     return Row("rms_norm of heads", f"{tokens} x {heads} x {DIM}", run, bytes=2 * x.nbytes, goal=goal)
+
+
+def _norms(*arguments: object) -> dict[str, Callable[[], object]]:
+    run = _both(rms_norm.rms_norm, torch_rms_norm.rms_norm, *arguments)
+    if importlib.util.find_spec("flashinfer") is not None:
+        from kernels.rms_norm import flashinfer
+
+        run["flashinfer"] = functools.partial(flashinfer.rms_norm, *arguments)
+    return run
 
 
 def _rotary(device: torch.device, tokens: int, rotary_dim: int, interleaved: bool, goal: float | None) -> Row:
@@ -101,7 +112,7 @@ def _embedding(device: torch.device, tokens: int, goal: float | None) -> Row:
 def _both(
     ours: Callable[..., object], reference: Callable[..., object], *arguments: object
 ) -> dict[str, Callable[[], object]]:
-    return {"triton": lambda: ours(*arguments), "torch": lambda: reference(*arguments)}
+    return {"triton": functools.partial(ours, *arguments), "torch": functools.partial(reference, *arguments)}
 
 
 def _qkv(device: torch.device, tokens: int) -> Tensor:
