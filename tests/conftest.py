@@ -10,14 +10,15 @@ import pytest
 from appliance.home import Home
 
 # Triton's own library is interpreted or compiled as this says when it is first imported, which may be by anyone's test.
-os.environ["TRITON_INTERPRET"] = "1"
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(autouse=True)
 def _no_ingot_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Tests never see, or touch, the state folder of the person who runs them."""
     monkeypatch.setenv("INGOT_HOME", str(tmp_path / "ingot-home"))
-    monkeypatch.delenv("INGOT_MODELS", raising=False)
+    for name in ("INGOT_MODELS", "INGOT_CAST", "INGOT_JIT"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ PY
     exit
 fi
 
-export PYTHONPATH=. PYTHONUNBUFFERED=1
+export PYTHONPATH=. PYTHONUNBUFFERED=1 TRITON_INTERPRET=0
 if [ -d "$wheels" ]; then
     site="$(mktemp -d)"
     python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$site" "$wheels"/*.whl
