@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,7 +66,7 @@ def _head_norm(device: torch.device, tokens: int, heads: int, goal: float | None
     return Row("rms_norm of heads", f"{tokens} x {heads} x {DIM}", run, bytes=2 * x.nbytes, goal=goal)
 
 
-def _norms(*arguments: object) -> dict[str, Callable[[], object]]:
+def _norms(*arguments: Any) -> dict[str, Callable[[], object]]:
     run = _both(rms_norm.rms_norm, torch_rms_norm.rms_norm, *arguments)
     if importlib.util.find_spec("flashinfer") is not None:
         from kernels.rms_norm import flashinfer
