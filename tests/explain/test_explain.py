@@ -13,13 +13,17 @@ from rich.console import Console
 
 from appliance.explain.command import explain
 from appliance.explain.printing import show
-from appliance.explain.report import report
-from appliance.explain.words import source_label
+from appliance.explain.report import machine_with, report
+from appliance.explain.words import sentences, source_label
 from appliance.hardware import Host, Inventory
 from appliance.hardware.known import KNOWN_GPUS, known_gpu
 from appliance.home import Home
 from appliance.profile.active import ActiveProfile, write_active
 from appliance.profile.document import load, write
+from kernels.cast.manifest import CastVariant, Manifest, Versions
+from kernels.cast.manifest import write as write_manifest
+from kernels.catalogue import OPS
+from kernels.selection import explain as explain_ops
 from tests.tiny import write_checkpoint
 
 GIB = 1 << 30
@@ -193,6 +197,33 @@ def test_a_device_that_is_not_here_is_no_matter_for_another_gpu(home: Home, tiny
     result = ask(home, document)
     assert result.exit_code == 1
     assert "There is no GPU-12345678-1234-1234-1234-123456789abc here" in result.output
+
+
+def test_a_sealed_engine_is_explained_by_its_cast(home: Home, tiny: dict[str, Any], tmp_path: Path) -> None:
+    """A cast for another architecture serves nothing here; what it holds all of is chosen. Another GPU is judged as if
+    there were no cast."""
+    machine = machine_with(known_gpu("H100"), MACHINE.host)
+    free = report(load(tiny), home, inventory=machine, libraries={}, environ={})
+    explained = explain_ops(OPS, free.context)
+    held = sorted({name for explanation in explained for name in explanation.needs.variants})
+    for architecture, chosen in (("sm_90", "triton"), ("sm_120", "torch")):
+        folder = tmp_path / architecture
+        folder.mkdir()
+        versions = Versions(ingot="0", triton="3", triton_build="", python="", ptxas="", libc="")
+        variants = tuple(CastVariant(op="", name=name, keys=(), shared=0) for name in held)
+        write_manifest(
+            Manifest(architecture=architecture, versions=versions, variants=variants, files=(), built=0.0, seconds=0.0),
+            folder,
+        )
+        found = report(load(tiny), home, inventory=machine, libraries={}, environ={"INGOT_CAST": str(folder)})
+        norm = next(row for row in found.rows if row.op == "rms_norm")
+        assert norm.chosen == chosen
+        if chosen == "torch":
+            assert norm.others[0].reason == "is cast for sm_120, and this is sm_90"
+        else:
+            assert f"holds the {free.kernels} kernels that it needs" in " ".join(sentences(found))
+    asked = report(load(tiny), home, inventory=machine, gpu=known_gpu("B200"), environ={"INGOT_CAST": str(folder)})
+    assert asked.context.cast is None
 
 
 def test_the_known_gpus_are_listed() -> None:

@@ -57,6 +57,12 @@ def test_every_fault_has_a_scenario_here():
         assert not isinstance(value, Fault) or f"faults.{name}" in scenarios, name
 
 
+def test_every_fault_is_in_the_document_with_its_source():
+    document = (Path(__file__).parents[2] / "docs" / "selection.md").read_text()
+    for fault in faults.FAULTS:
+        assert f"]({fault.source})" in document, fault.name
+
+
 def test_a_bf16_model_enters_no_deep_gemm_warm_up():
     """vLLM #41849: TinyLlama in bfloat16 on an H100, deep_gemm not installed; the warm-up was entered all the same, and
     ended the launch. The variables that keep it from being entered are given whether the library is there or not."""
