@@ -187,24 +187,33 @@ def scaled_product(
     """
     left_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     right_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    last_group = (inner - 1) // _GROUP
+    group = start // _GROUP
+    by_left, by_right = tl.load(left_scale + group), tl.load(right_scale + group)
+    if MODE == "rounded":
+        scale = tl.load(a_scale + group.to(tl.int64) * a_scale_stride)
     for step in range(start, end, BLOCK_K):
         column = step + tl.arange(0, BLOCK_K)[None, :]
         inside = column < inner
-        group = step // _GROUP
         a = tl.load(a_row + column, mask=inside, other=0.0)
         left = tl.load(left_row + column, mask=inside, other=0.0)
         right = tl.load(right_row + column, mask=inside, other=0.0)
-        by_left, by_right = tl.load(left_scale + group), tl.load(right_scale + group)
+        # The next step's scales are asked for before this one's product, which hides how long they take.
+        group = tl.minimum((step + BLOCK_K) // _GROUP, last_group)
+        next_left, next_right = tl.load(left_scale + group), tl.load(right_scale + group)
         if MODE == "exact":
             left_sum += tl.dot(a, tl.trans(decoded_from_fp8(left, a.dtype))) * by_left
             right_sum += tl.dot(a, tl.trans(decoded_from_fp8(right, a.dtype))) * by_right
+        elif MODE == "rounding":
+            rounded, row_scale = rounded_to_fp8(a)
+            left_sum += tl.dot(rounded, tl.trans(left)) * (row_scale * by_left)[:, None]
+            right_sum += tl.dot(rounded, tl.trans(right)) * (row_scale * by_right)[:, None]
         else:
-            if MODE == "rounding":
-                a, scale = rounded_to_fp8(a)
-            else:
-                scale = tl.load(a_scale + group.to(tl.int64) * a_scale_stride)
+            next_scale = tl.load(a_scale + group.to(tl.int64) * a_scale_stride)
             left_sum += tl.dot(a, tl.trans(left)) * (scale * by_left)[:, None]
             right_sum += tl.dot(a, tl.trans(right)) * (scale * by_right)[:, None]
+            scale = next_scale
+        by_left, by_right = next_left, next_right
     return left_sum, right_sum
 
 
