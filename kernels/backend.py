@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
+from kernels.cast.architectures import ARCHITECTURES
 from kernels.context import Context
 
 _LIBRARY = re.compile(r"(?P<name>[\w-]+)(>=(?P<least>[\d.]+))?")
@@ -82,8 +83,9 @@ class Backend:
     Empty tuples mean "any". Capabilities are (major, minor), both ends included. `lacks` names flags of the context
     that the backend cannot serve. `libraries` are names with an optional least version ("flashinfer>=0.6.8").
     `variants` and `modules` are `module:function`, called with architecture and context, which give the Triton variants
-    and the FlashInfer modules that the backend would launch. `source` is where it is written which GPUs
-    the backend is for. `preferred_on` are capabilities where it was measured to be faster than those listed before it
+    and the FlashInfer modules that the backend would launch. `prepare` is `module:function`, which brings a weight that
+    is filled into the layout that `function` reads. `source` is where it is written which GPUs the backend is for.
+    `preferred_on` are capabilities where it was measured to be faster than those listed before it
     (docs/performance.md), and goes first.
     """
 
@@ -101,6 +103,7 @@ class Backend:
     libraries: tuple[str, ...] = ()
     variants: str = ""
     modules: str = ""
+    prepare: str = ""
     preferred_on: tuple[tuple[int, int], ...] = ()
     faults: tuple[Fault, ...] = ()
     options: VllmOptions = VllmOptions()
@@ -130,6 +133,8 @@ class Backend:
                 yield "needs sm_{}{} or newer, and this is {}".format(*self.min_capability, context.place)
             if self.max_capability and context.capability > self.max_capability:
                 yield "covers GPUs up to sm_{}{}, and this is {}".format(*self.max_capability, context.place)
+            if (self.variants or self.modules) and not _known(context.arch):
+                yield f"has kernels for {', '.join(ARCHITECTURES)}, and this is {context.place}"
 
     def _against_the_model(self, context: Context) -> Iterator[str]:
         if self.dtypes and context.dtype not in self.dtypes:
@@ -175,6 +180,10 @@ class Backend:
 class CastNeeds(NamedTuple):
     variants: tuple[str, ...]
     modules: tuple[str, ...]
+
+
+def _known(arch: int) -> bool:
+    return any(architecture.number == arch for architecture in ARCHITECTURES.values())
 
 
 @cache
