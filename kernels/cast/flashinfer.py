@@ -164,13 +164,20 @@ def _environ(
         "CUDA_HOME": str(toolkit.home),
         "CUDA_VISIBLE_DEVICES": "",
         "FLASHINFER_CUDA_ARCH_LIST": architecture.flashinfer,
-        # Otherwise the names of temporary files, which are different each time, become a part of what is made.
-        "FLASHINFER_EXTRA_CUDAFLAGS": " ".join(("--objdir-as-tempdir", *(f"-isystem {place}" for place in includes))),
+        "FLASHINFER_EXTRA_CUDAFLAGS": " ".join((*_alike(toolkit), *(f"-isystem {place}" for place in includes))),
         "FLASHINFER_EXTRA_LDFLAGS": f"-L{linked} -Wl,--build-id=none",
         "FLASHINFER_WORKSPACE_BASE": str(scratch),
         "MAX_JOBS": str(min(jobs, _JOBS_EACH)),
         "PATH": os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath))),  # for ninja
     }
+
+
+def _alike(toolkit: nvcc.Toolkit) -> Iterator[str]:
+    """What makes two builds of one source the same: otherwise the names of temporary files and the compiler's process
+    number become a part of it. (The name of the source stays in it, so that one seed does for all.)"""
+    yield "--objdir-as-tempdir"
+    if toolkit.version >= (13, 0):
+        yield "-frandom-seed=ingot"
 
 
 def _build_one(module: Module, environ: dict[str, str]) -> Path:
