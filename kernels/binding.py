@@ -13,7 +13,8 @@ from kernels.selection import Choice
 @dataclass(frozen=True, slots=True)
 class Kernels:
     """One function an op. Each op's folder documents its function in `reference.py`; every backend has its
-    signature."""
+    signature. `prepare_linear` brings a weight that is filled into the layout that `linear` reads; it may be the weight
+    itself, and is of no use but to `linear`."""
 
     embedding: Callable[..., Any]
     rms_norm: Callable[..., Any]
@@ -26,17 +27,22 @@ class Kernels:
     moe_routing: Callable[..., Any]
     fused_moe: Callable[..., Any]
     sampling: Callable[..., Any]
+    prepare_linear: Callable[[Any], Any]
 
 
 def bind(choices: Mapping[str, Choice]) -> Kernels:
     """Import the chosen backends, and nothing else. An op without a choice is one that the model does not need; to call
     it is an error of ours."""
-    names = [field.name for field in fields(Kernels)]
-    return Kernels(**{name: _load(choices[name]) if name in choices else _unneeded(name) for name in names})
+    names = [field.name for field in fields(Kernels) if field.name != "prepare_linear"]
+    functions = {
+        name: _load(choices[name].backend.function) if name in choices else _unneeded(name) for name in names
+    }
+    prepare = choices["linear"].backend.prepare if "linear" in choices else ""
+    return Kernels(**functions, prepare_linear=_load(prepare) if prepare else lambda weight: weight)
 
 
-def _load(choice: Choice) -> Callable[..., Any]:
-    module, _, name = choice.backend.function.partition(":")
+def _load(function: str) -> Callable[..., Any]:
+    module, _, name = function.partition(":")
     loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return loaded
 

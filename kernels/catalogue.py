@@ -134,7 +134,19 @@ PAGED_ATTENTION = Op(
     needed=lambda context: not context.latent_attention,
     absent="attention over keys and values",
 )
-LINEAR = Op("linear", (Backend("torch", "kernels.linear.reference:linear", dtypes=_FLOATS),))
+LINEAR = Op(
+    "linear",
+    (
+        Backend(
+            "onednn",
+            "kernels.linear.onednn:linear",
+            devices=("cpu",),
+            dtypes=("float32", "bfloat16"),
+            prepare="kernels.linear.onednn:prepare",
+        ),
+        Backend("torch", "kernels.linear.reference:linear", dtypes=_FLOATS),
+    ),
+)
 FP8_LINEAR = Op(
     "fp8_linear",
     (
@@ -242,3 +254,9 @@ OPS: tuple[Op, ...] = (
 def backend_names(setting: str) -> tuple[str, ...]:
     """Every backend, of either engine, that a profile may name under `backends.<setting>`."""
     return tuple(dict.fromkeys(backend.name for op in OPS if op.setting == setting for backend in op.backends))
+
+
+def engines_of(setting: str, name: str) -> tuple[str, ...]:
+    """The engines that have a backend of that name for the setting."""
+    backends = (backend for op in OPS if op.setting == setting for backend in op.backends if backend.name == name)
+    return tuple(dict.fromkeys(backend.engine for backend in backends))

@@ -83,6 +83,8 @@ class Engine:
         unused = unused_tensors(index, destinations)
         if unused:
             log(f"{len(unused)} tensors of the checkpoint are not used by this model, first {unused[0]}")
+        del destinations  # which hold on to what `prepare` replaces
+        model.prepare()
         report(CorePhase(phase=Phase.WEIGHTS, progress=_whole(weight_bytes, "bytes"), outcome="done"))
 
         report(CorePhase(phase=Phase.CACHE, progress=Progress(total=config.num_blocks, unit="blocks")))

@@ -41,6 +41,10 @@ class Model(Protocol):
         """
         ...
 
+    def prepare(self) -> None:
+        """Every destination is filled: weights may now take the layouts of their kernels."""
+        ...
+
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
         """Logits [D, vocab_size], float32, for `batch.logits_rows`; keys and values are written into `caches`."""
         ...

@@ -57,6 +57,10 @@ class Attention:
     def _normed(self, norm: RMSNorm, x: Tensor) -> Tensor:
         return norm(x.flatten(1)).view(x.shape) if self._norm_together else norm(x)
 
+    def prepare(self) -> None:
+        self.qkv.prepare()
+        self.out.prepare()
+
     def destinations(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.qkv.destinations()
         yield from self.out.destinations()

@@ -33,6 +33,11 @@ class DecoderLayer:
         x = self.attention(self.input_norm(x, residual), batch, cache)
         return self.feed_forward(self.post_attention_norm(x, residual))
 
+    def prepare(self) -> None:
+        self.attention.prepare()
+        if isinstance(self.feed_forward, GatedMLP):
+            self.feed_forward.prepare()
+
     def destinations(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.input_norm.destinations()
         yield from self.attention.destinations()
@@ -62,6 +67,11 @@ class Decoder:
         if not self.tied:
             found["lm_head.weight"] = self.head
         return found
+
+    def prepare(self) -> None:
+        for layer in self.layers:
+            layer.prepare()
+        self.head = self._kernels.prepare_linear(self.head)
 
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
         residual = self._kernels.embedding(batch.token_ids, self.embedding)

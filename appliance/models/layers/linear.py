@@ -20,17 +20,22 @@ class Linear:
         self._prefix, self._parts = prefix, parts
         self.weight = Weight(context, prefix + next(iter(parts)), outputs, inputs)
         self.bias = context.empty(outputs) if bias else None
-        self._linear, self._fp8_linear = context.kernels.linear, context.kernels.fp8_linear
+        self._kernels = context.kernels
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, inputs] -> [T, outputs]."""
-        weight = self.weight
+        kernels, weight = self._kernels, self.weight
         out: Tensor = (
-            self._linear(x, weight.values, self.bias)
+            kernels.linear(x, weight.values, self.bias)
             if weight.scale is None
-            else self._fp8_linear(x, weight.values, weight.scale, self.bias)
+            else kernels.fp8_linear(x, weight.values, weight.scale, self.bias)
         )
         return out
+
+    def prepare(self) -> None:
+        """The weight is filled, and may take the layout of its kernel."""
+        if self.weight.scale is None:
+            self.weight.values = self._kernels.prepare_linear(self.weight.values)
 
     def destinations(self) -> Iterator[tuple[str, Tensor]]:
         start = 0

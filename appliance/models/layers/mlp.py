@@ -26,6 +26,10 @@ class GatedMLP:
         """[T, hidden] -> [T, hidden]."""
         return self.down(self._gated_activation(self.gate_up(x), self._activation))
 
+    def prepare(self) -> None:
+        self.gate_up.prepare()
+        self.down.prepare()
+
     def destinations(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.gate_up.destinations()
         yield from self.down.destinations()

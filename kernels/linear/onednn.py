@@ -1,0 +1,26 @@
+"""Linear by oneDNN, with weights in its own blocked layout.
+
+torch's own product leaves them as they are: in bfloat16 oneDNN then rearranges the weight at each call, and in float32
+the product goes to a library that knows one vendor's processors best.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def prepare(weight: Tensor) -> Tensor:
+    """A copy of `weight` [O, I] in the layout that oneDNN chooses on this processor; the same where torch lacks it."""
+    if not torch.backends.mkldnn.is_available():
+        return weight
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
+    return packed
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """As `reference.linear`; `weight` may have gone through `prepare`."""
+    if weight.layout is torch.strided:
+        return torch.nn.functional.linear(x, weight, bias)
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return out
