@@ -34,9 +34,7 @@ def bind(choices: Mapping[str, Choice]) -> Kernels:
     """Import the chosen backends, and nothing else. An op without a choice is one that the model does not need; to call
     it is an error of ours."""
     names = [field.name for field in fields(Kernels) if field.name != "prepare_linear"]
-    functions = {
-        name: _load(choices[name].backend.function) if name in choices else _unneeded(name) for name in names
-    }
+    functions = {name: _load(choices[name].backend.function) if name in choices else _unneeded(name) for name in names}
     prepare = choices["linear"].backend.prepare if "linear" in choices else ""
     return Kernels(**functions, prepare_linear=_load(prepare) if prepare else lambda weight: weight)
 
