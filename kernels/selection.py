@@ -119,7 +119,7 @@ def choose(op: Op, context: Context, requested: str = AUTO) -> Choice:
         message = f"the {requested} backend of {op.name} cannot run here: it {verdict.reason}"
     else:
         known = ", ".join([AUTO, *backends])
-        message = f"{op.name} has no backend {requested!r} with the {context.engine} engine (known: {known})"
+        message = f"the {context.engine} engine has no backend {requested!r} of {op.name} (known: {known})"
     raise BackendRefusedError(op, requested, message, judged)
 
 

@@ -14,7 +14,7 @@ from kernels.selection import AUTO, BackendRefusedError
 def run(subject: Subject) -> Iterator[Finding]:
     profile, effective = subject.profile, subject.effective
     for refusal in effective.refusals:
-        yield _refused(refusal)
+        yield as_finding(refusal)
     asked = {explanation.op.setting for explanation in effective.selection}
     for name, requested in profile.backends.items():
         if requested != AUTO and name not in asked:
@@ -28,7 +28,7 @@ def run(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _refused(refusal: BackendRefusedError) -> Finding:
+def as_finding(refusal: BackendRefusedError) -> Finding:
     text = str(refusal)
     return Finding(
         id="backend-refused",
