@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from appliance.checkpoint.layout import SCALE, expected_tensors, weight_bytes
 from appliance.checkpoint.quantization import BlockFp8
 from appliance.checkpoint.safetensors import read_index
 from appliance.checkpoint.selection import selection_context
+from kernels.context import Context
 from tests.tiny import ALIGNED, BASE, FAMILIES, FP8, SPARSE, write_checkpoint
 
 OMIT = object()
@@ -140,6 +142,37 @@ def test_a_block_scaled_model_is_asked_for_alike_everywhere(tmp_path: Path) -> N
 
     assert blocks("cuda", "bfloat16") == blocks("cuda", "float16") == (128, 128)
     assert blocks("cuda", "float32") is blocks("cpu", "float32") is None
+
+
+def test_every_part_of_the_question_follows_from_the_config(tmp_path: Path) -> None:
+    """What a family of ours can have is asked for; what none has stays at its default."""
+    changes = {"head_dim": 128, "n_group": 4, "topk_group": 2, "hidden_act": "gelu_new", "quantization_config": FP8}
+    config = read_config(write(tmp_path / "m", "minimax_m2", **ALIGNED | changes))
+    context = selection_context(
+        config, device="cuda", capability=(9, 0), dtype="bfloat16", kv_cache_dtype="float8_e4m3fn", cuda_graphs=True,
+        libraries={"triton": "3.7"}, workers=2,
+    )  # fmt: skip
+    assert context == Context(
+        "cuda", (9, 0), "bfloat16", head_dim=128, num_heads=4, num_kv_heads=2, cuda_graphs=True, workers=2,
+        libraries={"triton": "3.7"}, kv_cache_dtype="float8_e4m3fn", hidden_size=192, intermediate_size=256,
+        vocab_size=512, rotary_dim=16, qk_norm="all", activation="gelu_tanh", fp8_blocks=(128, 128), num_experts=8,
+        experts_per_token=2, moe_intermediate_size=256, expert_scoring="sigmoid", num_expert_groups=4,
+    )  # fmt: skip
+    none_has = {"rotary_interleaved", "attention_sinks", "soft_cap", "latent_attention", "sparse_attention",
+                "gated_delta_head_dim", "cast", "engine", "sliding_window"}  # fmt: skip
+    default = Context("cpu")
+    asked = {field.name for field in fields(Context) if getattr(context, field.name) != getattr(default, field.name)}
+    assert asked | none_has == {field.name for field in fields(Context)}
+    window = read_config(write(tmp_path / "w", "mistral", sliding_window=8))
+    assert selection_context(
+        window,
+        device="cpu",
+        capability=None,
+        dtype="float32",
+        kv_cache_dtype="float32",
+        cuda_graphs=False,
+        libraries={},
+    ).sliding_window
 
 
 def test_which_layers_are_sparse(tmp_path: Path) -> None:

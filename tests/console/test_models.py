@@ -106,11 +106,11 @@ def test_a_model_for_another_engine(home):
     """Whole, but not one of ours: it says so, and still tells what it is."""
     write_checkpoint(home.models / "Other")
     path = home.models / "Other" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": ["MixtralForCausalLM"]}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": ["GptOssForCausalLM"]}))
     model = by_name(home)["Other"]
     assert model.status == "other engine"
-    assert "MixtralForCausalLM" in model.problem.message
-    assert model.facts.architecture == "MixtralForCausalLM"
+    assert "GptOssForCausalLM" in model.problem.message
+    assert model.facts.architecture == "GptOssForCausalLM"
     assert model.facts.context_length
     assert model.facts.parameters
 
