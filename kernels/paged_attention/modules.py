@@ -9,7 +9,6 @@ from kernels.context import Context
 from kernels.modules import Module
 
 HEAD_DIMS: Final = (64, 128, 256)
-DTYPES: Final = ("bfloat16", "float16")
 FP8: Final = "float8_e4m3fn"
 
 _NAMES: Final = {"bfloat16": "bf16", "float16": "f16", FP8: "e4m3"}

@@ -15,6 +15,7 @@ from kernels.cast.architectures import ARCHITECTURES, architecture_named
 from kernels.cast.errors import CastError
 from kernels.catalogue import PAGED_ATTENTION, RMS_NORM, SAMPLING
 from kernels.context import CastSummary, Context
+from kernels.paged_attention.modules import HEAD_DIMS
 from kernels.rms_norm.modules import NORM
 from kernels.selection import BackendRefusedError, choose
 from tests.cast import flashinfer_double as double
@@ -78,6 +79,10 @@ class TestPlan:
     )
     def test_windows_caps_caches_and_groups_are_told_apart(self, shape, part, count):
         assert sum(part in name for name in self.names(90, model(**shape))) == count
+
+    def test_the_head_sizes_that_selection_knows_are_those_that_are_planned(self):
+        (backend,) = (backend for backend in PAGED_ATTENTION.of("native") if backend.name == "flashinfer")
+        assert backend.head_dims == HEAD_DIMS
 
     def test_no_module_has_two_descriptions(self):
         planned = flashinfer.planned(90)
