@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from kernels import faults
 from kernels import vllm_backends as vllm
 from kernels.selection import Backend, Condition, Op
@@ -10,30 +12,27 @@ _HALVES = ("bfloat16", "float16")
 _FLOATS = ("float32", "bfloat16", "float16")
 _FLASHINFER = "flashinfer>=0.6.13"
 
+_on_gpus = partial(Backend, devices=("cuda",), dtypes=_HALVES, min_capability=(8, 0))
+_triton = partial(_on_gpus, "triton")
+_flashinfer = partial(_on_gpus, "flashinfer", libraries=(_FLASHINFER,))
+_torch = partial(Backend, "torch", dtypes=_FLOATS)
+
 EMBEDDING = Op(
     "embedding",
     (
-        Backend(
-            "triton",
+        _triton(
             "kernels.embedding.triton:embedding",
-            devices=("cuda",),
-            dtypes=_HALVES,
-            min_capability=(8, 0),
             conditions=(Condition("hidden_size", multiple_of=8),),
             variants="kernels.embedding.variants:variants",
         ),
-        Backend("torch", "kernels.embedding.reference:embedding", dtypes=_FLOATS),
+        _torch("kernels.embedding.reference:embedding"),
     ),
 )
 RMS_NORM = Op(
     "rms_norm",
     (
-        Backend(
-            "triton",
+        _triton(
             "kernels.rms_norm.triton:rms_norm",
-            devices=("cuda",),
-            dtypes=_HALVES,
-            min_capability=(8, 0),
             conditions=(
                 Condition("hidden_size", multiple_of=8),
                 Condition("head_dim", multiple_of=8),
@@ -41,93 +40,67 @@ RMS_NORM = Op(
             ),
             variants="kernels.rms_norm.variants:variants",
         ),
-        Backend(
-            "flashinfer",
+        _flashinfer(
             "kernels.rms_norm.flashinfer:rms_norm",
-            devices=("cuda",),
-            dtypes=_HALVES,
-            min_capability=(8, 0),
-            libraries=(_FLASHINFER,),
             conditions=(Condition("hidden_size", multiple_of=8), Condition("head_dim", multiple_of=8)),
             modules="kernels.rms_norm.modules:modules",
         ),
-        Backend("torch", "kernels.rms_norm.reference:rms_norm", dtypes=_FLOATS),
+        _torch("kernels.rms_norm.reference:rms_norm"),
     ),
 )
 ROTARY = Op(
     "rotary",
     (
-        Backend(
-            "triton",
+        _triton(
             "kernels.rotary.triton:rotary",
-            devices=("cuda",),
-            dtypes=_HALVES,
-            min_capability=(8, 0),
             conditions=(Condition("head_dim", multiple_of=8), Condition("rotary_dim", at_most=256)),
             variants="kernels.rotary.variants:variants",
         ),
-        Backend("torch", "kernels.rotary.reference:rotary", dtypes=_FLOATS),
+        _torch("kernels.rotary.reference:rotary"),
     ),
 )
 GATED_ACTIVATION = Op(
     "gated_activation",
     (
-        Backend(
-            "triton",
+        _triton(
             "kernels.gated_activation.triton:gated_activation",
-            devices=("cuda",),
-            dtypes=_HALVES,
-            min_capability=(8, 0),
             conditions=(Condition("intermediate_size", multiple_of=8),),
             variants="kernels.gated_activation.variants:variants",
         ),
-        Backend("torch", "kernels.gated_activation.reference:gated_activation", dtypes=_FLOATS),
+        _torch("kernels.gated_activation.reference:gated_activation"),
     ),
 )
 CACHE_WRITE = Op(
     "cache_write",
     (
-        Backend(
-            "triton",
+        _triton(
             "kernels.cache_write.triton:cache_write",
-            devices=("cuda",),
-            dtypes=_HALVES,
-            min_capability=(8, 0),
             kv_cache_dtypes=(*_HALVES, "float8_e4m3fn"),
             conditions=(Condition("head_dim", multiple_of=8),),
             variants="kernels.cache_write.variants:variants",
         ),
-        Backend("torch", "kernels.cache_write.reference:cache_write", dtypes=_FLOATS),
+        _torch("kernels.cache_write.reference:cache_write"),
     ),
 )
 PAGED_ATTENTION = Op(
     "paged_attention",
     (
-        Backend(
-            "triton",
+        _triton(
             "kernels.paged_attention.triton:paged_attention",
-            devices=("cuda",),
-            dtypes=_HALVES,
-            min_capability=(8, 0),
             kv_cache_dtypes=(*_HALVES, "float8_e4m3fn"),
             head_dims=(64, 96, 128, 256),
             variants="kernels.paged_attention.variants:variants",
         ),
-        Backend(
-            "flashinfer",
+        _flashinfer(
             "kernels.paged_attention.flashinfer:paged_attention",
-            devices=("cuda",),
-            dtypes=_HALVES,
-            min_capability=(8, 0),
             kv_cache_dtypes=(*_HALVES, "float8_e4m3fn"),
             head_dims=(64, 128, 256),
             lacks=("attention_sinks",),
-            libraries=(_FLASHINFER,),
             modules="kernels.paged_attention.modules:modules",
             preferred_on=((9, 0),),
             faults=(faults.FLASHINFER_PLANS_EACH_STEP,),
         ),
-        Backend("torch", "kernels.paged_attention.reference:paged_attention", dtypes=_FLOATS),
+        _torch("kernels.paged_attention.reference:paged_attention"),
         *vllm.PAGED_ATTENTION,
     ),
     setting="attention",
@@ -144,18 +117,14 @@ LINEAR = Op(
             dtypes=("float32", "bfloat16"),
             prepare="kernels.linear.onednn:prepare",
         ),
-        Backend("torch", "kernels.linear.reference:linear", dtypes=_FLOATS),
+        _torch("kernels.linear.reference:linear"),
     ),
 )
 FP8_LINEAR = Op(
     "fp8_linear",
     (
-        Backend(
-            "triton",
+        _triton(
             "kernels.fp8_linear.triton:fp8_linear",
-            devices=("cuda",),
-            dtypes=_HALVES,
-            min_capability=(8, 0),
             conditions=(
                 Condition("hidden_size", multiple_of=16),
                 Condition("intermediate_size", multiple_of=16),
@@ -163,7 +132,7 @@ FP8_LINEAR = Op(
             ),
             variants="kernels.fp8_linear.variants:variants",
         ),
-        Backend("torch", "kernels.fp8_linear.reference:fp8_linear", dtypes=_FLOATS),
+        _torch("kernels.fp8_linear.reference:fp8_linear"),
         *vllm.FP8_LINEAR,
     ),
     setting="linear",
@@ -186,7 +155,7 @@ MOE_ROUTING = Op(
             ),
             variants="kernels.moe_routing.variants:variants",
         ),
-        Backend("torch", "kernels.moe_routing.reference:moe_routing", dtypes=_FLOATS),
+        _torch("kernels.moe_routing.reference:moe_routing"),
         *vllm.MOE_ROUTING,
     ),
     needed=lambda context: context.num_experts > 0,
@@ -194,12 +163,8 @@ MOE_ROUTING = Op(
 FUSED_MOE = Op(
     "fused_moe",
     (
-        Backend(
-            "triton",
+        _triton(
             "kernels.fused_moe.triton:fused_moe",
-            devices=("cuda",),
-            dtypes=_HALVES,
-            min_capability=(8, 0),
             conditions=(
                 Condition("hidden_size", multiple_of=16),
                 Condition("moe_intermediate_size", multiple_of=16),
@@ -209,7 +174,7 @@ FUSED_MOE = Op(
             ),
             variants="kernels.fused_moe.variants:variants",
         ),
-        Backend("torch", "kernels.fused_moe.reference:fused_moe", dtypes=_FLOATS),
+        _torch("kernels.fused_moe.reference:fused_moe"),
         *vllm.FUSED_MOE,
     ),
     setting="moe",

@@ -13,6 +13,7 @@ from appliance.profile import sizes, text
 from appliance.profile.schema import BUNDLED_MODEL, BY_KEY, SETTINGS, Problem, ProfileError, Setting, Type
 from appliance.profile.validation import MISSING
 from console.profiles.words import label, limits, shown, shown_default
+from kernels.catalogue import engines_of
 
 TYPED = tuple(setting for setting in SETTINGS if setting.key != "schema")
 """The settings that have a field; the format's version is ours to write."""
@@ -242,9 +243,16 @@ def _choices(setting: Setting) -> list[Choice]:
     return [
         Choice("", f"{shown(setting, allowed)} (default)")
         if allowed == setting.default
-        else Choice(_written(setting, allowed), shown(None, allowed))
+        else Choice(_written(setting, allowed), shown(None, allowed) + _whose(setting, allowed))
         for allowed in setting.allowed or (True, False)
     ]
+
+
+def _whose(setting: Setting, allowed: Any) -> str:
+    """Said of a backend that only one of the engines has."""
+    section, _, name = setting.key.rpartition(".")
+    engines = engines_of(name, allowed) if section == "backends" else ()
+    return f" (only {engines[0]})" if len(engines) == 1 else ""
 
 
 def _with_present(setting: Setting, value: str, known: list[Choice]) -> tuple[Choice, ...]:

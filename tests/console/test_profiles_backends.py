@@ -9,6 +9,7 @@ from html import unescape
 import pytest
 
 from appliance.hardware.known import KNOWN_GPUS
+from console.profiles.form import groups
 from console.profiles.store import ProfileStore
 from console.profiles.words import op_label
 from kernels.catalogue import OPS
@@ -98,3 +99,12 @@ def test_every_op_has_words_of_its_own():
     labels = [op_label(op.name) for op in OPS]
     assert len(set(labels)) == len(labels)
     assert {"RMS norm", "Fused MoE", "FP8 linear", "DeepGEMM warmup"} <= set(labels)
+
+
+def test_the_form_says_which_engine_a_backend_belongs_to():
+    """Triton's is a word in both; FlashMLA is vLLM's alone."""
+    shown = {item.key: item for group in groups({}, [], []) for item in group.fields}
+    moe = {choice.value: choice.label for choice in shown["backends.moe"].choices}
+    assert (moe["torch"], moe["triton"]) == ("torch (only native)", "triton")
+    assert moe["flashinfer-cutlass"] == "flashinfer-cutlass (only vllm)"
+    assert {choice.label for choice in shown["dtype"].choices} >= {"bfloat16", "float16"}
