@@ -35,10 +35,9 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
                 for shape in _shapes(arch, fp8, model):
                     limit = 0.5 if activation == "silu" and shape.tokens % 2 else None
                     yield _case(arch, shape, getattr(torch, dtype), fp8, activation, limit)
-    dtype = "bfloat16" if model is None else model.dtype
-    for shape in _many_experts(model):
-        yield _case(arch, shape, getattr(torch, dtype), formats[0], ACTIVATIONS[0] if model is None else
-                    model.activation, None)  # fmt: skip
+        for shape in _many_experts(model):
+            yield _case(arch, shape, getattr(torch, dtype), False, ACTIVATIONS[0] if model is None else
+                        model.activation, None)  # fmt: skip
 
 
 def _shapes(arch: int, fp8: bool, model: Context | None) -> Iterator[Shape]:
@@ -54,11 +53,8 @@ def _shapes(arch: int, fp8: bool, model: Context | None) -> Iterator[Shape]:
 
 def _many_experts(model: Context | None) -> Iterator[Shape]:
     """For every sorting kernel, and every number of experts a token may have."""
-    if model is not None:
-        pairs = variants.COUNTED_FROM + 1
-        yield Shape(-(-pairs // model.experts_per_token), model.experts_per_token, model.num_experts, 128, 128)
-        return
-    for experts, top_k in ((8, 2), (64, 4), (256, 8), (384, 16)):
+    some = ((8, 2), (64, 4), (256, 8), (384, 16)) if model is None else ((model.num_experts, model.experts_per_token),)
+    for experts, top_k in some:
         yield Shape(3, top_k, experts, 32, 16)
         yield Shape(variants.COUNTED_FROM // top_k + 1, top_k, experts, 32, 16)
     yield Shape(5, 1, 2, 32, 16)

@@ -10,14 +10,20 @@ from kernels.context import Context
 from kernels.fp8_linear import reference, triton, variants
 from kernels.fp8_linear.cases import call, cases
 from kernels.launch import launching_for
+from tests.kernels.recorded import recorded
 
 CPU = torch.device("cpu")
-# One dtype each, for time's sake.
-CASES = [
-    (arch, case)
-    for arch, dtype in ((80, "float16"), (90, "bfloat16"))
-    for case in cases(arch, Context("cuda", dtype=dtype, fp8_blocks=(128, 128)))
-]
+FEW_PROGRAMS = 8
+
+
+def _cases():
+    """One dtype each, for time's sake, and as of a GPU that few programs keep busy: what is chosen for many tokens is
+    then chosen for fewer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(variants, "PROGRAMS", FEW_PROGRAMS)
+        for arch, dtype in ((80, "float16"), (90, "bfloat16")):
+            for case in cases(arch, Context("cuda", dtype=dtype, fp8_blocks=(128, 128))):
+                yield pytest.param(arch, case, id=f"sm_{arch}-{case.name}")
 
 
 def rounded_linear(x, weight, scale, bias=None):
@@ -28,9 +34,10 @@ def rounded_linear(x, weight, scale, bias=None):
     return torch.nn.functional.linear(wide, reference.dequantise(weight, scale, torch.float32), bias).to(x.dtype)
 
 
-@pytest.mark.parametrize(("arch", "case"), CASES, ids=lambda value: getattr(value, "name", value))
-def test_triton_agrees_with_the_reference(arch, case):
+@pytest.mark.parametrize(("arch", "case"), list(_cases()))
+def test_triton_agrees_with_the_reference(arch, case, monkeypatch):
     """With activations as they are, and closely where they are rounded in the same way."""
+    monkeypatch.setattr(variants, "PROGRAMS", FEW_PROGRAMS)
     with launching_for(arch):
         (result,) = case.run(triton.fp8_linear, CPU)
     (expected,) = case.run(reference.fp8_linear, CPU)
@@ -79,3 +86,20 @@ def test_splits_keep_the_gpu_busy_and_have_work():
 def test_no_tokens_give_nothing():
     (result,) = call(0, 32, 32, torch.bfloat16, bias=False)(triton.fp8_linear, CPU)
     assert result.shape == (0, 32)
+
+
+@pytest.mark.parametrize("arch", variants.TILES)
+def test_the_cases_launch_every_variant(arch):
+    with launching_for(arch), recorded([triton]) as launched:
+        for case in cases(arch):
+            case.run(triton.fp8_linear, CPU)
+    assert launched == set(variants.variants(arch))
+
+
+def test_a_model_launches_only_what_is_declared_for_it():
+    model = Context("cuda", dtype="bfloat16", fp8_blocks=(128, 128))
+    with launching_for(90), recorded([triton]) as launched:
+        for tokens in (1, 2, 16, 17, 40, 64, 65, 500, 3000, 8192):
+            for outputs, inner in ((128, 4096), (4096, 128)):
+                call(tokens, outputs, inner, torch.bfloat16, bias=False)(triton.fp8_linear, CPU)
+    assert launched <= set(variants.variants(90, model))

@@ -7,11 +7,13 @@ import torch
 
 from kernels.cases import error
 from kernels.context import Context
+from kernels.fp8_linear import triton as fp8_linear
 from kernels.fp8_linear.reference import dequantise, quantise
 from kernels.fused_moe import reference, sort, triton, variants
 from kernels.fused_moe.cases import Shape, call, cases
 from kernels.gated_activation.reference import gated_activation
 from kernels.launch import launching_for
+from tests.kernels.recorded import recorded
 
 CPU = torch.device("cpu")
 
@@ -19,7 +21,6 @@ CPU = torch.device("cpu")
 def _cases():
     """Every tile of every kind of weight, and every activation, but not each with each, for time's sake."""
     for arch, dtype, fp8_blocks, activation in (
-        (90, "bfloat16", None, "silu"),
         (90, "bfloat16", (128, 128), "silu"),
         (90, "float16", None, "gelu"),
         (80, "float16", (128, 128), "gelu_tanh"),
@@ -62,7 +63,7 @@ def test_rounded_activations_are_multiplied_closely(tokens):
     assert error(result, expected) <= 1e-2
 
 
-@pytest.mark.parametrize("tokens", [1, 3, 33])
+@pytest.mark.parametrize("tokens", [1, 17])
 @pytest.mark.parametrize("experts", [8, 64, 256])
 def test_experts_without_tokens_do_nothing(tokens, experts):
     run = call(Shape(tokens, 4, experts, 32, 16), torch.bfloat16, fp8=False)
@@ -96,6 +97,25 @@ def _check_sorted(ids, experts, block_m):
         end = last
     assert end == ids.numel()
     assert number == sum(-(-int((ids == expert).sum()) // block_m) for expert in range(experts))
+
+
+@pytest.mark.parametrize("arch", [80, 90, 120])
+def test_the_cases_launch_every_variant(arch):
+    with launching_for(arch), recorded([triton, sort, fp8_linear]) as launched:
+        for case in cases(arch):
+            case.run(triton.fused_moe, CPU)
+    assert launched == set(variants.variants(arch))
+
+
+@pytest.mark.parametrize("fp8_blocks", [None, (128, 128)])
+def test_a_model_launches_only_what_is_declared_for_it(fp8_blocks):
+    model = Context("cuda", dtype="bfloat16", num_experts=16, experts_per_token=4, fp8_blocks=fp8_blocks)
+    with launching_for(90), recorded([triton, sort, fp8_linear]) as launched:
+        for tokens in (1, 7, 60, 200, 300, 1000, 5000):
+            call(Shape(tokens, 4, 16, 128, 128), torch.bfloat16, fp8=fp8_blocks is not None)(triton.fused_moe, CPU)
+        for case in cases(90, model):
+            case.run(triton.fused_moe, CPU)
+    assert launched == set(variants.variants(90, model))
 
 
 def test_there_is_room_for_every_way_to_spread_the_tokens():

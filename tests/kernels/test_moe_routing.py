@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from kernels.cases import error
-from kernels.moe_routing import Routing, reference, triton
+from kernels.context import Context
+from kernels.moe_routing import Routing, reference, triton, variants
 from kernels.moe_routing.cases import cases
+from tests.kernels.recorded import recorded
 
 CPU = torch.device("cpu")
 
@@ -46,3 +48,20 @@ def test_a_token_of_nan_still_goes_to_experts_that_exist():
 def test_no_tokens_are_routed_to_nothing():
     weights, ids = triton.moe_routing(torch.empty(0, 8), Routing(2))
     assert weights.shape == ids.shape == (0, 2)
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_the_cases_launch_every_variant(arch):
+    with recorded([triton]) as launched:
+        for case in cases(arch):
+            case.run(triton.moe_routing, CPU)
+    assert launched == set(variants.variants(arch))
+
+
+def test_a_model_launches_only_what_is_declared_for_it():
+    model = Context("cuda", dtype="bfloat16", num_experts=60, experts_per_token=4, num_expert_groups=4)
+    with recorded([triton]) as launched:
+        for case in cases(90, model):
+            case.run(triton.moe_routing, CPU)
+    assert launched == set(variants.variants(90, model))
+    assert all("GROUPED=True" in variant.name for variant in launched)
