@@ -178,8 +178,8 @@ FUSED_MOE = Op(
         *vllm.FUSED_MOE,
     ),
     setting="moe",
-    needed=lambda context: context.num_experts > 0,
-    absent="mixture of experts",
+    needed=lambda context: context.num_experts > 0 and not context.quantization,
+    absent="mixture of experts in 16 bits or block-scaled FP8",
 )
 SAMPLING = Op(
     "sampling",

@@ -49,6 +49,7 @@ class Context:
     gated_delta_head_dim: int = 0  # of the keys of gated delta layers; 0: no such layers
     activation: str = "silu"  # or "gelu", "gelu_tanh"
     fp8_blocks: tuple[int, int] | None = None  # rows and columns that share a weight scale, in a block-scaled FP8 model
+    quantization: str = ""  # the method, where weights are quantised in any other way
     num_experts: int = 0  # 0: no mixture of experts
     experts_per_token: int = 0
     moe_intermediate_size: int = 0

@@ -56,7 +56,7 @@ def _shape(fields: Fields, whole: Fields) -> dict[str, Any]:
         "latent_attention": latent > 0,
         "sparse_attention": latent > 0 and fields.integer("index_topk", 0, _MOST, default=0) > 0,
         "gated_delta_head_dim": fields.integer("linear_key_head_dim", 0, _MOST, default=0),
-        "fp8_blocks": _fp8_blocks(whole if whole.mapping("quantization_config") else fields),
+        **_quantization(whole if whole.mapping("quantization_config") else fields),
         "num_experts": experts,
         "experts_per_token": fields.integer("num_experts_per_tok", 0, _MOST, default=0),
         "moe_intermediate_size": fields.integer("moe_intermediate_size", 0, _MOST, default=0),
@@ -70,11 +70,15 @@ def _dtype(fields: Fields, whole: Fields) -> str:
     return str(given).removeprefix("torch.") if isinstance(given, str) and given else "bfloat16"
 
 
-def _fp8_blocks(fields: Fields) -> tuple[int, int] | None:
+def _quantization(fields: Fields) -> dict[str, Any]:
+    """Block-scaled FP8 by its blocks, anything else by its name."""
+    if not fields.mapping("quantization_config"):
+        return {}
     inner = fields.inside("quantization_config")
+    method = inner.text("quant_method", default="an unnamed method")
     blocks = inner.given.get("weight_block_size")
-    if inner.given.get("quant_method") != "fp8" or blocks is None:
-        return None
+    if method != "fp8" or blocks is None:
+        return {"quantization": method}
     if not isinstance(blocks, list) or len(blocks) != 2 or not all(type(side) is int and side > 0 for side in blocks):
         inner.refuse("weight_block_size", "It must be a list of two sizes.")
-    return blocks[0], blocks[1]
+    return {"fp8_blocks": (blocks[0], blocks[1])}

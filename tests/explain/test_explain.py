@@ -252,6 +252,19 @@ def test_a_model_with_pictures_is_judged_by_its_decoder(home: Home) -> None:
     assert "gdn_prefill" in rows(ask(home, document, "--gpu", "H100", "--json"))
 
 
+def test_what_vllm_decides_by_the_quantisation_is_left_to_it(home: Home) -> None:
+    """GPT-OSS: experts in MXFP4, and attention sinks, which before sm_90 only Triton has."""
+    config = {
+        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 2880, "head_dim": 64,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "num_local_experts": 32, "num_experts_per_tok": 4,
+        "vocab_size": 201088, "quantization_config": {"quant_method": "mxfp4"},
+    }  # fmt: skip
+    found = rows(ask(home, foreign(home, config), "--gpu", "A100", "--json"))
+    assert {name: row["chosen"] for name, row in found.items()} == {
+        "paged_attention": "triton", "moe_routing": "top-k", "deep_gemm_warmup": "skip",
+    }  # fmt: skip
+
+
 def test_sources_are_short_in_a_table() -> None:
     assert source_label("https://github.com/vllm-project/vllm/pull/34673") == "vllm-project/vllm#34673"
     assert source_label("https://github.com/vllm-project/vllm/blob/v0.32.0/x.py") == "vllm-project/vllm"
