@@ -5,6 +5,7 @@ Whatever ends it early, what was compiled stays: the next cast into the same fol
 
 from __future__ import annotations
 
+import errno
 import queue
 import shutil
 import threading
@@ -26,6 +27,8 @@ from kernels.variants import Variant
 
 # What a compiled variant takes up, measured over all ops: `ingot cast` prints both figures.
 BYTES_PER_VARIANT = 64 * 1024
+# With less than this, whatever a compiler complains of is that it cannot write.
+_ROOM = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class Order:
 
 @dataclass
 class Outcome:
-    """`manifest` is there when everything could be compiled; `failed` maps the names of variants to what happened."""
+    """`manifest` is there when everything could be compiled; `failed` maps the names of variants to what happened, and
+    `kept` counts those that were there before."""
 
     manifest: Manifest | None = None
     failed: dict[str, str] = field(default_factory=dict)
@@ -55,46 +59,59 @@ def build(order: Order, moved: Callable[[str], None]) -> Outcome:
 
     Raises:
         CastError: the folder holds something else, no compiler is there, the disk is full.
+        OSError: the folder cannot be written.
     """
     started = time.monotonic()
     compiler = host_compiler.find()
     versions = _versions(order)
     head = Head(architecture=order.architecture.name, versions=versions, planned=len(order.variants))
-    journal = open_folder(order.folder, head)
-    _require_space(order, journal)
-    outcome = Outcome(kept=journal.kept)
+    try:
+        with open_folder(order.folder, head) as journal:
+            _require_space(order, len(journal))
+            outcome, done = _compile_all(order, compiler, journal, moved)
+            if outcome.failed:
+                return outcome
+            modules = _build_modules(order, moved)
+            made = tuple(done[variant.name] for variant in order.variants)
+            journal.drop_all_but({key for variant in made for key in variant.keys})
+            outcome.manifest = manifest.write(
+                Manifest(
+                    architecture=order.architecture.name,
+                    versions=versions,
+                    models=order.models,
+                    variants=made,
+                    flashinfer=modules,
+                    files=tuple(record_files(order.folder)),
+                    built=time.time(),
+                    seconds=round(time.monotonic() - started, 1),
+                ),
+                order.folder,
+            )
+            journal.remove()
+            return outcome
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise _disk_full(order, 0) from error
+
+
+def _compile_all(
+    order: Order, compiler: str, journal: Journal, moved: Callable[[str], None]
+) -> tuple[Outcome, dict[str, CastVariant]]:
+    outcome = Outcome()
     done: dict[str, CastVariant] = {}
     with _work_folder(order.folder) as work:
-        host_compiler.stub_libcuda(compiler, work)
+        host_compiler.stub_libcuda(compiler, work / "libcuda.so.1")
         for variant, answer in _compile(order, work):
-            if answer.disk_full or (answer.error and _free(order.folder) < BYTES_PER_VARIANT):
+            if answer.disk_full or (answer.error and _free(order.folder) < _ROOM):
                 raise _disk_full(order, len(done))
             if answer.variant is None:
                 outcome.failed[variant.name] = answer.error
             else:
                 done[variant.name] = answer.variant
-                journal.write(answer.variant)
+                outcome.kept += not journal.write(answer.variant)
             moved(variant.name)
-    if outcome.failed:
-        return outcome
-    modules = _build_modules(order, moved)
-    made = tuple(done[variant.name] for variant in order.variants)
-    journal.drop_all_but({key for variant in made for key in variant.keys})
-    outcome.manifest = manifest.write(
-        Manifest(
-            architecture=order.architecture.name,
-            versions=versions,
-            models=order.models,
-            variants=made,
-            flashinfer=modules,
-            files=tuple(record_files(order.folder)),
-            built=time.time(),
-            seconds=round(time.monotonic() - started, 1),
-        ),
-        order.folder,
-    )
-    journal.remove()
-    return outcome
+    return outcome, done
 
 
 def _versions(order: Order) -> Versions:
@@ -179,10 +196,10 @@ def _free(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def _require_space(order: Order, journal: Journal) -> None:
-    missing = max(len(order.variants) - journal.kept, 0)
+def _require_space(order: Order, kept: int) -> None:
+    missing = max(len(order.variants) - kept, 0)
     if _free(order.folder) < missing * BYTES_PER_VARIANT:
-        raise _disk_full(order, journal.kept)
+        raise _disk_full(order, kept)
 
 
 def _disk_full(order: Order, done: int) -> CastError:

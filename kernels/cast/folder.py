@@ -6,7 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 import msgspec
 
@@ -16,6 +16,8 @@ from kernels.cast.manifest import CastVariant, File, Manifest, Versions
 
 TRITON = "triton"
 JOURNAL = "unfinished.jsonl"
+# Versions that all of a cast's kernels have in common; FlashInfer's modules are each looked at by themselves.
+_SAME = ("ingot", "triton", "triton_build", "python", "ptxas", "libc")
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,19 +36,35 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal:
-    """What of an unfinished cast is done; `kept` counts the variants that were when it was opened."""
+    """What of an unfinished cast is done; it has as many entries as its length says."""
 
     def __init__(self, folder: Path, head: Head, entries: list[Entry]) -> None:
         self._folder = folder
-        self.kept = len(entries)
-        self._file: IO[bytes] = (folder / JOURNAL).open("wb")
+        self._variants = {entry.variant for entry in entries}
+        partial = folder / f"{JOURNAL}.partial"
+        self._file: IO[bytes] = partial.open("wb")
         self._line(head)
         for entry in entries:
             self._line(entry)
+        partial.rename(folder / JOURNAL)  # only now, so that the one before is there if the disk is full
 
-    def write(self, variant: CastVariant) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._variants)
+
+    def write(self, variant: CastVariant) -> bool:
+        """Note that it is done; the answer is whether that is new."""
+        if variant in self._variants:
+            return False
         files = tuple(_record(path, self._folder) for path in _files_of(variant, self._folder))
         self._line(Entry(variant=variant, files=files))
+        self._variants.add(variant)
+        return True
 
     def drop_all_but(self, keys: set[str]) -> None:
         for place in (self._folder / TRITON).iterdir():
@@ -54,7 +72,6 @@ class Journal:
                 shutil.rmtree(place)
 
     def remove(self) -> None:
-        self._file.close()
         (self._folder / JOURNAL).unlink()
 
     def _line(self, value: msgspec.Struct) -> None:
@@ -142,7 +159,7 @@ def _require_same(folder: Path, there: Head | Manifest, wanted: Head) -> None:
         what = f"for {there.architecture}"
     else:
         before, now = msgspec.to_builtins(there.versions), msgspec.to_builtins(wanted.versions)
-        different = [f"{name} {before[name]}" for name in now if before[name] != now[name]]
+        different = [f"{name} {before[name]}" for name in _SAME if before[name] != now[name]]
         what = f"made with {', '.join(different)}"
         if not different:
             return

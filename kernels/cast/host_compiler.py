@@ -37,11 +37,12 @@ def find() -> str:
     return compiler
 
 
-def stub_libcuda(compiler: str, folder: Path) -> None:
-    """An empty libcuda.so.1 to link against: what is linked then asks for the real one where it runs."""
-    library = folder / "libcuda.so.1"
-    command = [compiler, "-shared", "-nostdlib", "-Wl,-soname,libcuda.so.1", "-x", "c", os.devnull, "-o", str(library)]
-    subprocess.run(command, check=True, capture_output=True, text=True)
+def stub_libcuda(compiler: str, library: Path) -> None:
+    """Make `library` an empty libcuda.so.1 to link against: what is linked then asks for the real one where it runs."""
+    _run(
+        [compiler, "-shared", "-nostdlib", "-Wl,-soname,libcuda.so.1", "-x", "c", os.devnull, "-o", str(library)],
+        library.parent, library.name,
+    )  # fmt: skip
 
 
 def compile_stub(
@@ -57,12 +58,16 @@ def compile_stub(
         *(f"-I{place}" for place in includes), *(f"-L{place}" for place in library_dirs),
         "-Wl,--build-id=none", "-Wl,--no-as-needed", *(f"-l:{library}" for library in libraries),
     ]  # fmt: skip
+    _run(command, Path(folder), name)
+    return str(module)
+
+
+def _run(command: list[str], folder: Path, what: str) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CastError(
             "cast-compiler-failed",
-            f"{command[0]} could not build {name}: {done.stderr.strip()[-2000:]}",
+            f"{command[0]} could not build {what}: {done.stderr.strip()[-2000:]}",
             "Install a working C compiler with its headers.",
             "apt-get install gcc libc6-dev python3-dev",
         )
-    return str(module)

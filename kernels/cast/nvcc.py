@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from kernels.cast import host_compiler
 from kernels.cast.architectures import Architecture
 from kernels.cast.errors import CastError
 
@@ -94,9 +95,7 @@ def link_folder(toolkit: Toolkit, compiler: str, folder: Path) -> Path:
     link = folder / "libcudart.so"
     link.unlink(missing_ok=True)
     link.symlink_to(runtime)
-    driver = folder / "libcuda.so"
-    command = [compiler, "-shared", "-nostdlib", "-Wl,-soname,libcuda.so.1", "-x", "c", os.devnull, "-o", str(driver)]
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    host_compiler.stub_libcuda(compiler, folder / "libcuda.so")
     return folder
 
 
