@@ -38,11 +38,10 @@ def expected_tensors(config: ModelConfig) -> dict[str, Expected]:
     tensors = dict(_ends(config))
     for layer in range(config.num_hidden_layers):
         tensors.update(_layer(config, layer))
-        first = expert_prefix(config, layer, 0) if _num_experts(config, layer) else ""
-        of_one = [(name.removeprefix(first), tensor) for name, tensor in _first_expert(config, layer)]
-        for expert in range(_num_experts(config, layer)):
-            at = expert_prefix(config, layer, expert)
-            tensors.update((at + name, tensor) for name, tensor in of_one)
+        experts = [expert_prefix(config, layer, expert) for expert in range(_num_experts(config, layer))]
+        of_first = dict(_first_expert(config, layer))
+        for prefix in experts:  # tens of thousands in large models: the first's are looked up once
+            tensors.update((prefix + name.removeprefix(experts[0]), tensor) for name, tensor in of_first.items())
     return tensors
 
 
