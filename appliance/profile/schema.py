@@ -171,7 +171,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default="auto",
         allowed=("auto", "float32", "bfloat16", "float16"),
         group="Engine",
-        help="The number format of weights and activations. `auto`: the checkpoint's own on a GPU, float32 on a CPU.",
+        help="The number format of weights and activations. `auto`: the checkpoint's own on a GPU; on a CPU float32, "
+        "or bfloat16 if that is the checkpoint's own and the processor multiplies it.",
     ),
     Setting(
         key="max-model-len",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def test_the_command_prints_a_table_for_a_gpu_that_is_not_here(home: Home, tiny:
 def test_without_a_profile_it_is_the_active_one_by_default_and_by_name(home: Home, tiny: dict[str, Any]) -> None:
     home.create()
     write_active(home, ActiveProfile(launch=None, revision="chat r1", document=tiny))
-    assert ask(home, None).output.startswith("chat: LlamaForCausalLM in float32 on the CPU")
+    assert re.match(r"chat: LlamaForCausalLM in (bfloat16|float32) on the CPU", ask(home, None).output)
     assert ask(home, None, "--profile", "chat").exit_code == 0
 
 

@@ -167,6 +167,21 @@ def test_the_limits_of_a_container_count(tmp_path: Path) -> None:
     assert read_host(tmp_path).cores == free.cores
 
 
+def test_a_processor_that_multiplies_bfloat16_is_known_by_its_flags(tmp_path):
+    """x86's or ARM's; one without the flag, and a system without the file, have none."""
+    cpuinfo = tmp_path / "cpuinfo"
+    assert not read_host(cpuinfo=cpuinfo).bfloat16
+    for line, has in (
+        ("flags\t\t: fpu avx512f avx512_bf16 sse", True),
+        ("flags\t\t: fpu amx_bf16", True),
+        ("Features\t: fp asimd bf16 i8mm", True),
+        ("flags\t\t: fpu avx512f avx2", False),
+        ("bugs\t\t: bf16", False),
+    ):
+        cpuinfo.write_text(f"processor\t: 0\n{line}\n")
+        assert read_host(cpuinfo=cpuinfo).bfloat16 is has
+
+
 def test_auto_takes_the_gpu_with_the_most_free_memory() -> None:
     """Or the CPU where there is none; `why` says it."""
     chosen = select_device("auto", machine(gpu(0, 10 * GIB), gpu(1, 70 * GIB)), {})
