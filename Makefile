@@ -22,6 +22,9 @@ test: $(VENV)/.dev ## every test, the browser's too
 	tests/browser/install.sh
 	$(BIN)/pytest
 
+test-architectures: $(VENV)/.dev ## compile every kernel for every architecture (an hour)
+	INGOT_ALL_ARCHITECTURES=1 $(BIN)/pytest tests/cast/test_architectures.py
+
 test-containers: $(VENV)/.dev ## build the images and try them: needs a Docker daemon and its base images
 	INGOT_CONTAINER_TESTS=1 $(BIN)/pytest tests/container
 

@@ -1,0 +1,54 @@
+"""`ingot verify` without a GPU: hashes and keys; and what it says when they do not fit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from kernels.cast import check, manifest
+from tests.cast.conftest import Workshop
+
+
+def test_a_whole_cast(workshop: Workshop, casts: dict[str, Path]):
+    """One line for each op, then the verdict."""
+    done = workshop.run("appliance.cast", "verify", INGOT_CAST=str(casts["sm_90"]))
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    ops = {variant.op for variant in check.read(casts["sm_90"]).variants}
+    assert {line.split()[0] for line in lines[:-1]} == ops
+    assert all(" kernels found" in line for line in lines[:-1])
+    assert lines[-1].startswith(f"WHOLE: {casts['sm_90']} for sm_90 has all ")
+
+
+def test_what_does_not_fit_is_told(workshop: Workshop, casts: dict[str, Path], tmp_path: Path):
+    """A file with one bit changed, by name; then a variant that this Ingot no longer declares, and one whose kernel is
+    there under another key, as after a change of its source."""
+    cast = Path(shutil.copytree(casts["sm_90"], tmp_path / "cast"))
+    kernel = next(cast.rglob("*.cubin"))
+    content = kernel.read_bytes()
+    kernel.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    done = workshop.run("appliance.cast", "verify", "--cast", str(cast))
+    assert done.returncode == 1
+    assert f"{kernel.relative_to(cast)} has another content (SHA-256)." in done.stdout
+    assert done.stdout.splitlines()[-1] == f"NOT PROVEN: {cast} for sm_90."
+
+    kernel.write_bytes(content)
+    found = check.read(cast)
+    first, second, *others = found.variants
+    files = tuple(file for file in found.files if f"/{second.keys[0]}/" not in file.path)
+    changed = (msgspec.structs.replace(first, name="nothing"), second, *others)
+    manifest.write(msgspec.structs.replace(found, variants=changed, files=files), cast)
+    done = workshop.run("appliance.cast", "verify", "--cast", str(cast), "--json")
+    assert done.returncode == 1
+    problems = [problem for op in json.loads(done.stdout)["ops"] for problem in op.get("problems", ())]
+    assert "nothing is in the cast, and is no variant of this Ingot" in problems
+    assert any(second.name in problem and "compiled from other source" in problem for problem in problems)
+
+
+def test_an_unfinished_cast_is_told_with_the_command_that_finishes_it(workshop: Workshop, tmp_path: Path):
+    done = workshop.run("appliance.cast", "verify", "--cast", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr == f"There is no cast in {tmp_path}: it has no manifest.json. Name a cast's folder.\n"
