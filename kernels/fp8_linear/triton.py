@@ -30,6 +30,8 @@ def fp8_linear(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | N
     out = x.new_empty(tokens, outputs)
     if not tokens:
         return out
+    assert inner % variants.UNIT == 0, f"rows of {inner}"
+    assert outputs % variants.UNIT == 0, f"{outputs} outputs"
     dtype = str(x.dtype).removeprefix("torch.")
     tile = variants.tile_of(arch, tokens, outputs)
     splits = variants.splits_of(tile, tokens, outputs, inner)

@@ -8,6 +8,7 @@ a fixed order, so that equal calls give equal results.
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import torch
 import triton
@@ -15,17 +16,17 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.fp8_linear import GROUP
-from kernels.fp8_linear.triton import quantise, rounded_to_fp8, scaled_product
+from kernels.fp8_linear.triton import quantise
 from kernels.fp8_linear.variants import has_fp8
 from kernels.fused_moe import variants
+from kernels.fused_moe.products import fp8_product_kernel, plain_product_kernel
 from kernels.fused_moe.sort import Sorted, sort_by_expert
 from kernels.fused_moe.variants import Tile
 from kernels.launch import architecture, launch
 
 _plain_variant = functools.cache(variants.plain_product)
 _fp8_variant = functools.cache(variants.fp8_product)
-_sum_of = functools.cache(variants.sum_of)
-_GROUP = tl.constexpr(GROUP)
+_sum_variant = functools.cache(variants.sum_of)
 
 
 def fused_moe(
@@ -43,238 +44,100 @@ def fused_moe(
 
     All tensors are contiguous. With weights in FP8 the activations of both products are rounded to FP8 from sm_89 on.
     """
-    tokens, hidden = x.shape
-    top_k, size = expert_ids.shape[1], down.shape[2]
+    (tokens, hidden), top_k = x.shape, expert_ids.shape[1]
+    num_experts, _, size = down.shape
     out = torch.empty_like(x)
     if not tokens:
         return out
     assert hidden % variants.UNIT == 0, f"a hidden size of {hidden}"
     assert size % (variants.UNIT if gate_up_scale is None else GROUP) == 0, f"experts of size {size}"
-    pairs, num_experts = tokens * top_k, gate_up.shape[0]
-    tile = variants.tile_of(architecture(), gate_up_scale is not None, pairs, num_experts)
-    sorted_pairs = sort_by_expert(expert_ids, num_experts, tile.block_m)
-    rows = out if top_k == 1 else x.new_empty(pairs, hidden)
-    bound = torch.inf if limit is None else limit
+    tile = variants.tile_of(architecture(), gate_up_scale is not None, tokens * top_k, num_experts)
+    products = Products(sort_by_expert(expert_ids, num_experts, tile.block_m), weights, tile,
+                        torch.inf if limit is None else limit)  # fmt: skip
+    rows = out if top_k == 1 else x.new_empty(tokens * top_k, hidden)
     if gate_up_scale is None:
-        inner = x.new_empty(pairs, size)
-        _plain(x, gate_up, sorted_pairs, weights, inner, top_k, tile, activation, bound)
-        _plain(inner, down, sorted_pairs, weights, rows, top_k, tile, "", bound)
+        products.plain(x, gate_up, down, rows, activation)
     else:
         assert down_scale is not None
-        _fp8(x, (gate_up, gate_up_scale), (down, down_scale), sorted_pairs, weights, rows, top_k, tile, activation,
-             bound)  # fmt: skip
+        products.fp8(x, gate_up, gate_up_scale, down, down_scale, rows, activation)
     if top_k > 1:
         launch(
-            sum_kernel, _sum_of(_name(x), variants.places_of(top_k)),
+            sum_kernel, _sum_variant(_name(x), variants.places_of(top_k)),
             (tokens * triton.cdiv(hidden, variants.SUM_BLOCK),), rows, out, hidden // variants.UNIT, top_k,
         )  # fmt: skip
     return out
 
 
-def _plain(
-    a: Tensor,
-    b: Tensor,
-    sorted_pairs: Sorted,
-    weights: Tensor,
-    out: Tensor,
-    top_k: int,
-    tile: Tile,
-    activation: str,
-    limit: float,
-) -> None:
-    """One product of weights in the dtype of the activations."""
-    tiles = triton.cdiv(b.shape[1], tile.block_n)
-    launch(
-        plain_product_kernel, _plain_variant(_name(a), tile, activation), (sorted_pairs.most * tiles,),
-        a, b, sorted_pairs.order, sorted_pairs.blocks, weights, out,
-        out.shape[1] // variants.UNIT, b.shape[2] // variants.UNIT, top_k, limit,
-    )  # fmt: skip
+class Products(NamedTuple):
+    """The two grouped products of a batch. `weights` [T, k] are the routing weights; `limit` is the activation's."""
 
+    pairs: Sorted
+    weights: Tensor
+    tile: Tile
+    limit: float
 
-def _fp8(
-    x: Tensor,
-    gate_up: tuple[Tensor, Tensor],
-    down: tuple[Tensor, Tensor],
-    sorted_pairs: Sorted,
-    weights: Tensor,
-    rows: Tensor,
-    top_k: int,
-    tile: Tile,
-    activation: str,
-    limit: float,
-) -> None:
-    """Both products. Where activations are given rounded, the first product rounds those of the second as it ends."""
-    pairs, size = rows.shape[0], down[0].shape[2]
-    given = (x, weights)  # weights: where there is no scale
-    inner = (x.new_empty(pairs, size), weights)
-    if variants.activation_mode(architecture(), tile) == "rounded":
-        given = quantise(x)
-        inner = (torch.empty(pairs, size, dtype=torch.float8_e4m3fn, device=x.device),
-                 torch.empty(size // GROUP, pairs, dtype=torch.float32, device=x.device))  # fmt: skip
-    dtype = _name(x)
-    _fp8_product(dtype, given, gate_up, sorted_pairs, weights, inner, top_k, tile, activation, limit)
-    _fp8_product(dtype, inner, down, sorted_pairs, weights, (rows, weights), top_k, tile, "", limit)
+    def plain(self, x: Tensor, gate_up: Tensor, down: Tensor, out: Tensor, activation: str) -> None:
+        """`out` [T * k, H]: each token by each of its experts, weighted."""
+        inner = x.new_empty(out.shape[0], down.shape[2])
+        self.plain_product(x, gate_up, inner, activation)
+        self.plain_product(inner, down, out, "")
 
+    def fp8(
+        self,
+        x: Tensor,
+        gate_up: Tensor,
+        gate_up_scale: Tensor,
+        down: Tensor,
+        down_scale: Tensor,
+        out: Tensor,
+        activation: str,
+    ) -> None:
+        """As `plain`. Where activations are given rounded, the first product rounds those of the second as it ends."""
+        pairs, size = out.shape[0], down.shape[2]
+        if variants.activation_mode(architecture(), self.tile) == "rounded":
+            x, x_scale = quantise(x)
+            inner = torch.empty(pairs, size, dtype=x.dtype, device=x.device)
+            inner_scale = torch.empty(size // GROUP, pairs, dtype=torch.float32, device=x.device)
+        else:
+            inner = x.new_empty(pairs, size)
+            x_scale = inner_scale = self.weights  # not read
+        self.fp8_product(x, x_scale, gate_up, gate_up_scale, inner, inner_scale, _name(out), activation)
+        self.fp8_product(inner, inner_scale, down, down_scale, out, self.weights, _name(out), "")
 
-def _fp8_product(
-    dtype: str,
-    a: tuple[Tensor, Tensor],
-    b: tuple[Tensor, Tensor],
-    sorted_pairs: Sorted,
-    weights: Tensor,
-    out: tuple[Tensor, Tensor],
-    top_k: int,
-    tile: Tile,
-    activation: str,
-    limit: float,
-) -> None:
-    """One product of tensors with their scales."""
-    arch, (pairs, columns) = architecture(), out[0].shape
-    weight = b[0] if has_fp8(arch) else b[0].view(torch.uint8)
-    tiles = triton.cdiv(columns, tile.block_n if activation else 2 * tile.block_n)
-    launch(
-        fp8_product_kernel, _fp8_variant(arch, dtype, tile, activation), (sorted_pairs.most * tiles,),
-        *a, weight, b[1], sorted_pairs.order, sorted_pairs.blocks, weights, *out,
-        columns // variants.UNIT, weight.shape[2] // variants.UNIT, top_k, a[0].shape[0], pairs, limit,
-    )  # fmt: skip
+    def plain_product(self, a: Tensor, b: Tensor, out: Tensor, activation: str) -> None:
+        """The first product with its activation, the second with ""."""
+        order, blocks = self.pairs
+        launch(
+            plain_product_kernel, _plain_variant(_name(a), self.tile, activation),
+            (self.pairs.most * triton.cdiv(b.shape[1], self.tile.block_n),),
+            a, b, order, blocks, self.weights, out,
+            out.shape[1] // variants.UNIT, b.shape[2] // variants.UNIT, self.weights.shape[1], self.limit,
+        )  # fmt: skip
+
+    def fp8_product(
+        self,
+        a: Tensor,
+        a_scale: Tensor,
+        b: Tensor,
+        b_scale: Tensor,
+        out: Tensor,
+        out_scale: Tensor,
+        dtype: str,
+        activation: str,
+    ) -> None:
+        """As `plain_product`, for a model in `dtype`."""
+        arch, (order, blocks) = architecture(), self.pairs
+        launch(
+            fp8_product_kernel, _fp8_variant(arch, dtype, self.tile, activation),
+            (self.pairs.most * triton.cdiv(b.shape[1], 2 * self.tile.block_n),),
+            a, a_scale, b if has_fp8(arch) else b.view(torch.uint8), b_scale, order, blocks, self.weights,
+            out, out_scale, out.shape[1] // variants.UNIT, b.shape[2] // variants.UNIT, self.weights.shape[1],
+            a.shape[0], out.shape[0], self.limit,
+        )  # fmt: skip
 
 
 def _name(x: Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
-
-
-@triton.jit(do_not_specialize=["columns16", "inner16", "top_k", "limit"])
-def plain_product_kernel(
-    a_ptr,  # [tokens, inner], or without ACTIVATION [pairs, inner] in sorted order
-    b_ptr,  # [experts, 2 * columns, inner], or without ACTIVATION [experts, columns, inner]
-    order_ptr,
-    blocks_ptr,  # as in `Sorted`
-    weights_ptr,  # [pairs]
-    out_ptr,  # [pairs, columns], in sorted order with ACTIVATION, else in the order of the tokens
-    columns16,
-    inner16,
-    top_k,
-    limit,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-):
-    columns, inner = columns16 * 16, inner16 * 16
-    GATED: tl.constexpr = ACTIVATION != ""
-    WIDTH: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
-    tiles = tl.cdiv(columns, WIDTH)
-    num_blocks = tl.load(blocks_ptr)
-    if tl.program_id(0) >= num_blocks * tiles:
-        return
-    block, tile = _grouped(tl.program_id(0), num_blocks, tiles, GROUP)
-    expert, place, inside, pair = _rows(blocks_ptr, order_ptr, block, BLOCK_M)
-    row = pair // top_k if GATED else place
-
-    # Rows of gate and of up take turns, so that each thread ends up with both of an element.
-    n = tl.arange(0, BLOCK_N)
-    if GATED:
-        b_row = n % 2 * columns + tl.minimum(tile * WIDTH + n // 2, columns - 1)
-        b_rows = 2 * columns
-    else:
-        b_row = tl.minimum(tile * WIDTH + n, columns - 1)
-        b_rows = columns
-    k = tl.arange(0, BLOCK_K)
-    a_start = a_ptr + row.to(tl.int64)[:, None] * inner + k[None, :]
-    b_start = b_ptr + (expert.to(tl.int64) * b_rows + b_row)[:, None] * inner + k[None, :]
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for start in range(0, inner, BLOCK_K):
-        left = inner - start
-        a = tl.load(a_start + start, mask=k[None, :] < left, other=0.0)
-        b = tl.load(b_start + start, mask=k[None, :] < left, other=0.0)
-        total = tl.dot(a, tl.trans(b), total)
-
-    column = tile * WIDTH + tl.arange(0, WIDTH)
-    if GATED:
-        gate, up = tl.split(tl.reshape(total, [BLOCK_M, WIDTH, 2]))
-        result, out_row = _activated(gate, up, limit, ACTIVATION), place
-    else:
-        result, out_row = total * tl.load(weights_ptr + pair)[:, None], pair
-    written = inside[:, None] & (column < columns)[None, :]
-    out = out_ptr + out_row.to(tl.int64)[:, None] * columns + column[None, :]
-    tl.store(out, result.to(out_ptr.dtype.element_ty), mask=written)
-
-
-@triton.jit(do_not_specialize=["columns16", "inner16", "top_k", "a_rows", "pairs", "limit"])
-def fp8_product_kernel(
-    a_ptr,  # as in plain_product_kernel; in FP8 where MODE is "rounded"
-    a_scale_ptr,  # [ceil(inner / 128), a_rows] where MODE is "rounded", else anything
-    b_ptr,
-    b_scale_ptr,  # [experts, ceil(rows of b / 128), ceil(inner / 128)]
-    order_ptr,
-    blocks_ptr,
-    weights_ptr,
-    out_ptr,  # as in plain_product_kernel; in FP8 where MODE is "rounded" and there is an ACTIVATION
-    out_scale_ptr,  # [columns / 128, pairs] where out is in FP8, else anything
-    columns16,
-    inner16,
-    top_k,
-    a_rows,
-    pairs,
-    limit,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    MODE: tl.constexpr,
-    ROUND_TO: tl.constexpr,
-):
-    columns, inner = columns16 * 16, inner16 * 16
-    GATED: tl.constexpr = ACTIVATION != ""
-    WIDTH: tl.constexpr = BLOCK_N if GATED else 2 * BLOCK_N
-    WIDE: tl.constexpr = tl.bfloat16 if ROUND_TO == "bf16" else tl.float16
-    tiles = tl.cdiv(columns, WIDTH)
-    num_blocks = tl.load(blocks_ptr)
-    if tl.program_id(0) >= num_blocks * tiles:
-        return
-    block, tile = _grouped(tl.program_id(0), num_blocks, tiles, GROUP)
-    expert, place, inside, pair = _rows(blocks_ptr, order_ptr, block, BLOCK_M)
-    row = (pair // top_k if GATED else place).to(tl.int64)
-
-    # The two halves are gate and up of the same columns, or neighbouring columns.
-    left = tile * WIDTH
-    right = left + (columns if GATED else BLOCK_N)
-    b_rows = 2 * columns if GATED else columns
-    n = tl.arange(0, BLOCK_N)
-    b_start = b_ptr + expert.to(tl.int64) * b_rows * inner
-    scale_rows, scale_columns = tl.cdiv(b_rows, _GROUP), tl.cdiv(inner, _GROUP)
-    scale_start = b_scale_ptr + expert.to(tl.int64) * scale_rows * scale_columns
-    left_sum, right_sum = scaled_product(
-        a_ptr + row[:, None] * inner,
-        a_scale_ptr + row,
-        a_rows,
-        b_start + tl.minimum(left + n, b_rows - 1).to(tl.int64)[:, None] * inner,
-        b_start + tl.minimum(right + n, b_rows - 1).to(tl.int64)[:, None] * inner,
-        scale_start + left // _GROUP * scale_columns,
-        scale_start + tl.minimum(right // _GROUP, scale_rows - 1) * scale_columns,
-        0, inner, inner, BLOCK_M, BLOCK_N, BLOCK_K, MODE,
-    )  # fmt: skip
-
-    column = left + n
-    if GATED:
-        result = _activated(left_sum, right_sum, limit, ACTIVATION).to(WIDE)
-        out = out_ptr + place.to(tl.int64)[:, None] * columns + column[None, :]
-        written = inside[:, None] & (column < columns)[None, :]
-        if MODE == "rounded":  # BLOCK_N is 128: each row of the tile is a group
-            rounded, scale = rounded_to_fp8(result)
-            tl.store(out, rounded, mask=written)
-            tl.store(out_scale_ptr + tile.to(tl.int64) * pairs + place, scale, mask=inside)
-        else:
-            tl.store(out, result, mask=written)
-    else:
-        weight = tl.load(weights_ptr + pair)[:, None]
-        out = out_ptr + pair.to(tl.int64)[:, None] * columns + column[None, :]
-        for half in tl.static_range(2):
-            result = (left_sum if half == 0 else right_sum) * weight
-            written = inside[:, None] & (column + half * BLOCK_N < columns)[None, :]
-            tl.store(out + half * BLOCK_N, result.to(out_ptr.dtype.element_ty), mask=written)
 
 
 @triton.jit(do_not_specialize=["hidden16", "top_k"])
@@ -295,38 +158,3 @@ def sum_kernel(
     rows = tl.load(rows_ptr + (token * top_k + place) * hidden + column[None, :], mask=inside, other=0.0)
     total = tl.sum(rows.to(tl.float32), axis=0)
     tl.store(out_ptr + token * hidden + column, total.to(out_ptr.dtype.element_ty), mask=column < hidden)
-
-
-@triton.jit
-def _grouped(program, num_blocks, tiles, GROUP: tl.constexpr):
-    """The block of tokens and the tile of weights of a program: all tiles for GROUP blocks, then the next blocks."""
-    group = program // (GROUP * tiles)
-    first = group * GROUP
-    blocks = tl.minimum(num_blocks - first, GROUP)
-    place = program - first * tiles
-    return first + place % blocks, place // blocks
-
-
-@triton.jit
-def _rows(blocks_ptr, order_ptr, block, BLOCK_M: tl.constexpr):
-    """A block's expert, and for each of its rows its place, whether there is one, and its pair. What lies outside is
-    computed from the last row again, and not written."""
-    entry = blocks_ptr + 4 * (1 + block)
-    expert, first, end = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
-    row = first + tl.arange(0, BLOCK_M)
-    place = tl.minimum(row, end - 1)
-    return expert, place, row < end, tl.load(order_ptr + place)
-
-
-@triton.jit
-def _activated(gate, up, limit, ACTIVATION: tl.constexpr):
-    """act(gate) * up as in `gated_activation`; `limit` is infinite where there is none. NaN stays NaN."""
-    gate = tl.minimum(gate, limit, propagate_nan=tl.PropagateNan.ALL)
-    up = tl.clamp(up, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
-    if ACTIVATION == "silu":
-        act = gate * tl.sigmoid(gate)
-    elif ACTIVATION == "gelu":
-        act = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
-    else:  # "gelu_tanh", by (1 + tanh(u)) / 2 = sigmoid(2 u)
-        act = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
-    return act * up

@@ -13,8 +13,8 @@ from kernels.fp8_linear.variants import has_fp8, rounding
 from kernels.gated_activation import ACTIVATIONS
 from kernels.variants import TRITON_TYPES, Variant, variant
 
-_MODULE = "kernels.fused_moe.triton"
 _SORT = "kernels.fused_moe.sort"
+_PRODUCTS = "kernels.fused_moe.products"
 UNIT = 16  # widths are multiples of it
 DTYPES = ("bfloat16", "float16")
 EXPERT_BLOCKS = (32, 128, 256, 512)
@@ -148,7 +148,7 @@ def plain_product(dtype: str, tile: Tile, activation: str) -> Variant:
     wide = f"*{TRITON_TYPES[dtype]}"
     return variant(
         "fused_moe",
-        f"{_MODULE}:plain_product_kernel",
+        f"{_PRODUCTS}:plain_product_kernel",
         (wide, wide, "*i32", "*i32", "*fp32", wide, "i32", "i32", "i32", "fp32"),
         _constants(tile, activation),
         num_warps=tile.num_warps,
@@ -162,7 +162,7 @@ def fp8_product(arch: int, dtype: str, tile: Tile, activation: str) -> Variant:
     given = "*fp8e4nv" if mode == "rounded" else wide
     return variant(
         "fused_moe",
-        f"{_MODULE}:fp8_product_kernel",
+        f"{_PRODUCTS}:fp8_product_kernel",
         (given, "*fp32", "*fp8e4nv" if has_fp8(arch) else "*u8", "*fp32", "*i32", "*i32", "*fp32",
          given if activation else wide, "*fp32", "i32", "i32", "i32", "i32", "i32", "fp32"),
         {**_constants(tile, activation), "MODE": mode, "ROUND_TO": TRITON_TYPES[dtype]},
@@ -187,7 +187,7 @@ def sum_of(dtype: str, places: int) -> Variant:
     wide = f"*{TRITON_TYPES[dtype]}"
     return variant(
         "fused_moe",
-        f"{_MODULE}:sum_kernel",
+        "kernels.fused_moe.triton:sum_kernel",
         (wide, wide, "i32", "i32"),
         {"PLACES": places, "BLOCK": SUM_BLOCK},
     )

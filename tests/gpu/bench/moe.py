@@ -14,10 +14,10 @@ from torch import Tensor
 
 from kernels.fp8_linear.reference import fp8_linear as torch_fp8_linear
 from kernels.fp8_linear.triton import fp8_linear
-from kernels.fused_moe import triton as moe
 from kernels.fused_moe import variants
 from kernels.fused_moe.reference import fused_moe as torch_fused_moe
 from kernels.fused_moe.sort import sort_by_expert
+from kernels.fused_moe.triton import Products, fused_moe
 from kernels.launch import architecture
 from kernels.moe_routing import Routing
 from kernels.moe_routing.reference import moe_routing as torch_moe_routing
@@ -118,30 +118,21 @@ def _prefill(device: torch.device, model: Model, tokens: int, fp8: bool) -> Iter
     shape, kind = f"{model.name} {tokens}", " fp8" * fp8
     ceiling = "fp8" if fp8 else "bf16"
     products: dict[str, Callable[[], object]] = {"triton": _products(given), "cublas": cublas}
-    whole: dict[str, Callable[[], object]] = {"triton": lambda: moe.fused_moe(*given), "cublas": cublas}
+    whole: dict[str, Callable[[], object]] = {"triton": lambda: fused_moe(*given), "cublas": cublas}
     for op, run in (("grouped products", products), ("fused_moe", whole)):
         yield Row(op + kind, shape, run, flops=flops, goal=GOAL, ceiling=ceiling, goal_against="cublas")
 
 
 def _products(given: Batch) -> Callable[[], object]:
     """Both grouped products of tokens that are sorted already."""
-    top_k, size = given.ids.shape[1], given.down.shape[2]
-    fp8, pairs = given.gate_up_scale is not None, given.ids.numel()
-    tile = variants.tile_of(architecture(), fp8, pairs, given.gate_up.shape[0])
-    by_expert = sort_by_expert(given.ids, given.gate_up.shape[0], tile.block_m)
-    inner, out = given.x.new_empty(pairs, size), given.x.new_empty(pairs, given.x.shape[1])
-
-    def plain() -> None:
-        moe._plain(given.x, given.gate_up, by_expert, given.weights, inner, top_k, tile, "silu", torch.inf)
-        moe._plain(inner, given.down, by_expert, given.weights, out, top_k, tile, "", torch.inf)
-
-    def scaled() -> None:
-        assert given.gate_up_scale is not None
-        assert given.down_scale is not None
-        moe._fp8(given.x, (given.gate_up, given.gate_up_scale), (given.down, given.down_scale), by_expert,
-                 given.weights, out, top_k, tile, "silu", torch.inf)  # fmt: skip
-
-    return scaled if fp8 else plain
+    num_experts, pairs = given.gate_up.shape[0], given.ids.numel()
+    tile = variants.tile_of(architecture(), given.gate_up_scale is not None, pairs, num_experts)
+    products = Products(sort_by_expert(given.ids, num_experts, tile.block_m), given.weights, tile, torch.inf)
+    out = given.x.new_empty(pairs, given.x.shape[1])
+    x, _, _, gate_up, down, gate_up_scale, down_scale = given
+    if gate_up_scale is None or down_scale is None:
+        return lambda: products.plain(x, gate_up, down, out, "silu")
+    return lambda: products.fp8(x, gate_up, gate_up_scale, down, down_scale, out, "silu")
 
 
 def _cublas(device: torch.device, model: Model, tokens: int) -> Callable[[], object]:
@@ -159,7 +150,7 @@ def _decode(device: torch.device, model: Model, tokens: int, fp8: bool) -> Row:
     given = batch(device, model, tokens, fp8)
     called = min(model.experts, tokens * model.top_k)
     moved = 3 * called * model.hidden * model.size * given.gate_up.itemsize
-    run: dict[str, Callable[[], object]] = {"triton": _graphed(lambda: moe.fused_moe(*given))}
+    run: dict[str, Callable[[], object]] = {"triton": _graphed(lambda: fused_moe(*given))}
     if not fp8:
         run["torch"] = lambda: torch_fused_moe(*given)
     return Row("fused_moe" + " fp8" * fp8, f"{model.name} {tokens}", run, bytes=moved)

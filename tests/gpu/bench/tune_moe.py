@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from kernels.fp8_linear import triton as linear
 from kernels.fp8_linear import variants as linear_variants
-from kernels.fused_moe import triton as moe
+from kernels.fp8_linear.triton import fp8_linear, quantise
 from kernels.fused_moe import variants
 from kernels.fused_moe.sort import sort_by_expert
+from kernels.fused_moe.triton import Products
 from kernels.fused_moe.variants import Tile
 from kernels.launch import architecture
 from kernels.variants import Variant
@@ -87,23 +87,18 @@ def _try_products(given: Batch, name: str, tiles: list[Tile]) -> None:
 
 def _product(given: Batch, tile: Tile, activation: str, arch: int, fp8: bool) -> Callable[[], object]:
     """One product as `fused_moe` would launch it with `tile`."""
-    pairs, size = given.ids.numel(), given.down.shape[2]
-    top_k = given.ids.shape[1]
-    by_expert = sort_by_expert(given.ids, given.gate_up.shape[0], tile.block_m)
-    hidden = given.x.new_empty(pairs, given.x.shape[1])
-    inner = torch.randn(pairs, size, device=given.x.device, dtype=given.x.dtype)
+    x, weights, ids, gate_up, down, gate_up_scale, down_scale = given
+    products = Products(sort_by_expert(ids, gate_up.shape[0], tile.block_m), weights, tile, torch.inf)
+    inner = torch.randn(ids.numel(), down.shape[2], device=x.device, dtype=x.dtype)
+    out = x.new_empty(ids.numel(), x.shape[1])
     if not fp8:
-        if activation:
-            return lambda: moe._plain(given.x, given.gate_up, by_expert, given.weights, inner, top_k, tile, activation,
-                                      torch.inf)  # fmt: skip
-        return lambda: moe._plain(inner, given.down, by_expert, given.weights, hidden, top_k, tile, "", torch.inf)
-    assert given.gate_up_scale is not None
-    assert given.down_scale is not None
+        a, b, target = (x, gate_up, inner) if activation else (inner, down, out)
+        return lambda: products.plain_product(a, b, target, activation)
     rounded = variants.activation_mode(arch, tile) == "rounded"
-    left, middle = (linear.quantise(x) if rounded else (x, given.weights) for x in (given.x, inner))
-    b = (given.gate_up, given.gate_up_scale) if activation else (given.down, given.down_scale)
-    a, out = (left, middle) if activation else (middle, (hidden, given.weights))
-    return lambda: moe._fp8_product("bfloat16", a, b, by_expert, given.weights, out, top_k, tile, activation, torch.inf)
+    first, second = (quantise(a) if rounded else (a, weights) for a in (x, inner))
+    if activation:
+        return lambda: products.fp8_product(*first, gate_up, gate_up_scale, *second, "bfloat16", activation)
+    return lambda: products.fp8_product(*second, down, down_scale, out, weights, "bfloat16", "")
 
 
 def _try_linear(
@@ -141,7 +136,7 @@ def _linear(
         linear_variants.tile_of = lambda *_: tile
         linear_variants.splits_of = lambda *_: splits
         try:
-            return linear.fp8_linear(x, weight, scale)
+            return fp8_linear(x, weight, scale)
         finally:
             linear_variants.tile_of, linear_variants.splits_of = before
 
