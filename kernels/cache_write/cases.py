@@ -28,7 +28,7 @@ def _call(kv_heads: int, head_dim: int, dtype: torch.dtype, cache_dtype: torch.d
     def run(cache_write: Callable[..., Any], device: torch.device) -> list[Tensor]:
         # From the fused projection, with large and tiny numbers among them.
         qkv = randn((11, 4 * kv_heads, head_dim), torch.float32, device, seed=1)
-        qkv *= torch.logspace(-4, 3, head_dim, device=device)
+        qkv *= torch.logspace(-4, 3, head_dim).to(device)  # whose last bit depends on the device that computes it
         key, value = qkv.to(dtype)[:, 2 * kv_heads :].split(kv_heads, dim=1)
         shape = (_BLOCKS, _BLOCK_SIZE, kv_heads, head_dim)
         caches = [randn(shape, torch.float32, device, seed).to(cache_dtype) for seed in (2, 3)]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from triton import knobs
-from triton.runtime import build, cache
+from triton.runtime import build, cache, jit
 
 from kernels.cast import environment
 
@@ -26,6 +26,17 @@ def pin(cache_manager: type[cache.CacheManager], host_compiler: HostCompiler) ->
     build.platform_key = lambda: _PLATFORM
     knobs.cache.manager_class = cache_manager
     knobs.build.impl = host_compiler
+    jit.DependenciesFinder._update_hash = _update_hash
+
+
+_with_what_the_callee_knows = jit.DependenciesFinder._update_hash
+
+
+def _update_hash(caller: Any, callee: Any) -> None:
+    """Triton takes over the constants that a callee reads before it has looked for them, unless some other kernel that
+    calls the same function came first: a kernel's key would depend on what the process has launched before it."""
+    callee.cache_key  # noqa: B018 - looks for them
+    _with_what_the_callee_knows(caller, callee)
 
 
 def pin_ptxas(version: str) -> None:
