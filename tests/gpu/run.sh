@@ -32,7 +32,7 @@ PY
     exit
 fi
 
-export PYTHONPATH=. PYTHONUNBUFFERED=1 TRITON_INTERPRET=0
+export PYTHONPATH=. PYTHONUNBUFFERED=1
 if [ -d "$wheels" ]; then
     site="$(mktemp -d)"
     python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$site" "$wheels"/*.whl
@@ -49,6 +49,6 @@ arch="$(python3 -c 'import torch; print("sm_{}{}".format(*torch.cuda.get_device_
 
 failed=0
 tests/gpu/cast_and_verify.sh "$arch" --triton-only || failed=1
-python3 -m pytest tests/gpu -q -p no:cacheprovider || failed=1
+TRITON_INTERPRET=0 python3 -m pytest tests/gpu -q -p no:cacheprovider -n 8 || failed=1
 python3 -m tests.gpu.bench.table || failed=1
 exit "$failed"
