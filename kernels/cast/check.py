@@ -32,7 +32,7 @@ def read(folder: Path) -> Manifest:
     except OSError as error:
         raise CastError(
             "cast-unreadable", f"{path} cannot be read: {error.strerror}.", "Let this user read the cast's folder."
-        ) from error
+        ) from None
     if (folder / JOURNAL).exists():
         head, entries = read_journal(folder)
         raise CastError(

@@ -114,7 +114,7 @@ def parse(text: bytes, path: Path) -> Manifest:
     except msgspec.MsgspecError as error:
         raise CastError(
             "cast-unreadable", f"{path} is not a cast's manifest: {error}.", "Cast it again into an empty folder."
-        ) from error
+        ) from None
     if digest_of(manifest) != manifest.digest:
         raise CastError(
             "cast-edited",

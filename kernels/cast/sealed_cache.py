@@ -52,7 +52,7 @@ class SealedCache(CacheManager):  # type: ignore[misc]  # Triton has no types
         try:
             content = place.read_bytes()
         except OSError as error:
-            raise _damaged(f"{place} cannot be read: {error.strerror}.", self.folder) from error
+            raise _damaged(f"{place} cannot be read: {error.strerror}.", self.folder) from None
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise _damaged(f"{place} has been changed since it was cast.", self.folder)
         return str(place)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from appliance.protocol import ApplianceState, State
+from console.live.view import EngineView
 from console.pages import ON_A_PHONE, PLACES
 
 
@@ -34,3 +36,12 @@ async def test_an_unknown_page_is_404(client, accept):
     assert answer.status_code == 404
     assert "/nowhere" in answer.text
     assert "dashboard" in answer.text.lower()
+
+
+@pytest.mark.parametrize(("sealed", "said"), [(False, True), (True, False), (None, False)])
+async def test_every_page_says_that_the_engine_is_not_sealed(client, console, sealed, said):
+    """Only where it may compile: not where it is sealed, and not on the CPU, where there is nothing to seal."""
+    appliance = ApplianceState(state=State.READY, since=1.0, version="0", sealed=sealed)
+    console.follower.view = EngineView(state=State.READY, reachable=True, appliance=appliance)
+    for path in ("/", "/profiles", "/logs", "/hardware"):
+        assert ('class="strip-unsealed"' in (await client.get(path)).text) is said
