@@ -26,7 +26,7 @@ def find() -> str:
             "Install one, or name one with CC.",
             "apt-get install gcc libc6-dev",
         )
-    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    header = _python_headers() / "Python.h"
     if not header.exists():
         raise CastError(
             "cast-no-headers",
@@ -50,7 +50,7 @@ def compile_stub(
 ) -> str:
     """What Triton calls to build one; see `triton.knobs.build.impl`."""
     module = Path(folder, name + sysconfig.get_config_var("EXT_SUFFIX"))
-    includes = [*include_dirs, folder, sysconfig.get_paths()["include"]]
+    includes = [*include_dirs, folder, _python_headers()]
     # The source by its bare name and no build id: otherwise the temporary folder's name is part of the module. A
     # linker that is told to drop libraries without a use would drop the empty libcuda.
     command = [
@@ -60,6 +60,12 @@ def compile_stub(
     ]  # fmt: skip
     _run(command, Path(folder), name)
     return str(module)
+
+
+def _python_headers() -> Path:
+    """Debian's own Python says that new headers would go to /usr/local, and has its own elsewhere."""
+    scheme = sysconfig.get_default_scheme()
+    return Path(sysconfig.get_path("include", "posix_prefix" if scheme == "posix_local" else scheme))
 
 
 def _run(command: list[str], folder: Path, what: str) -> None:
