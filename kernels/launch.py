@@ -59,6 +59,6 @@ def launch(kernel: Any, variant: Variant, grid: tuple[int, ...], *arguments: Any
     for listener in _listeners:
         listener(variant)
     try:
-        kernel[grid](*arguments, **dict(variant.constants), num_warps=variant.num_warps, num_stages=variant.num_stages)
+        kernel[grid](*arguments, **variant.options)
     except CacheMissError:
         raise not_cast(variant, kernel.arg_names, arguments) from None

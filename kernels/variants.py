@@ -43,6 +43,11 @@ class Variant:
         values = " ".join(f"{key}={value}" for key, value in self.constants)
         return f"{self.kernel.partition(':')[2]}[{types}] {values} warps={self.num_warps} stages={self.num_stages}"
 
+    @cached_property
+    def options(self) -> dict[str, Constant]:
+        """What a launch is given by name."""
+        return dict(self.constants) | {"num_warps": self.num_warps, "num_stages": self.num_stages}
+
 
 def variant(
     op: str,

@@ -96,7 +96,7 @@ def prefill(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, gat
     pointer, cache = f"*{TRITON_TYPES[dtype]}", _cache_pointer(arch, dtype, fp8)
     return variant(
         "paged_attention",
-        "kernels.paged_attention.triton:prefill_kernel",
+        "kernels.paged_attention.triton_kernels:prefill_kernel",
         (pointer, cache, cache, pointer, "*fp32", *_GEOMETRY, *_PREFILL_NUMBERS),
         _constants(head_dim, tile.rows, tile.columns, soft_cap) | {"PAGED": not gathered, "MAX_SEQS": MAX_GATHERED},
         num_warps=tile.num_warps,
@@ -109,7 +109,7 @@ def decode(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, rows
     pointer, cache = f"*{TRITON_TYPES[dtype]}", _cache_pointer(arch, dtype, fp8)
     return variant(
         "paged_attention",
-        "kernels.paged_attention.triton:decode_kernel",
+        "kernels.paged_attention.triton_kernels:decode_kernel",
         (pointer, cache, cache, pointer, "*fp32", "*fp32", "*fp32", "*i32", "*i32", *_DECODE_NUMBERS),
         _constants(head_dim, rows, tile.columns, soft_cap) | {"SPLIT": SPLIT},
         num_warps=tile.num_warps,
@@ -121,7 +121,7 @@ def gather(arch: int, dtype: str, fp8: bool) -> Variant:
     cache, pointer = _cache_pointer(arch, dtype, fp8), f"*{TRITON_TYPES[dtype]}"
     return variant(
         "paged_attention",
-        "kernels.paged_attention.triton:gather_kernel",
+        "kernels.paged_attention.triton_kernels:gather_kernel",
         (cache, cache, pointer, pointer, "*i32", "*i32", "i32", "i32", "i32", "i32"),
         {"TOKENS": 16, "BLOCK": 512, "MAX_SEQS": MAX_GATHERED},
         num_warps=8,
@@ -131,7 +131,7 @@ def gather(arch: int, dtype: str, fp8: bool) -> Variant:
 def merge(dtype: str, head_dim: int) -> Variant:
     return variant(
         "paged_attention",
-        "kernels.paged_attention.triton:merge_kernel",
+        "kernels.paged_attention.triton_kernels:merge_kernel",
         ("*fp32", "*fp32", "*fp32", f"*{TRITON_TYPES[dtype]}", "*i32", "i32", "i32", "i32", "i32"),
         {"HEAD_DIM": head_dim, "BLOCK_DIM": _padded(head_dim), "SPLIT": SPLIT, "PARTS": 16},
         num_warps=4,

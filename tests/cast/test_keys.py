@@ -11,7 +11,7 @@ import sys
 from triton.runtime import cache
 from kernels.cast import pinning
 pinning.pin(cache.FileCacheManager, None)
-from kernels.paged_attention import triton
+from kernels.paged_attention import triton_kernels as triton
 print(*sorted(getattr(triton, name).cache_key for name in sys.argv[1:]))
 """
 KERNELS = ("prefill_kernel", "decode_kernel", "merge_kernel")
