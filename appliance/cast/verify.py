@@ -120,7 +120,7 @@ def _show(verdict: Verdict) -> None:
     elif verdict.gpu:
         click.echo(
             f"PROVEN: all {variants} kernels of {what} were launched on {verdict.gpu} and agree with their references; "
-            "nothing was compiled, and no program was started."
+            "nothing was compiled."
         )
     else:
         click.echo(

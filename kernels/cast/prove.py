@@ -18,6 +18,8 @@ import msgspec
 from kernels.cast.words import Bystanders, Said
 
 _SPAWNING = ("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system")
+# It lists libraries: torch's CUDA bindings ask it where theirs are when they are imported.
+_LOOKING = "/sbin/ldconfig -p"
 
 
 def main() -> None:
@@ -39,8 +41,9 @@ def main() -> None:
         _say(proof)
     if resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt and not spawned:
         spawned.append("a program, from native code")
+    told = tuple(name for name in spawned if not name.startswith(_LOOKING))
     device = trials.device_name() if options.launch else ""
-    _say(Bystanders(device=device, compiled=tuple(compiled), spawned=tuple(spawned)))
+    _say(Bystanders(device=device, compiled=tuple(compiled), spawned=told))
 
 
 def _watch_spawning() -> list[str]:
@@ -48,7 +51,8 @@ def _watch_spawning() -> list[str]:
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
         if event in _SPAWNING:
-            spawned.append(f"{event}: {arguments[1] if len(arguments) > 1 else arguments}"[:200])
+            command = arguments[1] if len(arguments) > 1 else arguments
+            spawned.append((command if isinstance(command, str) else " ".join(map(str, command))) or event)
 
     sys.addaudithook(hear)
     return spawned

@@ -28,7 +28,8 @@ class OpProof(msgspec.Struct, frozen=True, kw_only=True, tag="op", omit_defaults
 
 
 class Bystanders(msgspec.Struct, frozen=True, kw_only=True, tag="bystanders", omit_defaults=True):
-    """What a sealed process did besides: kernels that it compiled, programs that it started."""
+    """What a sealed process did besides: kernels that it compiled, programs that it started
+    other than to look for libraries."""
 
     device: str = ""
     compiled: tuple[str, ...] = ()
