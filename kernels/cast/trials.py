@@ -28,6 +28,8 @@ def device_name() -> str:
 
 def launched(manifest: Manifest) -> Iterator[OpProof]:
     """On each op of the cast: which of its variants were launched, and how far the results are from the reference's."""
+    # New memory then holds NaN, so that an element that a kernel leaves unwritten shows.
+    torch.use_deterministic_algorithms(True, warn_only=True)
     architecture = ARCHITECTURES[manifest.architecture]
     held: dict[str, set[str]] = {}
     for variant in manifest.variants:
