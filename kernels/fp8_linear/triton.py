@@ -127,8 +127,9 @@ def fp8_linear_kernel(
         x_ptr + token[:, None] * inner,
         x_scale_ptr + token,
         tokens,
-        weight_ptr + tl.minimum(left, outputs - 1).to(tl.int64)[:, None] * inner,
-        weight_ptr + tl.minimum(right, outputs - 1).to(tl.int64)[:, None] * inner,
+        weight_ptr + first.to(tl.int64) * inner,
+        (tl.minimum(left, outputs - 1) - first)[:, None] * inner,
+        (tl.minimum(right, outputs - 1) - first)[:, None] * inner,
         weight_scale_ptr + first // _GROUP * scale_columns,
         weight_scale_ptr + tl.minimum((first + BLOCK_N) // _GROUP, scale_rows - 1) * scale_columns,
         start, tl.minimum(start + steps, inner), inner, BLOCK_M, BLOCK_N, BLOCK_K, MODE,
@@ -170,7 +171,8 @@ def scaled_product(
     a_row,  # [BLOCK_M, 1] pointers to the first value of each row
     a_scale,  # [BLOCK_M] pointers to the first scale of each row, where MODE is "rounded"
     a_scale_stride,  # from one group's scales to the next one's
-    left_row,  # [BLOCK_N, 1] pointers to the first weight of each row
+    b,  # pointer to weights
+    left_row,  # [BLOCK_N, 1] where each row begins from there: 32 bits, since pointers would take twice the registers
     right_row,
     left_scale,  # pointer to the first of the scales that all rows on the left share
     right_scale,
@@ -198,8 +200,8 @@ def scaled_product(
         column = step + tl.arange(0, BLOCK_K)[None, :]
         inside = column < inner
         a = tl.load(a_row + column, mask=inside, other=0.0)
-        left = tl.load(left_row + column, mask=inside, other=0.0)
-        right = tl.load(right_row + column, mask=inside, other=0.0)
+        left = tl.load(b + (left_row + column), mask=inside, other=0.0)
+        right = tl.load(b + (right_row + column), mask=inside, other=0.0)
         # The next step's scales are asked for before this one's product, which hides how long they take.
         group = tl.minimum((step + BLOCK_K) // _GROUP, last_group)
         next_left, next_right = tl.load(left_scale + group), tl.load(right_scale + group)

@@ -51,12 +51,13 @@ def plain_product_kernel(
         b_rows = columns
     k = tl.arange(0, BLOCK_K)
     a_start = a_ptr + row.to(tl.int64)[:, None] * inner + k[None, :]
-    b_start = b_ptr + (expert.to(tl.int64) * b_rows + b_row)[:, None] * inner + k[None, :]
+    b_start = b_ptr + expert.to(tl.int64) * b_rows * inner
+    b_place = b_row[:, None] * inner + k[None, :]  # 32 bits: pointers would take twice the registers
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, inner, BLOCK_K):
         left = inner - start
         a = tl.load(a_start + start, mask=k[None, :] < left, other=0.0)
-        b = tl.load(b_start + start, mask=k[None, :] < left, other=0.0)
+        b = tl.load(b_start + (b_place + start), mask=k[None, :] < left, other=0.0)
         total = tl.dot(a, tl.trans(b), total)
 
     column = tile * WIDTH + tl.arange(0, WIDTH)
@@ -112,15 +113,15 @@ def fp8_product_kernel(
     right = left + (columns if GATED else BLOCK_N)
     b_rows = 2 * columns if GATED else columns
     n = tl.arange(0, BLOCK_N)
-    b_start = b_ptr + expert.to(tl.int64) * b_rows * inner
     scale_rows, scale_columns = tl.cdiv(b_rows, _GROUP), tl.cdiv(inner, _GROUP)
     scale_start = b_scale_ptr + expert.to(tl.int64) * scale_rows * scale_columns
     left_sum, right_sum = scaled_product(
         a_ptr + row[:, None] * inner,
         a_scale_ptr + row,
         a_rows,
-        b_start + tl.minimum(left + n, b_rows - 1).to(tl.int64)[:, None] * inner,
-        b_start + tl.minimum(right + n, b_rows - 1).to(tl.int64)[:, None] * inner,
+        b_ptr + expert.to(tl.int64) * b_rows * inner,
+        tl.minimum(left + n, b_rows - 1)[:, None] * inner,
+        tl.minimum(right + n, b_rows - 1)[:, None] * inner,
         scale_start + left // _GROUP * scale_columns,
         scale_start + tl.minimum(right // _GROUP, scale_rows - 1) * scale_columns,
         0, inner, inner, BLOCK_M, BLOCK_N, BLOCK_K, MODE,

@@ -51,6 +51,7 @@ def fused_moe(
         return out
     assert hidden % variants.UNIT == 0, f"a hidden size of {hidden}"
     assert size % (variants.UNIT if gate_up_scale is None else GROUP) == 0, f"experts of size {size}"
+    assert gate_up.stride(0) < 1 << 31, "an expert of 2^31 weights"
     tile = variants.tile_of(architecture(), gate_up_scale is not None, tokens * top_k, num_experts)
     products = Products(sort_by_expert(expert_ids, num_experts, tile.block_m), weights, tile,
                         torch.inf if limit is None else limit)  # fmt: skip
