@@ -90,6 +90,11 @@ def _compare(variant: Variant, source: Any) -> None:
     special = [name for name in noted if name in kinds and not kinds[name].startswith("*")]
     if special:
         raise AssertionError(f"{variant.kernel} does not name {', '.join(special)} in do_not_specialize")
+    constants: dict[str, str] = {}
+    for (name, _), (value, _) in source.fn.used_global_vals.items():
+        # Triton orders them by where they lie in memory.
+        if constants.setdefault(name, str(value)) != str(value):
+            raise AssertionError(f"{variant.kernel} uses two constants called {name}: its key would be left to chance")
 
 
 if __name__ == "__main__":

@@ -9,11 +9,22 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from tests.cast.odd_function import scaled
+
 
 @triton.jit(do_not_specialize=["count"])
 def well_kernel(x_ptr, count, BLOCK: tl.constexpr):
     column = tl.arange(0, BLOCK)
     tl.store(x_ptr + column, column.to(tl.float32), mask=column < count)
+
+
+SCALE = tl.constexpr(3)
+
+
+@triton.jit(do_not_specialize=["count"])
+def twice_kernel(x_ptr, count, BLOCK: tl.constexpr):
+    column = tl.arange(0, BLOCK) * SCALE
+    tl.store(x_ptr + column, scaled(column), mask=column < count)
 
 
 @triton.jit

@@ -49,9 +49,10 @@ def casting(place: Path, count: int, root: Path = ROOT) -> subprocess.Popen[byte
 
 
 def test_what_cannot_be_compiled_is_named_and_the_rest_goes_on(tmp_path: Path):
-    """A compiler's crash, an error in a kernel, a number that became part of a variant, and more shared memory than the
-    architecture has: each by its variant; the others are kept, and the next cast takes them over."""
-    names = ("well", "deadly", "forgetful", "greedy", "wrong")
+    """A compiler's crash, an error in a kernel, a number that became part of a variant, more shared memory than the
+    architecture has, and a key that would be left to chance: each by its variant. The others are kept, and the next
+    cast takes them over."""
+    names = ("well", "deadly", "forgetful", "greedy", "twice", "wrong")
     variants = {name: odd(name, num_stages=4 if name == "greedy" else 1) for name in names}
     last = odd("well", block=64)
     heard: list[str] = []
@@ -62,9 +63,10 @@ def test_what_cannot_be_compiled_is_named_and_the_rest_goes_on(tmp_path: Path):
     assert "killed by signal SIGKILL" in told["deadly"]
     assert "odd_kernels:forgetful_kernel does not name count in do_not_specialize" in told["forgetful"]
     assert "shared memory" in told["greedy"]
+    assert "uses two constants called SCALE" in told["twice"]
     assert "CompilationError" in told["wrong"]
     assert outcome.manifest is None
-    with pytest.raises(CastError, match="was interrupted: 2 of its 6 variants are there") as unfinished:
+    with pytest.raises(CastError, match="was interrupted: 2 of its 7 variants are there") as unfinished:
         check.read(tmp_path / "cast")
     assert unfinished.value.command == f"ingot cast --arch sm_80 --out {tmp_path / 'cast'}"
 
