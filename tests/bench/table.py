@@ -9,20 +9,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Figure:
-    """Seconds measured several times; the median is what counts, and `goal` is the most it may be."""
+    """Measured several times; the median is what counts, and `goal` is the most it may be, or with `at_least` the
+    least."""
 
     name: str
     what: str
-    seconds: list[float]
+    values: list[float]
     goal: float
+    unit: str = "s"
+    at_least: bool = False
 
     @property
     def value(self) -> float:
-        return round(statistics.median(self.seconds), 3)
+        return round(statistics.median(self.values), 3)
 
     @property
     def ok(self) -> bool:
-        return self.value <= self.goal
+        return self.value >= self.goal if self.at_least else self.value <= self.goal
 
 
 def conclude(figures: list[Figure]) -> int:
@@ -31,7 +34,7 @@ def conclude(figures: list[Figure]) -> int:
     print(f"{'':{width}}  {'median':>8} {'least':>8} {'most':>8} {'goal':>8}")
     for figure in figures:
         verdict = "" if figure.ok else "   missed"
-        seconds = (figure.value, min(figure.seconds), max(figure.seconds), figure.goal)
-        print(f"{figure.what:{width}}  " + " ".join(f"{second:>6.2f} s" for second in seconds) + verdict)
+        shown = (figure.value, min(figure.values), max(figure.values), figure.goal)
+        print(f"{figure.what:{width}}  " + " ".join(f"{value:>6.2f} {figure.unit}" for value in shown) + verdict)
     print(json.dumps({f.name: {"value": f.value, "goal": f.goal, "ok": f.ok} for f in figures}))
     return 0 if all(figure.ok for figure in figures) else 1
