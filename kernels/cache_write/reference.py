@@ -22,8 +22,8 @@ def cache_write(
     even; for any other dtype the scales are 1. `slot_mapping` [T], int64, is block * block_size + offset of each token,
     or -1 for a token that is padding and is not written. Slots other than -1 are distinct.
     """
-    written = slot_mapping >= 0
-    if not bool(written.all()):
+    if bool(slot_mapping.lt(0).any()):
+        written = slot_mapping >= 0
         key, value, slot_mapping = key[written], value[written], slot_mapping[written]
     _write(key, key_cache, slot_mapping, key_scale)
     _write(value, value_cache, slot_mapping, value_scale)

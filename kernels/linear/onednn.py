@@ -9,6 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# The overload itself, which need not be looked up at each call.
+_product = torch.ops.mkldnn._linear_pointwise.default if torch.backends.mkldnn.is_available() else None
+
 
 def prepare(weight: Tensor) -> Tensor:
     """A copy of `weight` [O, I] in the layout that oneDNN chooses on this processor; the same where torch lacks it."""
@@ -22,5 +25,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """As `reference.linear`; `weight` may have gone through `prepare`."""
     if weight.layout is torch.strided:
         return torch.nn.functional.linear(x, weight, bias)
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    assert _product is not None
+    out: Tensor = _product(x, weight, bias, "none", [], "")
     return out

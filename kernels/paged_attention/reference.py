@@ -76,10 +76,11 @@ class _Layer(NamedTuple):
 
 
 def _gather(cache: Tensor, blocks: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    if cache.dtype != torch.float8_e4m3fn:
-        return cache[blocks].to(dtype)
-    wide = cache.view(torch.uint8)[blocks].view(cache.dtype).to(dtype)
-    return wide if scale == 1 else wide * scale
+    # Copies whole blocks, which indexing by a tensor does element by element.
+    fp8 = cache.dtype == torch.float8_e4m3fn
+    found = (cache.view(torch.uint8) if fp8 else cache).index_select(0, blocks.flatten())
+    wide: Tensor = found.view(cache.dtype).to(dtype).view(*blocks.shape, *cache.shape[1:])
+    return wide * scale if fp8 and scale != 1 else wide
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor, layer: _Layer, sinks: Tensor | None) -> Tensor:

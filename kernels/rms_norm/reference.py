@@ -23,5 +23,5 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
     if x.dtype == torch.float32:
         return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
     wide = x.float()
-    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-    return wide.to(x.dtype) * weight
+    wide.mul_(wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_())
+    return wide.to(x.dtype).mul_(weight)

@@ -17,7 +17,7 @@ def rotary(x: Tensor, positions: Tensor, cos_sin: Tensor, interleaved: bool = Fa
         interleaved: the pairs are (2i, 2i + 1), as in GPT-J; else (i, i + R/2), as in Hugging Face's checkpoints.
     """
     half = cos_sin.shape[-1] // 2
-    cos, sin = cos_sin[positions].unsqueeze(1).split(half, dim=-1)  # [T, 1, R/2]
+    cos, sin = cos_sin.index_select(0, positions).unsqueeze(1).split(half, dim=-1)  # [T, 1, R/2]
     turning = x[..., : 2 * half]
     if interleaved:
         first, second = turning[..., 0::2], turning[..., 1::2]
