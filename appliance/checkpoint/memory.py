@@ -154,7 +154,9 @@ def _workspace(config: ModelConfig, limits: MemoryLimits, device: str, model_len
     attention = gathered * key_value * (2 * item + widened) + min(tokens, model_len) * model_len * (1 + item)
     logits = limits.max_num_seqs * config.vocab_size * BYTES_PER_LOGIT
     rotary = model_len * config.rotary_dim * item
-    return RUNTIME_BYTES[device] + activations + attention + logits + rotary
+    # A processor's product wants weights in a layout of its own, and the embedding cannot be looked up in that.
+    second_head = config.vocab_size * config.hidden_size * item if device == "cpu" and config.tie_word_embeddings else 0
+    return RUNTIME_BYTES[device] + activations + attention + logits + rotary + second_head
 
 
 def _feed_forward(config: ModelConfig, item: int) -> int:

@@ -83,14 +83,18 @@ def _gather(cache: Tensor, blocks: Tensor, scale: float, dtype: torch.dtype) -> 
     return wide * scale if fp8 and scale != 1 else wide
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor, layer: _Layer, sinks: Tensor | None) -> Tensor:
-    """`query` [..., N, head_dim] over `key` and `value` [..., L, head_dim]; `sinks` broadcasts with [..., N, 1]."""
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, layer: _Layer, sinks: Tensor | None
+) -> Tensor:
+    """`query` [..., N, head_dim] over `key` and `value` [..., L, head_dim], all of it if `visible` is None; `sinks`
+    broadcasts with [..., N, 1]."""
     if layer.soft_cap is None and sinks is None:
         return scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=layer.scale)
     scores = (query.float() @ key.float().transpose(-1, -2)) * layer.scale
     if layer.soft_cap is not None:
         scores = layer.soft_cap * torch.tanh(scores / layer.soft_cap)
-    scores.masked_fill_(~visible, -torch.inf)
+    if visible is not None:
+        scores.masked_fill_(~visible, -torch.inf)
     if sinks is not None:
         scores = torch.cat((scores, sinks.expand(*scores.shape[:-1], 1)), dim=-1)
     weights = torch.softmax(scores, dim=-1)[..., : key.shape[-2]]
@@ -126,14 +130,18 @@ def _decode(query: Tensor, layer: _Layer, metadata: AttentionMetadata, rows: lis
         gathered.flatten(1, 2)[:, :longest].transpose(1, 2)  # [S, kv_heads, L, head_dim]
         for gathered in layer.gather(blocks, query.dtype)
     )
-    position = torch.arange(longest, device=query.device)
-    lengths = metadata.seq_lens[rows, None]
-    visible = position < lengths
-    if layer.sliding_window is not None:
-        visible &= position >= lengths - layer.sliding_window
+    visible = None
+    window = layer.sliding_window
+    if min(lens) < longest or (window is not None and window < longest):
+        position = torch.arange(longest, device=query.device)
+        lengths = metadata.seq_lens[rows, None]
+        visible = position < lengths
+        if window is not None:
+            visible &= position >= lengths - window
+        visible = visible[:, None, None, :]
     grouped = query.view(num_seqs, kv_heads, num_heads // kv_heads, head_dim)
     sinks = None if layer.sinks is None else layer.sinks.view(kv_heads, -1, 1)
-    return _attend(grouped, key, value, visible[:, None, None, :], layer, sinks).reshape(num_seqs, num_heads, head_dim)
+    return _attend(grouped, key, value, visible, layer, sinks).reshape(num_seqs, num_heads, head_dim)
 
 
 def _prefill(query: Tensor, layer: _Layer, blocks: Tensor, length: int, out: Tensor) -> None:
