@@ -61,6 +61,8 @@ def cast(arch: str, out: Path, profiles: tuple[str, ...], triton_only: bool, job
             models=tuple(models),
             jobs=jobs or len(os.sched_getaffinity(0)),
         )
+        if not triton_only and not with_flashinfer:
+            click.echo("FlashInfer is not installed here: a cast without its modules.", err=True)
         with Progress(order) as progress:
             outcome = build.build(order, progress)
     for name, why in outcome.failed.items():
@@ -95,6 +97,10 @@ def _told() -> Iterator[None]:
         _refuse(str(error))
     except CastError as error:
         _refuse(str(error))
+    except OSError as error:
+        _refuse(
+            f"{error.filename or 'The folder'} cannot be written: {error.strerror}. Name another folder with --out."
+        )
     except KeyboardInterrupt:
         click.echo("Interrupted. What is compiled is kept: run the command again to go on.", err=True)
         sys.exit(INTERRUPTED)
