@@ -38,7 +38,7 @@ def run(subject: Subject) -> Iterator[Finding]:
         return
     wrong = [*check.against_architecture(manifest, folder, architecture)]
     wrong += check.against_this_environment(manifest, environ)
-    wrong += check.against_files(manifest, folder, hashes=False)
+    wrong += check.against_files(manifest, folder, hashes=True)  # 32 ms for 363 kernels
     wrong = wrong or [*check.against_needs(manifest, folder, subject.effective.selection, subject.effective.context)]
     yield from map(_finding, wrong)
 
