@@ -54,7 +54,14 @@ _PLAIN_LARGE = (
     Tile(80, 64, 128, 64, 4, 4),
     Tile(_ANY, 128, 256, 64, 8, 4),
 )
-PLAIN: dict[int, tuple[Tile, ...]] = {80: _PLAIN_SMALL, 86: _PLAIN_SMALL, 89: _PLAIN_SMALL, 90: _PLAIN_LARGE,
+# Measured on an H200 with tests/gpu/bench/tune_moe.py; the tables of other architectures are by what fits.
+_PLAIN_HOPPER = (
+    Tile(12, 16, 64, 128, 4, 4),
+    Tile(28, 32, 128, 64, 4, 5),
+    Tile(80, 64, 128, 64, 4, 4),
+    Tile(_ANY, 128, 256, 64, 8, 3),
+)
+PLAIN: dict[int, tuple[Tile, ...]] = {80: _PLAIN_SMALL, 86: _PLAIN_SMALL, 89: _PLAIN_SMALL, 90: _PLAIN_HOPPER,
                                       100: _PLAIN_LARGE, 103: _PLAIN_LARGE, 120: _PLAIN_SMALL,
                                       121: _PLAIN_SMALL}  # fmt: skip
 
@@ -76,7 +83,13 @@ _FP8_LARGE = (
     Tile(80, 64, 128, 128, 8, 4),
     Tile(_ANY, 128, 128, 128, 8, 4),
 )
-FP8: dict[int, tuple[Tile, ...]] = {80: _FP8_BYTES, 86: _FP8_BYTES, 89: _FP8_SMALL, 90: _FP8_LARGE, 100: _FP8_LARGE,
+_FP8_HOPPER = (
+    Tile(12, 16, 64, 128, 4, 3),
+    Tile(28, 32, 64, 128, 4, 4),
+    Tile(80, 64, 128, 128, 8, 4),
+    Tile(_ANY, 128, 128, 128, 16, 3),
+)
+FP8: dict[int, tuple[Tile, ...]] = {80: _FP8_BYTES, 86: _FP8_BYTES, 89: _FP8_SMALL, 90: _FP8_HOPPER, 100: _FP8_LARGE,
                                     103: _FP8_LARGE, 120: _FP8_SMALL, 121: _FP8_SMALL}  # fmt: skip
 
 
