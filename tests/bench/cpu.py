@@ -13,6 +13,7 @@ import http.client
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -60,7 +61,7 @@ def main() -> int:
         ours: Load = partial(tokens_per_s, servers.enter_context(ingot(home)))
         venv = os.environ.get("INGOT_VLLM_VENV")
         if venv:
-            other: Load = partial(tokens_per_s, servers.enter_context(vllm(Path(venv), checkpoint)))
+            other: Load = servers.enter_context(vllm(Path(venv), checkpoint))
             against, goal = "vLLM", dict.fromkeys(STREAMS, VLLM_GOAL)
         else:
             other, against, goal = bare_products(), "bare products", SHARE_GOAL
@@ -99,7 +100,8 @@ def ingot(home: Home) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def vllm(venv: Path, checkpoint: Path) -> Iterator[str]:
+def vllm(venv: Path, checkpoint: Path) -> Iterator[Load]:
+    """Its server, stopped between its turns: it goes on asking for work while it has none, which takes a processor."""
     port = free_port()
     with tempfile.NamedTemporaryFile(prefix="vllm-", suffix=".log") as log:
         process = subprocess.Popen(
@@ -119,8 +121,19 @@ def vllm(venv: Path, checkpoint: Path) -> Iterator[str]:
 
         try:
             wait_for("vLLM is ready", up, 600, every_s=0.5)
-            yield url
+            os.killpg(process.pid, signal.SIGSTOP)
+
+            def load(streams: int) -> float:
+                os.killpg(process.pid, signal.SIGCONT)
+                try:
+                    return tokens_per_s(url, streams)
+                finally:
+                    os.killpg(process.pid, signal.SIGSTOP)
+
+            yield load
         finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGCONT)
             end(process)
 
 
