@@ -21,7 +21,7 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     logprobs = torch.log_softmax(logits, dim=-1) if batch.logprobs is not None else None
     if batch.edits is not None:
         _edit(logits, batch)
-    best, token_ids = logits.max(dim=-1)  # the first of equal ones
+    best, token_ids = _best(logits)
     finite = torch.isfinite(best)
     if batch.draws:
         assert batch.parameters is not None
@@ -34,6 +34,21 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     chosen = logprobs.gather(1, token_ids[:, None])[:, 0]
     top, top_ids = logprobs.topk(min(batch.logprobs or 0, logits.shape[-1]), dim=-1)
     return Sampled(token_ids, finite, chosen, top, top_ids)
+
+
+def _best(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit of each row and where it first stands; NaN where there is one.
+
+    By blocks: on a CPU a maximum is found some ten times as fast as its place.
+    """
+    rows, vocab = logits.shape
+    block = min(vocab & -vocab, 256)  # the largest power of two that divides the vocabulary
+    if block < 16 or logits.numel() < 1 << 16:
+        return logits.max(dim=-1)
+    blocks = logits.view(rows, -1, block)
+    best, number = blocks.amax(dim=-1).max(dim=-1)
+    inside = blocks.take_along_dim(number[:, None, None], dim=1)[:, 0].argmax(dim=-1)
+    return best, number * block + inside
 
 
 def _edit(logits: Tensor, batch: SamplingBatch) -> None:
