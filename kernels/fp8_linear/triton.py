@@ -127,9 +127,9 @@ def fp8_linear_kernel(
         x_ptr + token[:, None] * inner,
         x_scale_ptr + token,
         tokens,
-        weight_ptr + first.to(tl.int64) * inner,
-        (tl.minimum(left, outputs - 1) - first)[:, None] * inner,
-        (tl.minimum(right, outputs - 1) - first)[:, None] * inner,
+        weight_ptr,
+        tl.minimum(left, outputs - 1).to(tl.int64)[:, None] * inner,
+        tl.minimum(right, outputs - 1).to(tl.int64)[:, None] * inner,
         weight_scale_ptr + first // _GROUP * scale_columns,
         weight_scale_ptr + tl.minimum((first + BLOCK_N) // _GROUP, scale_rows - 1) * scale_columns,
         start, tl.minimum(start + steps, inner), inner, BLOCK_M, BLOCK_N, BLOCK_K, MODE,
@@ -172,7 +172,7 @@ def scaled_product(
     a_scale,  # [BLOCK_M] pointers to the first scale of each row, where MODE is "rounded"
     a_scale_stride,  # from one group's scales to the next one's
     b,  # pointer to weights
-    left_row,  # [BLOCK_N, 1] where each row begins from there: 32 bits, since pointers would take twice the registers
+    left_row,  # [BLOCK_N, 1] where each row begins from there; 32 bits save registers where they are enough
     right_row,
     left_scale,  # pointer to the first of the scales that all rows on the left share
     right_scale,

@@ -37,8 +37,8 @@ def rows(device: torch.device) -> Iterator[Row]:
         yield _norm(device, tokens, size, GOAL)
     yield _head_norm(device, 32768, HEADS, GOAL)
     yield _head_norm(device, 65536, KV_HEADS, GOAL)
-    for rotary_dim, interleaved in ((DIM, False), (DIM // 2, False), (DIM, True)):
-        yield _rotary(device, 32768, rotary_dim, interleaved, None if interleaved else GOAL)
+    for tokens, rotary_dim, interleaved in ((32768, DIM, False), (65536, DIM // 2, False), (32768, DIM, True)):
+        yield _rotary(device, tokens, rotary_dim, interleaved, GOAL)
     for activation in ("silu", "gelu", "gelu_tanh"):
         yield _activation(device, 16384, INNER, activation, GOAL)
     yield _activation(device, 131072, 768, "silu", GOAL)  # of narrow experts
