@@ -37,7 +37,7 @@ _BYTES = (Tile(16, 32, 128, 4, 4), Tile(32, 32, 128, 4, 4), Tile(64, 64, 64, 4, 
 _SMALL = (Tile(16, 32, 128, 4, 4), Tile(32, 32, 128, 4, 4), Tile(64, 64, 128, 4, 3), Tile(128, 64, 128, 8, 3))
 _LARGE = (Tile(16, 32, 128, 4, 5), Tile(32, 32, 128, 4, 5), Tile(64, 64, 128, 4, 4), Tile(128, 128, 128, 8, 4))
 # Measured on an H200 with tests/gpu/bench/tune_moe.py; the tables of other architectures are by what fits.
-_HOPPER = (Tile(16, 64, 128, 4, 5), Tile(32, 32, 128, 4, 5), Tile(64, 64, 128, 4, 4), Tile(128, 128, 128, 16, 3))
+_HOPPER = (Tile(16, 64, 128, 4, 5), Tile(32, 32, 128, 4, 5), Tile(64, 64, 128, 4, 4), Tile(128, 128, 128, 16, 4))
 TILES: dict[int, tuple[Tile, ...]] = {80: _BYTES, 86: _BYTES, 89: _SMALL, 90: _HOPPER, 100: _LARGE, 103: _LARGE,
                                       120: _SMALL, 121: _SMALL}  # fmt: skip
 

@@ -46,4 +46,5 @@ def of(dtype: str, block: int, unit: int, interleaved: bool) -> Variant:
         KERNEL,
         (pointer, "*i64", pointer, "i32", "i32", "i32", "i32", "i32"),
         {"ROWS": TILE // block, "HALF": block, "UNIT": unit, "INTERLEAVED": interleaved},
+        num_warps=2,
     )
