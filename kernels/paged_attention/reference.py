@@ -154,12 +154,17 @@ def _prefill(query: Tensor, layer: _Layer, blocks: Tensor, length: int, out: Ten
         gathered.flatten(0, 1)[:length].transpose(0, 1)[:, None].expand(-1, group, -1, -1)  # [kv_heads, group, L, D]
         for gathered in layer.gather(blocks, query.dtype)
     )
-    position = torch.arange(length, device=query.device)
-    own = position[length - num_tokens :, None]
-    visible = position <= own  # [N, L]
-    if layer.sliding_window is not None:
-        visible &= position > own - layer.sliding_window
     grouped = query.view(num_tokens, kv_heads, group, head_dim).permute(1, 2, 0, 3)  # [kv_heads, group, N, head_dim]
-    sinks = None if layer.sinks is None else layer.sinks.view(kv_heads, group, 1, 1)
-    result = _attend(grouped, key, value, visible, layer, sinks)
+    window = layer.sliding_window
+    if num_tokens == length and layer.soft_cap is None and layer.sinks is None and (window is None or window >= length):
+        # Told so, torch does not even compute what is not visible.
+        result = scaled_dot_product_attention(grouped, key, value, is_causal=True, scale=layer.scale)
+    else:
+        position = torch.arange(length, device=query.device)
+        own = position[length - num_tokens :, None]
+        visible = position <= own  # [N, L]
+        if window is not None:
+            visible &= position > own - window
+        sinks = None if layer.sinks is None else layer.sinks.view(kv_heads, group, 1, 1)
+        result = _attend(grouped, key, value, visible, layer, sinks)
     out.copy_(result.permute(2, 0, 1, 3).reshape(num_tokens, num_heads, head_dim))
