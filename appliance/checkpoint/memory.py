@@ -30,8 +30,9 @@ CACHE_DTYPES: Final = {
 
 # What torch itself takes: its libraries and allocator on the host; the context and its modules on a GPU.
 RUNTIME_BYTES: Final = {"cpu": 320 * MIB, "cuda": 768 * MIB}
-# For each logit at sampling: itself in float32, a sorted copy with 64-bit order, probabilities, a 64-bit sum.
-BYTES_PER_LOGIT: Final = 32
+# For each logit at sampling: itself as computed and in float32, and its log probability. Whatever else a row needs is
+# needed for one row at a time, or for its likeliest tokens.
+BYTES_PER_LOGIT: Final = 12
 # A cache of this size serves many short chats. More by default would slow other programs, and the start too: its memory
 # is claimed there, which takes half a second a GiB.
 DEFAULT_HOST_CACHE: Final = 512 * MIB

@@ -1,0 +1,73 @@
+"""From requests to rows: what each asks for, and what its own history adds."""
+
+from __future__ import annotations
+
+import torch
+
+from appliance.engine.request import Request
+from appliance.engine.sampling import sampling_batch
+from appliance.protocol import SamplingParams
+from kernels.sampling.batch import FORBIDDEN, REPETITION, TEMPERATURE, TOP_K, UNIFORM, SamplingBatch
+from kernels.sampling.random import uniform
+
+CPU = torch.device("cpu")
+VOCAB = 100
+EOS = frozenset({2, 3})
+
+
+def request(prompt: tuple[int, ...] = (5, 6, 5), **params: object) -> Request:
+    return Request("r", list(prompt), SamplingParams(**params), seed=7)  # type: ignore[arg-type]
+
+
+def batch(*requests: Request) -> SamplingBatch:
+    return sampling_batch(requests, VOCAB, EOS, CPU)
+
+
+def edits(made: SamplingBatch) -> set[tuple[int, ...]]:
+    assert made.edits is not None
+    return set(map(tuple, made.edits.T.tolist()))
+
+
+def test_greedy_requests_need_nothing_on_the_device():
+    made = batch(request(temperature=0.0), request(temperature=0.9, top_k=1), request(temperature=0.0, top_k=5))
+    assert made == SamplingBatch()
+
+
+def test_a_request_draws_by_its_seed_and_how_far_it_is():
+    one, other = request(temperature=0.5), request(temperature=0.25, top_k=9)
+    other.output_token_ids += [8, 9]
+    made = batch(one, request(temperature=0.0), other)
+    assert made.draws
+    assert made.truncates
+    assert made.parameters is not None
+    assert made.parameters[TEMPERATURE].tolist() == [0.5, 0.0, 0.25]
+    assert made.parameters[TOP_K].tolist() == [0, 0, 9]
+    assert made.parameters[UNIFORM].tolist() == [uniform(7, 0), 0.0, uniform(7, 2)]
+    assert not batch(one).truncates
+
+
+def test_penalties_count_what_a_request_has_written_as_it_goes_on():
+    """The prompt matters to repetition only; tokens of the output are counted once, however often it is asked."""
+    plain = request(presence_penalty=0.5, temperature=0.0)
+    repeating = request(repetition_penalty=1.2, temperature=0.0)
+    assert edits(batch(plain, repeating)) == {(1, 5, 0), (1, 6, 0)}
+    for one in (plain, repeating):
+        one.output_token_ids += [6, 9, 6]
+    for _ in range(2):
+        made = batch(plain, repeating)
+        assert edits(made) == {(0, 6, 2), (0, 9, 1), (1, 5, 0), (1, 6, 2), (1, 9, 1)}
+    assert made.parameters is not None
+    torch.testing.assert_close(made.parameters[REPETITION], torch.tensor([1.0, 1.2]))
+
+
+def test_what_would_end_a_request_too_soon_is_forbidden():
+    """Ids beyond the vocabulary cannot be drawn anyway, and are not looked for."""
+    short = request(min_tokens=2, stop_token_ids=(50, VOCAB, -1), temperature=0.0)
+    assert edits(batch(short)) == {(0, token, FORBIDDEN) for token in (2, 3, 50)}
+    short.output_token_ids.append(8)
+    assert batch(short).edits is None
+
+
+def test_the_most_alternatives_that_any_request_wants_are_reported():
+    assert batch(request(logprobs=0), request(), request(logprobs=3)).logprobs == 3
+    assert batch(request()).logprobs is None
