@@ -30,7 +30,9 @@ def test_triton_agrees_with_the_reference(case):
         assert error(result, expected) <= case.tolerance
 
 
-@pytest.mark.parametrize("case", chosen(80, "head_dim=64,", "float16", "fp8", "soft cap", "sinks=True"), ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", chosen(80, "head_dim=64,", "float16", "fp8", "soft cap", "sinks=True"), ids=lambda case: case.name
+)
 def test_an_fp8_cache_is_read_by_integers_where_there_is_no_instruction_for_it(case):
     with launching_for(80):
         (result,) = case.run(triton.paged_attention, CPU)
