@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+import triton
 from triton import knobs
 from triton.runtime.driver import driver
 
@@ -58,7 +60,13 @@ def launch(kernel: Any, variant: Variant, grid: tuple[int, ...], *arguments: Any
     """
     for listener in _listeners:
         listener(variant)
+    triton.set_allocator(_scratch)  # of this thread: Triton keeps it in a context variable
     try:
         kernel[grid](*arguments, **variant.options)
     except CacheMissError:
         raise not_cast(variant, kernel.arg_names, arguments) from None
+
+
+def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+    """Where a kernel lays its descriptors of bulk copies; fresh memory of torch is aligned to 512 bytes."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")

@@ -74,9 +74,12 @@ def _shapes(kernel: str, rows: int, dim: int) -> Iterator[Shape]:
         yield Shape((1, 1, 45, 2), (300, 7, 150, 2), heads=4, kv_heads=4, head_dim=dim, sliding_window=33)
         yield Shape((1, 70), (18, 70), heads=5, kv_heads=1, head_dim=dim, block_size=32, sinks=True)
         return
-    heads = 2 * rows - 3 if rows > variants.DECODE_ROWS[0] else rows  # the larger tile, with a second one half full
-    yield Shape((1, 1, 1), (1, 257, 530), heads=heads, kv_heads=1, head_dim=dim)
-    yield Shape((1, 1), (300, 700), heads=heads, kv_heads=1, head_dim=dim, sliding_window=270, sinks=True)
+    if rows == variants.DECODE_ROWS[0]:
+        yield Shape((1, 1, 1), (1, 257, 530), heads=12, kv_heads=3, head_dim=dim)
+        yield Shape((1, 1), (300, 700), heads=16, kv_heads=1, head_dim=dim, sliding_window=270, sinks=True)
+    else:  # the larger tile, with a second one that is not full
+        yield Shape((1, 1, 1), (1, 257, 530), heads=142, kv_heads=2, head_dim=dim)
+        yield Shape((1, 1), (300, 700), heads=125, kv_heads=1, head_dim=dim, sliding_window=270, sinks=True)
 
 
 def batch(

@@ -10,13 +10,14 @@ lets the bulk copy engine feed the matrix units, which wins several times that.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 import torch
 import triton
 from torch import Tensor
 
 from kernels.launch import architecture, launch
-from kernels.paged_attention import GATHERED_TOKENS, variants
+from kernels.paged_attention import GATHERED_TOKENS, SCRATCH_BYTES, SPLIT, part_bytes, variants
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.paged_attention.triton_kernels import decode_kernel, gather_kernel, merge_kernel, prefill_kernel
 from kernels.variants import Variant
@@ -27,14 +28,6 @@ _prefill = functools.cache(variants.prefill)
 _decode = functools.cache(variants.decode)
 _merge = functools.cache(variants.merge)
 _gathering = functools.cache(variants.gather)
-
-
-def _scratch(size: int, alignment: int, stream: int | None) -> Tensor:
-    """Where Triton lays the descriptors of bulk copies; fresh memory of torch is aligned to 512 bytes."""
-    return torch.empty(size, dtype=torch.int8, device="cuda")
-
-
-triton.set_allocator(_scratch)
 
 
 def paged_attention(
@@ -62,6 +55,8 @@ def paged_attention(
     if fp8 and arch < 89:
         key_cache, value_cache = key_cache.view(torch.uint8), value_cache.view(torch.uint8)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    assert query.stride(0) % 16 == 0, f"tokens {query.stride(0)} apart"
+    assert block_size & (block_size - 1) == 0, f"blocks of {block_size}"
     group = num_heads // kv_heads
     decodes, num_seqs = metadata.num_decodes, len(metadata.query_lens)
     # What both kernels are told of the model and the layer.
@@ -72,26 +67,25 @@ def paged_attention(
     sink_values = metadata.seq_lens if sinks is None else sinks  # any tensor that lives: it is not read
     if sinks is None:
         sink_values = sink_values.view(torch.float32)
-    if decodes:
-        rows = variants.decode_rows(group)
-        row_tiles = triton.cdiv(group, rows)
-        longest = max(metadata.context_lens[:decodes])
-        parts = triton.cdiv(longest, variants.SPLIT)
+    rows = variants.decode_rows(group)
+    for first, count, parts in _decode_runs(
+        metadata.context_lens[:decodes], SCRATCH_BYTES // part_bytes(num_heads, head_dim)
+    ):
         # Of each part: the weighted sum of values, and the largest score with the sum of weights.
-        partial = torch.empty((decodes, num_heads, parts, head_dim), dtype=torch.float32, device=query.device)
-        weights = torch.empty((decodes, num_heads, parts, 2), dtype=torch.float32, device=query.device)
+        partial = torch.empty((count, num_heads, parts, head_dim), dtype=torch.float32, device=query.device)
+        weights = torch.empty((count, num_heads, parts, 2), dtype=torch.float32, device=query.device)
         launch(
             decode_kernel, _decode(arch, dtype, head_dim, fp8, soft_cap is not None, rows),
-            (kv_heads * row_tiles, parts, decodes),
+            (kv_heads * triton.cdiv(group, rows), parts, count),
             query, key_cache, value_cache, out, partial, weights, sink_values, metadata.seq_lens, metadata.block_tables,
-            token_stride16, kv_heads, group, table_width, page_shift, window, int(sinks is not None),
+            first, token_stride16, kv_heads, group, table_width, page_shift, window, int(sinks is not None),
             scale * key_scale, cap, value_scale,
         )  # fmt: skip
         if parts > 1:
             launch(
-                merge_kernel, _merge(dtype, head_dim), (num_heads, decodes),
+                merge_kernel, _merge(dtype, head_dim), (num_heads, count),
                 partial, weights, sink_values, out, metadata.seq_lens,
-                num_heads, parts, window, int(sinks is not None),
+                first, num_heads, parts, window, int(sinks is not None),
             )  # fmt: skip
     if num_seqs > decodes:
         prefills = num_seqs - decodes
@@ -110,6 +104,20 @@ def paged_attention(
             scale * key_scale, cap, value_scale,
         )  # fmt: skip
     return out
+
+
+def _decode_runs(context_lens: list[int], room: int) -> Iterator[tuple[int, int, int]]:
+    """Neighbouring sequences to be decoded by one launch, as (first, count, parts of the longest): so many that count *
+    parts, which all of them are given, is at most `room`; at least one."""
+    first, parts = 0, 0
+    for seq, length in enumerate(context_lens):
+        longer = max(parts, triton.cdiv(length, SPLIT))
+        if seq > first and (seq - first + 1) * longer > room:
+            yield first, seq - first, parts
+            first, longer = seq, triton.cdiv(length, SPLIT)
+        parts = longer
+    if context_lens:
+        yield first, len(context_lens) - first, parts
 
 
 def _worth_gathering(metadata: AttentionMetadata, group: int) -> bool:

@@ -214,19 +214,28 @@ def prefill_kernel(
     )  # fmt: skip
 
 
+@triton.jit
+def _parts(length, window, SPLIT: tl.constexpr):
+    """The parts of a context that its last token sees, as the first and one behind the last."""
+    return tl.maximum(length - window, 0) // SPLIT, (length + SPLIT - 1) // SPLIT
+
+
 @triton.jit(
-    do_not_specialize=["token_stride16", "kv_heads", "group", "table_width", "page_shift", "window", "has_sinks"]
-)
+    do_not_specialize=[
+        "first_seq", "token_stride16", "kv_heads", "group", "table_width", "page_shift", "window", "has_sinks",
+    ]
+)  # fmt: skip
 def decode_kernel(
     query_ptr,  # [S, heads, HEAD_DIM], tokens strided: one token a sequence
     key_ptr,  # [blocks, block_size, kv_heads, HEAD_DIM]
     value_ptr,
     out_ptr,  # [S, heads, HEAD_DIM]
-    partial_ptr,  # [S, heads, parts, HEAD_DIM] float32
-    weights_ptr,  # [S, heads, parts, 2] float32
+    partial_ptr,  # [sequences of this launch, heads, parts, HEAD_DIM] float32
+    weights_ptr,  # [sequences of this launch, heads, parts, 2] float32
     sink_ptr,  # [heads] float32
     seq_lens_ptr,  # [S]
     table_ptr,  # [S, table_width]
+    first_seq,  # of this launch
     token_stride16,
     kv_heads,
     group,
@@ -247,10 +256,10 @@ def decode_kernel(
     row_tiles = (group + ROWS - 1) // ROWS
     head = tl.program_id(0) // row_tiles
     part = tl.program_id(1)
-    seq = tl.program_id(2).to(tl.int64)
+    seq = (first_seq + tl.program_id(2)).to(tl.int64)
     length = tl.load(seq_lens_ptr + seq)
-    lowest = tl.maximum(length - window, 0)
-    if (part * SPLIT >= length) | ((part + 1) * SPLIT <= lowest):
+    first_part, end_part = _parts(length, window, SPLIT)
+    if (part < first_part) | (part >= end_part):
         return
     row = tl.program_id(0) % row_tiles * ROWS + tl.arange(0, ROWS)
     query_head = head * group + row
@@ -265,14 +274,14 @@ def decode_kernel(
     highest = tl.full((ROWS,), float("-inf"), tl.float32)
     weight = tl.zeros((ROWS,), dtype=tl.float32)
     total = tl.zeros((ROWS, BLOCK_DIM), dtype=tl.float32)
-    begin = tl.maximum(part * SPLIT, lowest // COLUMNS * COLUMNS)
+    begin = tl.maximum(part * SPLIT, tl.maximum(length - window, 0) // COLUMNS * COLUMNS)
     total, highest, weight = _attend(
         total, highest, weight, query, key_ptr, value_ptr, table_ptr + seq * table_width, position,
         begin, tl.minimum((part + 1) * SPLIT, length), length,
         head, kv_heads, page_shift, window, scale, cap, HEAD_DIM, BLOCK_DIM, COLUMNS, SOFT_CAP, True, True,
     )  # fmt: skip
     heads = kv_heads * group
-    if lowest // SPLIT == (length - 1) // SPLIT:  # this part is the only one
+    if end_part - first_part == 1:
         sink = _sink(sink_ptr, query_head, row < group, has_sinks)
         higher = tl.maximum(highest, sink)
         shrink = tl.exp2(highest - higher)
@@ -283,7 +292,7 @@ def decode_kernel(
             result.to(out_ptr.dtype.element_ty), mask=inside,
         )  # fmt: skip
     else:
-        place = (seq * heads + query_head) * tl.num_programs(1) + part
+        place = (tl.program_id(2).to(tl.int64) * heads + query_head) * tl.num_programs(1) + part
         tl.store(partial_ptr + place[:, None] * HEAD_DIM + dim[None, :], total * value_scale, mask=inside)
         tl.store(weights_ptr + place * 2, highest, mask=row < group)
         tl.store(weights_ptr + place * 2 + 1, weight, mask=row < group)
@@ -334,13 +343,14 @@ def _copy(source, target, inside):
     tl.store(target, tile.to(target.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["heads", "parts", "window", "has_sinks"])
+@triton.jit(do_not_specialize=["first_seq", "heads", "parts", "window", "has_sinks"])
 def merge_kernel(
-    partial_ptr,  # [S, heads, parts, HEAD_DIM] float32
-    weights_ptr,  # [S, heads, parts, 2] float32
+    partial_ptr,  # [sequences of this launch, heads, parts, HEAD_DIM] float32
+    weights_ptr,  # [sequences of this launch, heads, parts, 2] float32
     sink_ptr,  # [heads] float32
     out_ptr,  # [S, heads, HEAD_DIM]
     seq_lens_ptr,  # [S]
+    first_seq,  # of this launch
     heads,
     parts,
     window,
@@ -351,17 +361,16 @@ def merge_kernel(
     PARTS: tl.constexpr,  # taken at a time
 ):
     head = tl.program_id(0)
-    seq = tl.program_id(1).to(tl.int64)
+    seq = (first_seq + tl.program_id(1)).to(tl.int64)
     length = tl.load(seq_lens_ptr + seq)
-    first = tl.maximum(length - window, 0) // SPLIT
-    end = (length + SPLIT - 1) // SPLIT
+    first, end = _parts(length, window, SPLIT)
     if end - first == 1:  # the decode kernel wrote the result itself
         return
     dim = tl.arange(0, BLOCK_DIM)
     highest = _sink(sink_ptr, head, True, has_sinks)
     weight = tl.where(highest > float("-inf"), 1.0, 0.0)
     total = tl.zeros((BLOCK_DIM,), dtype=tl.float32)
-    base = (seq * heads + head) * parts
+    base = (tl.program_id(1).to(tl.int64) * heads + head) * parts
     for start in range(first, end, PARTS):
         part = start + tl.arange(0, PARTS)
         inside = part < end

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from kernels.paged_attention import SPLIT
 from kernels.selection import Context
 from kernels.variants import TRITON_TYPES, Constant, Variant, variant
 
@@ -12,9 +13,6 @@ HEAD_DIMS: Final = (64, 96, 128, 256)
 DTYPES: Final = ("bfloat16", "float16")
 FP8: Final = "float8_e4m3fn"
 
-# Tokens of the context that one program of a decode works through. Constant, so that the parts of a sum do not depend
-# on what else is in the batch: a sequence gets the same result alone and in company.
-SPLIT: Final = 256
 # Rows of a decode's tile: query heads that share a key-value head. 16 is the least that a matrix unit takes.
 DECODE_ROWS: Final = (16, 64)
 
@@ -57,7 +55,7 @@ ROWS_WORTH_GATHERING: Final = 2048
 
 _GEOMETRY = ("*i32", "*i32", "*i32")  # query_start_loc, seq_lens, block_tables
 _PREFILL_NUMBERS = ("i32",) * 10 + ("fp32",) * 3
-_DECODE_NUMBERS = ("i32",) * 7 + ("fp32",) * 3
+_DECODE_NUMBERS = ("i32",) * 8 + ("fp32",) * 3
 
 
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
@@ -132,7 +130,7 @@ def merge(dtype: str, head_dim: int) -> Variant:
     return variant(
         "paged_attention",
         "kernels.paged_attention.triton_kernels:merge_kernel",
-        ("*fp32", "*fp32", "*fp32", f"*{TRITON_TYPES[dtype]}", "*i32", "i32", "i32", "i32", "i32"),
+        ("*fp32", "*fp32", "*fp32", f"*{TRITON_TYPES[dtype]}", "*i32", "i32", "i32", "i32", "i32", "i32"),
         {"HEAD_DIM": head_dim, "BLOCK_DIM": _padded(head_dim), "SPLIT": SPLIT, "PARTS": 16},
         num_warps=4,
     )

@@ -7,19 +7,22 @@ import torch
 
 from kernels.cases import error
 from kernels.launch import launching_for
-from kernels.paged_attention import reference, triton, variants
-from kernels.paged_attention.cases import cases
+from kernels.paged_attention import part_bytes, reference, triton, variants
+from kernels.paged_attention.cases import Shape, batch, cases
 
 CPU = torch.device("cpu")
 
 
 def chosen(arch: int, *words: str):
-    """The interpreter is slow: the smallest head, and one that is no power of two; the others are left to a GPU."""
+    """The interpreter is slow: all of the smallest head, and little of the others, which are left to a GPU."""
     return [case for case in cases(arch) if all(word in case.name for word in words)]
 
 
 CASES = [case for case in chosen(90, "head_dim=64,", "bfloat16") if "soft cap" not in case.name]
 CASES += chosen(90, "head_dim=96,", "float16", "soft cap", "prefill_kernel", "sinks=True")
+for larger in ("head_dim=128,", "head_dim=256,"):
+    CASES += chosen(90, larger, "float16", "soft cap", "decode_kernel", "kv_heads=3")
+    CASES += chosen(90, larger, "bfloat16", "soft cap", "prefill_kernel", "queries=(3, 37)")[:1]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -38,6 +41,29 @@ def test_an_fp8_cache_is_read_by_integers_where_there_is_no_instruction_for_it(c
         (result,) = case.run(triton.paged_attention, CPU)
     (expected,) = case.run(reference.paged_attention, CPU)
     assert error(result, expected) <= case.tolerance
+
+
+def test_a_decode_does_not_depend_on_how_many_sequences_one_launch_takes(monkeypatch):
+    """To the bit: sequences whose parts do not fit into the scratch memory together get launches of their own."""
+    shape = Shape((1,) * 4, (20, 700, 300, 5), heads=4, kv_heads=2, head_dim=64)
+    made = batch(shape, torch.float16, torch.float16, CPU)
+    together = triton.paged_attention(*made, 0.125)
+    monkeypatch.setattr(triton, "SCRATCH_BYTES", 2 * part_bytes(4, 64))
+    assert torch.equal(triton.paged_attention(*made, 0.125), together)
+
+
+@pytest.mark.parametrize(
+    ("contexts", "room", "runs"),
+    [
+        ([], 8, []),
+        ([1, 256, 257], 8, [(0, 3, 2)]),
+        ([1, 1, 2048, 1, 1], 8, [(0, 2, 1), (2, 1, 8), (3, 2, 1)]),
+        ([9000, 1], 8, [(0, 1, 36), (1, 1, 1)]),
+    ],
+)
+def test_neighbours_share_a_launch_while_their_parts_have_room(contexts, room, runs):
+    """A sequence that has more parts than there is room for is decoded by itself."""
+    assert list(triton._decode_runs(contexts, room)) == runs
 
 
 @pytest.mark.parametrize("arch", [80, 86, 89, 90, 100, 103, 120, 121])
