@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,9 @@ SM_90 = architecture_named("sm_90")
 LIBRARIES = {"flashinfer": double.VERSION}
 
 
-def model(**shape: object) -> Context:
-    fields = {"dtype": "bfloat16", "head_dim": 128, "num_heads": 32, "num_kv_heads": 8, "hidden_size": 4096}
+def model(**shape: Any) -> Context:
+    fields: dict[str, Any] = {"dtype": "bfloat16", "head_dim": 128, "num_heads": 32, "num_kv_heads": 8,
+                              "hidden_size": 4096}  # fmt: skip
     return Context("cuda", (9, 0), libraries=LIBRARIES, **fields | shape)
 
 

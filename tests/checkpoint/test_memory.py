@@ -81,10 +81,11 @@ def test_weights_in_fp8_are_counted_as_they_are_kept(tmp_path: Path) -> None:
 
 def test_a_sparse_model_counts_all_experts_and_computes_with_a_few(tmp_path: Path) -> None:
     """More experts take more memory as weights; more of them for each token take more of it in a step."""
-    base, more, deeper = (
-        plan(read_config(write_checkpoint(tmp_path / str(i), "mixtral", **changes)), "cuda", 72 * GIB)
-        for i, changes in enumerate(({}, {"num_local_experts": 16}, {"num_experts_per_tok": 4}))
-    )
+
+    def planned(name: str, **changes: Any) -> MemoryPlan:
+        return plan(read_config(write_checkpoint(tmp_path / name, "mixtral", **changes)), "cuda", 72 * GIB)
+
+    base, more, deeper = planned("base"), planned("more", num_local_experts=16), planned("deep", num_experts_per_tok=4)
     experts = 8 * 2 * 3 * 64 * 128  # 8 more in each of 2 layers, of 3 matrices
     routers = 8 * 2 * 64
     assert more.weight_bytes - base.weight_bytes == 2 * (experts + routers)

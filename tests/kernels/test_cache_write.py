@@ -9,6 +9,7 @@ from kernels.cache_write import reference, triton
 from kernels.cache_write.cases import cases
 from kernels.cases import error
 from kernels.launch import launching_for, listening
+from kernels.variants import Variant
 
 CPU = torch.device("cpu")
 
@@ -33,9 +34,9 @@ def test_every_number_is_encoded_by_integers_as_torch_does(dtype):
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
     x = bits.view(dtype).view(64, 8, 128)
     caches = [torch.zeros((4, 16, 8, 128), dtype=torch.float8_e4m3fn) for _ in range(2)]
-    used = []
+    used: list[Variant] = []
     with launching_for(86), listening(used.append):
-        triton.cache_write(x, x, *caches, torch.arange(64))
+        triton.cache_write(x, x, caches[0], caches[1], torch.arange(64))
     assert used[0].arguments[2] == "*u8"
     expected = x.float().clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8).flatten()
     for cache in caches:
@@ -47,7 +48,7 @@ def test_a_slot_of_minus_one_is_not_written():
     for write in (triton.cache_write, reference.cache_write):
         caches = [torch.full((2, 16, 1, 64), 7.0, dtype=torch.bfloat16) for _ in range(2)]
         x = torch.ones((3, 1, 64), dtype=torch.bfloat16)
-        write(x, x, *caches, torch.tensor([-1, 20, -1]))
+        write(x, x, caches[0], caches[1], torch.tensor([-1, 20, -1]))
         for cache in caches:
             written = (cache.flatten(0, 1) == 1.0).all(dim=(1, 2))
             assert written.nonzero().flatten().tolist() == [20]

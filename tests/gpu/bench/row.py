@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -15,7 +15,7 @@ class Row:
 
     op: str
     shape: str
-    run: dict[str, Callable[[], object]]
+    run: Mapping[str, Callable[[], object]]
     bytes: int = 0
     flops: float = 0.0
     goal: float | None = None
