@@ -158,8 +158,10 @@ def test_every_part_of_the_question_follows_from_the_config(tmp_path: Path) -> N
         vocab_size=512, rotary_dim=16, qk_norm="all", activation="gelu_tanh", fp8_blocks=(128, 128), num_experts=8,
         experts_per_token=2, moe_intermediate_size=256, expert_scoring="sigmoid", num_expert_groups=4,
     )  # fmt: skip
+    # Of quantised weights reading the config lets through only those in FP8 blocks: other methods are known to
+    # `outline` alone, which describes models that only vLLM runs.
     none_has = {"rotary_interleaved", "attention_sinks", "soft_cap", "latent_attention", "sparse_attention",
-                "gated_delta_head_dim", "cast", "engine", "sliding_window"}  # fmt: skip
+                "gated_delta_head_dim", "quantization", "cast", "engine", "sliding_window"}  # fmt: skip
     default = Context("cpu")
     asked = {field.name for field in fields(Context) if getattr(context, field.name) != getattr(default, field.name)}
     assert asked | none_has == {field.name for field in fields(Context)}
