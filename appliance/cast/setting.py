@@ -14,8 +14,9 @@ JIT = "INGOT_JIT"  # 1: on a GPU the engine compiles what it needs, sealed or no
 
 
 def may_compile(environ: Mapping[str, str]) -> bool:
-    """Whether somebody asked for it, with `--jit` or in the environment."""
-    return environ.get(JIT, "0") not in ("", "0")
+    """Whether somebody asked for it, with `--jit` or in the environment. Only a plain yes is one: whatever else the
+    variable says, a sealed engine stays sealed."""
+    return environ.get(JIT, "").strip().lower() in ("1", "true", "yes", "on")
 
 
 def cast_folder(environ: Mapping[str, str]) -> Path | None:
