@@ -2,9 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from appliance.protocol import FinishReason, SamplingParams
+
+
+class SeenTokens:
+    """The tokens that a request's penalties mind, and how often each stands in its output.
+
+    An array that grows as tokens are drawn: what a step does here depends on what was drawn since the last one, not on
+    how long the prompt is.
+    """
+
+    def __init__(self, prompt_token_ids: Iterable[int]) -> None:
+        self._column = {token: column for column, token in enumerate(dict.fromkeys(prompt_token_ids))}
+        self._table = np.zeros((2, 2 * len(self._column) + 16), dtype=np.int32)
+        self._table[0, : len(self._column)] = list(self._column)
+        self._num_outputs = 0  # how many of the output's tokens are counted
+
+    def count(self, output_token_ids: list[int]) -> NDArray[np.int32]:
+        """[2, n]: each token once, and how often it stands in the output; valid until the next call."""
+        for token in output_token_ids[self._num_outputs :]:
+            column = self._column.setdefault(token, len(self._column))
+            if column == self._table.shape[1]:
+                self._table = np.concatenate((self._table, np.zeros_like(self._table)), axis=1)
+            self._table[0, column] = token
+            self._table[1, column] += 1
+        self._num_outputs = len(output_token_ids)
+        return self._table[:, : len(self._column)]
 
 
 @dataclass(slots=True, eq=False)
@@ -29,8 +58,22 @@ class Request:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # of the prompt, found in the prefix cache when it was first admitted
     was_admitted: bool = False
-    seen_tokens: dict[int, int] | None = None  # of a request with penalties: how often each stands in the output
-    num_seen_outputs: int = 0  # how many of the output's tokens are counted in it
+    is_plain: bool = field(init=False)  # every step takes the largest logit as it is, and nothing else is asked for
+    seen_tokens: SeenTokens | None = None  # of a request with penalties, once it has drawn
+
+    def __post_init__(self) -> None:
+        unchanged = not self.has_penalties and self.sampling.min_tokens <= 1
+        self.is_plain = self.is_greedy and unchanged and self.sampling.logprobs is None
+
+    @property
+    def is_greedy(self) -> bool:
+        # Top-k keeps all of equally likely tokens; who asks for one token wants the same one each time.
+        return self.sampling.temperature == 0 or self.sampling.top_k == 1
+
+    @property
+    def has_penalties(self) -> bool:
+        params = self.sampling
+        return bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1)
 
     @property
     def num_tokens(self) -> int:

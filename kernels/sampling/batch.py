@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 # Rows of `SamplingBatch.parameters`.
@@ -27,7 +28,7 @@ class Row(NamedTuple):
     presence: float = 0.0  # subtracted once from each token of the output
     frequency: float = 0.0  # subtracted once for each time a token stands in the output
     repetition: float = 1.0  # divides positive, multiplies negative logits of tokens seen (Keskar et al., 2019)
-    seen: Mapping[int, int] | None = None  # tokens of prompt and output: how often each stands in the output
+    seen: NDArray[np.int32] | None = None  # [2, n]: tokens of prompt and output, how often each stands in the output
     forbidden: Collection[int] = ()  # token ids that may not be drawn
 
     @property
@@ -76,12 +77,27 @@ def pack(rows: Sequence[Row], device: torch.device, logprobs: int | None = None)
     )
 
 
-def _edits(rows: Sequence[Row]) -> np.ndarray[tuple[int, int], np.dtype[np.int32]] | None:
-    parts = []
+def _edits(rows: Sequence[Row]) -> NDArray[np.int32] | None:
+    """What rows have seen, long prompts included, is here in every step: copied once, and never token by token."""
+    parts = {}
     for index, row in enumerate(rows):
-        if row.seen or row.forbidden:
-            times = {**(row.seen or {}), **dict.fromkeys(row.forbidden, FORBIDDEN)}
-            part = np.empty((3, len(times)), dtype=np.int32)
-            part[0], part[1], part[2] = index, list(times), list(times.values())
-            parts.append(part)
-    return np.concatenate(parts, axis=1) if parts else None
+        part = _edits_of(row) if row.forbidden else row.seen
+        if part is not None and part.size:
+            parts[index] = part
+    if not parts:
+        return None
+    lengths = [part.shape[1] for part in parts.values()]
+    edits = np.empty((3, sum(lengths)), dtype=np.int32)
+    edits[0] = np.repeat(np.array(list(parts), dtype=np.int32), lengths)
+    np.concatenate(list(parts.values()), axis=1, out=edits[1:])
+    return edits
+
+
+def _edits_of(row: Row) -> NDArray[np.int32]:
+    """What a row has seen and what it may not draw; of the tokens that are both, that they may not be drawn."""
+    forbidden = np.array([list(dict.fromkeys(row.forbidden))] * 2, dtype=np.int32)
+    forbidden[1] = FORBIDDEN
+    if row.seen is None:
+        return forbidden
+    both = np.flatnonzero(np.isin(row.seen[0], forbidden[0]))
+    return np.concatenate([np.delete(row.seen, both, axis=1), forbidden], axis=1)

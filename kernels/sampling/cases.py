@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +15,7 @@ from kernels.sampling.reference import sample
 from kernels.selection import Context
 
 _CPU = torch.device("cpu")
-_SEEN = {3: 0, 7: 2, 500: 1, 999: 5}
+_SEEN = np.array([[3, 7, 500, 999], [0, 2, 1, 5]], dtype=np.int32)
 _EDITED = [
     Row(seen=_SEEN, repetition=1.5),
     Row(0.7, seen=_SEEN, presence=0.5, frequency=0.25, repetition=0.8),

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import timeit
+from collections import Counter
+
+import pytest
 import torch
 
 from appliance.engine.request import Request
@@ -33,6 +38,26 @@ def test_greedy_requests_need_nothing_on_the_device():
     assert made == SamplingBatch()
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0.5},
+        {"min_tokens": 3},
+        {"logprobs": 0},
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": -0.5},
+        {"repetition_penalty": 0.9},
+    ],
+)
+def test_a_request_is_plain_only_if_it_wants_nothing_but_the_most_likely_token(params):
+    """Steps of plain requests alone prepare nothing, so that whatever asks for more must not be taken for one."""
+    assert request(temperature=0.0).is_plain
+    asking = request(**({"temperature": 0.0} | params))
+    assert not asking.is_plain
+    asking.output_token_ids.append(8)
+    assert batch(request(temperature=0.0), asking) != SamplingBatch()
+
+
 def test_a_request_draws_by_its_seed_and_how_far_it_is():
     one, other = request(temperature=0.5), request(temperature=0.25, top_k=9)
     other.output_token_ids += [8, 9]
@@ -58,6 +83,27 @@ def test_penalties_count_what_a_request_has_written_as_it_goes_on():
         assert edits(made) == {(0, 6, 2), (0, 9, 1), (1, 5, 0), (1, 6, 2), (1, 9, 1)}
     assert made.parameters is not None
     torch.testing.assert_close(made.parameters[REPETITION], torch.tensor([1.0, 1.2]))
+
+
+def test_all_of_a_long_output_is_counted():
+    """Through every growth of what holds the counts, one token a step or several."""
+    rng = random.Random(0)
+    one = request(repetition_penalty=1.2)
+    while len(one.output_token_ids) < 500:
+        one.output_token_ids += [rng.randrange(10, VOCAB) for _ in range(rng.randrange(1, 4))]
+        counts = Counter(one.output_token_ids)
+        assert edits(batch(one)) == {(0, token, counts[token]) for token in {5, 6, *counts}}
+
+
+def test_what_a_prompt_holds_is_not_gone_through_again_in_every_step():
+    """A hundred times the prompt may take some ten times as long, as it is copied, and no more."""
+
+    def step_s(prompt: int) -> float:
+        requests = [request(tuple(range(prompt)), repetition_penalty=1.2) for _ in range(16)]
+        batch(*requests)
+        return min(timeit.repeat(lambda: batch(*requests), number=1, repeat=50))
+
+    assert step_s(4000) < 10 * step_s(40)
 
 
 def test_what_would_end_a_request_too_soon_is_forbidden():

@@ -5,12 +5,13 @@ Each promise holds for plain torch and for Triton, interpreted.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from kernels.cases import error
 from kernels.sampling import reference, triton
-from kernels.sampling.batch import Row, SamplingBatch, pack
+from kernels.sampling.batch import FORBIDDEN, Row, SamplingBatch, pack
 from kernels.sampling.cases import cases
 from kernels.sampling.random import uniform
 from kernels.sampling.variants import variants
@@ -26,6 +27,11 @@ DRAWS = {reference.sample: 400, triton.sample: 16}
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def seen(*tokens: tuple[int, int]) -> np.ndarray:
+    """Each token, and how often it stands in the output."""
+    return np.array(tokens, dtype=np.int32).reshape(-1, 2).T
 
 
 def spread(row: Row, count: int) -> list[Row]:
@@ -52,7 +58,7 @@ def test_the_cases_launch_every_variant():
 def test_greedy_rows_take_the_most_likely_token_and_report_the_models_own_logprobs(sample):
     """Penalties and forbidden tokens change what is drawn, and nothing of what is reported."""
     logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, 0.0, 0.0], [5.0, 0.0, 1.0]])
-    rows = [Row(), Row(), Row(forbidden=[0], seen={2: 1}, presence=2.0)]
+    rows = [Row(), Row(), Row(forbidden=[0], seen=seen((2, 1)), presence=2.0)]
     result = sample(logits.clone(), pack(rows, CPU, logprobs=1))
     assert result.token_ids.tolist() == [1, 0, 1]
     expected = torch.log_softmax(logits, -1)
@@ -141,7 +147,7 @@ def test_a_rows_draw_does_not_depend_on_its_neighbours(sample):
     logits = randn(6, 4999, seed=3)
     rows = [
         Row(1.0, 0.42), Row(), Row(1.0, 0.9, top_k=5), Row(0.9, 0.3, top_p=0.8),
-        Row(2.0, 0.77, top_k=4000, top_p=0.999), Row(1.0, 0.5, min_p=0.1, seen={1: 2}, repetition=1.3),
+        Row(2.0, 0.77, top_k=4000, top_p=0.999), Row(1.0, 0.5, min_p=0.1, seen=seen((1, 2)), repetition=1.3),
     ]  # fmt: skip
     together = sample(logits.clone(), pack(rows, CPU, logprobs=0))
     for index, row in enumerate(rows):
@@ -154,7 +160,7 @@ def test_a_rows_draw_does_not_depend_on_its_neighbours(sample):
 def test_penalties_change_only_their_row_and_only_seen_tokens(sample):
     logits = torch.tensor([[2.0, -1.0, 1.0, 0.5], [2.0, -1.0, 1.0, 0.5]])
     changed = logits.clone()
-    row = Row(seen={1: 0, 0: 2, 2: 1}, presence=0.5, frequency=0.25, repetition=2.0)
+    row = Row(seen=seen((1, 0), (0, 2), (2, 1)), presence=0.5, frequency=0.25, repetition=2.0)
     sample(changed, pack([row, Row()], CPU))
     torch.testing.assert_close(changed[0], torch.tensor([2 / 2 - 0.5 - 0.5, -2.0, 1 / 2 - 0.5 - 0.25, 0.5]))
     assert torch.equal(changed[1], logits[1])
@@ -163,8 +169,20 @@ def test_penalties_change_only_their_row_and_only_seen_tokens(sample):
 @backends
 def test_a_forbidden_token_is_never_drawn_even_if_penalties_favour_it(sample):
     logits = torch.tensor([[9.0, 1.0, 0.0]])
-    row = Row(1.0, 0.0, top_k=3, forbidden=[0], seen={0: 1}, presence=-100.0)
+    row = Row(1.0, 0.0, top_k=3, forbidden=[0], seen=seen((0, 1)), presence=-100.0)
     assert sample(logits, pack([row], CPU)).token_ids.item() == 1
+
+
+def test_a_token_stands_once_in_a_rows_edits_and_what_is_forbidden_prevails():
+    """Kernels make edits in any order, so that two of one token would contradict each other."""
+    rows = [
+        Row(),
+        Row(seen=seen((1, 0), (4, 2))),
+        Row(seen=seen((1, 3), (5, 1)), forbidden=[5, 6, 5]),
+        Row(seen=seen()),
+    ]
+    edits = pack(rows, CPU).edits
+    assert edits.T.tolist() == [[1, 1, 0], [1, 4, 2], [2, 1, 3], [2, 5, FORBIDDEN], [2, 6, FORBIDDEN]]
 
 
 @backends
