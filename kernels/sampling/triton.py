@@ -4,7 +4,7 @@ what they found.
 One kernel finds the largest logit and draws where no more is asked for. Rows with top-k, top-p or min-p take two more:
 one measures how many tokens, of which weight, lie within fixed distances of the largest logit, and so which tokens come
 into question at all; the other lists these and searches among them for the exact threshold. Every sum is taken over
-chunks of a fixed size in a fixed order, so that a row's result does not depend on the batch that it is in.
+chunks of a fixed size in a fixed order, so that equal rows of logits draw the same in whatever batch they are.
 """
 
 from __future__ import annotations
