@@ -87,6 +87,7 @@ def paged_attention(
                 partial, weights, sink_values, out, metadata.seq_lens,
                 first, num_heads, parts, window, int(sinks is not None),
             )  # fmt: skip
+        del partial, weights  # before there are others
     if num_seqs > decodes:
         prefills = num_seqs - decodes
         gathered = variants.gathers(arch, head_dim) and _worth_gathering(metadata, group)
