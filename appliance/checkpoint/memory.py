@@ -7,6 +7,7 @@ head_dim x bytes of its dtype.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -14,7 +15,6 @@ import msgspec
 from appliance.checkpoint.layout import weight_bytes
 from appliance.checkpoint.model_config import ModelConfig
 from appliance.checkpoint.selection import keeps_fp8
-from kernels.paged_attention import GATHERED_TOKENS
 
 MIB: Final = 1 << 20
 ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
@@ -41,6 +41,26 @@ HOST_CACHE_SHARE: Final = 0.25
 SHORTEST_USEFUL_CONTEXT: Final = 2048
 
 
+class Workspace(msgspec.Struct, frozen=True, kw_only=True):
+    """Upper estimates, in bytes, of what is needed beside weights and cache.
+
+    `runtime` is what torch takes for itself; `activations` what flows through the layers of one step, and `attention`
+    what its backend works in; `logits` those of sampling; `tables` those for rotary positions; `packed` the copies of
+    weights that a kernel has beside the weights themselves.
+    """
+
+    runtime: int
+    activations: int
+    attention: int
+    logits: int
+    tables: int
+    packed: int
+
+    @property
+    def total(self) -> int:
+        return self.runtime + self.activations + self.attention + self.logits + self.tables + self.packed
+
+
 class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """All in bytes but `num_blocks`, `block_size` and the two lengths.
 
@@ -49,7 +69,7 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     weight_bytes: int
-    workspace_bytes: int
+    workspace: Workspace
     cache_bytes: int
     num_blocks: int
     block_size: int
@@ -59,6 +79,10 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     longest_context: int
     shortened: bool
     fits: bool
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self.workspace.total
 
     @property
     def needed_bytes(self) -> int:
@@ -77,8 +101,13 @@ class MemoryLimits(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_memory_bytes: int | None
 
 
-def plan_memory(config: ModelConfig, limits: MemoryLimits, *, device: str, available_bytes: int) -> MemoryPlan:
+def plan_memory(
+    config: ModelConfig, limits: MemoryLimits, *, device: str, available_bytes: int, attention: Callable[[int], int]
+) -> MemoryPlan:
     """Divide `available_bytes` of a `cpu` or `cuda` device. Never raises: what does not fit has `fits` False.
+
+    `attention` gives the bytes that the chosen backend works in where contexts have up to so many tokens; it never
+    falls as they grow.
 
     The cache gets room for max_num_seqs sequences of max_model_len if there is that much; on a CPU at most
     `DEFAULT_HOST_CACHE` unless one sequence needs more, and at most a quarter of the available memory. At least one
@@ -88,7 +117,8 @@ def plan_memory(config: ModelConfig, limits: MemoryLimits, *, device: str, avail
     weights = weight_bytes(config, ITEM_BYTES[limits.dtype], keep_fp8=keeps_fp8(config, device, limits.dtype))
 
     def plan(model_len: int) -> MemoryPlan:
-        return _plan_for(config, limits, device, available_bytes, weights, model_len)
+        workspace = _workspace(config, limits, device, model_len, attention(model_len))
+        return _plan_for(config, limits, device, available_bytes, weights, workspace, model_len)
 
     wanted = limits.max_model_len or config.context_length
     result = plan(wanted)
@@ -104,11 +134,16 @@ def plan_memory(config: ModelConfig, limits: MemoryLimits, *, device: str, avail
 
 
 def _plan_for(
-    config: ModelConfig, limits: MemoryLimits, device: str, available_bytes: int, weights: int, model_len: int
+    config: ModelConfig,
+    limits: MemoryLimits,
+    device: str,
+    available_bytes: int,
+    weights: int,
+    workspace: Workspace,
+    model_len: int,
 ) -> MemoryPlan:
     block_bytes = _bytes_per_token(config, limits.kv_cache_dtype) * limits.block_size
-    workspace = _workspace(config, limits, device, model_len)
-    room = max(available_bytes - weights - workspace, 0)
+    room = max(available_bytes - weights - workspace.total, 0)
     blocks_of_one = -(-model_len // limits.block_size)
     least = blocks_of_one + 1
     if limits.kv_cache_memory_bytes is not None:
@@ -119,11 +154,11 @@ def _plan_for(
         if device == "cpu":
             limit = min(limit, int(available_bytes * HOST_CACHE_SHARE), max(DEFAULT_HOST_CACHE, least * block_bytes))
         num_blocks = min(limit // block_bytes, blocks_of_one * limits.max_num_seqs + 1)
-    fits = num_blocks >= least and weights + workspace + num_blocks * block_bytes <= available_bytes
+    fits = num_blocks >= least and weights + workspace.total + num_blocks * block_bytes <= available_bytes
     num_blocks = max(num_blocks, least)
     return MemoryPlan(
         weight_bytes=weights,
-        workspace_bytes=workspace,
+        workspace=workspace,
         cache_bytes=num_blocks * block_bytes,
         num_blocks=num_blocks,
         block_size=limits.block_size,
@@ -140,24 +175,23 @@ def _bytes_per_token(config: ModelConfig, kv_cache_dtype: str) -> int:
     return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * ITEM_BYTES[kv_cache_dtype]
 
 
-def _workspace(config: ModelConfig, limits: MemoryLimits, device: str, model_len: int) -> int:
-    """An upper estimate of what one step needs beside weights and cache."""
-    item, cache_item = ITEM_BYTES[limits.dtype], ITEM_BYTES[limits.kv_cache_dtype]
-    tokens = limits.max_num_batched_tokens
+def _workspace(config: ModelConfig, limits: MemoryLimits, device: str, model_len: int, attention: int) -> Workspace:
+    item, tokens = ITEM_BYTES[limits.dtype], limits.max_num_batched_tokens
     query = config.num_attention_heads * config.head_dim
     key_value = config.num_key_value_heads * config.head_dim
     # Residual, normed input, query, key, value, attention's output, the layer's output; with FP8 each of them rounded.
     wide = item + 1 if keeps_fp8(config, device, limits.dtype) else item
     activations = tokens * ((4 * config.hidden_size + 2 * query + 2 * key_value) * wide + _feed_forward(config, wide))
-    # Keys and values gathered from their blocks, and the mask of a chunk against its context.
-    gathered = max(model_len, min(GATHERED_TOKENS, limits.max_num_seqs * model_len))
-    widened = cache_item if cache_item != item else 0
-    attention = gathered * key_value * (2 * item + widened) + min(tokens, model_len) * model_len * (1 + item)
-    logits = limits.max_num_seqs * config.vocab_size * BYTES_PER_LOGIT
-    rotary = model_len * config.rotary_dim * item
     # A processor's product wants weights in a layout of its own, and the embedding cannot be looked up in that.
     second_head = config.vocab_size * config.hidden_size * item if device == "cpu" and config.tie_word_embeddings else 0
-    return RUNTIME_BYTES[device] + activations + attention + logits + rotary + second_head
+    return Workspace(
+        runtime=RUNTIME_BYTES[device],
+        activations=activations,
+        attention=attention,
+        logits=limits.max_num_seqs * config.vocab_size * BYTES_PER_LOGIT,
+        tables=model_len * config.rotary_dim * item,
+        packed=second_head,
+    )
 
 
 def _feed_forward(config: ModelConfig, item: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -16,8 +16,9 @@ from appliance.hardware.machine import Inventory
 from appliance.profile.document import value_of
 from appliance.profile.schema import SETTINGS, Profile
 from appliance.profile.sizes import size_text
-from kernels.catalogue import OPS
+from kernels.catalogue import OPS, PAGED_ATTENTION
 from kernels.libraries import installed
+from kernels.paged_attention.workspace import Step, workspace_bytes
 from kernels.selection import AUTO, BackendRefusedError, CastSummary, Context, Explanation, explain
 
 Source = Literal["default", "profile", "model", "gpu", "environment", "engine"]
@@ -75,19 +76,23 @@ def resolve(
         values["kv-cache-dtype"] = EffectiveValue(dtype, "default", "the same as dtype")
     if profile.engine == "native":
         values["enforce-eager"] = EffectiveValue(True, "engine", "the native engine takes no CUDA graphs yet")
+    context = _context(profile, config, device, values, installed() if libraries is None else libraries, cast)
+    selection = explain(OPS, context, profile.backends)
+    limits = MemoryLimits(
+        dtype=dtype,
+        kv_cache_dtype=values["kv-cache-dtype"].value,
+        max_model_len=profile.max_model_len,
+        max_num_seqs=profile.max_num_seqs,
+        max_num_batched_tokens=profile.max_num_batched_tokens,
+        block_size=profile.block_size,
+        kv_cache_memory_bytes=profile.kv_cache_memory_bytes,
+    )
     memory = plan_memory(
         config,
-        MemoryLimits(
-            dtype=dtype,
-            kv_cache_dtype=values["kv-cache-dtype"].value,
-            max_model_len=profile.max_model_len,
-            max_num_seqs=profile.max_num_seqs,
-            max_num_batched_tokens=profile.max_num_batched_tokens,
-            block_size=profile.block_size,
-            kv_cache_memory_bytes=profile.kv_cache_memory_bytes,
-        ),
+        limits,
         device=device.kind,
         available_bytes=_available(profile, device, inventory),
+        attention=_attention(selection, context, limits),
     )
     if memory.shortened:
         why = f"the model's {config.context_length} do not fit into memory"
@@ -97,8 +102,6 @@ def resolve(
     if profile.kv_cache_memory_bytes is None:
         why = f"{memory.num_blocks} blocks of {size_text(memory.bytes_per_token * memory.block_size)}"
         values["kv-cache-memory-bytes"] = EffectiveValue(memory.cache_bytes, "engine", why)
-    context = _context(profile, config, device, values, installed() if libraries is None else libraries, cast)
-    selection = explain(OPS, context, profile.backends)
     values |= backend_values(profile, context, selection)
     return Effective(values=values, device=device, memory=memory, context=context, selection=selection)
 
@@ -149,6 +152,16 @@ def _context(
         workers=workers(profile),
         engine=profile.engine,
     )
+
+
+def _attention(selection: Sequence[Explanation], context: Context, limits: MemoryLimits) -> Callable[[int], int]:
+    """What the chosen backend of attention works in, by the longest context. Nothing where the launch is refused for
+    want of one; and vLLM measures by itself what its own takes."""
+    chosen = next((explanation.chosen for explanation in selection if explanation.op is PAGED_ATTENTION), None)
+    if chosen is None or chosen.engine != "native":
+        return lambda _: 0
+    name, tokens, seqs = chosen.name, limits.max_num_batched_tokens, limits.max_num_seqs
+    return lambda length: workspace_bytes(name, context, Step(tokens, seqs, length))
 
 
 def workers(profile: Profile) -> int:

@@ -40,7 +40,10 @@ def plan(config: ModelConfig, device: str, available: int, **changes: Any) -> Me
         "dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "max_model_len": None, "max_num_seqs": 256,
         "max_num_batched_tokens": 2048, "block_size": 16, "kv_cache_memory_bytes": None,
     }  # fmt: skip
-    return plan_memory(config, MemoryLimits(**limits | changes), device=device, available_bytes=available)
+    return plan_memory(
+        config, MemoryLimits(**limits | changes), device=device, available_bytes=available,
+        attention=lambda length: 4096 * length,
+    )  # fmt: skip
 
 
 def test_the_arithmetic_of_a_known_model(llama_8b: ModelConfig) -> None:

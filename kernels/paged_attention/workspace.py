@@ -1,0 +1,61 @@
+"""What the native engine's attention takes on the device during a step, beside the cache, its input and its result: for
+the memory plan, which is made before anything is loaded and imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from kernels.context import Context
+from kernels.paged_attention import GATHERED_TOKENS, modules, scratch_bytes, variants
+
+_ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
+
+
+class Step(NamedTuple):
+    """The most that a step may hold: tokens to compute, sequences, and tokens that one of them sees."""
+
+    num_tokens: int
+    num_seqs: int
+    longest_context: int
+
+
+def workspace_bytes(backend: str, context: Context, step: Step) -> int:
+    """An upper bound for one of the native backends. It grows with each number of `step`, or stays."""
+    return _BY_BACKEND[backend](context, step)
+
+
+def _torch(context: Context, step: Step) -> int:
+    """Keys and values copied out of their blocks, widened if the cache is narrower; a chunk's mask against its context,
+    as it is computed and as torch's attention takes it."""
+    item, cache_item = _ITEM_BYTES[context.dtype], _ITEM_BYTES[context.cache_dtype]
+    widened = cache_item if cache_item != item else 0
+    gathered = _gathered_tokens(step) * context.num_kv_heads * context.head_dim * (2 * item + widened)
+    length = step.longest_context
+    return gathered + min(step.num_tokens, length) * length * (1 + item)
+
+
+def _triton(context: Context, step: Step) -> int:
+    """The parts of decodes; from sm_90 on also prefills' keys and values, copied together in the model's dtype."""
+    decodes = scratch_bytes(context.num_heads, context.head_dim, step.longest_context)
+    if not variants.gathers(context.arch, context.head_dim):
+        return decodes
+    token = 2 * context.num_kv_heads * context.head_dim * _ITEM_BYTES[context.dtype]
+    return decodes + _gathered_tokens(step) * token
+
+
+def _flashinfer(context: Context, step: Step) -> int:
+    """Taken once for any step."""
+    return modules.workspace_bytes(context)
+
+
+_BY_BACKEND: Final[Mapping[str, Callable[[Context, Step], int]]] = {
+    "torch": _torch,
+    "triton": _triton,
+    "flashinfer": _flashinfer,
+}
+
+
+def _gathered_tokens(step: Step) -> int:
+    """Of several sequences `GATHERED_TOKENS` at most, of one all that there are."""
+    return max(step.longest_context, min(GATHERED_TOKENS, step.num_seqs * step.longest_context))

@@ -1,0 +1,155 @@
+"""What a step takes beside weights and cache stays within the memory plan: measured by the sizes of the tensors that
+kernels' faces make, with nothing launched."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from appliance.checkpoint.config import read_config
+from appliance.checkpoint.memory import MemoryLimits, plan_memory
+from appliance.checkpoint.selection import selection_context
+from appliance.models.base import BuildContext
+from appliance.models.batch import ForwardBatch, LayerCache
+from appliance.models.registry import build
+from kernels.binding import bind
+from kernels.catalogue import OPS, PAGED_ATTENTION
+from kernels.context import Context
+from kernels.launch import launching_for
+from kernels.paged_attention import reference, triton, workspace
+from kernels.paged_attention.cases import Shape, batch
+from kernels.paged_attention.metadata import AttentionMetadata
+from kernels.paged_attention.workspace import Step, workspace_bytes
+from kernels.selection import choose_all
+from tests.kernels.peak import Peak
+from tests.tiny import BASE, FAMILIES, FP8
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+CACHES = {"bfloat16": torch.bfloat16, "float8_e4m3fn": torch.float8_e4m3fn}
+FACES = (
+    "cache_write.triton", "embedding.triton", "fp8_linear.triton", "fused_moe.sort", "fused_moe.triton",
+    "gated_activation.triton", "moe_routing.triton", "paged_attention.triton", "rms_norm.triton", "rotary.triton",
+)  # fmt: skip
+
+# As published, but for the number of layers: a step takes no more with more of them.
+FEW_LAYERS = {"num_hidden_layers": 2, "max_position_embeddings": 32768}
+LLAMA_8B = {
+    "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128,
+}  # fmt: skip
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": LLAMA_8B,
+    "mixtral": LLAMA_8B | {"vocab_size": 32000, "num_local_experts": 8},
+    "qwen3_moe": LLAMA_8B | {
+        "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "num_key_value_heads": 4,
+        "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+    },
+    "minimax_m2": LLAMA_8B | {
+        "vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 1536, "num_attention_heads": 48,
+        "num_local_experts": 256, "num_experts_per_tok": 8, "rotary_dim": 64,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def _nothing_is_launched(monkeypatch):
+    for face in FACES:
+        monkeypatch.setattr(importlib.import_module(f"kernels.{face}"), "launch", lambda *_: None)
+
+
+def test_every_backend_of_the_engine_says_what_it_works_in():
+    assert set(workspace._BY_BACKEND) == {backend.name for backend in PAGED_ATTENTION.of("native")}
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize(
+    ("query_lens", "context_lens"),
+    [((1,) * 40, (4000,) * 40), ((1500,), (6000,)), ((1, 1, 700), (30, 5000, 6000))],
+    ids=["decodes", "chunk", "mixed"],
+)
+def test_torch_s_attention_stays_within_its_workspace(query_lens, context_lens, cache):
+    """Keys and values out of their blocks, and masks; the result and the queries' other layout are activations."""
+    shape = Shape(query_lens, context_lens, heads=4, kv_heads=2, head_dim=64)
+    query, *caches, metadata = batch(shape, torch.bfloat16, CACHES[cache], CPU)
+    context = Context("cpu", None, "bfloat16", 64, 4, 2, kv_cache_dtype=cache)
+    with Peak() as peak:
+        reference.paged_attention(query, caches[0], caches[1], metadata, 0.1)
+    step = Step(sum(query_lens), len(query_lens), max(context_lens))
+    assert peak.bytes <= workspace_bytes("torch", context, step) + 4 * query.nbytes
+
+
+@pytest.mark.usefixtures("_nothing_is_launched")
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize(
+    ("query_lens", "context_lens"),
+    [((1,) * 256, (131072,) * 256), ((1,) * 255 + (2048,), (300,) * 255 + (131072,)), ((512,) * 4, (8192,) * 4)],
+    ids=["decodes", "mixed", "prefills"],
+)
+def test_triton_s_attention_stays_within_its_workspace(query_lens, context_lens, cache, arch):
+    """Parts of decodes, however many sequences and however long; prefills whose pages are copied together."""
+    query = torch.empty(sum(query_lens), 32, 128, dtype=torch.bfloat16, device=META)
+    caches = torch.empty(2, 1 << 16, 16, 8, 128, dtype=CACHES[cache], device=META)
+    metadata = geometry(query_lens, context_lens)
+    with launching_for(arch), Peak() as peak:
+        triton.paged_attention(query, caches[0], caches[1], metadata, 0.1)
+    context = Context("cuda", divmod(arch, 10), "bfloat16", 128, 32, 8, kv_cache_dtype=cache)
+    step = Step(sum(query_lens), len(query_lens), max(context_lens))
+    result = query.nbytes
+    assert peak.bytes - result <= workspace_bytes("triton", context, step)
+
+
+@pytest.mark.usefixtures("_nothing_is_launched")
+@pytest.mark.parametrize("quantised", [{}, {"quantization_config": FP8}], ids=["bf16", "fp8"])
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("family", MODELS)
+def test_a_step_stays_within_the_plan(tmp_path, family, arch, quantised):
+    """Layers, experts and head, for as many tokens as a step may have: of one prompt, and beside others that decode."""
+    described = BASE | FAMILIES[family] | MODELS[family] | FEW_LAYERS | quantised
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    config = read_config(tmp_path)
+    context = selection_context(
+        config, device="cuda", capability=divmod(arch, 10), dtype="bfloat16", kv_cache_dtype="bfloat16",
+        cuda_graphs=False, libraries={"triton": "3"},
+    )  # fmt: skip
+    limits = MemoryLimits(
+        dtype="bfloat16", kv_cache_dtype="bfloat16", max_model_len=None, max_num_seqs=256, max_num_batched_tokens=2048,
+        block_size=16, kv_cache_memory_bytes=None,
+    )  # fmt: skip
+    plan = plan_memory(
+        config, limits, device="cuda", available_bytes=1 << 40,
+        attention=lambda length: workspace_bytes("triton", context, Step(2048, 256, length)),
+    )  # fmt: skip
+    assert plan.max_model_len == 32768
+    kernels = bind(choose_all(OPS, context))
+    model = build(BuildContext(config, kernels, META, torch.bfloat16, plan.max_model_len, bool(quantised)))
+    pages = torch.empty(2, 4096, 16, config.num_key_value_heads, 128, dtype=torch.bfloat16, device=META)
+    for query_lens, context_lens in (((2048,), (32768,)), ((1,) * 255 + (1793,), (2000,) * 255 + (32768,))):
+        tokens, rows = (torch.empty(n, dtype=torch.int64, device=META) for n in (sum(query_lens), len(query_lens)))
+        step = ForwardBatch(tokens, tokens, geometry(query_lens, context_lens), rows)
+        with torch.inference_mode(), launching_for(arch), Peak() as peak:
+            model.forward(step, [LayerCache(pages[0], pages[1])] * 2)
+        counted = plan.workspace
+        assert peak.bytes <= counted.activations + counted.attention + counted.logits
+
+
+def geometry(query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> AttentionMetadata:
+    """What a face needs to choose and to allocate."""
+
+    def numbers(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=META)
+
+    seqs, tokens = len(query_lens), sum(query_lens)
+    return AttentionMetadata(
+        query_lens=list(query_lens),
+        context_lens=list(context_lens),
+        num_decodes=query_lens.count(1),
+        query_start_loc=numbers(seqs + 1),
+        seq_lens=numbers(seqs),
+        block_tables=numbers(seqs, -(-max(context_lens) // 16)),
+        slot_mapping=numbers(tokens, dtype=torch.int64),
+    )
