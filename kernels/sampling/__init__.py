@@ -13,9 +13,9 @@ What a row may draw, and with which probability, is the same for every backend:
    `uniform` times their total.
 
 Equal logits are thus kept or dropped together, which a search for a threshold can do without sorting. Sums are rounded
-differently by each backend, and by torch on a GPU perhaps in each call: a uniform number within about 1e-6 of a boundary
-between two tokens may draw either of them. A token e^32 times less likely than the best one may be taken for one that
-is never drawn.
+differently by each backend, and by torch on a GPU perhaps in each call: a uniform number within about 1e-6 of a
+boundary between two tokens may draw either of them. A token e^32 times less likely than the best one may be taken for
+one that is never drawn.
 
 In Triton, and in torch on a CPU, a row's draw is a function of its own logits, parameters and uniform number: the rows
 beside it have no part in it. The logits are not promised here: a model's products may be rounded differently in another
