@@ -8,11 +8,12 @@ import triton.language as tl
 
 @triton.jit
 def decode_e4m3(byte):
-    """uint8 -> float16, exact. The bits are moved into a float16's place, whose exponent counts from 2^8 further down;
-    multiplying by 256 puts that right, subnormal numbers too. 0x7f and 0xff are NaN."""
+    """uint8 -> float32, of numbers that float16 and bfloat16 hold exactly, too. The bits are moved into a float16's
+    place, whose exponent counts from 2^8 further down; multiplying by 256 puts that right, subnormal numbers too. 0x7f
+    and 0xff are NaN."""
     bits = byte.to(tl.uint16)
     half = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True)
-    return tl.where((bits & 0x7F) == 0x7F, float("nan"), half.to(tl.float32) * 256.0).to(tl.float16)
+    return tl.where((bits & 0x7F) == 0x7F, float("nan"), half.to(tl.float32) * 256.0)
 
 
 @triton.jit

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.float8 import decode_e4m3
 from kernels.fp8_linear import GROUP, variants
 from kernels.launch import architecture, launch
 
@@ -36,7 +37,7 @@ def fp8_linear(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | N
     tile = variants.tile_of(arch, tokens, outputs)
     splits = variants.splits_of(tile, tokens, outputs, inner)
     x, scale = x.contiguous(), weight_scale
-    if variants.activation_mode(arch, tile) == "rounded":
+    if variants.activation_mode(arch, tile.block_m) == "rounded":
         x, scale = quantise(x)
     if not variants.has_fp8(arch):
         weight = weight.view(torch.uint8)
@@ -191,8 +192,8 @@ def scaled_product(
     """
     left_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     right_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    last_group = (inner - 1) // _GROUP
-    group = start // _GROUP
+    last_group = (inner - 1) // _GROUP  # there are no scales behind it
+    group = tl.minimum(start // _GROUP, last_group)
     by_left, by_right = tl.load(left_scale + group), tl.load(right_scale + group)
     if MODE == "rounded":
         scale = tl.load(a_scale + group.to(tl.int64) * a_scale_stride)
@@ -206,8 +207,8 @@ def scaled_product(
         group = tl.minimum((step + BLOCK_K) // _GROUP, last_group)
         next_left, next_right = tl.load(left_scale + group), tl.load(right_scale + group)
         if MODE == "exact":
-            left_sum += tl.dot(a, tl.trans(decoded_from_fp8(left, a.dtype))) * by_left
-            right_sum += tl.dot(a, tl.trans(decoded_from_fp8(right, a.dtype))) * by_right
+            left_sum += tl.dot(a, tl.trans(decode_e4m3(left).to(a.dtype))) * by_left
+            right_sum += tl.dot(a, tl.trans(decode_e4m3(right).to(a.dtype))) * by_right
         elif MODE == "rounding":
             rounded, row_scale = rounded_to_fp8(a)
             left_sum += tl.dot(rounded, tl.trans(left)) * (row_scale * by_left)[:, None]
@@ -227,12 +228,3 @@ def rounded_to_fp8(x):
     wide = x.to(tl.float32)
     scale = tl.maximum(tl.max(tl.abs(wide), axis=1), 1e-10) / _LARGEST
     return (wide / scale[:, None]).to(tl.float8e4nv), scale
-
-
-@triton.jit
-def decoded_from_fp8(byte, dtype: tl.constexpr):
-    """float8_e4m3fn, given as bytes, by integers: its fields put in place of a float32's, and the bias made up for.
-    Subnormal numbers come out right; NaN, which no weight is, would be 480."""
-    wide = byte.to(tl.uint32)
-    bits = ((wide & 0x80) << 24) | ((wide & 0x7F) << 20)
-    return (bits.to(tl.float32, bitcast=True) * 1.329227995784916e36).to(dtype)  # 2 ** (127 - 7)

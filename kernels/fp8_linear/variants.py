@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kernels.context import Context
+from kernels.fp8_linear import GROUP
 from kernels.variants import TRITON_TYPES, Variant, variant
 
 _MODULE = "kernels.fp8_linear.triton"
@@ -64,29 +65,33 @@ def splittable(tile: Tile) -> bool:
     return tile.block_m < 128
 
 
-def rounds_in_place(tile: Tile) -> bool:
-    """For few tokens the activations are rounded where they are multiplied, again and again, to save a launch."""
-    return tile.block_m < 64
-
-
 def tile_of(arch: int, tokens: int, outputs: int) -> Tile:
+    """The first that takes all tokens at once; for more than it takes, the large one where its tiles fill the GPU."""
     *small, large = TILES[arch]
-    if -(-tokens // large.block_m) * -(-outputs // (2 * large.block_n)) >= PROGRAMS // 2:
-        return large
-    return next((tile for tile in small if tokens <= tile.block_m), small[-1])
+    for tile in small:
+        if tokens <= tile.block_m:
+            return tile
+    return large if _tiles(large, tokens, outputs) >= PROGRAMS // 2 else small[-1]
 
 
 def splits_of(tile: Tile, tokens: int, outputs: int, inner: int) -> int:
-    """Into how many parts the inner dimension is split: at least four steps of 128 each."""
+    """Into how many parts the inner dimension is split. A part is at least four steps of 128, but for the last one,
+    which may be shorter; none is empty."""
     if not splittable(tile):
         return 1
-    tiles = -(-tokens // tile.block_m) * -(-outputs // (2 * tile.block_n))
-    return max(min(PROGRAMS // tiles, inner // 512, MOST_SPLITS), 1)
+    wanted = max(min(PROGRAMS // _tiles(tile, tokens, outputs), inner // (4 * GROUP), MOST_SPLITS), 1)
+    groups = -(-inner // GROUP)
+    # Parts are of equally many groups: 76 by 12 are parts of 7, of which 11 cover all.
+    return -(-groups // -(-groups // wanted))
+
+
+def _tiles(tile: Tile, tokens: int, outputs: int) -> int:
+    return -(-tokens // tile.block_m) * -(-outputs // (2 * tile.block_n))
 
 
 def of(arch: int, dtype: str, tile: Tile, split: bool) -> Variant:
     wide = f"*{TRITON_TYPES[dtype]}"
-    mode = activation_mode(arch, tile)
+    mode = activation_mode(arch, tile.block_m)
     return variant(
         "fp8_linear",
         f"{_MODULE}:fp8_linear_kernel",
@@ -98,11 +103,13 @@ def of(arch: int, dtype: str, tile: Tile, split: bool) -> Variant:
     )  # fmt: skip
 
 
-def activation_mode(arch: int, tile: Tile) -> str:
-    """ "exact": as they are, by decoded weights; "rounding": rounded by the kernel itself; "rounded": given as FP8."""
+def activation_mode(arch: int, block_m: int) -> str:
+    """How a tile of `block_m` tokens gets its activations. "exact": as they are, by decoded weights; "rounding":
+    rounded where they are multiplied, again by each tile, which for few tokens is cheaper than a launch; "rounded":
+    given as FP8."""
     if not has_fp8(arch):
         return "exact"
-    return "rounding" if rounds_in_place(tile) else "rounded"
+    return "rounding" if block_m < 64 else "rounded"
 
 
 def rounding(dtype: str) -> Variant:

@@ -8,6 +8,7 @@ import triton.language as tl
 
 from kernels.fp8_linear import GROUP
 from kernels.fp8_linear.triton import rounded_to_fp8, scaled_product
+from kernels.gated_activation.triton import activated
 
 _GROUP = tl.constexpr(GROUP)
 
@@ -23,7 +24,7 @@ def plain_product_kernel(
     columns16,
     inner16,
     top_k,
-    limit,
+    limit,  # of the activation; infinite where there is none
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -63,7 +64,7 @@ def plain_product_kernel(
     column = tile * WIDTH + tl.arange(0, WIDTH)
     if GATED:
         gate, up = tl.split(tl.reshape(total, [BLOCK_M, WIDTH, 2]))
-        result, out_row = _activated(gate, up, limit, ACTIVATION), place
+        result, out_row = activated(gate, up, limit, ACTIVATION, LIMITED=True), place
     else:
         result, out_row = total * tl.load(weights_ptr + pair)[:, None], pair
     written = inside[:, None] & (column < columns)[None, :]
@@ -129,7 +130,7 @@ def fp8_product_kernel(
 
     column = left + n
     if GATED:
-        result = _activated(left_sum, right_sum, limit, ACTIVATION).to(WIDE)
+        result = activated(left_sum, right_sum, limit, ACTIVATION, LIMITED=True).to(WIDE)
         out = out_ptr + place.to(tl.int64)[:, None] * columns + column[None, :]
         written = inside[:, None] & (column < columns)[None, :]
         if MODE == "rounded":  # BLOCK_N is 128: each row of the tile is a group
@@ -166,17 +167,3 @@ def _rows(blocks_ptr, order_ptr, block, BLOCK_M: tl.constexpr):
     row = first + tl.arange(0, BLOCK_M)
     place = tl.minimum(row, end - 1)
     return expert, place, row < end, tl.load(order_ptr + place)
-
-
-@triton.jit
-def _activated(gate, up, limit, ACTIVATION: tl.constexpr):
-    """act(gate) * up as in `gated_activation`; `limit` is infinite where there is none. NaN stays NaN."""
-    gate = tl.minimum(gate, limit, propagate_nan=tl.PropagateNan.ALL)
-    up = tl.clamp(up, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
-    if ACTIVATION == "silu":
-        act = gate * tl.sigmoid(gate)
-    elif ACTIVATION == "gelu":
-        act = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
-    else:  # "gelu_tanh", by (1 + tanh(u)) / 2 = sigmoid(2 u)
-        act = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
-    return act * up

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels.fp8_linear import GROUP
 from kernels.fp8_linear.triton import quantise
-from kernels.fp8_linear.variants import has_fp8
+from kernels.fp8_linear.variants import activation_mode, has_fp8
 from kernels.fused_moe import variants
 from kernels.fused_moe.products import fp8_product_kernel, plain_product_kernel
 from kernels.fused_moe.sort import Sorted, sort_by_expert
@@ -95,7 +95,7 @@ class Products(NamedTuple):
     ) -> None:
         """As `plain`. Where activations are given rounded, the first product rounds those of the second as it ends."""
         pairs, size = out.shape[0], down.shape[2]
-        if variants.activation_mode(architecture(), self.tile) == "rounded":
+        if activation_mode(architecture(), self.tile.block_m) == "rounded":
             x, x_scale = quantise(x)
             inner = torch.empty(pairs, size, dtype=x.dtype, device=x.device)
             inner_scale = torch.empty(size // GROUP, pairs, dtype=torch.float32, device=x.device)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kernels.context import Context
-from kernels.fp8_linear.variants import has_fp8, rounding
+from kernels.fp8_linear.variants import activation_mode, has_fp8, rounding
 from kernels.gated_activation import ACTIVATIONS
 from kernels.variants import TRITON_TYPES, Variant, variant
 
@@ -112,6 +112,7 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
                         fp8_product(arch, dtype, tile, activation) if fp8 else plain_product(dtype, tile, activation)
                     )
         if True in formats and has_fp8(arch):
+            # FP8 linear's own kernel rounds what the first product multiplies: a cast holds it once, as that op's.
             yield rounding(dtype)
         if model is None:
             yield from (sum_of(dtype, places) for places in PLACES)
@@ -171,7 +172,7 @@ def plain_product(dtype: str, tile: Tile, activation: str) -> Variant:
 
 def fp8_product(arch: int, dtype: str, tile: Tile, activation: str) -> Variant:
     wide = f"*{TRITON_TYPES[dtype]}"
-    mode = activation_mode(arch, tile)
+    mode = activation_mode(arch, tile.block_m)
     given = "*fp8e4nv" if mode == "rounded" else wide
     return variant(
         "fused_moe",
@@ -187,13 +188,6 @@ def fp8_product(arch: int, dtype: str, tile: Tile, activation: str) -> Variant:
 def _constants(tile: Tile, activation: str) -> dict[str, int | str]:
     return {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k, "GROUP": tile.group,
             "ACTIVATION": activation}  # fmt: skip
-
-
-def activation_mode(arch: int, tile: Tile) -> str:
-    """As in `fp8_linear.variants`."""
-    if not has_fp8(arch):
-        return "exact"
-    return "rounding" if tile.block_m < 64 else "rounded"
 
 
 def sum_of(dtype: str, places: int) -> Variant:

@@ -60,6 +60,13 @@ def gated_activation_kernel(
     start = gate_up_ptr + row * (stride8 * 8) + column[None, :]
     gate = tl.load(start, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(start + size, mask=inside, other=0.0).to(tl.float32)
+    result = activated(gate, up, limit, ACTIVATION, LIMITED)
+    tl.store(out_ptr + row * size + column[None, :], result.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def activated(gate, up, limit, ACTIVATION: tl.constexpr, LIMITED: tl.constexpr):
+    """act(gate) * up, both in float32, clamped before where LIMITED."""
     if LIMITED:  # NaN stays NaN, as in torch, so that a damaged model is noticed
         gate = tl.minimum(gate, limit, propagate_nan=tl.PropagateNan.ALL)
         up = tl.clamp(up, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
@@ -69,4 +76,4 @@ def gated_activation_kernel(
         act = 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
     else:  # "gelu_tanh", by (1 + tanh(u)) / 2 = sigmoid(2 u)
         act = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
-    tl.store(out_ptr + row * size + column[None, :], (act * up).to(out_ptr.dtype.element_ty), mask=inside)
+    return act * up

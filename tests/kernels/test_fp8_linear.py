@@ -7,7 +7,7 @@ import torch
 
 from kernels.cases import error
 from kernels.context import Context
-from kernels.fp8_linear import reference, triton, variants
+from kernels.fp8_linear import GROUP, reference, triton, variants
 from kernels.fp8_linear.cases import call, cases
 from kernels.launch import launching_for
 from tests.kernels.recorded import recorded
@@ -59,12 +59,22 @@ def test_activations_are_rounded_as_by_the_reference():
 def test_every_byte_is_decoded_to_its_number():
     """sm_80 and sm_86 have no FP8: all 254 numbers, among them the subnormal ones, come out exactly."""
     numbers = torch.arange(256).to(torch.uint8)
-    numbers[[0x7F, 0xFF]] = 0  # NaN
+    numbers[[0x7F, 0xFF]] = 0  # NaN, see below
     weight = numbers.view(torch.float8_e4m3fn).repeat(16, 1)
     x = torch.eye(256, dtype=torch.bfloat16)
     with launching_for(80):
         result = triton.fp8_linear(x, weight, torch.ones(1, 2))
     assert torch.equal(result, weight.to(torch.bfloat16).T)
+
+
+@pytest.mark.parametrize("byte", [0x7F, 0xFF])
+def test_nan_among_the_weights_is_not_hidden(byte):
+    """Also where they are decoded by integers: it tells of a damaged model."""
+    weight = torch.ones(32, 128).to(torch.float8_e4m3fn)
+    weight.view(torch.uint8)[3, 5] = byte
+    with launching_for(80):
+        result = triton.fp8_linear(torch.ones(2, 128).bfloat16(), weight, torch.ones(1, 1))
+    assert result.isnan().tolist() == [[output == 3 for output in range(32)]] * 2
 
 
 @pytest.mark.parametrize("tokens", [1, 17])
@@ -81,6 +91,30 @@ def test_splits_keep_the_gpu_busy_and_have_work():
                 splits = variants.splits_of(tile, tokens, outputs, inner)
                 assert inner / splits >= 512
                 assert splits == 1 or variants.splittable(tile)
+
+
+def test_every_part_of_a_split_has_work():
+    """Qwen3-4B's `down` has 76 groups of 128: in parts of 7, which 12 would need, 11 cover all."""
+    tile = variants.tile_of(90, 1, 2560)
+    assert variants.splits_of(tile, 1, 2560, 9728) == 11
+    for groups in range(1, 240):
+        for tiles in range(variants.PROGRAMS // variants.MOST_SPLITS, variants.PROGRAMS + 2):
+            for inner in (groups * GROUP, groups * GROUP - 112):
+                splits = variants.splits_of(tile, 1, 2 * tile.block_n * tiles, inner)
+                steps = -(-groups // splits)
+                assert (splits - 1) * steps < groups
+                assert splits == 1 or steps >= 4
+
+
+@pytest.mark.parametrize("arch", variants.TILES)
+def test_few_tokens_get_a_tile_of_few_however_many_outputs_there_are(arch):
+    """Llama 3 70B's gate and up together have enough outputs to fill the GPU with the largest tile."""
+    *small, large = variants.TILES[arch]
+    for outputs in (256, 57344):
+        for tile, tokens in ((small[0], 1), (small[0], 16), (small[1], 17), (small[1], 32), (small[2], 64)):
+            assert variants.tile_of(arch, tokens, outputs) == tile
+    assert variants.tile_of(arch, 65, 57344) == large
+    assert variants.tile_of(arch, 65, 256) == small[-1]
 
 
 def test_no_tokens_give_nothing():

@@ -95,7 +95,7 @@ def _product(given: Batch, tile: Tile, activation: str, arch: int, fp8: bool) ->
     if not fp8:
         a, b, target = (x, gate_up, inner) if activation else (inner, down, out)
         return lambda: products.plain_product(a, b, target, activation)
-    rounded = variants.activation_mode(arch, tile) == "rounded"
+    rounded = linear_variants.activation_mode(arch, tile.block_m) == "rounded"
     first, second = (quantise(a) if rounded else (a, weights) for a in (x, inner))
     if activation:
         return lambda: products.fp8_product(*first, gate_up, gate_up_scale, *second, "bfloat16", activation)
