@@ -71,5 +71,10 @@ class Context:
         return max(self.hidden_size, self.num_heads * self.head_dim if self.qk_norm == "all" else 0)
 
     @property
+    def fp8_expert_size(self) -> int:
+        """The intermediate size of experts in block-scaled FP8; 0 where there are none."""
+        return self.moe_intermediate_size if self.fp8_blocks is not None else 0
+
+    @property
     def cache_dtype(self) -> str:
         return self.kv_cache_dtype or self.dtype

@@ -49,6 +49,8 @@ def _shapes(arch: int, fp8: bool, model: Context | None) -> Iterator[Shape]:
         tokens = (least + min(tile.rows, least + 32)) // 2 * experts // top_k + 1
         yield Shape(tokens, top_k, experts, hidden, size)
         least = tile.rows
+    if fp8:  # the largest tile once more, with two groups of what the second product multiplies, each with its scales
+        yield Shape(tokens + tokens % 2, top_k, experts, hidden, 2 * size)
 
 
 def _many_experts(model: Context | None) -> Iterator[Shape]:

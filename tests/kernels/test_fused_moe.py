@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kernels.cases import error
+from kernels.catalogue import FUSED_MOE
 from kernels.context import Context
 from kernels.fp8_linear import triton as fp8_linear
 from kernels.fp8_linear.reference import dequantise, quantise
@@ -13,6 +16,7 @@ from kernels.fused_moe import reference, sort, triton, variants
 from kernels.fused_moe.cases import Shape, call, cases
 from kernels.gated_activation.reference import gated_activation
 from kernels.launch import launching_for
+from kernels.selection import choose
 from tests.kernels.recorded import recorded
 
 CPU = torch.device("cpu")
@@ -126,6 +130,16 @@ def test_there_is_room_for_every_way_to_spread_the_tokens():
                 others = min(pairs, experts) - 1
                 most = others + -(-(pairs - others) // block_m)
                 assert variants.most_blocks(pairs, experts, block_m) >= most
+
+
+def test_a_model_whose_experts_would_share_scales_is_left_to_torch():
+    """In FP8 a size of 192 has gate and up in one block; in 16 bits there are no blocks."""
+    shape = Context("cuda", (9, 0), dtype="bfloat16", hidden_size=256, num_experts=8, experts_per_token=2)
+    for size, fp8_blocks, backend in ((192, (128, 128), "torch"), (256, (128, 128), "triton"), (192, None, "triton")):
+        choice = choose(FUSED_MOE, replace(shape, moe_intermediate_size=size, fp8_blocks=fp8_blocks))
+        assert choice.backend.name == backend
+        reason = "needs the fp8 expert size to be a multiple of 128, and it is 192"
+        assert choice.verdicts[0].reason == ("" if backend == "triton" else reason)
 
 
 def test_nan_in_one_token_stays_there():
