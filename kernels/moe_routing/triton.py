@@ -11,8 +11,7 @@ from torch import Tensor
 
 from kernels.launch import launch
 from kernels.moe_routing import Routing, variants
-
-_of = functools.cache(variants.of)
+from kernels.variants import Variant
 
 
 def moe_routing(logits: Tensor, routing: Routing, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -23,20 +22,26 @@ def moe_routing(logits: Tensor, routing: Routing, bias: Tensor | None = None) ->
     tokens, experts = logits.shape
     weights = torch.empty(tokens, routing.top_k, dtype=torch.float32, device=logits.device)
     ids = torch.empty(tokens, routing.top_k, dtype=torch.int32, device=logits.device)
-    if not tokens:
-        return weights, ids
+    if tokens:
+        variant, rows_each = _plan(logits.dtype, experts, routing)
+        launch(
+            moe_routing_kernel, variant, (triton.cdiv(tokens, rows_each),),
+            logits.contiguous(), weights if bias is None else bias, weights, ids,
+            tokens, experts, routing.top_k, routing.num_groups, routing.top_groups, int(bias is not None),
+            int(routing.renormalise), routing.scale,
+        )  # fmt: skip
+    return weights, ids
+
+
+@functools.cache
+def _plan(dtype: torch.dtype, experts: int, routing: Routing) -> tuple[Variant, int]:
+    """The variant, and how many tokens a program takes."""
     assert experts <= variants.MAX_EXPERTS, f"{experts} experts"
     assert routing.top_k <= min(variants.MAX_TOP_K, experts), f"{routing.top_k} of {experts} experts for each token"
     assert routing.num_groups <= variants.MAX_GROUPS, f"{routing.num_groups} groups of experts"
-    dtype = str(logits.dtype).removeprefix("torch.")
-    variant = _of(dtype, variants.block_of(experts), routing.scoring, routing.grouped)
-    launch(
-        moe_routing_kernel, variant, (triton.cdiv(tokens, dict(variant.constants)["ROWS"]),),
-        logits.contiguous(), weights if bias is None else bias, weights, ids,
-        tokens, experts, routing.top_k, routing.num_groups, routing.top_groups, int(bias is not None),
-        int(routing.renormalise), routing.scale,
-    )  # fmt: skip
-    return weights, ids
+    block = variants.block_of(experts)
+    variant = variants.of(str(dtype).removeprefix("torch."), block, routing.scoring, routing.grouped)
+    return variant, variants.rows_of(block)
 
 
 @triton.jit(

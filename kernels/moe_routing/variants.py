@@ -33,13 +33,18 @@ def block_of(num_experts: int) -> int:
     return next(block for block in BLOCKS if block >= num_experts)
 
 
+def rows_of(block: int) -> int:
+    """How many tokens a program takes."""
+    return min(TILE // block, ROWS)
+
+
 def of(dtype: str, block: int, scoring: str, grouped: bool) -> Variant:
     return variant(
         "moe_routing",
         KERNEL,
         (f"*{TRITON_TYPES[dtype]}", "*fp32", "*fp32", "*i32", *("i32",) * 7, "fp32"),
         {
-            "ROWS": min(TILE // block, ROWS),
+            "ROWS": rows_of(block),
             "BLOCK": block,
             "PLACES": MAX_TOP_K,
             "GROUPS": MAX_GROUPS,
