@@ -43,6 +43,7 @@ MINIMAX = Model("MiniMax-M2", 3072, 1536, 256, 8)
 PREFILL = ((QWEN3, 4096), (QWEN3, 16384), (MIXTRAL, 4096), (MINIMAX, 4096), (MINIMAX, 16384))
 DECODE = ((QWEN3, 1), (QWEN3, 16), (QWEN3, 64), (MIXTRAL, 16), (MINIMAX, 64))
 LINEAR = ((28672, 4096), (4096, 14336), (6144, 4096))  # outputs, inputs
+WIDE_LINEAR = (57344, 8192)  # gate and up of Llama 3 70B: enough tiles for the GPU, however few tokens
 
 
 class Batch(NamedTuple):
@@ -73,6 +74,8 @@ def rows(device: torch.device) -> Iterator[Row]:
     for outputs, inner in LINEAR:
         for tokens in (1, 16, 64, 256, 8192):
             yield _linear(device, tokens, outputs, inner)
+    for tokens in (1, 16):
+        yield _linear(device, tokens, *WIDE_LINEAR)
 
 
 def batch(device: torch.device, model: Model, tokens: int, fp8: bool) -> Batch:
