@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, NamedTuple
 
 from kernels.cast.architectures import ARCHITECTURES
 from kernels.context import Context
+from kernels.named import load
 
 _LIBRARY = re.compile(r"(?P<name>[\w-]+)(>=(?P<least>[\d.]+))?")
 
@@ -109,6 +108,11 @@ class Backend:
     options: VllmOptions = VllmOptions()
     source: str | None = None
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it launches kernels that a cast holds."""
+        return bool(self.variants or self.modules)
+
     def objections(self, context: Context) -> Iterator[Objection]:
         """All that stands against this backend in `context`, what is least easily changed first."""
         found = False
@@ -133,7 +137,7 @@ class Backend:
                 yield "needs sm_{}{} or newer, and this is {}".format(*self.min_capability, context.place)
             if self.max_capability and context.capability > self.max_capability:
                 yield "covers GPUs up to sm_{}{}, and this is {}".format(*self.max_capability, context.place)
-            if (self.variants or self.modules) and not _known(context.arch):
+            if self.is_compiled and not _known(context.arch):
                 yield f"has kernels for {', '.join(ARCHITECTURES)}, and this is {context.place}"
 
     def _against_the_model(self, context: Context) -> Iterator[str]:
@@ -155,7 +159,7 @@ class Backend:
 
     def _against_the_cast(self, context: Context) -> Iterator[str]:
         cast = context.cast
-        if cast is None or not (self.variants or self.modules) or context.capability is None:
+        if cast is None or not self.is_compiled or context.capability is None:
             return
         if cast.arch != context.arch:
             yield f"is cast for sm_{cast.arch}, and this is {context.place}"
@@ -172,8 +176,8 @@ class Backend:
     def needs_of_a_cast(self, context: Context) -> CastNeeds:
         """The kernels that this backend may launch in `context`, on its GPU; nothing where it compiles none."""
         arch = context.arch
-        variants = tuple(variant.name for variant in _declared(self.variants)(arch, context)) if self.variants else ()
-        modules = tuple(module.name for module in _declared(self.modules)(arch, context)) if self.modules else ()
+        variants = tuple(variant.name for variant in load(self.variants)(arch, context)) if self.variants else ()
+        modules = tuple(module.name for module in load(self.modules)(arch, context)) if self.modules else ()
         return CastNeeds(variants, modules)
 
 
@@ -184,13 +188,6 @@ class CastNeeds(NamedTuple):
 
 def _known(arch: int) -> bool:
     return any(architecture.number == arch for architecture in ARCHITECTURES.values())
-
-
-@cache
-def _declared(name: str) -> Callable[..., Any]:
-    module, _, function = name.partition(":")
-    declared: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return declared
 
 
 def _against_library(library: str, installed: Mapping[str, str]) -> str | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from kernels.named import load
 from kernels.selection import Choice
 
 
@@ -34,15 +34,9 @@ def bind(choices: Mapping[str, Choice]) -> Kernels:
     """Import the chosen backends, and nothing else. An op without a choice is one that the model does not need; to call
     it is an error of ours."""
     names = [field.name for field in fields(Kernels) if field.name != "prepare_linear"]
-    functions = {name: _load(choices[name].backend.function) if name in choices else _unneeded(name) for name in names}
+    functions = {name: load(choices[name].backend.function) if name in choices else _unneeded(name) for name in names}
     prepare = choices["linear"].backend.prepare if "linear" in choices else ""
-    return Kernels(**functions, prepare_linear=_load(prepare) if prepare else lambda weight: weight)
-
-
-def _load(function: str) -> Callable[..., Any]:
-    module, _, name = function.partition(":")
-    loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return loaded
+    return Kernels(**functions, prepare_linear=load(prepare) if prepare else lambda weight: weight)
 
 
 def _unneeded(name: str) -> Callable[..., Any]:

@@ -5,7 +5,6 @@ Its environment says for which architecture, with which compiler and where; see 
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Any
 
@@ -13,6 +12,7 @@ import msgspec
 from flashinfer.jit import build_jit_specs
 
 from kernels.modules import Module
+from kernels.named import load
 from kernels.variants import Constant
 
 
@@ -27,13 +27,11 @@ def main() -> None:
 
 def specification(module: Module) -> Any:
     """What FlashInfer's own function says about how to build `module`."""
-    place, _, name = module.generator.partition(":")
-    generator = getattr(importlib.import_module(place), name)
-    return generator(**{key: _argument(key, value) for key, value in module.arguments})
+    return load(module.generator)(**{key: _argument(key, value) for key, value in module.arguments})
 
 
 def _argument(name: str, value: Constant) -> Any:
-    return getattr(importlib.import_module("torch"), str(value)) if name.startswith("dtype_") else value
+    return load(f"torch:{value}") if name.startswith("dtype_") else value
 
 
 if __name__ == "__main__":

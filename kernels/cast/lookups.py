@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 
 from kernels.cast import plan, stub_driver
@@ -12,6 +11,7 @@ from kernels.cast.fake_arguments import fake_arguments
 from kernels.cast.manifest import Manifest
 from kernels.cast.words import OpProof
 from kernels.launch import launch
+from kernels.named import load
 from kernels.seal import NotCast
 from kernels.variants import Variant
 
@@ -40,10 +40,8 @@ def found(manifest: Manifest) -> Iterator[OpProof]:
 
 
 def _problem(variant: Variant) -> str | None:
-    module, _, name = variant.kernel.partition(":")
-    kernel = getattr(importlib.import_module(module), name)
     try:
-        launch(kernel, variant, (1,), *fake_arguments(variant))
+        launch(load(variant.kernel), variant, (1,), *fake_arguments(variant))
     except (NotCast, CastError) as error:
         return str(error)
     return None

@@ -3,14 +3,14 @@ Triton."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kernels.backend import Backend
 from kernels.cast import environment
 from kernels.catalogue import OPS
 from kernels.context import Context
+from kernels.named import load
 from kernels.selection import Op
 from kernels.variants import Variant
 
@@ -18,9 +18,10 @@ from kernels.variants import Variant
 def triton_variants(arch: int, models: Sequence[Context] = ()) -> tuple[Variant, ...]:
     """The variants of every op, each once; with `models`, those that at least one of them needs."""
     found: dict[Variant, None] = {}
+    libraries = {"triton": environment.installed("triton") or ""}
     for op, backend in triton_backends(arch):
-        declared = _declared_by(backend)
-        for model in _served(op, backend, arch, models) if models else (None,):
+        declared = load(backend.variants)
+        for model in served(op, backend, arch, models, libraries) if models else (None,):
             found |= dict.fromkeys(declared(arch, model))
     return tuple(found)
 
@@ -35,16 +36,11 @@ def triton_backends(arch: int) -> Iterator[tuple[Op, Backend]]:
                 yield op, backend
 
 
-def _served(op: Op, backend: Backend, arch: int, models: Sequence[Context]) -> Iterator[Context]:
+def served(
+    op: Op, backend: Backend, arch: int, models: Sequence[Context], libraries: Mapping[str, str]
+) -> Iterator[Context]:
     """The models that call the op, and for which nothing but a cast stands against the backend on `arch`."""
-    libraries = {"triton": environment.installed("triton") or ""}
     for model in models:
         context = replace(model, device="cuda", capability=divmod(arch, 10), cast=None, libraries=libraries)
         if op.needed(context) and next(backend.objections(context), None) is None:
             yield context
-
-
-def _declared_by(backend: Backend) -> Callable[[int, Context | None], Iterator[Variant]]:
-    module, _, name = backend.variants.partition(":")
-    declared: Callable[[int, Context | None], Iterator[Variant]] = getattr(importlib.import_module(module), name)
-    return declared

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 
@@ -15,6 +13,7 @@ from kernels.cast import plan
 from kernels.cast.architectures import ARCHITECTURES
 from kernels.cast.manifest import Manifest
 from kernels.cast.words import OpProof
+from kernels.named import load
 from kernels.seal import NotCast
 from kernels.selection import Op
 
@@ -45,8 +44,8 @@ class _Trial:
 
     def __init__(self, op: Op, backend: Backend, held: set[str], *, limited: bool) -> None:
         self._op = op
-        self._function = _load(backend.function)
-        self._reference = _load(next(other.function for other in op.backends if other.name == "torch"))
+        self._function = load(backend.function)
+        self._reference = load(next(other.function for other in op.backends if other.name == "torch"))
         self._held = held
         self._limited = limited
         self._launched: set[str] = set()
@@ -54,7 +53,7 @@ class _Trial:
         self._error, self._tolerance = 0.0, 1.0
 
     def run(self, arch: int) -> OpProof:
-        cases = importlib.import_module(f"kernels.{self._op.name}.cases").cases
+        cases = load(f"kernels.{self._op.name}.cases:cases")
         with launch.listening(lambda variant: self._launched.add(variant.name)):
             for case in cases(arch):
                 self._try(case)
@@ -77,6 +76,8 @@ class _Trial:
                 for result, expected in zip(results, case.run(self._reference, _REFERENCE), strict=True)
             ]
         except NotCast as missing:
+            # A limited cast names its profiles, not what they ask for, so that every case is tried, also those of other
+            # models. What it holds and no case launched is told by `run`.
             if not self._limited:
                 self._problems.append(f"{case.name}: {missing}")
             return
@@ -88,9 +89,3 @@ class _Trial:
             self._problems.append(f"{case.name}: error {worst:.1e}, tolerance {case.tolerance:.0e}")
         if worst * self._tolerance >= self._error * case.tolerance:  # nearer to its tolerance than the worst so far
             self._error, self._tolerance = worst, case.tolerance
-
-
-def _load(function: str) -> Callable[..., Any]:
-    module, _, name = function.partition(":")
-    loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return loaded

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import importlib
 import os
 import shutil
 import sys
@@ -25,6 +24,7 @@ from kernels.cast.fake_arguments import fake_arguments
 from kernels.cast.manifest import CastVariant
 from kernels.cast.words import Answer
 from kernels.launch import launch
+from kernels.named import load
 from kernels.variants import Variant
 
 
@@ -63,8 +63,7 @@ def compile_variant(variant: Variant, driver_stubs: tuple[str, ...]) -> CastVari
     heard: list[dict[str, Any]] = []
     knobs.compilation.listener = lambda *, src, metadata, **_: heard.append({"src": src, **metadata})
     CastingCache.touched.clear()
-    module, _, name = variant.kernel.partition(":")
-    kernel = getattr(importlib.import_module(module), name)
+    kernel = load(variant.kernel)
     kernel.device_caches.clear()  # what was compiled for a variant before would not be heard of
     launch(kernel, variant, (1,), *fake_arguments(variant))
     compiled = heard[-1]

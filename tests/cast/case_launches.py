@@ -5,7 +5,6 @@ Nothing is compiled and nothing runs: a launch ends where Triton would begin.
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 
@@ -15,6 +14,7 @@ from triton.runtime.jit import JITFunction
 from kernels import launch
 from kernels.cast import plan
 from kernels.cast.architectures import architecture_named
+from kernels.named import load
 
 
 def main() -> None:
@@ -31,10 +31,9 @@ def _launches(arch: int) -> dict[str, dict[str, list[str]]]:
     heard: set[str] = set()
     with launch.launching_for(arch), launch.listening(lambda variant: heard.add(variant.name)):
         for op, backend in plan.triton_backends(arch):
-            module, _, name = backend.function.partition(":")
-            function = getattr(importlib.import_module(module), name)
+            function = load(backend.function)
             heard.clear()
-            for case in importlib.import_module(f"kernels.{op.name}.cases").cases(arch):
+            for case in load(f"kernels.{op.name}.cases:cases")(arch):
                 case.run(function, torch.device("cpu"))
             launched[op.name] = set(heard)
     everything = set().union(*declared.values())  # an op may launch a kernel that another declares

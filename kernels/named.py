@@ -1,0 +1,12 @@
+"""Finding what is named as data: backends, kernels and declarations are `module:name`, imported when needed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+def load(name: str) -> Any:
+    """What `module:name` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
