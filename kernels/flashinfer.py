@@ -15,7 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from kernels.cast import commands
 from kernels.cast.architectures import Architecture
+from kernels.cast.files import FLASHINFER
 from kernels.seal import NotCast
 
 
@@ -48,7 +50,7 @@ def library() -> ModuleType:
     from flashinfer.jit import env
 
     if _sealed is not None:
-        env.FLASHINFER_AOT_DIR = _sealed.cast / "flashinfer"
+        env.FLASHINFER_AOT_DIR = _sealed.cast / FLASHINFER
     imported: ModuleType = flashinfer
     return imported
 
@@ -73,5 +75,5 @@ def loading(op: str) -> Iterator[None]:
         architecture = _sealed.architecture.name
         raise NotCast(
             f"{op} needs FlashInfer's module {error.spec.name} on {architecture}, and the cast in {_sealed.cast} does "
-            f"not hold it. Cast it: ingot cast --arch {architecture} --out {_sealed.cast}"
+            f"not hold it. Cast it: {commands.cast(architecture, _sealed.cast)}"
         ) from error

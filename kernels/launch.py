@@ -64,7 +64,7 @@ def launch(kernel: Any, variant: Variant, grid: tuple[int, ...], *arguments: Any
     try:
         kernel[grid](*arguments, **variant.options)
     except CacheMissError:
-        raise not_cast(variant, kernel.arg_names, arguments) from None
+        raise not_cast(variant, kernel.params, arguments) from None
 
 
 def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from msgspec import structs
-
-from kernels.cast import check
+from kernels.cast import check, commands
 from kernels.cast.architectures import ARCHITECTURES
 from kernels.cast.environment import PINNED
 from kernels.cast.errors import CastError
+from kernels.cast.files import FLASHINFER
 from kernels.cast.manifest import Manifest
 from kernels.variants import Variant
 
@@ -53,7 +52,9 @@ def seal(folder: Path) -> Manifest:
     """
     global _sealed_from, _manifest
     manifest = check.read(folder)
-    for problem in (*check.against_this_environment(manifest, os.environ), *_changed_modules(manifest, folder)):
+    # FlashInfer loads its modules by itself, so that they are looked at beforehand; Triton's kernels are when loaded.
+    changed = check.against_files(manifest, folder, within=f"{FLASHINFER}/")
+    for problem in (*check.against_this_environment(manifest, os.environ), *changed):
         raise problem
     os.environ.update(PINNED, **_FORBIDDEN)
     # Where Triton looks for the driver's library when it links, which it no longer does: it would run ldconfig.
@@ -71,20 +72,13 @@ def seal(folder: Path) -> Manifest:
     return manifest
 
 
-def _changed_modules(manifest: Manifest, folder: Path) -> Iterator[CastError]:
-    """FlashInfer's modules are loaded by FlashInfer, so that they are looked at beforehand; Triton's kernels are when
-    they are loaded."""
-    modules = tuple(file for file in manifest.files if file.path.startswith("flashinfer/"))
-    return check.against_files(structs.replace(manifest, files=modules), folder, hashes=True)
-
-
-def not_cast(variant: Variant, names: Sequence[str], arguments: Sequence[Any]) -> NotCast:
-    """What to raise when `variant` was not found for these arguments of a kernel, of which `names` are the names."""
+def not_cast(variant: Variant, parameters: Sequence[Any], arguments: Sequence[Any]) -> NotCast:
+    """What to raise when `variant` was not found for these arguments; `parameters` are Triton's of the kernel."""
     assert _manifest is not None
     assert _sealed_from is not None
     architecture = _manifest.architecture
     what = f"{variant.op} needs the kernel {variant.name} on {architecture}"
-    odd = list(_odd_arguments(names, arguments))
+    odd = list(_odd_arguments(parameters, arguments))
     if odd:
         return NotCast(
             f"{what}, with arguments that no kernel is cast for: {'; '.join(odd)}. This is a fault of Ingot's."
@@ -94,13 +88,14 @@ def not_cast(variant: Variant, names: Sequence[str], arguments: Sequence[Any]) -
     else:
         limits = f", which was made for {', '.join(_manifest.models)} alone" if _manifest.models else ""
         why = f"which is not in the cast in {_sealed_from}{limits}"
-    return NotCast(f"{what}, {why}. Cast it: {check.command(architecture, _sealed_from)}")
+    return NotCast(f"{what}, {why}. Cast it: {commands.cast(architecture, _sealed_from)}")
 
 
-def _odd_arguments(names: Sequence[str], arguments: Sequence[Any]) -> Iterator[str]:
-    for name, argument in zip(names, arguments, strict=False):
+def _odd_arguments(parameters: Sequence[Any], arguments: Sequence[Any]) -> Iterator[str]:
+    for parameter, argument in zip(parameters, arguments, strict=False):
+        name = parameter.name
         if hasattr(argument, "data_ptr"):
-            if argument.data_ptr() % _ALIGNMENT:
+            if argument.data_ptr() % _ALIGNMENT and not parameter.do_not_specialize_on_alignment:
                 yield f"{name} begins at an address that is no multiple of {_ALIGNMENT} bytes (misaligned pointer)"
         elif isinstance(argument, int) and argument not in _INT32:
             yield f"{name} is {argument}, which needs 64 bits, and kernels are cast for numbers of 32"

@@ -1,33 +1,40 @@
-"""The folders into which something compiled could have gone, before and after."""
+"""Where something compiled could have gone: into the cast itself, or into the caches of whatever compiles."""
 
 from __future__ import annotations
 
-import getpass
-import tempfile
+import os
 from pathlib import Path
 
 Snapshot = dict[str, tuple[int, int]]
 
-_IN_HOME = (
-    ".triton",
-    ".nv/ComputeCache",
-    ".cache/flashinfer",
-    ".cache/torch/kernels",
-    ".cache/torch_extensions",
+# They name the caches of Triton, the driver, FlashInfer and torch. The process that tries the kernels has all of them in
+# an empty folder of its own, so that what another process compiles meanwhile is not taken for its work.
+CACHES = (
+    "TRITON_HOME",
+    "TRITON_CACHE_DIR",
+    "CUDA_CACHE_PATH",
+    "FLASHINFER_WORKSPACE_BASE",
+    "PYTORCH_KERNEL_CACHE_PATH",
+    "TORCH_EXTENSIONS_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "XDG_CACHE_HOME",
 )
 
 
-def snapshot(cast: Path) -> Snapshot:
-    """Size and time of change of every file in the cast and in the usual caches."""
-    inductor = Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
+def snapshot(folder: Path) -> Snapshot:
+    """Size and time of change of every file in `folder`."""
     found: Snapshot = {}
-    for folder in (cast, inductor, *(Path.home() / name for name in _IN_HOME)):
-        for path in folder.rglob("*"):
-            status = path.lstat()
-            found[str(path)] = (status.st_size, status.st_mtime_ns)
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(place, name)
+            try:
+                status = os.lstat(path)
+            except FileNotFoundError:  # gone since it was listed
+                continue
+            found[path] = (status.st_size, status.st_mtime_ns)
     return found
 
 
 def differences(before: Snapshot, after: Snapshot) -> list[str]:
     changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
-    return [f"{path} was written meanwhile: something was compiled." for path in changed]
+    return [f"{path} was changed meanwhile." for path in changed]

@@ -49,16 +49,16 @@ def cast(arch: str, out: Path, profiles: tuple[str, ...], triton_only: bool, job
     with _told():
         architecture = architecture_named(arch)
         home = Home.from_environment()
-        models = dict(profile_and_context(source, home, architecture) for source in profiles)
-        contexts = tuple(models.values())
+        models = [profile_and_context(source, home, architecture) for source in profiles]
+        contexts = tuple(context for _, context in models)
         with_flashinfer = flashinfer.installed() is not None and not triton_only
         order = build.Order(
             architecture=architecture,
             variants=plan.triton_variants(architecture.number, contexts),
             modules=flashinfer.planned(architecture.number, contexts) if with_flashinfer else (),
-            folder=out,
+            folder=out.absolute(),
             ingot=__version__,
-            models=tuple(models),
+            models=tuple(name for name, _ in models),
             jobs=jobs or len(os.sched_getaffinity(0)),
         )
         if not triton_only and not with_flashinfer:

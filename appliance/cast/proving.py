@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from appliance.cast.bystanders import CACHES, snapshot
 from appliance.hardware.device import VISIBLE
 from appliance.hardware.nvml import Gpu
 from kernels.cast.words import OpProof, Said
@@ -21,8 +22,8 @@ _TOLD = 2000  # characters of a process's last words
 def prove(folder: Path, gpu: Gpu | None) -> Iterator[OpProof | list[str]]:
     """What was found of each op, then what else went wrong, as sentences. With `gpu` the kernels are launched on it."""
     command = [sys.executable, "-m", "kernels.cast.prove", "--cast", str(folder), *(["--launch"] if gpu else [])]
-    environment = os.environ | {VISIBLE: gpu.uuid if gpu else ""}
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryDirectory(prefix="ingot-verify-") as caches, tempfile.TemporaryFile() as log:
+        environment = os.environ | dict.fromkeys(CACHES, caches) | {VISIBLE: gpu.uuid if gpu else ""}
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log)
         assert process.stdout is not None
         problems: list[str] | None = None
@@ -38,4 +39,4 @@ def prove(folder: Path, gpu: Gpu | None) -> Iterator[OpProof | list[str]]:
             log.seek(0)
             words = log.read().decode(errors="replace")[-_TOLD:].strip()
             problems = [f"The process that tries the kernels ended with status {status}: {words}"]
-        yield problems
+        yield problems + [f"{path} was written: something was compiled." for path in snapshot(Path(caches))]

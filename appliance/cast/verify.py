@@ -12,13 +12,13 @@ import msgspec
 from appliance import hardware
 from appliance.cast import bystanders
 from appliance.cast.proving import prove
+from appliance.cast.setting import CAST
 from appliance.hardware.nvml import Gpu
 from kernels.cast import check
 from kernels.cast.errors import CastError
 from kernels.cast.manifest import Manifest
 from kernels.cast.words import OpProof
 
-CAST_VARIABLE = "INGOT_CAST"
 _SHOWN = 3  # problems of one op
 
 
@@ -42,9 +42,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--cast",
     "folder",
-    envvar=CAST_VARIABLE,
+    envvar=CAST,
     type=click.Path(path_type=Path),
-    help=f"The cast's folder. [default: ${CAST_VARIABLE}]",
+    help=f"The cast's folder. [default: ${CAST}]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object, for programs.")
 def verify(folder: Path | None, as_json: bool) -> None:
@@ -53,7 +53,7 @@ def verify(folder: Path | None, as_json: bool) -> None:
     Exits with 1 when anything is amiss.
     """
     if folder is None:
-        raise click.UsageError(f"Name a cast with --cast, or in {CAST_VARIABLE}.")
+        raise click.UsageError(f"Name a cast with --cast, or in {CAST}.")
     folder = folder.absolute()
     try:
         manifest = check.read(folder)
@@ -71,7 +71,7 @@ def verify(folder: Path | None, as_json: bool) -> None:
 
 
 def _verdict(folder: Path, manifest: Manifest, gpu: Gpu | None, *, quiet: bool) -> Verdict:
-    problems = [f"{text}." for text in check.changed_files(manifest, folder, hashes=True)]
+    problems = [f"{text}." for text in check.changed_files(manifest, folder)]
     ops: list[OpProof] = []
     if not problems:
         before = bystanders.snapshot(folder)

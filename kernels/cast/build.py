@@ -18,7 +18,8 @@ from pathlib import Path
 from kernels.cast import environment, flashinfer, host_compiler, manifest, nvcc
 from kernels.cast.architectures import Architecture
 from kernels.cast.errors import CastError
-from kernels.cast.folder import TRITON, Head, Journal, open_folder, record_files
+from kernels.cast.files import FLASHINFER, TRITON
+from kernels.cast.folder import Head, Journal, alone_in, drop_folders, open_folder, record_files
 from kernels.cast.manifest import CastVariant, Manifest, Versions
 from kernels.cast.words import Answer
 from kernels.cast.worker_process import WorkerProcess
@@ -58,15 +59,16 @@ def build(order: Order, moved: Callable[[str], None]) -> Outcome:
     """Cast; `moved` hears the name of each variant and module as it is done, or has failed.
 
     Raises:
-        CastError: the folder holds something else, no compiler is there, the disk is full.
+        CastError: the folder holds something else, or another cast is being made in it; no compiler is there; the disk
+            is full.
         OSError: the folder cannot be written.
     """
     started = time.monotonic()
     compiler = host_compiler.find()
-    versions = _versions(order)
+    versions, source = _versions(order), environment.kernel_source()
     head = Head(architecture=order.architecture.name, versions=versions, planned=len(order.variants))
     try:
-        with open_folder(order.folder, head) as journal:
+        with alone_in(order.folder), open_folder(order.folder, head) as journal:
             _require_space(order, len(journal))
             outcome, done = _compile_all(order, compiler, journal, moved)
             if outcome.failed:
@@ -78,10 +80,11 @@ def build(order: Order, moved: Callable[[str], None]) -> Outcome:
                 Manifest(
                     architecture=order.architecture.name,
                     versions=versions,
+                    source=source,
                     models=order.models,
                     variants=made,
                     flashinfer=modules,
-                    files=tuple(record_files(order.folder)),
+                    files=tuple(record_files(order.folder, made, modules)),
                     built=time.time(),
                     seconds=round(time.monotonic() - started, 1),
                 ),
@@ -137,7 +140,7 @@ def _versions(order: Order) -> Versions:
 
 def _build_modules(order: Order, moved: Callable[[str], None]) -> tuple[str, ...]:
     if not order.modules:
-        shutil.rmtree(order.folder / flashinfer.FOLDER, ignore_errors=True)
+        drop_folders(order.folder / FLASHINFER, but=set())
         return ()
     return flashinfer.build(
         order.folder, order.architecture, order.modules, order.jobs, lambda module: moved(module.name)

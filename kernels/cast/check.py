@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from kernels.cast import environment, manifest
+from kernels.cast import commands, environment, files, manifest
 from kernels.cast.errors import CastError
 from kernels.cast.folder import JOURNAL, read_journal
 from kernels.cast.manifest import Manifest, Versions
@@ -16,10 +16,6 @@ from kernels.context import Context
 from kernels.selection import AUTO, Explanation
 
 _SHOWN = 3
-
-
-def command(architecture: str, folder: Path | str) -> str:
-    return f"ingot cast --arch {architecture} --out {folder}"
 
 
 def read(folder: Path) -> Manifest:
@@ -39,7 +35,7 @@ def read(folder: Path) -> Manifest:
             "cast-unfinished",
             f"The cast in {folder} was interrupted: {len(entries)} of its {head.planned} variants are there.",
             "Cast again into the same folder: what is there is kept.",
-            command(head.architecture, folder),
+            commands.cast(head.architecture, folder),
         )
     raise CastError("cast-absent", f"There is no cast in {folder}: it has no {manifest.NAME}.", "Name a cast's folder.")
 
@@ -50,7 +46,7 @@ def against_architecture(found: Manifest, folder: Path, architecture: str) -> It
             "cast-architecture",
             f"The cast in {folder} is for {found.architecture}, and this GPU is {architecture}.",
             f"Cast for {architecture} into another folder, and set INGOT_CAST to it.",
-            command(architecture, folder.parent / architecture),
+            commands.cast(architecture, folder.parent / architecture),
         )
 
 
@@ -82,23 +78,30 @@ def against_this_environment(found: Manifest, environ: Mapping[str, str]) -> Ite
             f"The cast was made with another build of Triton {here.triton} than is installed here.",
             "Install the same build, or cast again here.",
         )
+    if found.source != environment.kernel_source():
+        yield CastError(
+            "cast-source",
+            f"The cast was made from the kernels of another Ingot ({found.versions.ingot}): their source differs.",
+            "Take the cast that belongs to this Ingot, or cast again: what has not changed is kept.",
+        )
     odd = environment.conflicts(environ)
     if odd:
         yield CastError(
             "cast-environment",
             f"The environment asks for kernels that are compiled or found in another way: {', '.join(odd)}.",
             "Unset it: a sealed engine runs its kernels as they were cast.",
-            f"unset {' '.join(name.partition('=')[0] for name in odd)}",
+            commands.unset([name.partition("=")[0] for name in odd]),
         )
 
 
 def against_needs(
     found: Manifest, folder: Path, selection: Iterable[Explanation], context: Context
 ) -> Iterator[CastError]:
-    """Kernels that the best backends for a model need and that are not in the cast. FlashInfer's modules are not among
-    them: without one, the next backend serves."""
-    held = {variant.name for variant in found.variants}
-    needed = {name: explained.op.name for explained in selection for name in _needed(found, explained, context)}
+    """Kernels that are not in the cast, so that an op of this model would be left to plain torch, or to nothing. Where
+    only the best backend's are missing, the next one serves."""
+    summary = found.summary()
+    held = summary.variants | summary.modules
+    needed = {name: explained.op.name for explained in selection for name in _needed(explained, context)}
     missing = [name for name in needed if name not in held]
     if missing:
         first = "; ".join(f"{needed[name]} {name}" for name in missing[:_SHOWN])
@@ -109,45 +112,58 @@ def against_needs(
             f"The cast in {folder} lacks {len(missing)} of the {len(needed)} kernels that this model needs: "
             f"{first}{more}.{limits}",
             "Cast again into the same folder: what is there is kept.",
-            command(found.architecture, folder),
+            commands.cast(found.architecture, folder),
         )
 
 
-def _needed(found: Manifest, explained: Explanation, context: Context) -> tuple[str, ...]:
-    """The variants of the backend that an op gets, or would get if the cast had all of its variants."""
+def _needed(explained: Explanation, context: Context) -> tuple[str, ...]:
+    """The kernels of the backend that an op gets; if that has none, of the first that it would get were they cast. A
+    cast may be made without FlashInfer's modules, so that the kernels of Triton are asked for before them."""
+    if explained.chosen is not None and explained.chosen.is_compiled:
+        return (*explained.needs.variants, *explained.needs.modules)
     anywhere = replace(context, cast=None)
-    for backend in explained.op.of(context.engine):
-        asked_for = explained.requested in (AUTO, backend.name)
-        if not asked_for or next(backend.objections(anywhere), None) is not None:
-            continue
-        needs = backend.needs_of_a_cast(context)
-        if set(needs.modules) <= set(found.flashinfer):
-            return needs.variants
-    return ()
+    able = (
+        backend
+        for backend in explained.op.in_order(context)
+        if explained.requested in (AUTO, backend.name)
+        and backend.is_compiled
+        and next(backend.objections(anywhere), None) is None
+    )
+    best = min(able, key=lambda backend: bool(backend.modules), default=None)
+    if best is None:
+        return ()
+    needs = best.needs_of_a_cast(context)
+    return (*needs.variants, *needs.modules)
 
 
-def changed_files(found: Manifest, folder: Path, *, hashes: bool) -> Iterator[str]:
-    """What is wrong with which file; without `hashes` only what its size tells."""
+def changed_files(found: Manifest, folder: Path, within: str = "") -> Iterator[str]:
+    """What is wrong with which file, of those whose path begins with `within`; and libraries that do not belong to the
+    cast, which FlashInfer would load all the same."""
     for file in found.files:
-        path = folder / file.path
+        if not file.path.startswith(within):
+            continue
         try:
-            size = path.stat().st_size
-            if size != file.size:
-                yield f"{file.path} has {size} bytes instead of {file.size}"
-            elif hashes and hashlib.sha256(path.read_bytes()).hexdigest() != file.sha256:
-                yield f"{file.path} has another content (SHA-256)"
+            content = files.read(folder, file.path)
         except OSError as error:
             yield f"{file.path} cannot be read: {error.strerror}"
+            continue
+        if len(content) != file.size:
+            yield f"{file.path} has {len(content)} bytes instead of {file.size}"
+        elif hashlib.sha256(content).hexdigest() != file.sha256:
+            yield f"{file.path} has another content (SHA-256)"
+    listed = {file.path for file in found.files}
+    for path in files.libraries(folder):
+        if path not in listed:
+            yield f"{path} is not named in {manifest.NAME}"
 
 
-def against_files(found: Manifest, folder: Path, *, hashes: bool) -> Iterator[CastError]:
-    changed = list(changed_files(found, folder, hashes=hashes))
+def against_files(found: Manifest, folder: Path, within: str = "") -> Iterator[CastError]:
+    changed = list(changed_files(found, folder, within))
     if changed:
         more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
         yield CastError(
             "cast-changed",
-            f"{len(changed)} of the {len(found.files)} files of the cast in {folder} are not what was cast: "
-            f"{'; '.join(changed[:_SHOWN])}{more}.",
+            f"The cast in {folder} is not what was cast: {'; '.join(changed[:_SHOWN])}{more}.",
             "Cast again into the same folder: what is unchanged is kept.",
-            command(found.architecture, folder),
+            commands.cast(found.architecture, folder),
         )

@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from kernels.cast import environment, host_compiler, nvcc
+from kernels.cast import environment, host_compiler, nvcc, plan
 from kernels.cast.architectures import Architecture
 from kernels.cast.errors import CastError
+from kernels.cast.files import FLASHINFER
+from kernels.cast.folder import drop_folders
 from kernels.catalogue import OPS
 from kernels.context import Context
 from kernels.modules import Module
-from kernels.selection import Backend
+from kernels.named import load
 
-FOLDER = "flashinfer"
 DISTRIBUTION = "flashinfer-python"
 
 _JOBS_EACH = 4  # compilers that one module keeps busy: most have that many large sources
@@ -55,14 +54,15 @@ def installed() -> str | None:
 def planned(arch: int, models: Sequence[Context] = ()) -> tuple[Module, ...]:
     """The modules of every backend that could be chosen on `arch`: for `models`, or those of common ones."""
     found: dict[Module, None] = {}
+    libraries = {"flashinfer": installed() or ""}
     capability = divmod(arch, 10)
     for op in OPS:
         for backend in op.backends:
             lowest, highest = backend.min_capability or capability, backend.max_capability or capability
             if backend.engine != "native" or not backend.modules or not lowest <= capability <= highest:
                 continue
-            for model in _served(backend, arch, models) if models else (None,):
-                found |= dict.fromkeys(declared_by(backend)(arch, model))
+            for model in plan.served(op, backend, arch, models, libraries) if models else (None,):
+                found |= dict.fromkeys(load(backend.modules)(arch, model))
     return tuple(found)
 
 
@@ -78,9 +78,9 @@ def build(
         CastError: no compiler is there, it is too old or lacks a header, or a module cannot be built.
     """
     toolkit = nvcc.find(architecture)
-    place = folder / FOLDER
+    place = folder / FLASHINFER
     place.mkdir(parents=True, exist_ok=True)
-    _drop_all_but({module.name for module in modules}, place)
+    drop_folders(place, but={module.name for module in modules})
     version = installed()
     assert version is not None, "whoever plans modules has asked whether FlashInfer is installed"
     made_with = Recorded(architecture=architecture.name, flashinfer=version, nvcc=toolkit.release, sha256="")
@@ -106,21 +106,6 @@ def build(
     return tuple(module.name for module in modules)
 
 
-def _served(backend: Backend, arch: int, models: Iterable[Context]) -> Iterator[Context]:
-    """The models for which nothing but a cast stands against the backend on `arch`."""
-    libraries = {"flashinfer": installed() or ""}
-    for model in models:
-        context = replace(model, device="cuda", capability=divmod(arch, 10), cast=None, libraries=libraries)
-        if next(backend.objections(context), None) is None:
-            yield context
-
-
-def declared_by(backend: Backend) -> Callable[[int, Context | None], Iterator[Module]]:
-    module, _, function = backend.modules.partition(":")
-    declared: Callable[[int, Context | None], Iterator[Module]] = getattr(importlib.import_module(module), function)
-    return declared
-
-
 def _fits(place: Path, made_with: Recorded) -> bool:
     library, record = place / f"{place.name}.so", place / "build.json"
     try:
@@ -129,12 +114,6 @@ def _fits(place: Path, made_with: Recorded) -> bool:
     except (OSError, msgspec.MsgspecError):
         return False
     return there == msgspec.structs.replace(made_with, sha256=hashlib.sha256(content).hexdigest())
-
-
-def _drop_all_but(names: set[str], place: Path) -> None:
-    for entry in place.iterdir():
-        if entry.name not in names:
-            shutil.rmtree(entry)
 
 
 @contextmanager

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Self
 
 import msgspec
 
-from kernels.cast import manifest
+from kernels.cast import files, manifest
 from kernels.cast.errors import CastError
+from kernels.cast.files import FLASHINFER, TRITON
 from kernels.cast.manifest import CastVariant, File, Manifest, Versions
 
-TRITON = "triton"
 JOURNAL = "unfinished.jsonl"
 # Versions that all of a cast's kernels have in common; FlashInfer's modules are each looked at by themselves.
 _SAME = ("ingot", "triton", "triton_build", "python", "ptxas", "libc")
@@ -61,15 +64,12 @@ class Journal:
         """Note that it is done; the answer is whether that is new."""
         if variant in self._variants:
             return False
-        files = tuple(_record(path, self._folder) for path in _files_of(variant, self._folder))
-        self._line(Entry(variant=variant, files=files))
+        self._line(Entry(variant=variant, files=tuple(record_files(self._folder, [variant]))))
         self._variants.add(variant)
         return True
 
     def drop_all_but(self, keys: set[str]) -> None:
-        for place in (self._folder / TRITON).iterdir():
-            if place.name not in keys:
-                shutil.rmtree(place)
+        drop_folders(self._folder / TRITON, but=keys)
 
     def remove(self) -> None:
         (self._folder / JOURNAL).unlink()
@@ -79,13 +79,38 @@ class Journal:
         self._file.flush()
 
 
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Make `folder`, and keep other casts out of it meanwhile. Raises CastError while one is being made in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CastError(
+                "cast-folder-in-use",
+                f"Another cast is being made in {folder}.",
+                "Wait until it is done, or name another folder.",
+            ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
 def open_folder(folder: Path, head: Head) -> Journal:
-    """Make `folder`, or take over what a cast of the same architecture and versions has left in it.
+    """Take over what a cast of the same architecture and versions has left in `folder`.
 
     Raises:
         CastError: it holds a cast of something else, or no cast at all.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    for place in (folder / TRITON, folder / FLASHINFER):
+        if place.is_symlink():
+            raise CastError(
+                "cast-folder-in-use",
+                f"{place} is a symbolic link, and a cast keeps its files in its own folder.",
+                "Name another folder.",
+            )
     entries: list[Entry] = []
     if (folder / manifest.NAME).exists():
         there = manifest.parse((folder / manifest.NAME).read_bytes(), folder / manifest.NAME)
@@ -118,34 +143,38 @@ def read_journal(folder: Path) -> tuple[Head, list[Entry]]:
         raise CastError("cast-unreadable", f"{path} cannot be read: {error}.", "Name an empty folder.") from error
 
 
-def record_files(folder: Path) -> Iterator[File]:
-    """Every file of the cast but its manifest and its journal, in order."""
-    for place in sorted(folder.rglob("*")):
-        if place.is_file() and place.name not in (manifest.NAME, JOURNAL) and ".work" not in place.parts:
-            yield _record(place, folder)
+def record_files(folder: Path, variants: Sequence[CastVariant], modules: Sequence[str] = ()) -> Iterator[File]:
+    """The files of `variants` and of FlashInfer's `modules`, each once and in order. What else lies in the folder, such
+    as an editor's backup, is no part of the cast."""
+    places = {folder / TRITON / key for variant in variants for key in variant.keys}
+    places |= {folder / FLASHINFER / module for module in modules}
+    for place in sorted(path for folder_of_one in places for path in folder_of_one.iterdir()):
+        path = place.relative_to(folder).as_posix()
+        if files.is_path(path):
+            content = files.read(folder, path)
+            yield File(path=path, size=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def drop_folders(place: Path, *, but: set[str]) -> None:
+    """Remove every folder in `place` that is none of `but`. Single files were not put there by a cast, and stay."""
+    for entry in place.iterdir() if place.is_dir() else ():
+        if entry.is_symlink() and entry.is_dir():
+            entry.unlink()
+        elif entry.is_dir() and entry.name not in but:
+            shutil.rmtree(entry)
 
 
 def is_unchanged(file: File, folder: Path) -> bool:
     try:
-        content = (folder / file.path).read_bytes()
+        content = files.read(folder, file.path)
     except OSError:
         return False
     return hashlib.sha256(content).hexdigest() == file.sha256
 
 
-def _record(place: Path, folder: Path) -> File:
-    content = place.read_bytes()
-    path = place.relative_to(folder).as_posix()
-    return File(path=path, size=len(content), sha256=hashlib.sha256(content).hexdigest())
-
-
-def _files_of(variant: CastVariant, folder: Path) -> list[Path]:
-    return [place for key in variant.keys for place in sorted((folder / TRITON / key).iterdir())]
-
-
-def _by_key(files: tuple[File, ...]) -> dict[str, list[File]]:
+def _by_key(listed: tuple[File, ...]) -> dict[str, list[File]]:
     found: dict[str, list[File]] = {}
-    for file in files:
+    for file in listed:
         found.setdefault(file.path.split("/")[1], []).append(file)
     return found
 
@@ -167,6 +196,5 @@ def _require_same(folder: Path, there: Head | Manifest, wanted: Head) -> None:
         "cast-folder-in-use",
         f"{folder} holds a cast {what}, which a cast for {wanted.architecture} with what is installed here cannot take "
         "over.",
-        "Name another folder, or remove that one.",
-        f"rm -r {folder}",
+        "Name another folder.",
     )

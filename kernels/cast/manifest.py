@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from kernels.cast.architectures import ARCHITECTURES
 from kernels.cast.errors import CastError
+from kernels.cast.files import TRITON, is_path, library_of
 from kernels.context import CastSummary
 
 NAME = "manifest.json"
@@ -17,11 +20,15 @@ FORMAT = 1
 
 
 class File(msgspec.Struct, frozen=True):
-    """`path` is relative to the cast's folder."""
+    """`path` is triton/<key>/<file> or flashinfer/<module>/<file>, relative to the cast's folder."""
 
     path: str
     size: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        if not is_path(self.path):
+            raise ValueError(f"{self.path!r} is no place within a cast")
 
 
 class CastVariant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,12 +58,14 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """`models` names the profiles that the cast is limited to; empty when it holds everything. `built` is when the
-    cast was finished, `seconds` how long that took."""
+    """`source` is a digest of the kernels' source, see `environment.kernel_source`. `models` names the profiles that
+    the cast is limited to; empty when it holds everything. `built` is when the cast was finished, `seconds` how long
+    that took."""
 
     format: int = FORMAT
     architecture: str
     versions: Versions
+    source: str = ""
     models: tuple[str, ...] = ()
     variants: tuple[CastVariant, ...]
     flashinfer: tuple[str, ...] = ()
@@ -112,13 +121,34 @@ def parse(text: bytes, path: Path) -> Manifest:
             )
         manifest = msgspec.json.decode(text, type=Manifest)
     except msgspec.MsgspecError as error:
-        raise CastError(
-            "cast-unreadable", f"{path} is not a cast's manifest: {error}.", "Cast it again into an empty folder."
-        ) from None
+        raise _unreadable(path, str(error)) from None
     if digest_of(manifest) != manifest.digest:
         raise CastError(
             "cast-edited",
             f"{path} has been changed since it was written: its digest does not fit its content.",
             "Bring the original back, or cast it again into an empty folder.",
         )
+    for fault in _faults(manifest):
+        raise _unreadable(path, fault)
     return manifest
+
+
+def _faults(manifest: Manifest) -> Iterator[str]:
+    """What cannot be so, whoever wrote it."""
+    if manifest.architecture not in ARCHITECTURES:
+        yield f"it is for {manifest.architecture!r}, which is none of {', '.join(ARCHITECTURES)}"
+    paths = {file.path for file in manifest.files}
+    folders = {path.rpartition("/")[0] for path in paths}
+    for variant in manifest.variants:
+        for key in variant.keys:
+            if f"{TRITON}/{key}" not in folders:
+                yield f"it names no file of the key {key!r}, which {variant.name} needs"
+    for module in manifest.flashinfer:
+        if library_of(module) not in paths:
+            yield f"it names no library of the FlashInfer module {module!r}"
+
+
+def _unreadable(path: Path, why: str) -> CastError:
+    return CastError(
+        "cast-unreadable", f"{path} is not a cast's manifest: {why}.", "Cast it again into an empty folder."
+    )

@@ -9,8 +9,9 @@ from typing import ClassVar, NoReturn
 
 from triton.runtime.cache import CacheManager
 
+from kernels.cast import commands, files
 from kernels.cast.errors import CastError
-from kernels.cast.folder import TRITON
+from kernels.cast.files import TRITON
 from kernels.cast.manifest import File
 
 
@@ -50,7 +51,7 @@ class SealedCache(CacheManager):  # type: ignore[misc]  # Triton has no types
             self._miss(path)
         place = self.folder / path
         try:
-            content = place.read_bytes()
+            content = files.read(self.folder, path)
         except OSError as error:
             raise _damaged(f"{place} cannot be read: {error.strerror}.", self.folder) from None
         if hashlib.sha256(content).hexdigest() != file.sha256:
@@ -62,6 +63,4 @@ class SealedCache(CacheManager):  # type: ignore[misc]  # Triton has no types
 
 
 def _damaged(message: str, folder: Path) -> CastError:
-    return CastError(
-        "cast-changed", message, "Bring the original back, or cast it again.", f"ingot verify --cast {folder}"
-    )
+    return CastError("cast-changed", message, "Bring the original back, or cast it again.", commands.verify(folder))

@@ -7,7 +7,6 @@ A misuse is one of those below; it is done instead, and what it raised is printe
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import os
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kernels.named import load
 from kernels.seal import NotCast, seal
 
 SPAWNING = ("subprocess.Popen", "os.exec", "os.fork", "os.posix_spawn", "os.system")
@@ -68,9 +68,8 @@ def _call_every_op(context: Any) -> list[str]:
     missing: list[str] = []
     for op, backend in plan.triton_backends(context.arch):
         if op.needed(context):
-            module, _, name = backend.function.partition(":")
-            function = getattr(importlib.import_module(module), name)
-            for case in importlib.import_module(f"kernels.{op.name}.cases").cases(context.arch, context):
+            function = load(backend.function)
+            for case in load(f"kernels.{op.name}.cases:cases")(context.arch, context):
                 try:
                     case.run(function, torch.device("cpu"))
                 except NotCast as error:
@@ -107,6 +106,18 @@ def _undeclared(context: Any) -> None:
     _launch_norm(dataclasses.replace(_norm(context), num_warps=2), rows=4)
 
 
+def _unaligned_ids(context: Any) -> None:
+    """Token ids may begin anywhere, so that this is but a variant that no op declares."""
+    import torch
+
+    from kernels.embedding import triton, variants
+    from kernels.launch import launch
+
+    variant = dataclasses.replace(next(variants.variants(context.arch, context)), num_warps=2)
+    table = torch.zeros(4, context.hidden_size, dtype=torch.bfloat16)
+    launch(triton.embedding_kernel, variant, (1,), torch.zeros(3, dtype=torch.int64)[1:], table, table, 1)
+
+
 def _other_model(context: Any) -> None:
     """A variant that another model needs."""
     _launch_norm(_norm(dataclasses.replace(context, hidden_size=8192)), rows=4)
@@ -133,6 +144,7 @@ def _launch_norm(variant: Any, rows: int) -> None:
 MISUSES: dict[str, Callable[[Any], None]] = {
     "misaligned": _misaligned,
     "too-many": _too_many,
+    "unaligned-ids": _unaligned_ids,
     "undeclared": _undeclared,
     "other-model": _other_model,
 }

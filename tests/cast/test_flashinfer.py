@@ -17,6 +17,7 @@ from kernels.cast.errors import CastError
 from kernels.catalogue import PAGED_ATTENTION, RMS_NORM, SAMPLING
 from kernels.context import CastSummary, Context
 from kernels.paged_attention.modules import HEAD_DIMS
+from kernels.named import load
 from kernels.rms_norm.modules import NORM
 from kernels.selection import BackendRefusedError, choose
 from tests.cast import flashinfer_double as double
@@ -206,7 +207,7 @@ class TestSeal:
 class TestSelection:
     def test_a_cast_without_the_modules_is_known_before_anything_is_read(self):
         needed = {module.name for backend in PAGED_ATTENTION.of("native") if backend.name == "flashinfer"
-                  for module in flashinfer.declared_by(backend)(90, model())}  # fmt: skip
+                  for module in load(backend.modules)(90, model())}  # fmt: skip
         whole = CastSummary(90, modules=frozenset(needed))
         assert choose(PAGED_ATTENTION, model(cast=whole), "flashinfer").backend.name == "flashinfer"
         part = CastSummary(90, modules=frozenset(sorted(needed)[1:]))

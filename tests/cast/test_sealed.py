@@ -61,6 +61,9 @@ def test_what_is_not_cast_is_named(workshop: Workshop, casts):
     assert "rows is 2147483648, which needs 64 bits" in caught["too-many"]
     assert command not in caught["misaligned"] + caught["too-many"]
     assert caught["undeclared"].endswith(command)
+    ids = workshop.sealed(casts["sm_90"], "unaligned-ids")["caught"]["unaligned-ids"]
+    assert ids.startswith("embedding needs the kernel embedding_kernel[*i64,")
+    assert ids.endswith(command), "token ids may begin at any address"
     assert "which was made for small alone" in caught["other-model"]
     assert caught["other-model"].endswith(command)
 

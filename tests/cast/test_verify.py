@@ -38,8 +38,11 @@ def test_what_does_not_fit_is_told(workshop: Workshop, casts: dict[str, Path], t
     kernel.write_bytes(content)
     found = check.read(cast)
     first, second, *others = found.variants
-    files = tuple(file for file in found.files if f"/{second.keys[0]}/" not in file.path)
-    changed = (msgspec.structs.replace(first, name="nothing"), second, *others)
+    key, *stubs = second.keys
+    (cast / "triton" / key).rename(cast / "triton" / "OTHER")
+    files = tuple(msgspec.structs.replace(file, path=file.path.replace(key, "OTHER")) for file in found.files)
+    moved = msgspec.structs.replace(second, keys=("OTHER", *stubs))
+    changed = (msgspec.structs.replace(first, name="nothing"), moved, *others)
     manifest.write(msgspec.structs.replace(found, variants=changed, files=files), cast)
     done = workshop.run("appliance.cast", "verify", "--cast", str(cast), "--json")
     assert done.returncode == 1

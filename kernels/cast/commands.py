@@ -1,0 +1,18 @@
+"""The commands that are offered to whoever reads an error, as a shell takes them: a path may have spaces."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+
+def cast(architecture: str, folder: Path) -> str:
+    return shlex.join(("ingot", "cast", "--arch", architecture, "--out", str(folder)))
+
+
+def verify(folder: Path) -> str:
+    return shlex.join(("ingot", "verify", "--cast", str(folder)))
+
+
+def unset(names: list[str]) -> str:
+    return shlex.join(("unset", *names))
