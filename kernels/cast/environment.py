@@ -73,6 +73,17 @@ def _is_code(path: str) -> bool:
     return path.startswith("triton/") and path.endswith((".py", ".so", ".c", ".h", ".bc", "/ptxas", "/ptxas-blackwell"))
 
 
+def kernel_source() -> str:
+    """A digest of the files of this Ingot that hold kernels: with another text, a kernel has another key."""
+    room = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(room.rglob("*.py")):
+        text = path.read_bytes()
+        if b"@triton.jit" in text:
+            digest.update(f"{path.relative_to(room).as_posix()} {len(text)} ".encode() + text)
+    return digest.hexdigest()
+
+
 def ptxas_version(arch: int) -> str:
     """What Triton's own ptxas says of itself: Triton asks it, and makes the answer a part of each key."""
     triton = importlib.util.find_spec("triton")
