@@ -65,6 +65,16 @@ def test_every_backend_of_the_engine_says_what_it_works_in():
     assert set(workspace._BY_BACKEND) == {backend.name for backend in PAGED_ATTENTION.of("native")}
 
 
+@pytest.mark.parametrize("backend", workspace._BY_BACKEND)
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_workspace_never_falls_as_contexts_grow(backend, cache):
+    """The longest context that fits is searched for by halves."""
+    context = Context("cuda", (9, 0), "bfloat16", 128, 32, 8, kv_cache_dtype=cache)
+    lengths = (1, 100, 255, 256, 257, 4096, 32768, 32769, 131072, 1 << 20)
+    found = [workspace_bytes(backend, context, Step(2048, 256, length)) for length in lengths]
+    assert found == sorted(found)
+
+
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize(
     ("query_lens", "context_lens"),
