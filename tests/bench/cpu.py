@@ -4,6 +4,9 @@ A random Llama of 27 million parameters in bfloat16, 64 tokens in and 64 out, wi
 eight. Where `INGOT_VLLM_VENV` names a virtual environment with vLLM for CPUs, its server takes the same load in turns
 with ours, and the goal is its speed. Elsewhere the goal is a share of the time that torch takes for the products with
 the model's weights alone, with as many threads as the engine has.
+
+What else runs on the machine changes speeds much, and little the processor time that a token takes: both are shown.
+What counts is the median of the ratios of turns that follow each other closely, each side first in every other one.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
+
+import psutil
 
 from appliance.home import Home
 from appliance.profile.active import ActiveProfile, write_active
@@ -45,49 +50,65 @@ SHAPE: dict[str, Any] = {
 STREAMS = (1, 8)
 TOKENS_IN = TOKENS_OUT = 64
 REQUESTS = {1: 4, 8: 16}  # in one turn
-TURNS = 5
+TURNS = 9
 # Of the bare products' speed; the rest is attention, norms, drawing, and the way through two processes.
 SHARE_GOAL = {1: 0.6, 8: 0.4}
 VLLM_GOAL = 1.0
 VLLM_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_TARGET_DEVICE": "cpu"}
 
-Load = Callable[[int], float]  # streams -> tokens a second
+
+class Turn(NamedTuple):
+    tokens_per_s: float
+    cpu_ms: float  # of all processors together, for each token
+
+
+Load = Callable[[int], Turn]  # of so many streams
 
 
 def main() -> int:
     with temporary_home() as folder, contextlib.ExitStack() as servers:
         home = Home.at(folder).create()
         checkpoint = write_checkpoint(home.models / NAME, dtype="bfloat16", scale=0.02, **SHAPE)
-        ours: Load = partial(tokens_per_s, servers.enter_context(ingot(home)))
+        ours: Load = servers.enter_context(ingot(home))
         venv = os.environ.get("INGOT_VLLM_VENV")
         if venv:
             other: Load = servers.enter_context(vllm(Path(venv), checkpoint))
             against, goal = "vLLM", dict.fromkeys(STREAMS, VLLM_GOAL)
         else:
             other, against, goal = bare_products(), "bare products", SHARE_GOAL
+        print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors before the first turn", flush=True)
         figures = []
         for streams in STREAMS:
-            ours(streams), other(streams)  # once to warm up
-            pairs = [(ours(streams), other(streams)) for _ in range(TURNS)]
-            mine = [pair[0] for pair in pairs]
-            ratios = [pair[0] / pair[1] for pair in pairs]
-            print(f"{streams} streams: ours {median(mine):.0f} tokens/s, "
-                  f"{against} {median([pair[1] for pair in pairs]):.0f} tokens/s", flush=True)  # fmt: skip
-            name = f"cpu_{streams}_streams_of_{against.lower().replace(' ', '_')}"
-            what = f"{streams} streams, ours as a share of {against}"
-            figures.append(Figure(name, what, ratios, goal[streams], unit="x", at_least=True))
+            figures += compare(streams, ours, other, against, goal[streams])
     return conclude(figures)
 
 
-def median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
+def compare(streams: int, ours: Load, other: Load, against: str, goal: float) -> list[Figure]:
+    ours(streams), other(streams)  # once to warm up
+    pairs = []
+    for turn in range(TURNS):
+        if turn % 2:
+            theirs, mine = other(streams), ours(streams)
+        else:
+            mine, theirs = ours(streams), other(streams)
+        pairs.append((mine, theirs))
+    ratios = [mine.tokens_per_s / theirs.tokens_per_s for mine, theirs in pairs]
+    what = f"{streams} streams, our tokens a second as a share of those of {against}"
+    name = f"cpu_{streams}_streams_of_{against.lower().replace(' ', '_')}"
+    figures = [Figure(name, what, ratios, goal, unit="x", at_least=True)]
+    for whose, turns in (("Ingot", [mine for mine, _ in pairs]), (against, [theirs for _, theirs in pairs])):
+        key, what = f"cpu_{streams}_streams_{whose.lower().replace(' ', '_')}", f"{streams} streams, {whose}"
+        speeds, costs = [turn.tokens_per_s for turn in turns], [turn.cpu_ms for turn in turns]
+        figures.append(Figure(f"{key}_tokens_per_s", f"{what}, tokens a second", speeds, None, "/s"))
+        figures.append(Figure(f"{key}_ms", f"{what}, processor time a token", costs, None, "ms"))
+    return figures
 
 
 @contextlib.contextmanager
-def ingot(home: Home) -> Iterator[str]:
+def ingot(home: Home) -> Iterator[Load]:
     document = {"schema": 1, "name": NAME, "model": {"path": NAME}, "max-num-seqs": 16, "max-model-len": 2048}
     write_active(home, ActiveProfile(launch=None, revision="r1", document=document))
-    with engine(home.root) as (_process, url):
+    with engine(home.root) as (process, url):
 
         def up() -> bool:
             _, state = fetch(f"{url}/appliance/state")
@@ -96,7 +117,7 @@ def ingot(home: Home) -> Iterator[str]:
             return ready(url)
 
         wait_for("Ingot is ready", up, 120, every_s=0.2)
-        yield url
+        yield partial(ask, url, process.pid)
 
 
 @contextlib.contextmanager
@@ -123,10 +144,10 @@ def vllm(venv: Path, checkpoint: Path) -> Iterator[Load]:
             wait_for("vLLM is ready", up, 600, every_s=0.5)
             os.killpg(process.pid, signal.SIGSTOP)
 
-            def load(streams: int) -> float:
+            def load(streams: int) -> Turn:
                 os.killpg(process.pid, signal.SIGCONT)
                 try:
-                    return tokens_per_s(url, streams)
+                    return ask(url, process.pid, streams)
                 finally:
                     os.killpg(process.pid, signal.SIGSTOP)
 
@@ -147,14 +168,21 @@ def request(max_tokens: int, rng: random.Random) -> dict[str, Any]:
     return {"model": NAME, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
 
 
-def tokens_per_s(url: str, streams: int) -> float:
-    """Output tokens a second with `streams` requests at any time, each streamed."""
+def ask(url: str, pid: int, streams: int) -> Turn:
+    """Output tokens with `streams` requests at any time, each streamed."""
     rng = random.Random()
     bodies = [request(TOKENS_OUT, rng) for _ in range(REQUESTS[streams])]
     with ThreadPoolExecutor(streams) as pool:
-        started = time.perf_counter()
+        started, used = time.perf_counter(), cpu_s(pid)
         tokens = sum(pool.map(partial(_stream, url), bodies))
-    return tokens / (time.perf_counter() - started)
+        return Turn(tokens / (time.perf_counter() - started), 1e3 * (cpu_s(pid) - used) / tokens)
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a server so far, with the processes that it started: ours are in groups of their own."""
+    server = psutil.Process(pid)
+    times = [process.cpu_times() for process in (server, *server.children(recursive=True))]
+    return sum(each.user + each.system for each in times)
 
 
 def _stream(url: str, body: dict[str, Any]) -> int:
@@ -183,15 +211,16 @@ def bare_products() -> Load:
     weights = [torch.randn(shape).bfloat16() for shape in shapes]
     torch.set_num_threads(max(len(os.sched_getaffinity(0)) - 1, 1))
 
-    def run(streams: int) -> float:
+    def run(streams: int) -> Turn:
         inputs = {size: torch.randn(streams, size).bfloat16() for size in (hidden, inner)}
-        started, steps = time.perf_counter(), 0
+        started, used, steps = time.perf_counter(), time.process_time(), 0
         with torch.inference_mode():
             while time.perf_counter() - started < 1.0:
                 for weight in weights:
                     torch.nn.functional.linear(inputs[weight.shape[1]], weight)
                 steps += 1
-        return streams * steps / (time.perf_counter() - started)
+        tokens = streams * steps
+        return Turn(tokens / (time.perf_counter() - started), 1e3 * (time.process_time() - used) / tokens)
 
     return run
 

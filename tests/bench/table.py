@@ -10,12 +10,12 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Figure:
     """Measured several times; the median is what counts, and `goal` is the most it may be, or with `at_least` the
-    least."""
+    least. None: shown for comparison."""
 
     name: str
     what: str
     values: list[float]
-    goal: float
+    goal: float | None
     unit: str = "s"
     at_least: bool = False
 
@@ -25,16 +25,19 @@ class Figure:
 
     @property
     def ok(self) -> bool:
+        if self.goal is None:
+            return True
         return self.value >= self.goal if self.at_least else self.value <= self.goal
 
 
 def conclude(figures: list[Figure]) -> int:
     """Print `figures`; 0 when every goal is met, else 1."""
     width = max(len(figure.what) for figure in figures)
-    print(f"{'':{width}}  {'median':>8} {'least':>8} {'most':>8} {'goal':>8}")
+    print(f"{'':{width}} {'median':>10} {'least':>10} {'most':>10} {'goal':>10}")
     for figure in figures:
         verdict = "" if figure.ok else "   missed"
         shown = (figure.value, min(figure.values), max(figure.values), figure.goal)
-        print(f"{figure.what:{width}}  " + " ".join(f"{value:>6.2f} {figure.unit}" for value in shown) + verdict)
+        cells = ["" if value is None else f"{value:.2f} {figure.unit}" for value in shown]
+        print(f"{figure.what:{width}} " + " ".join(f"{cell:>10}" for cell in cells) + verdict)
     print(json.dumps({f.name: {"value": f.value, "goal": f.goal, "ok": f.ok} for f in figures}))
     return 0 if all(figure.ok for figure in figures) else 1
