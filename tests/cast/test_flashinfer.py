@@ -16,8 +16,8 @@ from kernels.cast.architectures import ARCHITECTURES, architecture_named
 from kernels.cast.errors import CastError
 from kernels.catalogue import PAGED_ATTENTION, RMS_NORM, SAMPLING
 from kernels.context import CastSummary, Context
-from kernels.paged_attention.modules import HEAD_DIMS
 from kernels.named import load
+from kernels.paged_attention.modules import HEAD_DIMS
 from kernels.rms_norm.modules import NORM
 from kernels.selection import BackendRefusedError, choose
 from tests.cast import flashinfer_double as double
