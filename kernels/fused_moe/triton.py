@@ -62,10 +62,7 @@ def fused_moe(
         assert down_scale is not None
         products.fp8(x, gate_up, gate_up_scale, down, down_scale, rows, activation)
     if top_k > 1:
-        launch(
-            sum_kernel, _sum_variant(_name(x), variants.places_of(top_k)),
-            (tokens * triton.cdiv(hidden, variants.SUM_BLOCK),), rows, out, hidden // variants.UNIT, top_k,
-        )  # fmt: skip
+        add_up(rows, out)
     return out
 
 
@@ -135,6 +132,15 @@ class Products(NamedTuple):
             out, out_scale, out.shape[1] // variants.UNIT, b.shape[2] // variants.UNIT, self.weights.shape[1],
             a.shape[0], out.shape[0], self.limit,
         )  # fmt: skip
+
+
+def add_up(rows: Tensor, out: Tensor) -> None:
+    """`out` [T, H]: the sum of each token's `rows` [T * k, H]."""
+    (tokens, hidden), top_k = out.shape, rows.shape[0] // out.shape[0]
+    launch(
+        sum_kernel, _sum_variant(_name(rows), variants.places_of(top_k)),
+        (tokens * triton.cdiv(hidden, variants.SUM_BLOCK),), rows, out, hidden // variants.UNIT, top_k,
+    )  # fmt: skip
 
 
 def _name(x: Tensor) -> str:

@@ -17,7 +17,7 @@ from kernels.fp8_linear.triton import fp8_linear
 from kernels.fused_moe import variants
 from kernels.fused_moe.reference import fused_moe as torch_fused_moe
 from kernels.fused_moe.sort import sort_by_expert
-from kernels.fused_moe.triton import Products, fused_moe
+from kernels.fused_moe.triton import Products, add_up, fused_moe
 from kernels.launch import architecture
 from kernels.moe_routing import Routing
 from kernels.moe_routing.reference import moe_routing as torch_moe_routing
@@ -64,6 +64,7 @@ def rows(device: torch.device) -> Iterator[Row]:
         (64, 128, Routing(8)),
     ):
         yield _routing(device, tokens, experts, routing)
+    yield from _around_products(device, QWEN3, 16384)
     for model, tokens in PREFILL:
         yield from _prefill(device, model, tokens, fp8=False)
     for model, tokens in PREFILL:
@@ -111,6 +112,25 @@ def _routing(device: torch.device, tokens: int, experts: int, routing: Routing) 
     }
     shape = f"{tokens} x {routing.top_k} of {experts}" + " grouped" * routing.grouped
     return Row("moe_routing", shape, run, bytes=logits.nbytes + tokens * routing.top_k * 8)
+
+
+def _around_products(device: torch.device, model: Model, tokens: int) -> Iterator[Row]:
+    """What `fused_moe` does beside its products: by how much they alone are faster than the whole."""
+    pairs = tokens * model.top_k
+    ids = (torch.randperm(pairs, device=device) % model.experts).int().view(tokens, -1)
+    products = torch.randn(pairs, model.hidden, device=device, dtype=DTYPE)
+    out = torch.empty(tokens, model.hidden, device=device, dtype=DTYPE)
+    block_m = variants.tile_of(architecture(), False, pairs, model.experts).block_m
+    sort: dict[str, Callable[[], object]] = {
+        "triton": lambda: sort_by_expert(ids, model.experts, block_m),
+        "torch": lambda: ids.flatten().sort(stable=True),
+    }
+    add: dict[str, Callable[[], object]] = {
+        "triton": lambda: add_up(products, out),
+        "torch": lambda: products.view(tokens, model.top_k, -1).sum(1),
+    }
+    yield Row("fused_moe sort", f"{model.name} {tokens}", sort, bytes=2 * ids.nbytes)
+    yield Row("fused_moe sum", f"{model.name} {tokens}", add, bytes=products.nbytes + out.nbytes)
 
 
 def _prefill(device: torch.device, model: Model, tokens: int, fp8: bool) -> Iterator[Row]:
