@@ -7,8 +7,8 @@ from pathlib import Path
 
 Snapshot = dict[str, tuple[int, int]]
 
-# They name the caches of Triton, the driver, FlashInfer and torch. The process that tries the kernels has all of them in
-# an empty folder of its own, so that what another process compiles meanwhile is not taken for its work.
+# They name the caches of Triton, the driver, FlashInfer and torch. The process that tries the kernels has all of them
+# in an empty folder of its own, so that what another process compiles meanwhile is not taken for its work.
 CACHES = (
     "TRITON_HOME",
     "TRITON_CACHE_DIR",

@@ -77,6 +77,7 @@ class TestPlan:
             ({"dtype": "float16"}, "dtype_o_f16", 2),
             ({"head_dim": 96}, "batch", 0),
             ({"attention_sinks": True}, "batch", 0),
+            ({"latent_attention": True}, "batch", 0),  # it has no keys and values to attend to
             ({"cuda_graphs": True}, "batch", 0),
         ],
     )
