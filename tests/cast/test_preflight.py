@@ -152,7 +152,7 @@ def test_a_damaged_cast_is_refused(workshop: Workshop, copy: Path):
 
 
 def test_a_kernel_that_this_model_lacks_is_named(workshop: Workshop, casts: dict[str, Path]):
-    """How many, the first of them, and what would cast them: never a slower backend in silence."""
+    """How many, the first of them, and what would cast them: never plain torch in silence."""
     write_checkpoint(workshop.home.models / "wide", dtype="bfloat16", **ALIGNED | {"hidden_size": 4096})
     finding = only(look(workshop, {"INGOT_CAST": str(casts["sm_90"])}, changes={"model.path": "wide"}))
     assert finding.id == "cast-variant-missing"
