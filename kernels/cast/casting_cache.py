@@ -37,7 +37,7 @@ class CastingCache(CacheManager):  # type: ignore[misc]  # Triton has no types
     def get_group(self, filename: str) -> dict[str, str] | None:
         if not (self._place / filename).exists():
             return None
-        return {path.name: str(path) for path in self._place.iterdir()}
+        return {path.name: str(path) for path in self._place.iterdir() if path.is_file()}
 
     def put(self, data: object, filename: str, binary: bool = True) -> str:
         self._scratch.mkdir(parents=True, exist_ok=True)

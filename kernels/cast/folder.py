@@ -150,7 +150,7 @@ def record_files(folder: Path, variants: Sequence[CastVariant], modules: Sequenc
     places |= {folder / FLASHINFER / module for module in modules}
     for place in sorted(path for folder_of_one in places for path in folder_of_one.iterdir()):
         path = place.relative_to(folder).as_posix()
-        if files.is_path(path):
+        if files.is_path(path) and place.is_file():
             content = files.read(folder, path)
             yield File(path=path, size=len(content), sha256=hashlib.sha256(content).hexdigest())
 

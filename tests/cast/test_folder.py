@@ -26,6 +26,7 @@ def test_files_of_others_are_neither_recorded_nor_removed(tmp_path: Path):
     for place in strangers:
         place.parent.mkdir(exist_ok=True)
         place.touch()
+    (cast / "triton" / key / "notes").mkdir()
     again = build(order(cast, variants), lambda _: None)
     assert again.kept == 1
     assert again.manifest.files == made.files
