@@ -51,7 +51,11 @@ PY
 arch="$(python3 -c 'import torch; print("sm_{}{}".format(*torch.cuda.get_device_capability()))')"
 
 failed=0
-tests/gpu/cast_and_verify.sh "$arch" --triton-only || failed=1
+work="$(mktemp -d)"
+trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+KEEP="$work/cast" tests/gpu/cast_and_verify.sh "$arch" --triton-only || failed=1
+INGOT_GPU_CAST="$work/cast" TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_sealed_engine.py -q -p no:cacheprovider \
+    || failed=1
 # The engine is not sealed in its tests, and would have FlashInfer compile what it lacks.
 TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_native_engine.py -q -p no:cacheprovider -n 8 || failed=1
 if [ -d "$modules" ]; then
