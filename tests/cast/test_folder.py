@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -62,11 +63,22 @@ def test_two_profiles_of_one_name_are_both_cast_for(tmp_path: Path, monkeypatch:
     from kernels.context import Context
 
     sizes = {"a.yaml": 1024, "b.yaml": 8192}
-    shape = {"device": "cuda", "capability": (9, 0), "dtype": "bfloat16", "vocab_size": 1024, "rotary_dim": 64}
+    shape: dict[str, Any] = {
+        "device": "cuda",
+        "capability": (9, 0),
+        "dtype": "bfloat16",
+        "vocab_size": 1024,
+        "rotary_dim": 64,
+    }
     models = {name: Context(hidden_size=size, intermediate_size=size, **shape) for name, size in sizes.items()}
     monkeypatch.setattr(command, "profile_and_context", lambda source, *_: ("default", models[source]))
     ordered: list[Order] = []
-    monkeypatch.setattr(command.build, "build", lambda order, _: ordered.append(order) or Outcome(failed={"x": "y"}))
+
+    def keep(order: Order, _: Any) -> Outcome:
+        ordered.append(order)
+        return Outcome(failed={"x": "y"})
+
+    monkeypatch.setattr("kernels.cast.build.build", keep)
     for profiles in (["a.yaml"], ["b.yaml"], ["a.yaml", "b.yaml"]):
         named = [word for profile in profiles for word in ("--profile", profile)]
         done = CliRunner().invoke(command.cast, ["--arch", "90", "--out", str(tmp_path), "--triton-only", *named])

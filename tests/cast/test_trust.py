@@ -30,7 +30,12 @@ def file(cast: Path, path: str, content: bytes = b"x") -> File:
 def written(cast: Path, **changes: Any) -> Manifest:
     """A cast of one file and one kernel, but for `changes`, as its author would write it: the digest fits."""
     listed = (file(cast, "triton/KEY/odd.cubin"),)
-    fields = {"architecture": "sm_90", "versions": VERSIONS, "variants": (KERNEL,), "files": listed} | changes
+    fields: dict[str, Any] = {
+        "architecture": "sm_90",
+        "versions": VERSIONS,
+        "variants": (KERNEL,),
+        "files": listed,
+    } | changes
     return manifest.write(Manifest(**fields, built=0.0, seconds=0.0), cast)
 
 

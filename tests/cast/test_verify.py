@@ -111,6 +111,7 @@ def test_what_the_process_compiles_into_any_cache_is_told(tmp_path: Path, monkey
     stand_in.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(stand_in))
     (problems,) = prove(tmp_path, None)
+    assert isinstance(problems, list)
     assert all(problem.endswith(" was written: something was compiled.") for problem in problems)
     assert {Path(problem.split()[0]).name for problem in problems} == {*bystanders.CACHES}
 

@@ -53,15 +53,19 @@ def test_a_sealed_core_generates_and_starts_no_program(tmp_path: Path, door: Fro
     )
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
     process = subprocess.Popen([*CORE, str(door.folder)], env=environ | {"PATH": "/nonexistent"})
+    drawing: dict[str, dict[str, Any]] = {
+        "greedy": {"temperature": 0.0},
+        "drawn": {"temperature": 1.0, "top_k": 20, "top_p": 0.9, "seed": 1},
+    }
     try:
         door.send(_sealed(config(checkpoint), cache))
         door.until(lambda message: isinstance(message, Loaded | Fatal), timeout_s=120)
         for prompt, length in PROMPTS.items():
             ids = [6 + i * 7 % 500 for i in range(length)]
-            for kind, params in (("greedy", {}), ("drawn", {"temperature": 1.0, "top_k": 20, "top_p": 0.9, "seed": 1})):
-                sampling = SamplingParams(max_tokens=12, ignore_eos=True, **{"temperature": 0.0} | params)
+            for kind, params in drawing.items():
+                sampling = SamplingParams(max_tokens=12, ignore_eos=True, **params)
                 door.send(Submit(request_id=f"{prompt} {kind}", prompt_token_ids=ids, sampling=sampling))
-        left = {f"{prompt} {kind}" for prompt in PROMPTS for kind in ("greedy", "drawn")}
+        left = {f"{prompt} {kind}" for prompt in PROMPTS for kind in drawing}
         while left:
             for message in door.until(lambda message: isinstance(message, Outputs), timeout_s=60):
                 for output in message.outputs if isinstance(message, Outputs) else ():
