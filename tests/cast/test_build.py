@@ -182,7 +182,10 @@ def test_a_full_disk_is_told_with_how_much_is_needed(small_disk: Path, monkeypat
     with pytest.raises(CastError, match=r"MB free, and the \d+ variants that are still to be cast need about") as full:
         build(order(place, many), lambda _: None)
     assert full.value.id == "cast-disk-full"
+    with pytest.raises(CastError, match=r"the 1 variants .* need about 2\.2 MB"):  # with room for the compiler
+        build(order(place, [odd("well")]), lambda _: None)
     monkeypatch.setattr(building, "BYTES_PER_VARIANT", 1)
+    monkeypatch.setattr(building, "SCRATCH_PER_JOB", 1)
     (small_disk / "ballast").write_bytes(bytes(220 * 1024))
     with pytest.raises(CastError, match="need about"):
         build(order(place, variants), lambda _: None)
@@ -192,12 +195,13 @@ def test_a_full_disk_is_told_with_how_much_is_needed(small_disk: Path, monkeypat
 
 def test_an_unwritable_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "/opt/cast")
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path))
 
     monkeypatch.setattr("appliance.cast.command.build.build", refuse)
     done = CliRunner().invoke(cast_command, ["--arch", "90", "--out", str(tmp_path)])
     assert done.exit_code == 1
-    assert done.output.endswith("/opt/cast cannot be written: Read-only file system. Name another folder with --out.\n")
+    told = f"{tmp_path} cannot be written: Read-only file system. Name another folder with --out.\n"
+    assert done.output.endswith(told)
 
 
 def test_an_unknown_architecture_is_told_with_the_known_ones(tmp_path: Path):

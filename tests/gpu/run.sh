@@ -60,7 +60,7 @@ INGOT_GPU_CAST="$work/cast" TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_
 TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_native_engine.py -q -p no:cacheprovider -n 8 || failed=1
 if [ -d "$modules" ]; then
     export PYTHONPATH="$with_flashinfer" INGOT_FLASHINFER_CAST="$PWD/$modules"
-    TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_flashinfer.py -q -p no:cacheprovider || failed=1
+    TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_flashinfer_sealed.py -q -p no:cacheprovider || failed=1
 fi
 python3 -m tests.gpu.bench.table || failed=1
 exit "$failed"
