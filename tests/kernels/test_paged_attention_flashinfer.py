@@ -1,5 +1,5 @@
 """What FlashInfer is told of a batch. The doubles of its wrappers keep to the documented contract, and compute by the
-reference; tests/gpu/test_flashinfer.py runs the real ones."""
+reference; tests/gpu/test_flashinfer_sealed.py runs the real ones."""
 
 from __future__ import annotations
 
