@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.home import Home
 from appliance.profile.chosen import NoSuchProfileError
 from appliance.profile.schema import ProfileError
-from kernels.cast import build, flashinfer, plan
+from kernels.cast import build, flashinfer, manifest, plan
 from kernels.cast.architectures import ARCHITECTURES, architecture_named
 from kernels.cast.errors import CastError
 from kernels.cast.manifest import Manifest
@@ -46,21 +47,24 @@ def cast(arch: str, out: Path, profiles: tuple[str, ...], triton_only: bool, job
     Needs no GPU. What was compiled is kept when it is interrupted: run it again. Exits with 1 when a kernel could not
     be compiled.
     """
-    with _told():
+    with _told(out.absolute()):
         architecture = architecture_named(arch)
         home = Home.from_environment()
         models = [profile_and_context(source, home, architecture) for source in profiles]
         contexts = tuple(context for _, context in models)
         with_flashinfer = flashinfer.installed() is not None and not triton_only
-        order = build.Order(
+        ordered = build.Order(
             architecture=architecture,
             variants=plan.triton_variants(architecture.number, contexts),
             modules=flashinfer.planned(architecture.number, contexts) if with_flashinfer else (),
             folder=out.absolute(),
             ingot=__version__,
             models=tuple(name for name, _ in models),
+            profiles=tuple(str(Path(source).absolute()) if Path(source).exists() else source for source in profiles),
+            triton_only=triton_only,
             jobs=jobs or len(os.sched_getaffinity(0)),
         )
+        order = build.extending(ordered)
         if not triton_only and not with_flashinfer:
             click.echo("FlashInfer is not installed here: a cast without its modules.", err=True)
         with Progress(order) as progress:
@@ -68,8 +72,9 @@ def cast(arch: str, out: Path, profiles: tuple[str, ...], triton_only: bool, job
     for name, why in outcome.failed.items():
         click.echo(f"{name} could not be compiled: {why}", err=True)
     if outcome.manifest is None:
+        state = "the cast that it was" if (out / manifest.NAME).exists() else "no cast yet"
         _refuse(
-            f"{len(outcome.failed)} of {len(order.variants)} kernels could not be compiled, and {out} is no cast yet. "
+            f"{len(outcome.failed)} of {len(order.variants)} kernels could not be compiled, and {out} is {state}. "
             "The others are kept: run the command again once these can be."
         )
     click.echo(_summary(outcome.manifest, outcome.kept, out))
@@ -85,8 +90,9 @@ def _summary(manifest: Manifest, kept: int, out: Path) -> str:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _told(out: Path) -> Iterator[None]:
     """Whatever a user can cause ends in a sentence, not in a traceback."""
+    terminate = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the workers end with this
     try:
         yield
     except NoSuchProfileError as error:
@@ -98,12 +104,15 @@ def _told() -> Iterator[None]:
     except CastError as error:
         _refuse(str(error))
     except OSError as error:
-        _refuse(
-            f"{error.filename or 'The folder'} cannot be written: {error.strerror}. Name another folder with --out."
-        )
+        place = Path(error.filename or out).absolute()
+        if out == place or out in place.parents or place in out.parents:
+            _refuse(f"{place} cannot be written: {error.strerror}. Name another folder with --out.")
+        _refuse(f"{place} cannot be used: {error.strerror}. Let this user use it, and run the command again.")
     except KeyboardInterrupt:
         click.echo("Interrupted. What is compiled is kept: run the command again to go on.", err=True)
         sys.exit(INTERRUPTED)
+    finally:
+        signal.signal(signal.SIGTERM, terminate)
 
 
 def _refuse(message: str) -> NoReturn:

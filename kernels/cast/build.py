@@ -12,14 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kernels.cast import environment, flashinfer, host_compiler, manifest, nvcc
+from msgspec import structs
+
+from kernels.cast import check, environment, flashinfer, host_compiler, manifest, nvcc, plan
 from kernels.cast.architectures import Architecture
 from kernels.cast.errors import CastError
 from kernels.cast.files import FLASHINFER, TRITON
-from kernels.cast.folder import Head, Journal, alone_in, drop_folders, open_folder, record_files
+from kernels.cast.folder import Head, Journal, alone_in, drop_folders, is_unchanged, open_folder, record_files
 from kernels.cast.manifest import CastVariant, Manifest, Versions
 from kernels.cast.words import Answer
 from kernels.cast.worker_process import WorkerProcess
@@ -28,13 +30,16 @@ from kernels.variants import Variant
 
 # What a compiled variant takes up, measured over all ops: `ingot cast` prints both figures.
 BYTES_PER_VARIANT = 64 * 1024
+# What a compiler writes besides, and removes again: all stages of one kernel, and the C compiler's files.
+SCRATCH_PER_JOB = 2 * 1024 * 1024
 # With less than this, whatever a compiler complains of is that it cannot write.
 _ROOM = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be cast, and where to."""
+    """What is to be cast, and where to. `models` are the names of the profiles that it is limited to, and `profiles`
+    what the command called them, which may have asked for Triton's kernels only."""
 
     architecture: Architecture
     variants: Sequence[Variant]
@@ -42,6 +47,8 @@ class Order:
     folder: Path
     ingot: str  # its version
     models: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
+    triton_only: bool = False
     jobs: int = 1
 
 
@@ -55,6 +62,21 @@ class Outcome:
     kept: int = 0
 
 
+def extending(order: Order) -> Order:
+    """`order`, and what the whole cast in its folder holds besides: casting again takes nothing away."""
+    try:
+        there = check.read(order.folder)
+    except CastError:  # there is none, or build says what is wrong with it
+        return order
+    if there.architecture != order.architecture.name or not order.models:
+        return order
+    held = {variant.name for variant in there.variants}
+    declared = plan.triton_variants(order.architecture.number)
+    besides = [variant for variant in declared if not there.models or variant.name in held]
+    models = (*there.models, *(name for name in order.models if name not in there.models)) if there.models else ()
+    return replace(order, variants=tuple(dict.fromkeys((*besides, *order.variants))), models=models)
+
+
 def build(order: Order, moved: Callable[[str], None]) -> Outcome:
     """Cast; `moved` hears the name of each variant and module as it is done, or has failed.
 
@@ -66,30 +88,38 @@ def build(order: Order, moved: Callable[[str], None]) -> Outcome:
     started = time.monotonic()
     compiler = host_compiler.find()
     versions, source = _versions(order), environment.kernel_source()
-    head = Head(architecture=order.architecture.name, versions=versions, planned=len(order.variants))
+    head = Head(
+        architecture=order.architecture.name,
+        versions=versions,
+        planned=len(order.variants),
+        profiles=order.profiles,
+        triton_only=order.triton_only,
+    )
     try:
         with alone_in(order.folder), open_folder(order.folder, head) as journal:
             _require_space(order, len(journal))
             outcome, done = _compile_all(order, compiler, journal, moved)
             if outcome.failed:
                 return outcome
-            modules = _build_modules(order, moved)
+            keep = _modules_besides(order, versions, journal.before)
+            modules = _build_modules(order, keep, moved)
+            if journal.before is not None and keep:
+                of_modules = journal.before.versions
+                versions = structs.replace(versions, flashinfer=of_modules.flashinfer, nvcc=of_modules.nvcc)
             made = tuple(done[variant.name] for variant in order.variants)
-            journal.drop_all_but({key for variant in made for key in variant.keys})
-            outcome.manifest = manifest.write(
-                Manifest(
-                    architecture=order.architecture.name,
-                    versions=versions,
-                    source=source,
-                    models=order.models,
-                    variants=made,
-                    flashinfer=modules,
-                    files=tuple(record_files(order.folder, made, modules)),
-                    built=time.time(),
-                    seconds=round(time.monotonic() - started, 1),
-                ),
-                order.folder,
+            found = Manifest(
+                architecture=order.architecture.name,
+                versions=versions,
+                source=source,
+                models=order.models,
+                variants=made,
+                flashinfer=modules,
+                files=tuple(record_files(order.folder, made, modules)),
+                built=time.time(),
+                seconds=round(time.monotonic() - started, 1),
             )
+            outcome.manifest = _write(found, journal.before, order.folder)
+            journal.drop_all_but({key for variant in made for key in variant.keys})
             journal.remove()
             return outcome
     except OSError as error:
@@ -138,12 +168,35 @@ def _versions(order: Order) -> Versions:
     )
 
 
-def _build_modules(order: Order, moved: Callable[[str], None]) -> tuple[str, ...]:
-    if not order.modules:
-        drop_folders(order.folder / FLASHINFER, but=set())
+def _write(found: Manifest, before: Manifest | None, folder: Path) -> Manifest:
+    """Replace the manifest, unless it says the same."""
+    if before is not None:
+        same = structs.replace(found, built=before.built, seconds=before.seconds, digest=before.digest)
+        if same == before:
+            return before
+    return manifest.write(found, folder)
+
+
+def _modules_besides(order: Order, versions: Versions, before: Manifest | None) -> tuple[str, ...]:
+    """FlashInfer's modules that the cast held before and that nobody asks for now; those of another FlashInfer do not
+    go with the ones that are."""
+    if before is None or (order.modules and before.versions.flashinfer != versions.flashinfer):
         return ()
+    wanted = {module.name for module in order.modules}
+    changed = {
+        file.path.split("/")[1]
+        for file in before.files
+        if file.path.startswith(f"{FLASHINFER}/") and not is_unchanged(file, order.folder)
+    }
+    return tuple(name for name in before.flashinfer if name not in wanted | changed)
+
+
+def _build_modules(order: Order, keep: tuple[str, ...], moved: Callable[[str], None]) -> tuple[str, ...]:
+    if not order.modules:
+        drop_folders(order.folder / FLASHINFER, but=set(keep))
+        return keep
     return flashinfer.build(
-        order.folder, order.architecture, order.modules, order.jobs, lambda module: moved(module.name)
+        order.folder, order.architecture, order.modules, order.jobs, lambda module: moved(module.name), keep
     )
 
 
@@ -200,16 +253,19 @@ def _free(folder: Path) -> int:
 
 
 def _require_space(order: Order, kept: int) -> None:
-    missing = max(len(order.variants) - kept, 0)
-    if _free(order.folder) < missing * BYTES_PER_VARIANT:
+    if _free(order.folder) < _needed(order, kept):
         raise _disk_full(order, kept)
 
 
+def _needed(order: Order, done: int) -> int:
+    missing = max(len(order.variants) - done, 0)
+    return missing * BYTES_PER_VARIANT + min(order.jobs, missing) * SCRATCH_PER_JOB
+
+
 def _disk_full(order: Order, done: int) -> CastError:
-    more = (len(order.variants) - done) * BYTES_PER_VARIANT
     return CastError(
         "cast-disk-full",
         f"{order.folder} has {_free(order.folder) / 1e6:.1f} MB free, and the {len(order.variants) - done} variants "
-        f"that are still to be cast need about {more / 1e6:.1f} MB.",
+        f"that are still to be cast need about {_needed(order, done) / 1e6:.1f} MB.",
         "Make room, or cast into a folder on another disk; what is compiled already is kept.",
     )

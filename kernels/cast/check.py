@@ -35,7 +35,7 @@ def read(folder: Path) -> Manifest:
             "cast-unfinished",
             f"The cast in {folder} was interrupted: {len(entries)} of its {head.planned} variants are there.",
             "Cast again into the same folder: what is there is kept.",
-            commands.cast(head.architecture, folder),
+            commands.cast(head.architecture, folder, head.profiles, triton_only=head.triton_only),
         )
     raise CastError("cast-absent", f"There is no cast in {folder}: it has no {manifest.NAME}.", "Name a cast's folder.")
 
@@ -72,7 +72,9 @@ def against_this_environment(found: Manifest, environ: Mapping[str, str]) -> Ite
                 f"The cast was made with {name} {there}, and here is {now}.",
                 f"Run it with {name} {there}, or cast again here.",
             )
-    if found.versions.triton == here.triton and found.versions.triton_build != here.triton_build:
+    if here.triton != "none" and environment.triton_folder() is None:
+        yield environment.triton_is_gone()
+    elif found.versions.triton == here.triton and found.versions.triton_build != here.triton_build:
         yield CastError(
             "cast-triton",
             f"The cast was made with another build of Triton {here.triton} than is installed here.",

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
+from kernels.cast.errors import CastError
+
 # Without it, the place of the source files is part of every kernel.
 PINNED = {"TRITON_DISABLE_LINE_INFO": "1"}
 # Whatever else begins so or is called so changes how Triton compiles, or where it looks ...
@@ -84,12 +86,38 @@ def kernel_source() -> str:
     return digest.hexdigest()
 
 
-def ptxas_version(arch: int) -> str:
-    """What Triton's own ptxas says of itself: Triton asks it, and makes the answer a part of each key."""
+def triton_folder() -> Path | None:
+    """Where Triton's package lies; None without one, whatever pip has on record."""
     triton = importlib.util.find_spec("triton")
-    assert triton is not None
-    assert triton.origin is not None
-    program = (
-        Path(triton.origin).parent / "backends" / "nvidia" / "bin" / ("ptxas-blackwell" if arch >= 100 else "ptxas")
+    return Path(triton.origin).parent if triton is not None and triton.origin is not None else None
+
+
+def triton_is_gone() -> CastError:
+    return CastError(
+        "cast-triton",
+        f"pip has Triton {installed('triton')} on record, but its package is not there.",
+        "Install it again.",
+        f"pip install --force-reinstall --no-deps triton=={installed('triton')}",
     )
-    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def ptxas_version(arch: int) -> str:
+    """What Triton's own ptxas says of itself: Triton asks it, and makes the answer a part of each key.
+
+    Raises:
+        CastError: Triton, or this part of it, is missing.
+    """
+    triton = triton_folder()
+    if triton is None:
+        raise triton_is_gone()
+    program = triton / "backends" / "nvidia" / "bin" / ("ptxas-blackwell" if arch >= 100 else "ptxas")
+    try:
+        return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"it ended with status {error.returncode}"
+        raise CastError(
+            "cast-triton",
+            f"Triton's assembler {program} cannot be started: {why}.",
+            "Install Triton again.",
+            f"pip install --force-reinstall --no-deps triton=={installed('triton')}",
+        ) from error

@@ -67,12 +67,18 @@ def planned(arch: int, models: Sequence[Context] = ()) -> tuple[Module, ...]:
 
 
 def build(
-    folder: Path, architecture: Architecture, modules: Sequence[Module], jobs: int, moved: Callable[[Module], None]
+    folder: Path,
+    architecture: Architecture,
+    modules: Sequence[Module],
+    jobs: int,
+    moved: Callable[[Module], None],
+    keep: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    """Build `modules` into the cast `folder` and drop other ones; `moved` hears of each as it is done.
+    """Build `modules` into the cast `folder` and drop other ones, but for those called `keep`; `moved` hears of each as
+    it is done.
 
     Returns:
-        Their names.
+        The names of all that are there now.
 
     Raises:
         CastError: no compiler is there, it is too old or lacks a header, or a module cannot be built.
@@ -80,7 +86,7 @@ def build(
     toolkit = nvcc.find(architecture)
     place = folder / FLASHINFER
     place.mkdir(parents=True, exist_ok=True)
-    drop_folders(place, but={module.name for module in modules})
+    drop_folders(place, but={*keep, *(module.name for module in modules)})
     version = installed()
     assert version is not None, "whoever plans modules has asked whether FlashInfer is installed"
     made_with = Recorded(architecture=architecture.name, flashinfer=version, nvcc=toolkit.release, sha256="")
@@ -103,7 +109,7 @@ def build(
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-    return tuple(module.name for module in modules)
+    return (*(module.name for module in modules), *keep)
 
 
 def _fits(place: Path, made_with: Recorded) -> bool:

@@ -24,11 +24,14 @@ _SAME = ("ingot", "triton", "triton_build", "python", "ptxas", "libc")
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The journal's first line: what is being cast, and how many variants that is."""
+    """The journal's first line: what is being cast, and how many variants that is. `profiles` and `triton_only` are
+    those of the command that casts it."""
 
     architecture: str
     versions: Versions
     planned: int
+    profiles: tuple[str, ...] = ()
+    triton_only: bool = False
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,9 +42,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal:
-    """What of an unfinished cast is done; it has as many entries as its length says."""
+    """What of an unfinished cast is done; it has as many entries as its length says. `before` is the whole cast that
+    this one extends."""
 
-    def __init__(self, folder: Path, head: Head, entries: list[Entry]) -> None:
+    def __init__(self, folder: Path, head: Head, entries: list[Entry], before: Manifest | None = None) -> None:
+        self.before = before
         self._folder = folder
         self._variants = {entry.variant for entry in entries}
         partial = folder / f"{JOURNAL}.partial"
@@ -99,7 +104,8 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def open_folder(folder: Path, head: Head) -> Journal:
-    """Take over what a cast of the same architecture and versions has left in `folder`.
+    """Take over what a cast of the same architecture and versions has left in `folder`. The manifest of a whole one
+    stays until another takes its place.
 
     Raises:
         CastError: it holds a cast of something else, or no cast at all.
@@ -112,21 +118,22 @@ def open_folder(folder: Path, head: Head) -> Journal:
                 "Name another folder.",
             )
     entries: list[Entry] = []
+    before: Manifest | None = None
     if (folder / manifest.NAME).exists():
-        there = manifest.parse((folder / manifest.NAME).read_bytes(), folder / manifest.NAME)
-        _require_same(folder, there, head)
-        by_key = _by_key(there.files)
-        entries = [_entry(variant, by_key) for variant in there.variants]
-    elif (folder / JOURNAL).exists():
-        before, entries = read_journal(folder)
+        before = manifest.parse((folder / manifest.NAME).read_bytes(), folder / manifest.NAME)
         _require_same(folder, before, head)
-    elif any(folder.iterdir()):
+        by_key = _by_key(before.files)
+        entries = [_entry(variant, by_key) for variant in before.variants]
+    if (folder / JOURNAL).exists():
+        unfinished, more = read_journal(folder)
+        _require_same(folder, unfinished, head)
+        entries = list(dict.fromkeys([*entries, *more]))
+    elif before is None and any(folder.iterdir()):
         raise CastError(
             "cast-folder-in-use", f"{folder} is not empty, and what is in it is no cast.", "Name an empty folder."
         )
     whole = [entry for entry in entries if all(is_unchanged(file, folder) for file in entry.files)]
-    journal = Journal(folder, head, whole)
-    (folder / manifest.NAME).unlink(missing_ok=True)
+    journal = Journal(folder, head, whole, before)
     (folder / TRITON).mkdir(exist_ok=True)
     journal.drop_all_but({key for entry in whole for key in entry.variant.keys})
     return journal
@@ -135,7 +142,14 @@ def open_folder(folder: Path, head: Head) -> Journal:
 def read_journal(folder: Path) -> tuple[Head, list[Entry]]:
     """What an interrupted cast has noted. A last line that was cut short counts as not there."""
     path = folder / JOURNAL
-    lines = path.read_bytes().split(b"\n")
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise CastError(
+            "cast-unreadable",
+            f"{path} cannot be read: {error.strerror}.",
+            "Let this user read the cast's folder, or name another one.",
+        ) from None
     try:
         head = msgspec.json.decode(lines[0], type=Head)
         return head, [msgspec.json.decode(line, type=Entry) for line in lines[1:-1]]
