@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import queue
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -241,9 +242,9 @@ def _work_folder(folder: Path) -> Iterator[Path]:
     """For what is not part of a cast: logs, half-written files, the library that is linked against."""
     work = folder / ".work"
     shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    work.mkdir(exist_ok=True)  # a worker whose cast was killed may be writing there still
     try:
-        yield work
+        yield Path(tempfile.mkdtemp(dir=work))
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

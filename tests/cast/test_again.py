@@ -107,6 +107,16 @@ def test_a_whole_cast_works_until_the_one_that_extends_it_does(tmp_path: Path):
     assert not (tmp_path / folder.JOURNAL).exists()
 
 
+def test_what_a_killed_casts_worker_still_writes_is_not_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It ends by itself, but not at once: until then its folder cannot be removed."""
+    build(order(tmp_path, [WELL]), lambda _: None)
+    (tmp_path / ".work" / "worker-0").mkdir(parents=True)
+    monkeypatch.setattr(building.shutil, "rmtree", lambda *_, **__: None)
+    outcome = build(order(tmp_path, [WELL, SMALL]), lambda _: None)
+    assert outcome.manifest is not None
+    assert outcome.kept == 1
+
+
 def test_a_journal_that_cannot_be_read_is_told(tmp_path: Path):
     """One of another user, or what is no file."""
     (tmp_path / folder.JOURNAL).mkdir()
