@@ -16,7 +16,6 @@ import pytest
 from click.testing import CliRunner
 
 from appliance.cast import command
-from kernels.cast import build as building
 from kernels.cast import check, folder, manifest
 from kernels.cast.build import Order, Outcome, build, extending
 from kernels.cast.errors import CastError
@@ -39,7 +38,7 @@ def interrupt_at(name: str) -> Callable[[str], None]:
 
 def test_what_a_cast_holds_stays_when_a_profile_needs_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A cast of everything stays one, to the byte; one that is limited holds afterwards what both need."""
-    monkeypatch.setattr(building.plan, "triton_variants", lambda _: (WELL, SMALL))
+    monkeypatch.setattr("kernels.cast.plan.triton_variants", lambda _: (WELL, SMALL))
     whole, limited = tmp_path / "whole", tmp_path / "limited"
     build(replace(order(whole, [WELL, SMALL]), models=()), lambda _: None)
     before = (whole / manifest.NAME).read_bytes()
@@ -111,7 +110,7 @@ def test_what_a_killed_casts_worker_still_writes_is_not_in_the_way(tmp_path: Pat
     """It ends by itself, but not at once: until then its folder cannot be removed."""
     build(order(tmp_path, [WELL]), lambda _: None)
     (tmp_path / ".work" / "worker-0").mkdir(parents=True)
-    monkeypatch.setattr(building.shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
     outcome = build(order(tmp_path, [WELL, SMALL]), lambda _: None)
     assert outcome.manifest is not None
     assert outcome.kept == 1

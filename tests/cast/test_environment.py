@@ -15,7 +15,7 @@ from tests.cast.test_trust import written
 
 def test_a_triton_that_only_pip_remembers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Where it is cast, and where a cast is verified."""
-    monkeypatch.setattr(environment.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(CastError, match="on record, but its package is not there") as missing:
         environment.ptxas_version(90)
     assert missing.value.command == (
