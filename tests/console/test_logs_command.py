@@ -107,6 +107,8 @@ def following(home):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # Whoever runs the tests in the background of a shell has had Ctrl-C ignored, for all children too.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         started.append(process)
         return process
