@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-
 from appliance.models.base import BuildContext, Model
+from kernels.named import load
 
 ARCHITECTURES: dict[str, str] = {
     "LlamaForCausalLM": "appliance.models.llama:LlamaForCausalLM",
@@ -26,6 +25,5 @@ def build(context: BuildContext) -> Model:
     architecture = context.config.architecture
     if architecture not in ARCHITECTURES:
         raise ValueError(f"{architecture} is not supported (supported: {', '.join(ARCHITECTURES)})")
-    module, _, name = ARCHITECTURES[architecture].partition(":")
-    model: Model = getattr(importlib.import_module(module), name)(context)
+    model: Model = load(ARCHITECTURES[architecture])(context)
     return model

@@ -20,7 +20,6 @@ from kernels.launch import architecture, launch
 from kernels.paged_attention import GATHERED_TOKENS, SCRATCH_BYTES, SPLIT, part_bytes, variants
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.paged_attention.triton_kernels import decode_kernel, gather_kernel, merge_kernel, prefill_kernel
-from kernels.variants import Variant
 
 _NO_WINDOW = (1 << 31) - 1
 
@@ -95,7 +94,7 @@ def paged_attention(
             key_cache, value_cache = _gather(key_cache, value_cache, metadata, query.dtype, arch)
             fp8 = False
         variant = _prefill(arch, dtype, head_dim, fp8, soft_cap is not None, gathered)
-        tiles = (query.shape[0] - decodes) * group // _constant(variant, "ROWS") + prefills
+        tiles = (query.shape[0] - decodes) * group // int(variant.options["ROWS"]) + prefills
         launch(
             prefill_kernel, variant, (tiles, kv_heads),
             query, key_cache, value_cache, out, sink_values,
@@ -142,13 +141,8 @@ def _gather(
     together = torch.empty((2, sum(contexts), kv_heads, head_dim), dtype=dtype, device=key_cache.device)
     variant = _gathering(arch, str(dtype).removeprefix("torch."), key_cache.dtype.itemsize == 1)
     launch(
-        gather_kernel, variant, (triton.cdiv(max(contexts), _constant(variant, "TOKENS")), len(contexts)),
+        gather_kernel, variant, (triton.cdiv(max(contexts), int(variant.options["TOKENS"])), len(contexts)),
         key_cache, value_cache, together[0], together[1], metadata.seq_lens, metadata.block_tables,
         decodes, kv_heads * head_dim // 16, metadata.block_tables.stride(0), block_size.bit_length() - 1,
     )  # fmt: skip
     return together[0], together[1]
-
-
-@functools.cache
-def _constant(variant: Variant, name: str) -> int:
-    return int(dict(variant.constants)[name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from kernels.cast.architectures import ARCHITECTURES
 from kernels.paged_attention import SPLIT
 from kernels.selection import Context
 from kernels.variants import TRITON_TYPES, Constant, Variant, variant
@@ -26,25 +27,24 @@ class Tile(NamedTuple):
 
 # By memory that a program may share (163 KB, 99 KB, 227 KB), then by head size. Measured on sm_90 with
 # tests/gpu/bench/tune_attention.py; elsewhere the largest that fit.
-_A100, _SMALL, _HOPPER = "163 KB", "99 KB", "227 KB"
-_MEMORY: Final = {80: _A100, 86: _SMALL, 89: _SMALL, 90: _HOPPER, 100: _HOPPER, 103: _HOPPER, 120: _SMALL, 121: _SMALL}
-PREFILL_TILES: Final[dict[str, dict[int, Tile]]] = {
+_A100, _SMALL, _HOPPER = 163 * 1024, 99 * 1024, 227 * 1024
+PREFILL_TILES: Final[dict[int, dict[int, Tile]]] = {
     _A100: {64: Tile(128, 64, 4, 3), 96: Tile(128, 64, 8, 2), 128: Tile(128, 64, 8, 2), 256: Tile(64, 32, 8, 2)},
     _SMALL: {64: Tile(128, 64, 4, 2), 96: Tile(64, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 1)},
     _HOPPER: {64: Tile(128, 64, 4, 3), 96: Tile(128, 128, 8, 2), 128: Tile(128, 128, 8, 2), 256: Tile(128, 64, 8, 3)},
 }
 # Where pages were copied together first, so that the bulk copy engine reads them.
-GATHERED_TILES: Final[dict[str, dict[int, Tile]]] = {
+GATHERED_TILES: Final[dict[int, dict[int, Tile]]] = {
     _SMALL: {64: Tile(128, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 1)},
     _HOPPER: {64: Tile(64, 128, 4, 2), 128: Tile(128, 128, 8, 3), 256: Tile(64, 64, 4, 3)},
 }
-DECODE_TILES: Final[dict[str, dict[int, Tile]]] = {
+DECODE_TILES: Final[dict[int, dict[int, Tile]]] = {
     _A100: {64: Tile(0, 64, 4, 3), 96: Tile(0, 64, 4, 3), 128: Tile(0, 64, 4, 3), 256: Tile(0, 32, 4, 2)},
     _SMALL: {64: Tile(0, 64, 4, 3), 96: Tile(0, 32, 4, 3), 128: Tile(0, 32, 4, 3), 256: Tile(0, 32, 4, 1)},
     _HOPPER: {64: Tile(0, 64, 2, 3), 96: Tile(0, 64, 4, 3), 128: Tile(0, 64, 4, 3), 256: Tile(0, 32, 4, 3)},
 }
 # An FP8 cache is half the bytes and must be widened: longer tiles.
-FP8_DECODE_TILES: Final[dict[str, dict[int, Tile]]] = {
+FP8_DECODE_TILES: Final[dict[int, dict[int, Tile]]] = {
     _A100: DECODE_TILES[_A100],
     _SMALL: DECODE_TILES[_SMALL],
     _HOPPER: {64: Tile(0, 128, 4, 3), 96: Tile(0, 128, 4, 3), 128: Tile(0, 128, 4, 2), 256: Tile(0, 64, 4, 2)},
@@ -79,6 +79,11 @@ def _variants(arch: int, model: Context | None) -> Iterator[Variant]:
     yield from (merge(dtype, head_dim) for dtype, head_dim in dict.fromkeys((shape[:2]) for shape in shapes))
 
 
+def memory_of(arch: int) -> int:
+    """By which the tables above are kept."""
+    return ARCHITECTURES[f"sm_{arch}"].shared_memory
+
+
 def decode_rows(group: int) -> int:
     """The rows of a decode's tile for `group` query heads a key-value head; groups beyond the largest take several."""
     return next((rows for rows in DECODE_ROWS if rows >= group), DECODE_ROWS[-1])
@@ -86,11 +91,11 @@ def decode_rows(group: int) -> int:
 
 def gathers(arch: int, head_dim: int) -> bool:
     """Whether a long prefill has its pages copied together. A bulk copy takes a power of two of columns."""
-    return arch >= 90 and head_dim in GATHERED_TILES[_MEMORY[arch]]
+    return arch >= 90 and head_dim in GATHERED_TILES[memory_of(arch)]
 
 
 def prefill(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, gathered: bool = False) -> Variant:
-    tile = (GATHERED_TILES if gathered else PREFILL_TILES)[_MEMORY[arch]][head_dim]
+    tile = (GATHERED_TILES if gathered else PREFILL_TILES)[memory_of(arch)][head_dim]
     pointer, cache = f"*{TRITON_TYPES[dtype]}", _cache_pointer(arch, dtype, fp8)
     return variant(
         "paged_attention",
@@ -103,7 +108,7 @@ def prefill(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, gat
 
 
 def decode(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, rows: int) -> Variant:
-    tile = (FP8_DECODE_TILES if fp8 else DECODE_TILES)[_MEMORY[arch]][head_dim]
+    tile = (FP8_DECODE_TILES if fp8 else DECODE_TILES)[memory_of(arch)][head_dim]
     pointer, cache = f"*{TRITON_TYPES[dtype]}", _cache_pointer(arch, dtype, fp8)
     return variant(
         "paged_attention",

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import os
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
-import torch
-
+from kernels.cast.fake_arguments import fake_arguments
+from kernels.named import load
 from kernels.variants import Variant
-
-DTYPES = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp32": torch.float32,
-    "fp8e4nv": torch.float8_e4m3fn,
-    "u8": torch.uint8,
-    "i32": torch.int32,
-    "i64": torch.int64,
-}
 
 
 def precompile(variants: Iterable[Variant]) -> None:
@@ -33,20 +22,8 @@ def precompile(variants: Iterable[Variant]) -> None:
 
 
 def _compile(variant: Variant) -> tuple[str, str]:
-    module, _, name = variant.kernel.partition(":")
-    kernel = getattr(importlib.import_module(module), name)
-    arguments = [
-        torch.empty(16, dtype=DTYPES[kind[1:]]) if kind.startswith("*") else (17 if kind.startswith("i") else 1.5)
-        for kind in variant.arguments
-    ]
     try:
-        kernel.warmup(
-            *arguments,
-            grid=(1,),
-            **dict(variant.constants),
-            num_warps=variant.num_warps,
-            num_stages=variant.num_stages,
-        )
+        load(variant.kernel).warmup(*fake_arguments(variant), grid=(1,), **variant.options)
     except Exception as problem:  # noqa: BLE001 - whatever the compiler raises is this variant's result
         return variant.name, f"{type(problem).__name__}: {str(problem)[:100]}"
     return variant.name, ""

@@ -58,13 +58,13 @@ def _decode(dim: int, fp8: bool) -> Callable[[], Variant]:
 def _try(
     shape: Shape,
     tiles: list[variants.Tile],
-    table: dict[str, dict[int, variants.Tile]],
+    table: dict[int, dict[int, variants.Tile]],
     variant: Callable[[], Variant],
     cache_dtype: torch.dtype,
     work: float,
     device: torch.device,
 ) -> None:
-    row, dim = table[variants._MEMORY[architecture()]], shape.head_dim
+    row, dim = table[variants.memory_of(architecture())], shape.head_dim
     before, wanted, found = row[dim], [], []
     for tile in tiles:
         row[dim] = tile
