@@ -13,7 +13,7 @@ import msgspec
 
 from appliance.cast.bystanders import CACHES, snapshot
 from appliance.hardware.device import VISIBLE
-from appliance.hardware.nvml import Gpu
+from appliance.hardware.gpu import Gpu
 from kernels.cast.words import OpProof, Said
 
 _TOLD = 2000  # characters of a process's last words

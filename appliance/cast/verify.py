@@ -13,7 +13,7 @@ from appliance import hardware
 from appliance.cast import bystanders
 from appliance.cast.proving import prove
 from appliance.cast.setting import CAST
-from appliance.hardware.nvml import Gpu
+from appliance.hardware.gpu import Gpu
 from kernels.cast import check
 from kernels.cast.errors import CastError
 from kernels.cast.manifest import Manifest

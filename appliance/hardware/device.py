@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from appliance.hardware.gpu import Gpu
 from appliance.hardware.machine import Inventory
-from appliance.hardware.nvml import Gpu
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import psutil
@@ -14,14 +15,48 @@ _CPUINFO = Path("/proc/cpuinfo")
 _BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
+class Disk(msgspec.Struct, frozen=True, kw_only=True):
+    """The file system under one of our folders: `purpose` is "state" or "models". `free_bytes` is what this user may
+    still write."""
+
+    path: str
+    total_bytes: int
+    free_bytes: int
+    purpose: str = ""
+    read_only: bool = False
+
+
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """`memory_available_bytes` is what can be taken without swapping, within the container's limit. `bfloat16`: the
-    processor multiplies it, rather than to widen it first."""
+    """The machine as far as this process may use it; the first four figures are within the container's limits.
+
+    `memory_available_bytes` is what can be taken without swapping. `bfloat16`: the processor multiplies it, rather than
+    to widen it first. `cpus` and `machine_memory_bytes` are the whole machine's; `cpu_quota` (in cores) and
+    `memory_limit_bytes` what the cgroup, of version `cgroup`, leaves of them. `shm_bytes` is the size of /dev/shm.
+    `open_files`, `processes` and `locked_memory_bytes` are the limits that hold (`ulimit -n`, `-u`, `-l`), and
+    `open_files_hard` what the first may be raised to: None is no limit. `container` names what the process is confined
+    by, None where by nothing. Any other None could not be read.
+    """
 
     cores: int
     memory_bytes: int
     memory_available_bytes: int
     bfloat16: bool = False
+    processor: str | None = None
+    cpus: int | None = None
+    cpu_quota: float | None = None
+    machine_memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    cgroup: Literal["v1", "v2"] | None = None
+    shm_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    disks: tuple[Disk, ...] = ()
+    open_files: int | None = None
+    open_files_hard: int | None = None
+    processes: int | None = None
+    locked_memory_bytes: int | None = None
+    kernel: str | None = None
+    system: str | None = None
+    container: str | None = None
 
 
 def read_host(cgroup: Path = _CGROUP, cpuinfo: Path = _CPUINFO) -> Host:

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from appliance.hardware.nvml import Gpu
+from appliance.hardware.gpu import Gpu
 
 _GIB: Final = 1 << 30
 
@@ -37,6 +37,7 @@ class KnownGpu(msgspec.Struct, frozen=True):
             memory_bytes=size,
             memory_free_bytes=size,
             compute_capability=self.compute_capability,
+            memory_kind="unified" if self.unified else "dedicated",
         )
 
 

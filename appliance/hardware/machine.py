@@ -7,20 +7,30 @@ from pathlib import Path
 
 import msgspec
 
+from appliance.hardware.gpu import Gpu
 from appliance.hardware.host import Host, read_host
-from appliance.hardware.nvml import Gpu, Nvml, NvmlUnavailable, load_nvml, read_gpus
+from appliance.hardware.nvml import Nvml, NvmlUnavailable, load_nvml, read_gpus
+from appliance.protocol import Finding
 
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """`gpus` are the devices that a model can run on: a GPU divided into MIG slices is represented by its slices."""
+    """`gpus` are the devices that a model can run on: a GPU divided into MIG slices is represented by its slices, and
+    is itself among `divided`. `cuda_version` is the newest CUDA that the driver runs; `kernel_driver` the version that
+    the kernel has loaded, where that can be read. `problem` says in a sentence or two what is wrong, `problems` the
+    same one by one, each with its fix. `replayed` names the recording that this was read from, if it was.
+    """
 
     gpus: tuple[Gpu, ...]
     driver_version: str | None
     cuda_version: str | None
     host: Host
     problem: str | None
+    divided: tuple[Gpu, ...] = ()
+    kernel_driver: str | None = None
+    problems: tuple[Finding, ...] = ()
+    replayed: str | None = None
 
 
 def inventory(nvml: Nvml | None = None, *, pci_devices: Path = _PCI_DEVICES) -> Inventory:

@@ -11,25 +11,7 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from appliance.profile.sizes import size_text
-
-
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU, or one MIG slice of it: then `parent_uuid` is the GPU's, and memory and name are the slice's.
-
-    `index` is NVML's: the order on the PCI bus.
-    """
-
-    uuid: str
-    index: int
-    name: str
-    memory_bytes: int
-    memory_free_bytes: int
-    compute_capability: tuple[int, int]
-    parent_uuid: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.name} ({size_text(self.memory_bytes)}, {self.uuid})"
+from appliance.hardware.gpu import Gpu
 
 
 class Nvml(Protocol):

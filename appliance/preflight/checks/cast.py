@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from appliance.cast.setting import CAST, JIT, cast_folder, may_compile
-from appliance.hardware.nvml import Gpu
+from appliance.hardware.gpu import Gpu
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 from kernels.cast import check, commands
