@@ -1,6 +1,7 @@
 """Checks that find what would fail before anything heavy starts."""
 
-from appliance.preflight.context import CheckResult, LaunchPlan, PreflightContext, Report
+from appliance.preflight.context import CheckResult, PreflightContext, Report
+from appliance.preflight.plans import LaunchPlan, NativePlan, VllmPlan
 from appliance.preflight.runner import run
 
-__all__ = ["CheckResult", "LaunchPlan", "PreflightContext", "Report", "run"]
+__all__ = ["CheckResult", "LaunchPlan", "NativePlan", "PreflightContext", "Report", "VllmPlan", "run"]

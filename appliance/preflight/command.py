@@ -69,6 +69,6 @@ def _as_data(report: Report) -> dict[str, Any]:
         "could-start": plan is not None,
         "findings": report.findings,
         "checks": report.checks,
-        "effective": plan.effective.values if plan else None,
+        "effective": plan.effective.values if plan and plan.effective else None,
         "memory": plan.memory if plan else None,
     }

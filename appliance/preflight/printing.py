@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from appliance.preflight.context import CheckResult, LaunchPlan, Report
+from appliance.preflight.context import CheckResult, Report
+from appliance.preflight.plans import LaunchPlan
 from appliance.profile.sizes import size_text
 from appliance.protocol import Finding, Severity
 
@@ -63,10 +64,13 @@ def _show_line(console: Console, indent: int, text: Text) -> None:
 
 
 def _show_plan(console: Console, plan: LaunchPlan) -> None:
-    memory = plan.memory
+    effective, memory = plan.effective, plan.memory
     where = "the CPU" if plan.device.gpu is None else str(plan.device.gpu)
     console.print(Text(f"{plan.profile.name} can start.", "bold green"))
-    console.print(f"{plan.config.architecture} in {plan.dtype} on {where}: {plan.device.why}.")
+    if plan.config is None or effective is None or memory is None:
+        console.print(f"{plan.profile.engine} on {where}: {plan.device.why}. It tells by itself what memory it needs.")
+        return
+    console.print(f"{plan.config.architecture} in {effective['dtype'].value} on {where}: {plan.device.why}.")
     console.print(
         f"Memory: {size_text(memory.needed_bytes)} of {size_text(memory.available_bytes)}: weights "
         f"{size_text(memory.weight_bytes)}, cache {size_text(memory.cache_bytes)} for "

@@ -21,9 +21,13 @@ def run(context: PreflightContext, checks: Sequence[Check] = CHECKS) -> Report:
     results: list[CheckResult] = []
     stopped: set[str] = set()
     for check in checks:
+        if subject.engine not in check.engines:
+            continue
         if stopped.intersection(check.after):
             stopped.add(check.id)
             results.append(CheckResult(id=check.id, title=check.title, outcome="skipped"))
+            continue
+        if not check.concerns(subject):
             continue
         started = time.perf_counter()
         found = _run_one(check, subject)

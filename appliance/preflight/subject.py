@@ -11,15 +11,17 @@ from pathlib import Path
 
 from appliance.cast.setting import cast_folder, cast_summary
 from appliance.checkpoint.chat_template import ChatTemplate
-from appliance.checkpoint.config import ModelConfig, read_architecture, read_config
+from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES, ModelConfig, read_architecture, read_config
 from appliance.checkpoint.folder import locate
 from appliance.checkpoint.safetensors import TensorIndex, read_index
 from appliance.checkpoint.tokenizer import Tokenizer
 from appliance.hardware.device import Device, select_device
-from appliance.preflight.context import LaunchPlan, PreflightContext, inventory_after
+from appliance.preflight.context import PreflightContext
+from appliance.preflight.plans import LaunchPlan, NativePlan, VllmPlan, inventory_after
 from appliance.profile import document
 from appliance.profile.effective import Effective, resolve
 from appliance.profile.schema import Profile
+from appliance.vllm.program import Program, find_program
 
 
 class Subject:
@@ -30,6 +32,11 @@ class Subject:
     @cached_property
     def profile(self) -> Profile:
         return document.load(self.context.document)
+
+    @property
+    def engine(self) -> str:
+        """Known before the document is: checks that its engine does not concern are left out."""
+        return "vllm" if self.context.document.get("engine") == "vllm" else "native"
 
     @cached_property
     def folder(self) -> Path:
@@ -69,11 +76,32 @@ class Subject:
             cast=cast_summary(self.context.environ) if self.device.gpu else None,
         )
 
+    @cached_property
+    def vllm(self) -> Program | None:
+        """The vLLM that this installation would start; None where there is none."""
+        return find_program(self.context.environ)
+
+    @property
+    def readable(self) -> bool:
+        """Whether Ingot reads configs of this architecture: vLLM runs models that it does not."""
+        return self.architecture in SUPPORTED_ARCHITECTURES
+
     def plan(self) -> LaunchPlan:
-        return LaunchPlan(
+        if self.profile.engine == "vllm":
+            assert self.vllm is not None, "the check of the engine would have found that"
+            return VllmPlan(
+                profile=self.profile,
+                folder=self.folder,
+                device=self.device,
+                program=self.vllm,
+                config=self.config if self.readable else None,
+                effective=self.effective if self.readable else None,
+            )
+        return NativePlan(
             profile=self.profile,
-            effective=self.effective,
             folder=self.folder,
+            device=self.device,
+            effective=self.effective,
             config=self.config,
             index=self.index,
             cast=cast_folder(self.context.environ),

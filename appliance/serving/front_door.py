@@ -14,7 +14,7 @@ from appliance.supervisor.core_client import CoreClient
 from appliance.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from appliance.preflight import LaunchPlan
+    from appliance.preflight import NativePlan
     from appliance.serving.metrics import Metrics
 
 
@@ -31,7 +31,7 @@ class FrontDoor:
 
         return Metrics(self.supervisor)
 
-    async def prepare(self, plan: LaunchPlan) -> None:
+    async def prepare(self, plan: NativePlan) -> None:
         """Load what serving this model needs beside the core. Raises CheckpointError."""
         self._model = await asyncio.to_thread(ServedModel.load, plan, int(time.time()))
 

@@ -11,7 +11,7 @@ from appliance.serving.errors import ApiError, bad_request
 if TYPE_CHECKING:
     from appliance.checkpoint.chat_template import ChatTemplate
     from appliance.checkpoint.tokenizer import IncrementalDetokenizer, Tokenizer
-    from appliance.preflight import LaunchPlan
+    from appliance.preflight import NativePlan
 
 # Longer texts, and chats of more messages, are rendered and encoded in a thread, so that nobody else waits for them.
 INLINE_CHARACTERS = 4096
@@ -20,7 +20,7 @@ INLINE_MESSAGES = 64
 
 class ServedModel:
     def __init__(
-        self, plan: LaunchPlan, digest: str, tokenizer: Tokenizer, template: ChatTemplate | None, created: int
+        self, plan: NativePlan, digest: str, tokenizer: Tokenizer, template: ChatTemplate | None, created: int
     ) -> None:
         self.name = plan.profile.served_model_name
         self.created = created
@@ -34,7 +34,7 @@ class ServedModel:
         self._template = template
 
     @classmethod
-    def load(cls, plan: LaunchPlan, created: int) -> ServedModel:
+    def load(cls, plan: NativePlan, created: int) -> ServedModel:
         """Blocking. Raises CheckpointError."""
         # Late: the first answer over HTTP does not wait for these.
         from appliance.checkpoint.chat_template import ChatTemplate

@@ -45,7 +45,7 @@ from appliance.supervisor.log_capture import LogCapture
 from appliance.supervisor.native_core import NativeCore
 
 if TYPE_CHECKING:
-    from appliance.preflight import LaunchPlan
+    from appliance.preflight import NativePlan
 
 LOG_INTERVAL_S = 0.1
 WATCH_INTERVAL_S = 0.5
@@ -58,7 +58,7 @@ DRAIN_S = 0.3
 EXPECTED = (SelfTestError, CheckpointError, CoreGoneError, EngineGoneError)
 
 # What the front door itself must load before it can serve (tokenizer, chat template); done while the core starts.
-Prepare = Callable[["LaunchPlan"], Coroutine[None, None, None]]
+Prepare = Callable[["NativePlan"], Coroutine[None, None, None]]
 
 
 class NativeLaunch:
@@ -105,7 +105,7 @@ class NativeLaunch:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.core.channel.close()
 
-    async def start(self, plan: LaunchPlan, prepare: Prepare) -> None:
+    async def start(self, plan: NativePlan, prepare: Prepare) -> None:
         """Up to `ready`."""
         self._end_phase(Phase.PREFLIGHT)
         self.launch.change(State.STARTING)
@@ -128,7 +128,7 @@ class NativeLaunch:
         task.add_done_callback(self._done)
         return task
 
-    async def _self_test(self, plan: LaunchPlan, config: EngineConfig, loaded: Loaded) -> None:
+    async def _self_test(self, plan: NativePlan, config: EngineConfig, loaded: Loaded) -> None:
         def moved(done: int, total: int) -> None:
             self._phase(Phase.SELF_TEST, Progress(done=done, total=total, unit="prompts"))
 
@@ -234,7 +234,7 @@ class NativeLaunch:
         self.finish(End(state=State.FAILED, error=error))
 
 
-def _subject(plan: LaunchPlan, config: EngineConfig, loaded: Loaded) -> Subject:
+def _subject(plan: NativePlan, config: EngineConfig, loaded: Loaded) -> Subject:
     """Blocking."""
     from appliance.checkpoint.digest import checkpoint_digest  # late, as all of preflight
 

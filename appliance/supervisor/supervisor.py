@@ -101,7 +101,7 @@ class Supervisor:
             attempt=self._attempt,
             load=self.load,
             models=[self.plan.profile.served_model_name] if self.plan and served else [],
-            max_model_len=self.plan.engine_config().max_model_len if self.plan and served else None,
+            max_model_len=self.plan.max_model_len if self.plan and served else None,
             last_event=launch.last_event if launch else None,
         )
 
@@ -222,6 +222,8 @@ class Supervisor:
         )
 
     async def _bring_up(self, source: Source, native: NativeLaunch) -> None:
+        from appliance.preflight import NativePlan  # late, as run_preflight
+
         findings, plan = list(source.problems), None
         if not findings:
             report = await asyncio.to_thread(run_preflight, self._home, source.document)
@@ -231,6 +233,7 @@ class Supervisor:
             native.finish(End(state=State.FAILED, reason=reason, explained=True))
             return
         self.plan = plan
+        assert isinstance(plan, NativePlan)
         await native.start(plan, self._prepare)
 
 

@@ -6,18 +6,20 @@ from collections.abc import Iterator
 
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
+from appliance.vllm.program import PROGRAM
 
 
 def run(subject: Subject) -> Iterator[Finding]:
-    if subject.profile.engine == "native":
+    if subject.profile.engine == "native" or subject.vllm is not None:
         return
     yield Finding(
         id="engine-not-installed",
         severity=Severity.ERROR,
-        message=f"This installation starts the native engine only, and the profile asks for {subject.profile.engine}.",
+        message="The profile asks for vLLM, and there is none in this installation.",
         field="engine",
         value=subject.profile.engine,
         fix=Fix(
-            text="Use the native engine, or run the profile where Ingot comes with vLLM.", patch={"engine": "native"}
+            text=f"Use the native engine; or install vLLM and name its command with {PROGRAM}.",
+            patch={"engine": "native"},
         ),
     )

@@ -1,0 +1,140 @@
+"""What a launch needs, resolved: a plan for each kind of engine, made where no finding is an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec import structs
+
+from appliance.checkpoint.config import ModelConfig
+from appliance.checkpoint.memory import CACHE_DTYPES, MemoryPlan
+from appliance.checkpoint.safetensors import TensorIndex
+from appliance.hardware.device import VISIBLE, Device
+from appliance.hardware.machine import Inventory
+from appliance.profile.effective import Effective
+from appliance.profile.schema import Profile
+from appliance.protocol import EngineConfig
+from appliance.vllm.program import Program
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    """What the plans of both engines have. `config` and `effective` are None where Ingot cannot read the model's."""
+
+    profile: Profile
+    folder: Path
+    device: Device
+    config: ModelConfig | None
+    effective: Effective | None
+
+    @property
+    def memory(self) -> MemoryPlan | None:
+        """None where only the engine itself can tell."""
+        return self.effective.memory if self.effective else None
+
+    @property
+    def max_model_len(self) -> int | None:
+        """None where only the engine itself can tell."""
+        raise NotImplementedError
+
+    @property
+    def sealed(self) -> bool | None:
+        """None where there is nothing to compile, as on the CPU; False where the engine may compile as it runs."""
+        raise NotImplementedError
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the engine's environment must say besides: the one GPU, by UUID, so that it is the engine's first
+        whatever order CUDA counts in, and a MIG slice is found at all."""
+        return {} if self.device.gpu is None else {VISIBLE: self.device.gpu.uuid}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativePlan(LaunchPlan):
+    """`cast` is the folder that the engine is to be sealed to; None where it may compile."""
+
+    config: ModelConfig
+    effective: Effective
+    index: TensorIndex
+    cast: Path | None = None
+
+    @property
+    def memory(self) -> MemoryPlan:
+        return self.effective.memory
+
+    @property
+    def max_model_len(self) -> int:
+        return self.memory.max_model_len
+
+    @property
+    def sealed(self) -> bool | None:
+        return None if self.device.gpu is None else self.cast is not None
+
+    @property
+    def dtype(self) -> str:
+        dtype: str = self.effective["dtype"].value
+        return dtype
+
+    def engine_config(self) -> EngineConfig:
+        profile, effective = self.profile, self.effective
+        return EngineConfig(
+            model_folder=str(self.folder),
+            device="cpu" if self.device.gpu is None else "cuda:0",
+            dtype=self.dtype,
+            kv_cache_dtype=CACHE_DTYPES[effective["kv-cache-dtype"].value],
+            max_model_len=self.max_model_len,
+            max_num_seqs=profile.max_num_seqs,
+            max_num_batched_tokens=profile.max_num_batched_tokens,
+            block_size=profile.block_size,
+            num_blocks=self.memory.num_blocks,
+            prefix_caching=profile.prefix_caching,
+            enforce_eager=effective["enforce-eager"].value,
+            backends=dict(profile.backends),
+            environment=self.environment,
+            cast=str(self.cast) if self.sealed else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmPlan(LaunchPlan):
+    """vLLM covers more models than Ingot reads, and tells the sizes of those by itself."""
+
+    program: Program
+
+    @property
+    def max_model_len(self) -> int | None:
+        if self.profile.max_model_len is not None:
+            return self.profile.max_model_len
+        return self.memory.max_model_len if self.memory else None
+
+    @property
+    def sealed(self) -> bool | None:
+        return None if self.device.gpu is None else False
+
+
+def inventory_after(inventory: Inventory, running: LaunchPlan | None) -> Inventory:
+    """The machine as it will be when `running` has ended.
+
+    A GPU's weights and cache were allocated in full. On a host only the weights are counted: the system gives the
+    cache's pages as they are first written, so that an unused cache is free memory already.
+    """
+    if running is None:
+        return inventory
+    memory, held = running.memory, running.device.gpu
+    if memory is None:  # it may hold anything: no more is promised than what is free now
+        return inventory
+    if held is None:
+        host = inventory.host
+        free = min(host.memory_available_bytes + memory.weight_bytes, host.memory_bytes)
+        return structs.replace(inventory, host=structs.replace(host, memory_available_bytes=free))
+    gpus = tuple(
+        structs.replace(
+            gpu,
+            memory_free_bytes=min(gpu.memory_free_bytes + memory.weight_bytes + memory.cache_bytes, gpu.memory_bytes),
+        )
+        if gpu.uuid == held.uuid
+        else gpu
+        for gpu in inventory.gpus
+    )
+    return structs.replace(inventory, gpus=gpus)

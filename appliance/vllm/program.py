@@ -1,0 +1,34 @@
+"""Which vLLM this installation would start."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+PROGRAM: Final = "INGOT_VLLM"
+"""Names the `vllm` command, where it is neither beside Ingot's Python nor on PATH."""
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """The `vllm` command, and the Python that it runs in."""
+
+    path: Path
+    python: Path
+
+
+def find_program(environ: Mapping[str, str]) -> Program | None:
+    """Looks at files only. A path that INGOT_VLLM names is believed: where it is wrong, the check of the engine says
+    so, rather than that another vLLM is started."""
+    named = environ.get(PROGRAM)
+    if named:
+        path: Path | None = Path(named)
+    else:
+        beside = Path(sys.executable).with_name("vllm")
+        found = beside if beside.exists() else shutil.which("vllm", path=environ.get("PATH", ""))
+        path = Path(found) if found else None
+    return Program(path=path, python=path.with_name("python")) if path is not None else None
