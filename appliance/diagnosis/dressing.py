@@ -1,0 +1,100 @@
+"""What stands before a log line's own words: stamps of containers and journals, process tags, log levels.
+
+Every engine, and everything that carries its output, puts something in front. A line's key says whose it is, so that
+processes which write into one log can be told apart; `header` says that a logger wrote it, and not the bare process.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+ANSI = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[ -/]?[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
+MAX_LAYERS = 9
+MAX_LINE = 4000
+
+_LEVELS = "DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION"
+_DAY = r"\d{4}[-/]\d\d[-/]\d\d"
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+# Each row is one layer; the name of the group that matched says what kind it is. Tried in this order, again and again.
+_LAYERS = (
+    rf"(?P<stamp>\[{_DAY} {_CLOCK}(?P<tags>(?: [A-Z]{{1,6}}\d{{1,4}}){{0,6}})\]:? ?)",  # SGLang
+    rf"(?P<time>\[?{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\]?[:,]?(?=\s|$)\s?)",
+    r"(?P<tag>\((?P<who>[^()]{0,80}\bpid=\d+[^()]{0,80}|Process)\) ?)",  # vLLM, Ray
+    rf"(?P<placed>(?P<loud>{_LEVELS}) +(?:\d\d-\d\d {_CLOCK} +)?\[?[\w/.-]{{1,80}}\.py:\d+\](?=\s|$)\s?)",  # vLLM
+    rf"(?P<level>(?P<word>{_LEVELS})\b(?::[\w.]{{1,60}}:|:)?(?: +\d\d-\d\d {_CLOCK}| \.\.\.)?(?=\s|$)\s{{0,6}})",
+    rf"(?P<bracketed>\[(?P<inside>{_LEVELS}|Error|Warning|Info)\](?=\s|$)\s?)",
+    rf"(?P<dashed>- (?:[\w.]{{1,80}} - )?(?P<between>{_LEVELS}) - (?:[\w.]{{1,60}}: )?)",  # Python's logging
+    rf"(?P<barred>\| (?P<column>{_LEVELS}) {{0,9}}\| (?:[\w.<>]{{1,120}}:[\w<>]{{1,80}}:\d+ - )?)",  # loguru
+    r"(?P<place>\[[\w/.-]{1,80}\.py:\d+\](?=\s|$)\s?)",
+    rf"(?P<glog>\[?(?P<letter>[IWEF])\d{{4}} {_CLOCK}\s+(?:\d+\s+)?[\w/.-]{{1,120}}:\d+\] )",
+    r"(?P<rank>\[(?:rank|default)\d+\]:? ?)",  # torchrun
+    r"(?P<journal>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,80} (?P<unit>[\w./@:-]{1,80}(?:\[\d+\])?): )",
+    r"(?P<cri>(?:stdout|stderr) [FP] )",
+    r"(?P<pod>\[pod/[^\]]{1,200}\] )",
+    r"(?P<kernel>\[ {0,6}\d{1,9}\.\d{6}\] )",
+    rf"(?P<clock>\[?{_CLOCK}\]? )",
+)
+_LAYER = re.compile("|".join(_LAYERS))
+_COMPOSE = re.compile(r"(?P<service>[A-Za-z][\w.-]{0,80}) {0,40}\| ?")
+_GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}
+
+
+class Dressed(NamedTuple):
+    """A line, undressed. `key` names the stream; `words` is what the process itself said, indentation and all."""
+
+    key: str
+    level: str
+    header: bool
+    words: str
+
+
+def plain(text: str) -> str:
+    """Without colours and other terminal codes; of a progress bar only what was drawn last; never very long."""
+    if len(text) > MAX_LINE:
+        text = text[:MAX_LINE]
+    if "\x1b" in text:
+        text = ANSI.sub("", text)
+    if "\r" in text:
+        text = text.rstrip("\r").rpartition("\r")[2]
+    return text
+
+
+def undress(text: str) -> Dressed:
+    """`text` is a plain line."""
+    if not text or text[0] in " \t":
+        return Dressed("", "", False, text)
+    key = level = ""
+    header = False
+    position = 0
+    if (service := _COMPOSE.match(text)) is not None and not text.startswith(("INFO", "ERROR", "WARN", "DEBUG")):
+        key, position = service["service"], service.end()
+    for _ in range(MAX_LAYERS):
+        layer = _LAYER.match(text, position)
+        if layer is None:
+            break
+        position = layer.end()
+        match layer.lastgroup:
+            case "stamp":
+                header = True
+            case "tag":
+                key += layer["tag"].rstrip()
+            case "placed":
+                level, header = layer["loud"], True
+            case "level":
+                level, header = layer["word"], True
+            case "bracketed":
+                level = layer["inside"].upper()
+            case "dashed":
+                level, header = layer["between"], True
+            case "barred":
+                level, header = layer["column"], True
+            case "place":
+                header = True
+            case "glog":
+                level, header = _GLOG_LEVELS[layer["letter"]], True
+            case "journal":
+                key += layer["unit"]
+            case "rank" | "pod":
+                key += layer[0]
+    return Dressed(key, level, header, text[position:])

@@ -1,0 +1,51 @@
+"""Notices, line by line while a launch runs, that the engine logged the exception that ends it.
+
+An engine does not always exit when it has failed: a parent may wait for a child that is gone. A healthy start may also
+hold tracebacks that somebody caught, and those never count.
+"""
+
+from __future__ import annotations
+
+from appliance.diagnosis.pointers import is_fatal, is_pointer, is_survived
+from appliance.diagnosis.traceback_reader import LoggedException, TracebackReader
+from appliance.protocol import EvidenceLine
+
+CRASH = "Fatal Python error: "
+MAX_STREAMS = 64
+
+
+class FatalWatch:
+    """Feed it every line of the log, in order. It answers once, with the first exception of the chain that ends the
+    engine, when the last line of that chain's traceback has come; before and after that with None."""
+
+    def __init__(self) -> None:
+        self._reader = TracebackReader()
+        self._chains: dict[str, LoggedException] = {}  # the first link of the chain that each stream is in
+        self._raised: LoggedException | None = None  # the first that was not caught by somebody who went on
+        self._answered = False
+
+    def feed(self, number: int, text: str) -> LoggedException | None:
+        if self._answered:
+            return None
+        exception = self._reader.feed(number, text)
+        if exception is None:
+            return self._crash(number, text) if CRASH in text else None
+        first = self._chains.get(exception.key) if exception.link else None
+        self._chains[exception.key] = first = first or exception
+        if len(self._chains) > MAX_STREAMS:
+            del self._chains[next(iter(self._chains))]
+        if self._raised is None and not (is_pointer(first) or is_survived(first)):
+            self._raised = first
+        if not is_fatal(exception):
+            return None
+        return self._answer((self._raised or first) if is_pointer(first) else first)
+
+    def _crash(self, number: int, text: str) -> LoggedException:
+        """Native code died under Python, which says so itself."""
+        words = text[text.index(CRASH) :].rstrip()[:500]
+        kind, _, message = words.partition(": ")
+        return self._answer(LoggedException(kind, message, words, EvidenceLine(number, words), start=number))
+
+    def _answer(self, exception: LoggedException) -> LoggedException:
+        self._answered = True
+        return exception

@@ -1,0 +1,108 @@
+"""Exceptions that are not causes: those that point at another, those that only follow another process's end, and those
+that nothing dies of."""
+
+from __future__ import annotations
+
+import re
+
+from appliance.diagnosis.traceback_reader import LoggedException
+
+
+def _any(*signs: str) -> re.Pattern[str]:
+    return re.compile("|".join(signs), re.IGNORECASE)
+
+
+POINTER = _any(
+    r"see (?:the )?(?:root cause|stack ?trace|errors?|logs?)s? (?:above|for)",
+    r"check the stack ?trace above",
+    r"stack trace above for the root cause",
+    r"engine core initialization failed",
+    r"(?:worker|engine)\w* initialization failed due to",
+    r"engine process failed to start",
+    r"EngineDeadError|EngineGenerateError",
+    r"EngineCore encountered an issue",
+    r"background (?:loop|task) (?:is not running|has errored)",
+    r"rank 0 could not finish the model loading",
+    r"Initialization failed\. (?:Please|warmup)",
+    r"ActorDiedError|RayActorError|WorkerCrashedError",
+    r"worker proc(?:ess)? \S+ died unexpectedly",
+    r"Executor failed\.$",
+    r"(?:sub|child )process .{0,80}(?:failed|died)\b",
+)
+# How a process notices that another one is gone.
+AFTERMATH = _any(
+    r"^(?:\w+\.)*(?:EOFError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b",
+    r"^(?:\w+\.)*(?:BrokenProcessPool|ProcessRaisedException|ChildFailedError)\b",
+    r"connection reset by peer|broken pipe|socket closed",
+    r"remote process exited or there was a network error",
+    r"connection (?:closed by (?:remote )?peer|was likely closed)",
+    r"failed to recv, got 0 bytes",
+    r"leaked (?:shared_memory|semaphore)",
+    r"destroy_process_group",
+    r"NCCL communicator was aborted",
+)
+# An end on request.
+ON_REQUEST = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|CancelledError|GeneratorExit)$")
+# What Python or a server says before a traceback of which no process dies.
+SURVIVED = _any(
+    r"exception ignored (?:in|while)",
+    r"exception in (?:thread|callback|ASGI application|WSGI application)",
+    r"exception (?:was never retrieved|on request)",
+    r"logging error",
+    r"error (?:in|while) (?:handling|processing) (?:the )?request",
+    r"failed to import|import(?:ing)? .{0,80}failed",
+    r"falling back|fallback|ignor(?:ed|ing)",
+    r"usage stat",
+)
+FATAL_LEAD = _any(
+    r"(?:failed to (?:start|initiali[sz]e)\b|initiali[sz]ation failed)",
+    r"(?:EngineCore|Scheduler|DataParallelController|\w*Tokenizer\w*|TpModelWorker\w*|ModelRpc\w*) (?:hit|encountered|caught)"
+    r" an? (?:fatal )?(?:exception|error)",
+    r"encountered a fatal error",
+    r"^Process [\w-]+(?:[:_]\w+)*:$",  # multiprocessing: nothing caught it
+    r"init state",
+)
+# The first frame of a process that nothing caught; for a helper process it does not lead into an engine.
+ENTRY = _any(
+    r'/bin/(?:vllm|sglang|ingot|ray)", line \d+, in <module>',
+    r'<frozen runpy>|/runpy\.py"|multiprocessing/(?:process|spawn)\.py"',
+    r'"<string>", line 1, in <module>',
+    r'(?:api_server|launch_server|__main__|main|serve)\.py", line \d+, in <module>',
+    r'appliance/engine/__main__\.py"',
+)
+ENGINE_PATH = re.compile(r"[/\"](?:vllm|sglang|sgl-workspace|appliance)[/\"-]")
+FRAMES_TO_ENGINE = 6
+
+
+def is_pointer(exception: LoggedException) -> bool:
+    return POINTER.search(exception.headline) is not None or is_end_on_request(exception)
+
+
+def is_aftermath(exception: LoggedException) -> bool:
+    return AFTERMATH.search(exception.text) is not None
+
+
+def is_end_on_request(exception: LoggedException) -> bool:
+    return ON_REQUEST.match(exception.type) is not None
+
+
+def is_survived(exception: LoggedException) -> bool:
+    """Told by somebody who caught it and went on."""
+    return exception.level in ("DEBUG", "INFO", "NOTICE", "WARNING", "WARN") or (
+        SURVIVED.search(exception.lead) is not None and FATAL_LEAD.search(exception.lead) is None
+    )
+
+
+def is_fatal(exception: LoggedException) -> bool:
+    """Whether the process that it stands for ends: its engine says so, or nothing caught it."""
+    if is_end_on_request(exception) or is_survived(exception):
+        return False
+    if FATAL_LEAD.search(exception.lead):
+        return True
+    places = [place.text for place, _ in exception.frames[:FRAMES_TO_ENGINE]]
+    return (
+        not exception.level
+        and bool(places)
+        and ENTRY.search(places[0]) is not None
+        and any(ENGINE_PATH.search(place) for place in places)
+    )

@@ -1,0 +1,190 @@
+"""Reads tracebacks out of a log line by line, each by the stream that it belongs to.
+
+The lines of one traceback carry the tag of their process, and other processes write in between; some engines put a
+logger's prefix before each line, others only before the first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+
+from appliance.diagnosis.dressing import plain, undress
+from appliance.protocol import EvidenceLine
+
+OPENING = "Traceback (most recent call last):"
+MAX_OPEN = 16
+MAX_LINES = 3000
+MAX_FRAMES = 40
+LINES_BEFORE = 6
+
+END = re.compile(r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80})(?::(?: (?P<message>.*))?)?$")
+TYPE_NAME = re.compile(r"(?:Error|Exception|Exit|Interrupt|Fault|Warning|Failed|Iteration|Resources|Cast|Group|Empty)$")
+# What may stand alone on a line in the middle of a traceback without being its end.
+NO_TYPE = re.compile(r"(?:Killed|Aborted|Terminated|Done|INFO|WARNING|ERROR|DEBUG|Note|Loading|Process|usage)$")
+FRAME = re.compile(r'\s*File "')
+CHAIN = {
+    "During handling of the above exception, another exception occurred:": "handling",
+    "The above exception was the direct cause of the following exception:": "cause",
+}
+
+
+@dataclass(frozen=True)
+class LoggedException:
+    """`line` is where the exception's own line stands; `text` is that line without prefix, with the lines of a longer
+    message. `lead` is what was said right before the traceback; `level` the logger's level, "" for a bare one; `link`
+    says whether it follows another of the same chain. `frames` are (place, code), the innermost last."""
+
+    type: str
+    message: str
+    text: str
+    line: EvidenceLine
+    frames: tuple[tuple[EvidenceLine, str], ...] = ()
+    key: str = ""
+    level: str = ""
+    lead: str = ""
+    link: str = ""
+    start: int = 0
+
+    @property
+    def frame(self) -> EvidenceLine | None:
+        return self.frames[-1][0] if self.frames else None
+
+    @property
+    def headline(self) -> str:
+        first = self.message.splitlines()[0] if self.message else ""
+        return f"{self.type}: {first}" if first else self.type
+
+
+@dataclass
+class _Open:
+    """A traceback that has begun. `headed`: whether its lines carry a logger's prefix; None while it is not known."""
+
+    key: str
+    level: str
+    lead: str
+    link: str
+    start: int
+    prefix: str
+    indent: str
+    headed: bool | None
+    first: tuple[EvidenceLine, str] | None = None
+    frames: deque[tuple[EvidenceLine, str]] = field(default_factory=lambda: deque(maxlen=MAX_FRAMES))
+
+
+class TracebackReader:
+    """Feed it every line, in order; it answers with an exception when the last line of its traceback has come.
+
+    Memory is bounded whatever is fed. A line costs next to nothing while no traceback is open.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[_Open] = []
+        self._before: deque[tuple[int, str]] = deque(maxlen=LINES_BEFORE)
+
+    def feed(self, number: int, text: str) -> LoggedException | None:
+        found = None
+        if OPENING in text:
+            self._begin(number, plain(text))
+        elif self._open:
+            found = self._follow(number, plain(text))
+        self._before.append((number, text))
+        return found
+
+    def _begin(self, number: int, text: str) -> None:
+        before, _, _ = text.rpartition(OPENING)
+        key, level, header, words = undress(text)
+        lead = words[: words.index(OPENING)] if OPENING in words else ""
+        indent = lead if not lead.strip(" |+-E") else ""
+        said = lead.strip(" |+-:\t")
+        link = ""
+        if len(said) < 3:
+            said, link = self._said_before(key)
+        # A sentence before the opening stands there alone; a prefix that is no sentence may stand before each line.
+        headed = None if header else False
+        opened = _Open(key, level, said, link, number, before, indent, headed)
+        self._open.append(opened)
+        if len(self._open) > MAX_OPEN:
+            del self._open[0]
+
+    def _said_before(self, key: str) -> tuple[str, str]:
+        """The last words of this stream before now, and the kind of link if they are those between two of a chain."""
+        for _, text in reversed(self._before):
+            dressed = undress(plain(text))
+            words = dressed.words.strip(" |+-")
+            if dressed.key == key and words:
+                return words[:300], CHAIN.get(words, "")
+        return "", ""
+
+    def _follow(self, number: int, text: str) -> LoggedException | None:
+        dressed = None
+        for opened in reversed(self._open):
+            if number - opened.start > MAX_LINES:
+                self._open.remove(opened)
+                return None
+            if text.startswith(opened.prefix) and text[len(opened.prefix) :][:1] in (" ", "\t") and opened.prefix:
+                words = opened.indent + text[len(opened.prefix) :] if opened.indent else text[len(opened.prefix) :]
+            else:
+                dressed = dressed or undress(text)
+                if dressed.key != opened.key:
+                    continue
+                if opened.headed is None and (FRAME.match(dressed.words) or _ends_at_once(dressed.words)):
+                    opened.headed = dressed.header
+                    opened.prefix = text[: len(text) - len(dressed.words)]
+                if opened.headed is None or opened.headed != dressed.header:
+                    continue
+                words = dressed.words
+            if opened.indent:
+                if not words.startswith(opened.indent):
+                    continue
+                words = words[len(opened.indent) :]
+            return self._take(opened, number, words)
+        return None
+
+    def _take(self, opened: _Open, number: int, words: str) -> LoggedException | None:
+        if not words.strip():
+            return None
+        if words[0] in " \t":
+            if FRAME.match(words):
+                opened.headed = True if opened.headed is None else opened.headed
+                frame = (EvidenceLine(number, words.strip()), "")
+                opened.first = opened.first or frame
+                opened.frames.append(frame)
+            elif opened.frames and not opened.frames[-1][1] and not opened.frames[-1][0].text.endswith(")"):
+                opened.frames[-1] = (opened.frames[-1][0], words.strip()[:200])
+            return None
+        end = END.match(words)
+        if end is None or not _is_type(end["type"], bool(end["message"]), opened):
+            return None
+        self._open.remove(opened)
+        frames = tuple(opened.frames)
+        if opened.first and frames and frames[0][0] != opened.first[0]:
+            frames = (opened.first, *frames)
+        return LoggedException(
+            type=end["type"],
+            message=(end["message"] or "").rstrip(),
+            text=words.rstrip(),
+            line=EvidenceLine(number, words.rstrip()),
+            frames=frames,
+            key=opened.key,
+            level=opened.level,
+            lead=opened.lead,
+            link=opened.link,
+            start=opened.start,
+        )
+
+
+def _ends_at_once(words: str) -> bool:
+    """A traceback without a frame, whose next line is its last."""
+    end = END.match(words)
+    return end is not None and TYPE_NAME.search(end["type"]) is not None
+
+
+def _is_type(name: str, has_message: bool, opened: _Open) -> bool:
+    if TYPE_NAME.search(name):
+        return True
+    last = name.rpartition(".")[2]
+    if not opened.frames or NO_TYPE.match(last):
+        return False
+    return "." in name or (has_message and last[0].isupper()) or last.lower().endswith(("error", "timeout"))
