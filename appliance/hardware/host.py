@@ -1,29 +1,21 @@
-"""The host's cores and memory, as far as this process may use them: a container's limits count."""
+"""The host's cores, memory, disks and limits, as far as this process may use them: a container's limits count."""
 
 from __future__ import annotations
 
 import os
+import platform
+import resource
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import psutil
 
-_CGROUP = Path("/sys/fs/cgroup")
-_CPUINFO = Path("/proc/cpuinfo")
-# As the kernel calls the instructions: x86's two kinds, and ARM's.
-_BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-
-
-class Disk(msgspec.Struct, frozen=True, kw_only=True):
-    """The file system under one of our folders: `purpose` is "state" or "models". `free_bytes` is what this user may
-    still write."""
-
-    path: str
-    total_bytes: int
-    free_bytes: int
-    purpose: str = ""
-    read_only: bool = False
+from appliance.hardware.cgroup import read_cgroup, whole_cores
+from appliance.hardware.container import PROC, container
+from appliance.hardware.disks import SHM, Disk, read_disks, space
+from appliance.hardware.processor import CPUINFO, read_processor
+from appliance.home import Home
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,51 +51,52 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     container: str | None = None
 
 
-def read_host(cgroup: Path = _CGROUP, cpuinfo: Path = _CPUINFO) -> Host:
-    """`cgroup` is this process's cgroup (version 2): inside a container, the root of the mounted tree."""
+def read_host(home: Home | None = None, *, proc: Path = PROC, cpuinfo: Path = CPUINFO, shm: Path = SHM) -> Host:
+    """Takes milliseconds and never raises. `home` names the folders whose disks are of interest: the environment's
+    unless given."""
     memory = psutil.virtual_memory()
-    total, available = memory.total, memory.available
-    limit = _number(cgroup / "memory.max")
-    if limit is not None and limit < total:
-        used = _number(cgroup / "memory.current") or 0
-        reclaimable = _statistics(cgroup / "memory.stat").get("inactive_file", 0)
-        total, available = limit, min(available, max(limit - used + reclaimable, 0))
+    group = read_cgroup(proc)
+    limit = group.memory_limit_bytes
+    confined = limit is not None and limit < memory.total
+    total = limit if limit is not None and confined else memory.total
+    left = group.memory_left_bytes if confined else None
+    cpus = os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0))
+    processor = read_processor(cpuinfo)
+    shm_size, shm_free, _ = space(shm) or (None, None, False)
+    files, files_hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Root may start as many as it likes, as far as this limit is concerned.
+    started = None if os.geteuid() == 0 else _limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     return Host(
-        cores=_cores(cgroup),
+        cores=whole_cores(allowed, group.cpu_quota),
         memory_bytes=total,
-        memory_available_bytes=available,
-        bfloat16=_multiplies_bfloat16(cpuinfo),
+        memory_available_bytes=memory.available if left is None else min(memory.available, left),
+        bfloat16=processor.bfloat16,
+        processor=processor.name,
+        cpus=cpus,
+        cpu_quota=group.cpu_quota,
+        machine_memory_bytes=memory.total,
+        memory_limit_bytes=limit if confined else None,
+        cgroup=group.version,
+        shm_bytes=shm_size,
+        shm_free_bytes=shm_free,
+        disks=read_disks(home or Home.from_environment()),
+        open_files=_limit(files),
+        open_files_hard=_limit(files_hard),
+        processes=min((value for value in (started, group.max_processes) if value is not None), default=None),
+        locked_memory_bytes=_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
+        kernel=platform.release() or None,
+        system=_system(),
+        container=container(os.environ, proc),
     )
 
 
-def _cores(cgroup: Path) -> int:
-    cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = (cgroup / "cpu.max").read_text().split()
-        return max(1, min(cores, -(-int(quota) // int(period)))) if quota != "max" else cores
-    except (OSError, ValueError, ZeroDivisionError):  # no cgroup v2 here: only the affinity limits
-        return cores
+def _limit(value: int) -> int | None:
+    return None if value == resource.RLIM_INFINITY else value
 
 
-def _multiplies_bfloat16(cpuinfo: Path) -> bool:
+def _system() -> str | None:
     try:
-        lines = cpuinfo.read_text().splitlines()
+        return platform.freedesktop_os_release().get("PRETTY_NAME")
     except OSError:
-        return False
-    return any(not _BFLOAT16_FLAGS.isdisjoint(line.split()) for line in lines if line.startswith(("flags", "Features")))
-
-
-def _number(path: Path) -> int | None:
-    """The number in the file; None where there is no such file, or it says `max`."""
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
         return None
-
-
-def _statistics(path: Path) -> dict[str, int]:
-    try:
-        pairs = [line.split() for line in path.read_text().splitlines()]
-        return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
-    except (OSError, ValueError):
-        return {}

@@ -125,6 +125,14 @@ def known_gpu(wanted: str) -> KnownGpu:
     raise UnknownGpuError(f"There is no GPU {wanted!r} on the list.", nearest or tuple(everything.values()))
 
 
+def is_unified(name: str) -> bool:
+    """Whether the GPU that a driver calls so is known to share the processor's memory."""
+    try:
+        return known_gpu(name).unified
+    except UnknownGpuError:
+        return False
+
+
 def _names(gpu: KnownGpu) -> list[set[str]]:
     return [set(_words(name)) for name in (gpu.name, *gpu.aliases)]
 

@@ -1,18 +1,31 @@
-"""What this machine has: GPUs and MIG slices, driver, processor cores, memory. Reading never fails: what could not be
-told is `problem`, in words."""
+"""What this machine has: GPUs and MIG slices, driver, and the host. Reading never fails: what could not be told is a
+problem, in words."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from appliance.hardware.gpu import Gpu
 from appliance.hardware.host import Host, read_host
-from appliance.hardware.nvml import Nvml, NvmlUnavailable, load_nvml, read_gpus
-from appliance.protocol import Finding
-
-_PCI_DEVICES = Path("/sys/bus/pci/devices")
+from appliance.hardware.nvml import Nvml, NvmlUnavailable, load_nvml
+from appliance.hardware.problems import (
+    DRIVER_VERSION,
+    PCI_DEVICES,
+    Signs,
+    driver_problem,
+    gpu_problems,
+    read_signs,
+)
+from appliance.hardware.processes import Seen, is_the_same
+from appliance.hardware.reading import Reading, read_gpus
+from appliance.hardware.replay import INGOT_HARDWARE, Recording, RecordingError, host_of, load_recording, replaying
+from appliance.home import Home
+from appliance.protocol import Finding, Fix, Severity
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,31 +45,86 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Finding, ...] = ()
     replayed: str | None = None
 
+    @property
+    def boards(self) -> tuple[tuple[Gpu, tuple[Gpu, ...]], ...]:
+        """Whole GPUs in NVML's order, each with its slices; empty where it is not divided."""
+        whole = sorted((*(gpu for gpu in self.gpus if gpu.parent_uuid is None), *self.divided), key=lambda g: g.index)
+        return tuple((gpu, tuple(part for part in self.gpus if part.parent_uuid == gpu.uuid)) for gpu in whole)
 
-def inventory(nvml: Nvml | None = None, *, pci_devices: Path = _PCI_DEVICES) -> Inventory:
-    """Look now. `nvml` stands in for NVIDIA's library in tests."""
-    host = read_host()
+
+def inventory(
+    nvml: Nvml | None = None,
+    *,
+    pci_devices: Path = PCI_DEVICES,
+    driver_version: Path = DRIVER_VERSION,
+    home: Home | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Inventory:
+    """Look now, or into the recording that INGOT_HARDWARE names. `home` names the folders whose disks are of interest;
+    `nvml` stands in for NVIDIA's library in tests."""
+    named = environ.get(INGOT_HARDWARE)
+    if named and nvml is None:
+        try:
+            return replayed(Path(named), home=home, environ=environ)
+        except RecordingError as error:
+            wrong = Finding(
+                id="hardware-recording",
+                severity=Severity.WARNING,
+                message=f"{INGOT_HARDWARE} is set: {error} No GPU can be used.",
+                fix=Fix(
+                    text="Name a recording, or look at this machine's own hardware.", command="unset INGOT_HARDWARE"
+                ),
+            )
+            return _without_gpus(read_host(home), wrong, replayed=named)
+    host = read_host(home)
+    signs = read_signs(environ, host.container, pci_devices, driver_version)
+    return _look(nvml, host, signs, is_the_same)
+
+
+def replayed(path: Path, *, home: Home | None = None, environ: Mapping[str, str] = os.environ) -> Inventory:
+    """What the machine that was recorded has. Raises RecordingError."""
+    recording: Recording = load_recording(path)
+    host = host_of(recording, read_host(home))
+    signs = Signs(pci=recording.pci, kernel_driver=recording.kernel_driver, container=host.container)
+    found = _look(replaying(recording), host, signs, lambda pid: True)
+    return structs.replace(found, replayed=str(path))
+
+
+def _look(nvml: Nvml | None, host: Host, signs: Signs, sees: Seen) -> Inventory:
     try:
-        reading = read_gpus(nvml if nvml is not None else load_nvml())
+        reading = read_gpus(nvml if nvml is not None else load_nvml(), sees)
     except NvmlUnavailable as error:
-        # A machine without a GPU is no problem; a GPU that nothing answers for is one.
-        problem = f"{error} No GPU can be used." if error.unexpected or _has_nvidia_gpu(pci_devices) else None
-        return Inventory(gpus=(), driver_version=None, cuda_version=None, host=host, problem=problem)
+        return structs.replace(_without_gpus(host, driver_problem(error, signs)), kernel_driver=signs.kernel_driver)
+    return _inventory(reading, host, tuple(gpu_problems(reading, signs)), signs)
+
+
+def _inventory(reading: Reading, host: Host, problems: tuple[Finding, ...], signs: Signs) -> Inventory:
     return Inventory(
-        gpus=reading.gpus,
+        gpus=tuple(_with_memory(gpu, host) for gpu in reading.gpus),
         driver_version=reading.driver_version,
         cuda_version=reading.cuda_version,
         host=host,
-        problem=reading.problem,
+        problem=" ".join(problem.message for problem in problems) or None,
+        divided=reading.divided,
+        kernel_driver=signs.kernel_driver,
+        problems=problems,
     )
 
 
-def _has_nvidia_gpu(pci_devices: Path) -> bool:
-    """Whether a display controller (class 03) of NVIDIA (vendor 10de) is on the PCI bus."""
-    try:
-        return any(
-            (device / "vendor").read_text().strip() == "0x10de" and (device / "class").read_text().startswith("0x03")
-            for device in pci_devices.iterdir()
-        )
-    except OSError:
-        return False
+def _without_gpus(host: Host, problem: Finding | None, replayed: str | None = None) -> Inventory:
+    return Inventory(
+        gpus=(),
+        driver_version=None,
+        cuda_version=None,
+        host=host,
+        problem=problem.message if problem else None,
+        problems=(problem,) if problem else (),
+        replayed=replayed,
+    )
+
+
+def _with_memory(gpu: Gpu, host: Host) -> Gpu:
+    """A GPU that shares the processor's memory has what the host has, and free what the host could give."""
+    if gpu.memory_kind == "dedicated":
+        return gpu
+    return structs.replace(gpu, memory_bytes=host.memory_bytes, memory_free_bytes=host.memory_available_bytes)

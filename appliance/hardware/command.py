@@ -1,0 +1,56 @@
+"""`ingot hardware`: what this machine has for models to run on, or what a recorded one had."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+import msgspec
+
+from appliance.hardware.host import read_host
+from appliance.hardware.machine import inventory, replayed
+from appliance.hardware.nvml import NvmlUnavailable, load_nvml
+from appliance.hardware.problems import read_signs
+from appliance.hardware.record import record
+from appliance.hardware.replay import RecordingError
+from appliance.home import write_atomically
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object, for programs.")
+@click.option("--replay", "recording", metavar="FILE", help="Show the machine that FILE recorded instead of this one.")
+@click.option(
+    "--record", "target", metavar="FILE", help="Record this machine in FILE, for --replay elsewhere, and end."
+)
+def hardware(as_json: bool, recording: str | None, target: str | None) -> None:
+    """Show GPUs, MIG slices, driver, memory, disks and limits of this machine.
+
+    Exits with 1 when something is wrong with its GPUs.
+    """
+    if target is not None:
+        _record(Path(target))
+        return
+    try:
+        found = replayed(Path(recording)) if recording is not None else inventory()
+    except RecordingError as error:
+        raise click.UsageError(str(error)) from error
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+    else:
+        from appliance.hardware.printing import show  # rich takes longer to import than the rest to run
+
+        show(found)
+    if found.problems:
+        raise SystemExit(1)
+
+
+def _record(target: Path) -> None:
+    host = read_host()
+    signs = read_signs(os.environ, host.container)
+    try:
+        made = record(load_nvml(), host, about="", pci=signs.pci, kernel_driver=signs.kernel_driver)
+        write_atomically(target, msgspec.json.format(msgspec.json.encode(made)) + b"\n", 0o644)
+    except (NvmlUnavailable, OSError) as error:
+        raise click.ClickException(f"Nothing was recorded in {target}: {error}") from error
+    click.echo(f"{target} holds what NVML and the system say of this machine; `ingot hardware --replay` shows it.")
