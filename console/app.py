@@ -103,10 +103,10 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     shelf = Shelf(config.home)
     benchmarks = Benchmarks(config.home, database, follower)
     templates = pages.environment()
-    for name, feed in launch_live.feeds(catalogue, database, templates, lambda: follower.view).items():
+    for name, feed in launch_live.feeds(catalogue, database, templates, follower).items():
         hub.add_feed(name, feed)
-    follower.publishers.append(live_parts.publisher(templates))
-    automatic = AutomaticRollBack(store, activator)
+    follower.publishers.append(live_parts.publisher(templates, catalogue))
+    automatic = AutomaticRollBack(config.home, store, activator)
     follower.publishers.append(automatic)
 
     @contextlib.asynccontextmanager

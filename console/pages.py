@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from appliance import __version__
 from console import formats
+from console.launches import fixes
 from console.phase_line import phase_line
 
 CONSOLE = Path(__file__).parent
@@ -68,6 +69,8 @@ def environment() -> Environment:
         office=OFFICE,
         on_a_phone=[place for place in PLACES if place.path in ON_A_PHONE],
         phase_line=phase_line,
+        fix_changes=fixes.changes,
+        fix_place=fixes.place,
     )
     made.filters.update(formats.FILTERS)
     return made

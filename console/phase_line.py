@@ -13,6 +13,7 @@ NARROWEST = 0.7
 ROOM = 1.18
 """A running launch without one to compare with is drawn with this much more room than it has used."""
 RUNNING = frozenset({State.PREFLIGHT, State.STARTING})
+ENDED = frozenset({State.FAILED, State.HUNG, State.STOPPED})
 
 
 class Segment(NamedTuple):
@@ -28,8 +29,11 @@ class Segment(NamedTuple):
 
 
 class PhaseLine(NamedTuple):
+    """`unreached` names the phases of the last good launch that one which failed did not come to."""
+
     segments: list[Segment]
     last_good: list[Segment]
+    unreached: list[str]
     seconds: float
     last_good_seconds: float | None
 
@@ -48,9 +52,17 @@ def phase_line(launch: LaunchRecord, last_good: LaunchRecord | None = None, now:
     return PhaseLine(
         segments=_lay_out(phases, lengths, scale, launch),
         last_good=_lay_out(good, good_lengths, scale, last_good) if last_good else [],
+        unreached=_unreached(launch, phases, good),
         seconds=used,
         last_good_seconds=sum(good_lengths) if last_good else None,
     )
+
+
+def _unreached(launch: LaunchRecord, phases: list[PhaseRecord], good: list[PhaseRecord]) -> list[str]:
+    if launch.state not in ENDED or launch.ready_after_s is not None:
+        return []
+    came_to = {phase.phase for phase in phases}
+    return [phase.phase for phase in good if phase.phase not in came_to]
 
 
 def _lay_out(phases: list[PhaseRecord], lengths: list[float], scale: float, launch: LaunchRecord) -> list[Segment]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from jinja2 import Environment
 
+from console.dashboard.now import now
+from console.launches.catalogue import Catalogue
 from console.live.follower import Publisher
 from console.live.hub import Hub
 from console.live.view import EngineView
@@ -14,14 +16,16 @@ PARTS = {
     "recent": "dashboard/recent.html",
     "playground": "playground/state.html",
 }
-"""Topic -> template; each is given `strip`, the engine as last seen, and `live`, which leaves times to the browser."""
+"""Topic -> template; each is given `strip`, the engine as last seen, `now`, what the dashboard knows beyond it, and
+`live`, which leaves times to the browser."""
 
 
-def publisher(environment: Environment) -> Publisher:
+def publisher(environment: Environment, catalogue: Catalogue) -> Publisher:
     templates = {topic: environment.get_template(name) for topic, name in PARTS.items()}
 
     def publish(view: EngineView, hub: Hub) -> None:
+        known = now(view, catalogue)
         for topic, template in templates.items():
-            hub.publish(topic, template.render(strip=view, live=True))
+            hub.publish(topic, template.render(strip=view, now=known, live=True))
 
     return publish

@@ -19,9 +19,11 @@ class Happening(NamedTuple):
 
 
 def chronicle(events: Iterable[Event], started: float) -> list[Happening]:
-    """In order. Of a phase's progress only the beginning and the end are kept."""
+    """In order. A phase is one row, where it ended; one that has not ended is a row where it began."""
     rows = []
-    begun: set[str] = set()
+    events = list(events)
+    ended = {event.body.phase for event in events if isinstance(event.body, PhaseChange) and event.body.outcome}
+    begun = set(ended)
     for event in events:
         text, bad = "", False
         kind = "event"

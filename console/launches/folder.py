@@ -25,6 +25,7 @@ from appliance.protocol import (
 )
 
 EVENTS, LOG, PROFILE, RECORD, DIAGNOSIS = "events.jsonl", "engine.log", "profile.yaml", "launch.json", "diagnosis.json"
+STACKS = "stacks.txt"
 
 ENDED = frozenset({State.STOPPED, State.FAILED, State.HUNG})
 """States that a launch does not leave."""

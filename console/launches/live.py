@@ -1,10 +1,11 @@
-"""The parts of a launch's page that follow it, as feeds: rendered anew from its folder whenever that changes, until the
-launch has ended."""
+"""The parts of a launch's page that follow it, as feeds: rendered anew from its folder whenever that changes, until
+another launch has taken its place."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator
 
 from jinja2 import Environment
 
@@ -12,38 +13,57 @@ from console.db.sessions import Database
 from console.launches.catalogue import Catalogue
 from console.launches.numbers import launch_numbers
 from console.launches.pages import launch_context
+from console.live.follower import Follower
 from console.live.hub import Feed, Message
-from console.live.view import EngineView
 
 PARTS = {"launch": "launches/now.html", "launch-story": "launches/story.html"}
 """Feed -> template; its argument is a launch's id."""
 
+WHOLE = "launch"
+AWAITED = "launches/awaited.html"
+"""What stands in the part WHOLE until the launch has begun."""
+
 MOVING_S = 0.25
 STANDING_S = 1.0
+AWAITED_FOR_S = 180.0
+"""So long a launch that was asked for may take to begin: an engine that serves is drained and ended before."""
+
+AFTERWARDS_S = 10.0
+"""So long a launch is followed that another has replaced: what was done about it is told then."""
 
 
-def feeds(
-    catalogue: Catalogue, database: Database, templates: Environment, view: Callable[[], EngineView]
-) -> dict[str, Feed]:
-    """`view` gives the engine as last seen."""
-
-    def feed(template_name: str) -> Feed:
-        template = templates.get_template(template_name)
+def feeds(catalogue: Catalogue, database: Database, templates: Environment, follower: Follower) -> dict[str, Feed]:
+    def feed(name: str, template_name: str) -> Feed:
+        template, awaited = templates.get_template(template_name), templates.get_template(AWAITED)
 
         async def follow(launch_id: str, position: str) -> AsyncIterator[Message]:
             told = ""
+            patience = time.monotonic() + AWAITED_FOR_S
+            while catalogue.find(launch_id) is None:
+                over = time.monotonic() > patience
+                html = awaited.render(strip=follower.view, over=over, live=True)
+                if name == WHOLE and html != told:
+                    yield Message("", html)
+                    told = html
+                if over:
+                    return
+                await asyncio.sleep(MOVING_S)
+            replaced = 0.0
             while (folder := catalogue.find(launch_id)) is not None:
                 async with database.session() as session:
                     numbers = await launch_numbers(session)
-                context = await asyncio.to_thread(launch_context, catalogue, folder, numbers, view())
+                context = await asyncio.to_thread(launch_context, catalogue, folder, numbers, follower)
                 html = template.render(**context, live=True)
                 if html != told:
                     yield Message("", html)
                     told = html
-                if not context["story"].runs:
-                    return
-                await asyncio.sleep(STANDING_S if context["story"].record.state == "ready" else MOVING_S)
+                story = context["story"]
+                if not story.runs and not story.current:
+                    replaced = replaced or time.monotonic()
+                    if time.monotonic() - replaced > AFTERWARDS_S:
+                        return
+                await asyncio.sleep(MOVING_S if story.runs and story.record.state != "ready" else STANDING_S)
 
         return follow
 
-    return {name: feed(template) for name, template in PARTS.items()}
+    return {name: feed(name, template) for name, template in PARTS.items()}

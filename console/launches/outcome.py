@@ -1,30 +1,75 @@
-"""What became of a launch, in words: its outcome, one sentence, its cause."""
+"""What became of a launch, in words: its kind of end, one sentence, its cause."""
 
 from __future__ import annotations
 
+import enum
 from typing import NamedTuple
 
 from appliance.protocol import LaunchRecord, Phase, PhaseRecord, Severity, State
+from appliance.supervisor.abandoned import REASON as CUT_OFF_REASON
 from console.formats import progress, seconds
 from console.launches.folder import ENDED
 
+CRASH_LOOP = "crash-loop"
+"""The finding, or the family of the diagnosis, by which whatever restarts the engine says that it has given up."""
 
-class Outcome(NamedTuple):
-    """`mark` is the state whose mark is shown, `word` what stands beside it."""
+
+class Kind(enum.StrEnum):
+    RUNNING = "running"
+    REFUSED = "refused"
+    CRASH_LOOP = "crash-loop"
+    FAILED = "failed"
+    FAILED_SERVING = "failed-serving"
+    HUNG = "hung"
+    HUNG_SERVING = "hung-serving"
+    CUT_OFF = "cut-off"
+    STOPPED = "stopped"
+    STOPPED_STARTING = "stopped-starting"
+
+
+class Face(NamedTuple):
+    """How a kind is shown: the state whose mark it has, the word beside it, and the filter that finds it."""
 
     mark: str
     word: str
     group: str
 
 
+FACES: dict[Kind, Face] = {
+    Kind.REFUSED: Face("failed", "refused", "refused"),
+    Kind.CRASH_LOOP: Face("failed", "given up", "refused"),
+    Kind.FAILED: Face("failed", "failed", "failed"),
+    Kind.FAILED_SERVING: Face("failed", "failed while serving", "failed"),
+    Kind.HUNG: Face("hung", "hung", "failed"),
+    Kind.HUNG_SERVING: Face("hung", "hung while serving", "failed"),
+    Kind.CUT_OFF: Face("failed", "cut off", "failed"),
+    Kind.STOPPED: Face("stopped", "stopped", "good"),
+    Kind.STOPPED_STARTING: Face("stopped", "stopped", "stopped"),
+}
+"""A row for each kind of end; a launch that goes on has the face of its state."""
+
 GROUPS = {
     "good": "Became ready",
-    "failed": "Failed or hung",
-    "refused": "Refused in preflight",
+    "failed": "Failed, hung or cut off",
+    "refused": "Refused",
     "stopped": "Stopped before it was ready",
     "running": "Under way",
 }
 """What the list can be filtered by."""
+
+WENT_WRONG = frozenset({"failed", "refused"})
+"""The groups of launches that want mending."""
+
+
+class Outcome(NamedTuple):
+    kind: Kind
+    mark: str
+    word: str
+    group: str
+
+    @property
+    def went_wrong(self) -> bool:
+        return self.group in WENT_WRONG
 
 
 def under_way(record: LaunchRecord, current: str | None, *, engine_runs: bool) -> bool:
@@ -33,21 +78,41 @@ def under_way(record: LaunchRecord, current: str | None, *, engine_runs: bool) -
     return record.state not in ENDED and record.id == current and engine_runs
 
 
-def outcome(record: LaunchRecord, *, runs: bool) -> Outcome:
+def kind_of(record: LaunchRecord, *, runs: bool) -> Kind:
     if runs:
-        return Outcome(record.state, record.state, "running")
-    if record.state not in ENDED:
-        return Outcome("stopped", "cut off", "good" if record.ready_after_s is not None else "failed")
-    if refused(record):
-        return Outcome("failed", "refused", "refused")
-    if record.ready_after_s is not None:
-        return Outcome(record.state, record.state, "good" if record.state is State.STOPPED else "failed")
-    return Outcome(record.state, record.state, "stopped" if record.state is State.STOPPED else "failed")
+        return Kind.RUNNING
+    served = record.ready_after_s is not None
+    if record.state not in ENDED or record.reason == CUT_OFF_REASON:
+        return Kind.CUT_OFF
+    if record.state is State.STOPPED:
+        return Kind.STOPPED if served else Kind.STOPPED_STARTING
+    if record.state is State.HUNG:
+        return Kind.HUNG_SERVING if served else Kind.HUNG
+    if gave_up(record):
+        return Kind.CRASH_LOOP
+    if served:
+        return Kind.FAILED_SERVING
+    return Kind.REFUSED if refused(record) else Kind.FAILED
+
+
+def outcome(record: LaunchRecord, *, runs: bool) -> Outcome:
+    kind = kind_of(record, runs=runs)
+    if kind is Kind.RUNNING:
+        return Outcome(kind, record.state, record.state, "running")
+    return Outcome(kind, *FACES[kind])
 
 
 def refused(record: LaunchRecord) -> bool:
     """Preflight said no: nothing was started."""
-    return record.state is State.FAILED and all(phase.phase == Phase.PREFLIGHT for phase in record.phases)
+    found = any(finding.severity is Severity.ERROR for finding in record.findings)
+    return found and all(phase.phase == Phase.PREFLIGHT for phase in record.phases)
+
+
+def gave_up(record: LaunchRecord) -> bool:
+    """It was not started again, or not brought up again, since it had failed too often."""
+    if record.diagnosis is not None and record.diagnosis.family == CRASH_LOOP:
+        return True
+    return any(finding.id == CRASH_LOOP and finding.severity is Severity.ERROR for finding in record.findings)
 
 
 def broken_phase(record: LaunchRecord) -> PhaseRecord | None:
@@ -74,24 +139,37 @@ def signature(record: LaunchRecord) -> str | None:
     return next((finding.id for finding in record.findings if finding.severity is Severity.ERROR), None)
 
 
-def sentence(record: LaunchRecord, *, runs: bool) -> str:
-    """What happened."""
-    if runs:
-        return _now(record)
-    where = _where(record)
+def sentence(record: LaunchRecord, *, runs: bool, requests_cut: int = 0) -> str:
+    """What happened. `requests_cut`: how many requests ran when it ended, where that is known."""
+    kind = kind_of(record, runs=runs)
     took = seconds(max(0.0, (record.ended or record.since) - record.started))
-    if record.state not in ENDED:
-        return f"Cut off{where}: its process ended without a word. It was last heard of {took} after its start."
-    if refused(record):
-        untouched = "; the running engine was not touched" if record.attempt else ""
-        return f"Refused in preflight after {took}: nothing was started{untouched}."
-    if record.ready_after_s is not None:
-        served = seconds(max(0.0, (record.ended or record.since) - record.started - record.ready_after_s))
-        return f"Ready after {seconds(record.ready_after_s)}, {_ENDS[record.state]} after it had served for {served}."
-    return f"{_ENDS[record.state].capitalize()} after {took}{where}."
-
-
-_ENDS = {State.STOPPED: "stopped", State.FAILED: "failed", State.HUNG: "hung"}
+    served = seconds(max(0.0, (record.ended or record.since) - record.started - (record.ready_after_s or 0.0)))
+    cut = f" {requests_cut} {'request was' if requests_cut == 1 else 'requests were'} cut off." if requests_cut else ""
+    where = _where(record)
+    match kind:
+        case Kind.RUNNING:
+            return _now(record)
+        case Kind.REFUSED:
+            untouched = "; the running engine was not touched" if record.attempt else ""
+            return f"Refused in preflight after {took}: nothing was started{untouched}."
+        case Kind.CRASH_LOOP:
+            return f"Not started again after {took}: it had failed too often within a short time."
+        case Kind.CUT_OFF:
+            heard = (
+                f"after it had served for {served}" if record.ready_after_s is not None else f"{took} after its start"
+            )
+            return f"Cut off{where}: its process ended without a word. It was last heard of {heard}.{cut}"
+        case Kind.HUNG:
+            return f"Hung{where}: after {took} nothing moved any more, and it was ended."
+        case Kind.HUNG_SERVING | Kind.FAILED_SERVING:
+            verb = "Hung" if kind is Kind.HUNG_SERVING else "Failed"
+            return f"{verb} while serving, {served} after it became ready.{cut}"
+        case Kind.STOPPED:
+            return f"Stopped on request, after it had served for {served}.{cut}"
+        case Kind.STOPPED_STARTING:
+            return f"Stopped on request after {took}, before it was ready."
+        case Kind.FAILED:
+            return f"Failed after {took}{where}."
 
 
 def _where(record: LaunchRecord) -> str:

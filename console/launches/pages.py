@@ -8,6 +8,7 @@ from console.launches.catalogue import Catalogue
 from console.launches.chronicle import chronicle
 from console.launches.folder import LaunchFolder
 from console.launches.service import Launches
+from console.live.follower import Follower
 from console.live.view import EngineView
 
 
@@ -15,14 +16,23 @@ def engine_runs(view: EngineView) -> bool:
     return view.reachable or view.control.running
 
 
+def launches(catalogue: Catalogue, numbers: dict[str, int], follower: Follower) -> Launches:
+    loads = [(point[0], point[2]) for point in follower.history]
+    return Launches(catalogue, numbers, engine_runs=engine_runs(follower.view), loads=loads)
+
+
 def launch_context(
-    catalogue: Catalogue, folder: LaunchFolder, numbers: dict[str, int], view: EngineView
+    catalogue: Catalogue, folder: LaunchFolder, numbers: dict[str, int], follower: Follower
 ) -> dict[str, Any]:
     """Reads the launch's folder: for a thread."""
-    story = Launches(catalogue, numbers, engine_runs=engine_runs(view)).story(folder)
+    found = launches(catalogue, numbers, follower)
+    story = found.story(folder)
     return {
         "story": story,
         "happenings": chronicle(story.events, story.record.started),
         "sizes": folder.sizes(),
-        "roll_back_to": view.roll_back_to,
+        "profile_text": folder.profile_text(),
+        "roll_back_to": follower.view.roll_back_to,
+        "serving": follower.view.ready and not story.current,
+        "name_of": lambda record: found.row(record).name,
     }

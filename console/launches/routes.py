@@ -9,16 +9,16 @@ from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery
 from litestar.response import Stream, Template
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 
-from console.db.models import Launch
+from console.db.models import ActiveRevision, Launch
 from console.errors import Refusal
 from console.launches.catalogue import Catalogue
-from console.launches.folder import EVENTS, LOG, PROFILE, LaunchFolder
+from console.launches.folder import EVENTS, LOG, PROFILE, STACKS, LaunchFolder
 from console.launches.numbers import launch_numbers
 from console.launches.outcome import GROUPS
-from console.launches.pages import engine_runs, launch_context
-from console.launches.service import Launches, delete_folder
+from console.launches.pages import launch_context, launches
+from console.launches.service import delete_folder
 from console.logs.routes import download
 from console.pages import go_to, page
 from console.parts import PageRequest, Session, TheCatalogue, TheFollower
@@ -27,6 +27,7 @@ FILES = {
     "log": (LOG, "text/plain; charset=utf-8", "log"),
     "events": (EVENTS, "application/jsonl", "events.jsonl"),
     "profile": (PROFILE, "application/yaml", "profile.yaml"),
+    "stacks": (STACKS, "text/plain; charset=utf-8", "stacks.txt"),
 }
 """What can be downloaded: file, media type, and how its name ends there."""
 
@@ -46,8 +47,7 @@ async def launch_list(
     group = outcome if outcome in GROUPS else ""
 
     def read() -> Any:
-        launches = Launches(catalogue, numbers, engine_runs=engine_runs(follower.view))
-        return launches.listing(group=group, profile=profile, page=number)
+        return launches(catalogue, numbers, follower).listing(group=group, profile=profile, page=number)
 
     return page(
         request,
@@ -68,21 +68,18 @@ async def launch_page(
     follower: TheFollower,
     launch_id: FromPath[str],
 ) -> Template:
+    """Of a launch that was asked for and has not begun yet, too: the page fills once it does."""
+    if catalogue.find(launch_id) is None and await session.scalar(select(ActiveRevision.launch)) == launch_id:
+        return page(request, "launches/launch.html", title="A new launch", launch_id=launch_id, story=None)
     folder = existing(catalogue, launch_id)
     numbers = await launch_numbers(session)
-    context = await asyncio.to_thread(launch_context, catalogue, folder, numbers, follower.view)
-    return page(
-        request,
-        "launches/launch.html",
-        title=context["story"].row.name,
-        profile_text=folder.profile_text(),
-        **context,
-    )
+    context = await asyncio.to_thread(launch_context, catalogue, folder, numbers, follower)
+    return page(request, "launches/launch.html", title=context["story"].row.name, launch_id=launch_id, **context)
 
 
 @get("/launches/{launch_id:str}/{file:str}")
 async def launch_file(
-    catalogue: TheCatalogue, launch_id: FromPath[str], file: FromPath[Literal["log", "events", "profile"]]
+    catalogue: TheCatalogue, launch_id: FromPath[str], file: FromPath[Literal["log", "events", "profile", "stacks"]]
 ) -> Stream:
     folder = existing(catalogue, launch_id)
     name, media_type, ending = FILES[file]
@@ -100,7 +97,7 @@ async def launch_delete(
     """The row first: if the database refuses, the folder is still whole."""
     folder = existing(catalogue, launch_id)
     numbers = await launch_numbers(session)
-    story = Launches(catalogue, numbers, engine_runs=engine_runs(follower.view)).story(folder)
+    story = launches(catalogue, numbers, follower).story(folder)
     name = story.row.name
     if story.runs or (story.current and follower.view.reachable):
         raise Refusal(

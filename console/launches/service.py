@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.profile import document as documents
-from appliance.profile.schema import BY_KEY, ProfileError
-from appliance.profile.validation import MISSING, get
-from appliance.protocol import Event, LaunchRecord, Phase
+import msgspec
+
+from appliance.protocol import Event, Fix, LaunchRecord, Phase, State
 from console.launches.catalogue import Catalogue
-from console.launches.folder import LaunchFolder
-from console.launches.outcome import Outcome, broken_phase, cause, outcome, sentence, signature, under_way
+from console.launches.fixes import together
+from console.launches.folder import ENDED, STACKS, LaunchFolder
+from console.launches.neighbours import Neighbours, document, neighbours
+from console.launches.outcome import Outcome, broken_phase, cause, outcome, sentence, under_way
+from console.launches.stacks import Stacks, read_stacks
+from console.launches.waiting import Expectation, expectation
 
 PAGE = 25
-SIMILAR = 5
+HEARD_WITHIN_S = 5.0
+"""The engine's load as it was so long before a launch's end is taken for the load at its end."""
 
 
 @dataclass(frozen=True)
@@ -48,20 +53,21 @@ class Listing:
 
 @dataclass(frozen=True)
 class Story:
-    """One launch, and what else is known that helps to read it. `similar` are earlier launches that failed alike;
-    `last_good` is the launch of the same profile to compare with; `present` the values that the offered fixes would
-    replace."""
+    """One launch, and what else is known that helps to read it. `drawn` is its record as the phase line shows it;
+    `document` the profile that it ran; `together` one fix in place of several."""
 
     row: Row
     sentence: str
     runs: bool
     current: bool
+    drawn: LaunchRecord
     events: list[Event]
     problems: list[str]
-    last_good: LaunchRecord | None
-    similar: list[Row]
-    similar_count: int
-    present: dict[str, Any]
+    expectation: Expectation | None
+    neighbours: Neighbours
+    document: dict[str, Any] | None
+    together: Fix | None
+    stacks: Stacks | None
 
     @property
     def record(self) -> LaunchRecord:
@@ -69,17 +75,26 @@ class Story:
 
 
 class Launches:
-    """`current` and `engine_runs` say how the engine stands; `numbers` how launches are called."""
+    """`current` and `engine_runs` say how the engine stands; `numbers` how launches are called; `loads` are moments and
+    how many requests ran then, oldest first, as far as the console has seen them."""
 
-    def __init__(self, catalogue: Catalogue, numbers: dict[str, int], *, engine_runs: bool) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        numbers: dict[str, int],
+        *,
+        engine_runs: bool,
+        loads: Iterable[tuple[float, int]] = (),
+    ) -> None:
         self._catalogue = catalogue
         self._numbers = numbers
         self._current = catalogue.current()
         self._engine_runs = engine_runs
+        self._loads = loads
 
     def listing(self, *, group: str = "", profile: str = "", page: int = 1) -> Listing:
         records = self._catalogue.records()
-        rows = [self._row(record) for record in records]
+        rows = [self.row(record) for record in records]
         wanted = [
             row
             for row in rows
@@ -98,49 +113,49 @@ class Launches:
     def story(self, folder: LaunchFolder) -> Story:
         files = folder.read()
         record = files.record
-        row = self._row(record)
-        earlier = [other for other in self._catalogue.records() if other.id < record.id]
-        alike = signature(record)
-        similar = [other for other in earlier if alike and signature(other) == alike]
-        good = (other for other in earlier if other.profile == record.profile and other.ready_after_s is not None)
+        runs = self._runs(record)
+        around = neighbours(self._catalogue, record)
         return Story(
-            row=row,
-            sentence=sentence(record, runs=self._runs(record)),
-            runs=self._runs(record),
+            row=self.row(record),
+            sentence=sentence(record, runs=runs, requests_cut=self._requests_cut(record)),
+            runs=runs,
             current=record.id == self._current,
+            drawn=record if runs or record.state in ENDED else _as_ended(record, files.events),
             events=files.events,
             problems=files.problems,
-            last_good=next(good, None),
-            similar=[self._row(other) for other in similar[:SIMILAR]],
-            similar_count=len(similar),
-            present=_values_to_replace(folder.profile_text(), record),
+            expectation=expectation(record, around.last_good) if runs else None,
+            neighbours=around,
+            document=document(self._catalogue, record.id),
+            together=together(record),
+            stacks=read_stacks(folder.path / STACKS),
+        )
+
+    def row(self, record: LaunchRecord) -> Row:
+        broken = broken_phase(record)
+        runs = self._runs(record)
+        return Row(
+            record=record,
+            number=self._numbers.get(record.id),
+            outcome=outcome(record, runs=runs),
+            cause="" if runs else cause(record),
+            broken_in=broken.phase if broken and broken.phase != Phase.READY else "",
         )
 
     def _runs(self, record: LaunchRecord) -> bool:
         return under_way(record, self._current, engine_runs=self._engine_runs)
 
-    def _row(self, record: LaunchRecord) -> Row:
-        broken = broken_phase(record)
-        return Row(
-            record=record,
-            number=self._numbers.get(record.id),
-            outcome=outcome(record, runs=self._runs(record)),
-            cause="" if self._runs(record) else cause(record),
-            broken_in=broken.phase if broken and broken.phase != Phase.READY else "",
-        )
+    def _requests_cut(self, record: LaunchRecord) -> int:
+        """How many requests ran when a launch ended that had served; 0 where nobody looked at the time."""
+        if record.ready_after_s is None or record.ended is None:
+            return 0
+        at_end = [running for moment, running in self._loads if -HEARD_WITHIN_S <= moment - record.ended <= 0]
+        return at_end[-1] if at_end else 0
 
 
-def _values_to_replace(profile_text: str, record: LaunchRecord) -> dict[str, Any]:
-    """The launch's own values, or their defaults, of the settings that its fixes patch."""
-    fixes = [found.fix for found in (*record.findings, *([record.diagnosis] if record.diagnosis else ())) if found.fix]
-    keys = {key for fix in fixes for key in fix.patch or ()}
-    try:
-        document = documents.parse(profile_text) if keys else {}
-    except ProfileError:
-        return {}
-    values = {key: get(document, key) for key in keys}
-    defaults = {key: BY_KEY[key].default for key, value in values.items() if value is MISSING and key in BY_KEY}
-    return {key: value for key, value in (values | defaults).items() if value is not MISSING and value is not None}
+def _as_ended(record: LaunchRecord, events: list[Event]) -> LaunchRecord:
+    """A launch that was cut off goes no further than the last that was heard of it."""
+    heard = events[-1].time if events else record.since
+    return msgspec.structs.replace(record, state=State.FAILED, ended=heard)
 
 
 def delete_folder(folder: LaunchFolder) -> None:

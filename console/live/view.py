@@ -20,6 +20,8 @@ WORDS: dict[State, str] = {
     State.HUNG: "hung",
 }
 
+FAILED = frozenset({State.FAILED, State.HUNG})
+"""States that want mending."""
 
 HEADLINES: dict[State, str] = {
     State.IDLE: "Nothing runs",
@@ -98,7 +100,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         """What stands behind the state, and what to do."""
         if not self.reachable:
             return self._sentence_without_front_door()
-        if self.launch is not None and self.state in (State.FAILED, State.HUNG):
+        if self.launch is not None and self.state in FAILED:
             return where_it_ended(self.launch)
         if self.ready and self.launch is not None and self.launch.ready_after_s is not None:
             return f"The first token came after {seconds(self.launch.ready_after_s)}."
@@ -139,7 +141,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
             return "start"
         if self.state in (State.PREFLIGHT, State.STARTING, State.DRAINING):
             return "stop"
-        if self.state in (State.FAILED, State.HUNG) and self.roll_back_to:
+        if self.state in FAILED and self.roll_back_to:
             return "roll-back"
         return "restart"
 

@@ -6,10 +6,14 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from appliance.home import Home
 from appliance.protocol import LaunchRecord, State
+from console.launches.catalogue import Catalogue
+from console.launches.follow_up import write_follow_up
+from console.launches.neighbours import came_from
 from console.live.hub import Hub
 from console.live.view import EngineView
-from console.profiles.activation import Activator
+from console.profiles.activation import Activated, Activator
 from console.profiles.errors import NotFound, ProfileRefusal, UnderWay
 from console.profiles.store import ProfileStore
 
@@ -22,7 +26,8 @@ class AutomaticRollBack:
     """A publisher of the follower: looks at the engine each time the follower did. What it does about a failed launch
     is done by `run`, a task of its own: the follower goes on telling pages how the engine stops and starts."""
 
-    def __init__(self, store: ProfileStore, activator: Activator) -> None:
+    def __init__(self, home: Home, store: ProfileStore, activator: Activator) -> None:
+        self._home = home
         self._store = store
         self._activator = activator
         self._judged: str | None = None
@@ -55,7 +60,7 @@ class AutomaticRollBack:
         active = await self._store.active()
         if active is None or (active.profile, active.label) != (launch.profile, launch.revision):
             return
-        if active.document.get("on-failure") != "roll-back" or launch.id in self._own:
+        if active.document.get("on-failure") != "roll-back" or self._is_roll_back(launch.id):
             return
         try:
             back = await self._activator.roll_back()
@@ -65,4 +70,22 @@ class AutomaticRollBack:
             log.warning("%s failed and could not be rolled back: %s", active.what, error)
         else:
             self._own.add(back.launch)
+            await asyncio.to_thread(self._keep, launch.id, back)
             log.warning("%s failed: rolled back to %s, as the profile says.", active.what, back.what)
+
+    def _keep(self, failed: str, back: Activated) -> None:
+        write_follow_up(
+            self._home,
+            failed,
+            "automatic-roll-back",
+            launch=back.launch,
+            profile=back.profile,
+            revision=f"r{back.revision}",
+        )
+
+    def _is_roll_back(self, launch_id: str) -> bool:
+        """One of this console's, or of one before it."""
+        if launch_id in self._own:
+            return True
+        before = came_from(Catalogue(self._home), launch_id)
+        return before is not None and before[1].kind == "automatic-roll-back"

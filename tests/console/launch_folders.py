@@ -81,6 +81,13 @@ class WrittenLaunch:
         self.tell(PhaseChange(phase=name))
         self.tell(PhaseChange(phase=name, progress=progress, seconds=seconds, outcome=outcome), seconds)  # type: ignore[arg-type]
 
+    def end_phases(self, outcome: str) -> None:
+        """As every phase ends that was open when its launch ended."""
+        for record in self.record.phases:
+            if record.outcome is None:
+                record.outcome = outcome  # type: ignore[assignment]
+                self.tell(PhaseChange(phase=record.phase, seconds=record.seconds, outcome=record.outcome))
+
     def log(self, *lines: str) -> None:
         path = self.folder / "engine.log"
         first = path.read_bytes().count(b"\n") + 1 if path.exists() else 1

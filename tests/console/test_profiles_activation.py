@@ -319,7 +319,7 @@ async def test_a_failed_launch_is_rolled_back_where_the_profile_says_so(home, da
                             started=first.created + number, ready_after_s=1.0, path="")  # fmt: skip
             session.add(launch)
     it = activator(home, database, control)
-    automatic = AutomaticRollBack(store, it)
+    automatic = AutomaticRollBack(home, store, it)
     await it.activate("chat", 3)
 
     judging = asyncio.create_task(automatic.run())
@@ -343,7 +343,7 @@ async def test_a_failed_launch_stays_where_the_profile_says_stop(home, database,
     await store.create(chat(), author="ann")
     it = activator(home, database, control)
     await it.activate("chat")
-    automatic = AutomaticRollBack(store, it)
+    automatic = AutomaticRollBack(home, store, it)
     judging = asyncio.create_task(automatic.run())
     automatic(failed("chat", "r1", "bad"), Hub())
     await automatic.settled()
@@ -368,9 +368,9 @@ async def test_the_last_good_revision_is_found_without_reading_every_launch(stor
     assert len(read) <= 50
 
 
-async def test_a_roll_back_holds_nothing_up_and_a_fault_in_it_is_logged(store, monkeypatch, caplog):
+async def test_a_roll_back_holds_nothing_up_and_a_fault_in_it_is_logged(home, store, monkeypatch, caplog):
     """Pages follow the engine while it is stopped and started; nobody waits for the task's exception."""
-    automatic = AutomaticRollBack(store, activator=None)
+    automatic = AutomaticRollBack(home, store, activator=None)
 
     async def fault():
         raise KeyError("unforeseen")

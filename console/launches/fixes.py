@@ -1,0 +1,88 @@
+"""The fixes that a launch's page offers: what each would change, which can be applied together, where a command is to
+be run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from appliance.profile.schema import BY_KEY
+from appliance.profile.validation import MISSING, get
+from appliance.protocol import Fix, LaunchRecord, Severity
+
+PLACES = {
+    "ingot": "In a terminal where Ingot is installed; with containers, after `docker compose exec console`.",
+    "docker": "On the machine that runs the containers.",
+    "nvidia-smi": "On the machine that has the GPU, not in a container.",
+    "systemctl": "On the machine that has the GPU, not in a container.",
+    "modprobe": "On the machine that has the GPU, as root.",
+    "apt": "On the machine that runs the engine, as root.",
+}
+"""Where a command belongs, by its first word."""
+
+PLACE = "In a terminal on the machine that runs the engine."
+
+
+class Change(NamedTuple):
+    """One setting of a patch, as a profile writes it. `before` is None where it is not known."""
+
+    key: str
+    before: str | None
+    after: str
+
+
+def changes(patch: Mapping[str, Any], document: Mapping[str, Any] | None = None) -> list[Change]:
+    """What a patch does to a document, setting by setting; without the document, what it sets."""
+    rows = []
+    for key, after in patch.items():
+        before = None
+        if document is not None:
+            present = get(document, key)
+            before = _default(key) if present is MISSING else written(present)
+        rows.append(Change(key, before, _default(key) if after is None else written(after)))
+    return rows
+
+
+def _default(key: str) -> str:
+    setting = BY_KEY.get(key)
+    if setting is None or setting.required:
+        return "not set"
+    return f"{written(setting.default)} (default)" if setting.default is not None else "not set"
+
+
+def written(value: Any) -> str:
+    """A value as a profile writes it."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def fixes(record: LaunchRecord) -> list[Fix]:
+    """Of the diagnosis and of every error that preflight found."""
+    found = [finding.fix for finding in record.findings if finding.severity is Severity.ERROR]
+    return [fix for fix in (record.diagnosis.fix if record.diagnosis else None, *found) if fix is not None]
+
+
+def together(record: LaunchRecord) -> Fix | None:
+    """One fix that does what all the patches do. None where there are fewer than two, or where two of them disagree."""
+    patches = [fix.patch for fix in fixes(record) if fix.patch]
+    joined: dict[str, Any] = {}
+    for patch in patches:
+        for key, value in patch.items():
+            if joined.get(key, value) != value or _overlaps(key, joined):
+                return None
+            joined[key] = value
+    if len(patches) < 2:
+        return None
+    return Fix(text="Do at once what the findings below offer one by one.", patch=joined)
+
+
+def _overlaps(key: str, patch: Mapping[str, Any]) -> bool:
+    """Whether one sets a section of which the other sets a part."""
+    return any(other.startswith(f"{key}.") or key.startswith(f"{other}.") for other in patch)
+
+
+def place(command: str) -> str:
+    """Where a command is to be run."""
+    words = command.split()
+    first = words[1] if words[:1] == ["sudo"] and len(words) > 1 else (words[0] if words else "")
+    return PLACES.get(first, PLACE)

@@ -1,0 +1,46 @@
+"""What was done about a launch that did not go well: kept beside it in its folder by the console, so that whoever opens
+its page later, or has the same failure again, sees what came of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from appliance.home import Home, write_atomically
+
+log = logging.getLogger(__name__)
+
+FOLLOW_UP = "follow-up.json"
+
+Kind = Literal["fix", "roll-back", "automatic-roll-back"]
+
+
+class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
+    """`launch` is the one that was started instead, of `revision` ("r8") of `profile`."""
+
+    kind: Kind
+    launch: str
+    profile: str
+    revision: str
+    time: float
+
+
+def write_follow_up(home: Home, about: str, kind: Kind, *, launch: str, profile: str, revision: str) -> None:
+    """Of the launch `about`. A disk that is full keeps nobody from going on."""
+    done = FollowUp(kind=kind, launch=launch, profile=profile, revision=revision, time=time.time())
+    try:
+        write_atomically(home.launch(about) / FOLLOW_UP, msgspec.json.format(msgspec.json.encode(done)))
+    except OSError as error:
+        log.warning("What was done about launch %s was not kept: %s", about, error)
+
+
+def read_follow_up(folder: Path) -> FollowUp | None:
+    """None where nothing was done, or where the file is damaged."""
+    try:
+        return msgspec.json.decode((folder / FOLLOW_UP).read_bytes(), type=FollowUp)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None

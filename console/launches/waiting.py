@@ -1,0 +1,33 @@
+"""How long the phase that runs may take: what it took last time, and when it counts as hung."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from appliance.protocol import LaunchRecord, State
+from appliance.supervisor.deadlines import FLOORS_S, TIMES_LAST_GOOD
+
+COMING_UP = frozenset({State.PREFLIGHT, State.STARTING})
+
+
+class Expectation(NamedTuple):
+    """`last_s` is what the phase took in the last good launch; `limit_s` after how long (of standing still, where there
+    was no such launch) it is taken for hung. None: not known."""
+
+    phase: str
+    started: float
+    last_s: float | None
+    last_whole_s: float | None
+    limit_s: float | None
+
+
+def expectation(record: LaunchRecord, last_good: LaunchRecord | None) -> Expectation | None:
+    """None where no phase runs."""
+    running = next((phase for phase in reversed(record.phases) if phase.outcome is None), None)
+    if record.state not in COMING_UP or running is None:
+        return None
+    took = {phase.phase: phase.seconds for phase in last_good.phases} if last_good else {}
+    last_s = took.get(running.phase)
+    floor = FLOORS_S.get(running.phase)
+    limit_s = None if floor is None else max(floor, TIMES_LAST_GOOD * (last_s or 0.0))
+    return Expectation(running.phase, running.started, last_s, last_good.ready_after_s if last_good else None, limit_s)
