@@ -9,8 +9,8 @@ import msgspec
 
 from appliance.hardware.gpu import Gpu
 from appliance.hardware.machine import Inventory
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+from appliance.hardware.visible import ORDER, read_visible
+from appliance.hardware.visible import VISIBLE as VISIBLE
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,22 +39,8 @@ class DeviceError(ValueError):
 
 
 def visible_gpus(inventory: Inventory, environ: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves: indices, UUIDs or beginnings of UUIDs; as CUDA reads it, the list
-    ends at the first entry that names nothing."""
-    listed = environ.get(VISIBLE)
-    if listed is None:
-        return inventory.gpus
-    chosen: list[Gpu] = []
-    for entry in listed.split(","):
-        entry = entry.strip()
-        if entry.isdecimal():
-            found = [gpu for gpu in inventory.gpus if gpu.index == int(entry)]
-        else:
-            found = [gpu for gpu in inventory.gpus if entry and gpu.uuid.startswith(entry)]
-        if not found:
-            break
-        chosen.append(found[0])
-    return tuple(chosen)
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves."""
+    return read_visible(environ.get(VISIBLE), inventory, environ.get(ORDER)).gpus
 
 
 def select_device(wanted: str, inventory: Inventory, environ: Mapping[str, str]) -> Device:

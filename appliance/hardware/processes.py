@@ -25,9 +25,9 @@ def processes_of(
     Raises NVMLError where the driver does not tell.
     """
     refused = refusals(nvml)
-    listed = list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    listed = running(nvml, "Compute", handle)
     with contextlib.suppress(*refused):  # devices without graphics refuse it
-        listed += nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)
+        listed += running(nvml, "Graphics", handle)
     found: dict[int, int | None] = {}
     for process in listed:
         if instance and instance != (process.gpuInstanceId, process.computeInstanceId):
@@ -37,6 +37,15 @@ def processes_of(
         found[process.pid] = used if known is None else max(known, used or 0)  # one that draws too is listed twice
     processes = [GpuProcess(pid=pid, name=_name(nvml, pid, sees), memory_bytes=used) for pid, used in found.items()]
     return tuple(sorted(processes, key=lambda process: (-(process.memory_bytes or 0), process.pid)))
+
+
+def running(nvml: Nvml, kind: str, handle: Any) -> list[Any]:
+    """As NVML lists them. Drivers before 510 know only the second version of the function."""
+    function = f"nvmlDeviceGet{kind}RunningProcesses"
+    try:
+        return list(getattr(nvml, function)(handle))
+    except refusals(nvml)[1:]:
+        return list(getattr(nvml, f"{function}_v2")(handle))
 
 
 def _name(nvml: Nvml, pid: int, sees: Seen) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -29,6 +30,12 @@ class Faulty(msgspec.Struct, frozen=True):
     name: str
     kind: str
     why: str = ""
+
+
+class Board(NamedTuple):
+    whole: Gpu
+    slices: list[Gpu]
+    is_divided: bool
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,22 +87,24 @@ class _Reader:
         gpus: list[Gpu] = []
         divided: list[Gpu] = []
         faulty: list[Faulty] = []
-        for index in range(nvml.nvmlDeviceGetCount()):
-            try:
-                whole, slices, is_divided = self._device(index)
-            except self._refused as error:  # for example "GPU is lost"
-                faulty.append(Faulty(index, "", "unreadable", str(error).rstrip(".")))
+        count = nvml.nvmlDeviceGetCount()
+        with ThreadPoolExecutor(max(count, 1)) as pool:  # each takes 10 ms to answer, most of it waiting
+            boards = list(pool.map(self._board, range(count)))
+        for board in boards:
+            if isinstance(board, Faulty):
+                faulty.append(board)
                 continue
+            whole, slices, is_divided = board
             if is_divided:
                 divided.append(whole)
                 gpus += slices
                 if not slices:
-                    faulty.append(Faulty(index, whole.name, "no-slices"))
+                    faulty.append(Faulty(whole.index, whole.name, "no-slices"))
             else:
                 gpus.append(whole)
                 if not whole.memory_bytes and whole.memory_kind == "dedicated":
                     why = next((refusal.why for refusal in whole.refused if refusal.figure == "memory"), "")
-                    faulty.append(Faulty(index, whole.name, "no-memory", why))
+                    faulty.append(Faulty(whole.index, whole.name, "no-memory", why))
         return Reading(
             gpus=tuple(gpus),
             divided=tuple(divided),
@@ -104,14 +113,20 @@ class _Reader:
             faulty=tuple(faulty),
         )
 
-    def _device(self, index: int) -> tuple[Gpu, list[Gpu], bool]:
-        """The whole GPU, its slices, and whether it is divided. Raises where even its UUID cannot be read."""
+    def _board(self, index: int) -> Board | Faulty:
+        try:
+            return self._device(index)
+        except self._refused as error:  # for example "GPU is lost"
+            return Faulty(index, "", "unreadable", str(error).rstrip("."))
+
+    def _device(self, index: int) -> Board:
+        """Raises where even its UUID cannot be read."""
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         is_divided = (self._ask(lambda: nvml.nvmlDeviceGetMigMode(handle)) or (0, 0))[0] == 1
         whole = self._whole(handle, index, is_divided)
         if not is_divided:
-            return whole, [], False
+            return Board(whole, [], False)
         slices = []
         for number in range(self._ask(lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
             try:
@@ -119,7 +134,7 @@ class _Reader:
                 slices.append(self._slice(part, handle, whole))
             except self._refused:  # no slice in this place, or none that this container was given: there are gaps
                 continue
-        return whole, slices, True
+        return Board(whole, slices, True)
 
     def _whole(self, handle: Any, index: int, is_divided: bool) -> Gpu:
         nvml, missing = self._nvml, list[Refusal]()

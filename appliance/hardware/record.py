@@ -10,6 +10,7 @@ import msgspec
 
 from appliance.hardware.host import Host
 from appliance.hardware.nvml import Nvml, refusals, text
+from appliance.hardware.processes import running
 from appliance.hardware.reading import TEMPERATURE_OF_GPU
 from appliance.hardware.replay import Answers, NvmlRecording, Recording
 
@@ -27,6 +28,7 @@ _OF_DEVICE: Final[dict[str, tuple[str, ...]]] = {
     "ComputeRunningProcesses": ("pid", "usedGpuMemory", "gpuInstanceId", "computeInstanceId"),
     "GraphicsRunningProcesses": ("pid", "usedGpuMemory", "gpuInstanceId", "computeInstanceId"),
 }
+_PROCESSES: Final = "RunningProcesses"
 _OF_SLICE: Final = ("UUID", "Name", "MemoryInfo", "ComputeRunningProcesses", "GraphicsRunningProcesses")
 
 
@@ -99,6 +101,8 @@ class _Recorder:
 
     def _get(self, name: str, handle: Any) -> Any:
         fields = _OF_DEVICE[name]
+        if name.endswith(_PROCESSES):
+            return self._ask(lambda: _as_data(running(self._nvml, name.removesuffix(_PROCESSES), handle), fields))
         return self._ask(lambda: _as_data(getattr(self._nvml, f"nvmlDeviceGet{name}")(handle), fields))
 
     def _ask(self, ask: Callable[[], Any]) -> Any:

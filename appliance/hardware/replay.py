@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from appliance.hardware.host import Host
-from appliance.hardware.nvml import Nvml, load_nvml
+from appliance.hardware.nvml import MISMATCHED, Nvml, load_nvml
 
 INGOT_HARDWARE = "INGOT_HARDWARE"  # names a recording that is read instead of this machine's GPUs
 
@@ -76,6 +76,7 @@ class Replay:
         self._recording = recording
         self._library = load_nvml()
         self.NVMLError = self._library.NVMLError
+        self.NVMLLibraryMismatchError = getattr(self._library, MISMATCHED, self.NVMLError)
 
     def nvmlInit(self) -> None:
         if self._recording.init is not None:
