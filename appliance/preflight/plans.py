@@ -11,6 +11,7 @@ from appliance.checkpoint.config import ModelConfig
 from appliance.checkpoint.memory import CACHE_DTYPES, MemoryPlan
 from appliance.checkpoint.safetensors import TensorIndex
 from appliance.hardware.device import VISIBLE, Device
+from appliance.hardware.gpu import Gpu
 from appliance.hardware.machine import Inventory
 from appliance.profile.effective import Effective
 from appliance.profile.schema import Profile
@@ -98,9 +99,20 @@ class NativePlan(LaunchPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class VllmPlan(LaunchPlan):
-    """vLLM covers more models than Ingot reads, and tells the sizes of those by itself."""
+    """vLLM covers more models than Ingot reads, and tells the sizes of those by itself. `gpus` are all that it takes on
+    this host. `reads_uuids`: this vLLM finds them by UUID; older ones count them, as NVML does."""
 
     program: Program
+    gpus: tuple[Gpu, ...] = ()
+    reads_uuids: bool = True
+
+    @property
+    def environment(self) -> dict[str, str]:
+        gpus = self.gpus or ((self.device.gpu,) if self.device.gpu else ())
+        if not gpus or self.profile.ray.address is not None:  # Ray gives its workers their GPUs
+            return {}
+        names = [gpu.uuid if self.reads_uuids else str(gpu.index) for gpu in gpus]
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", VISIBLE: ",".join(names)}
 
     @property
     def max_model_len(self) -> int | None:

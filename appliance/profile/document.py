@@ -23,6 +23,7 @@ from appliance.profile.schema import (
     ModelReference,
     Profile,
     ProfileError,
+    RaySettings,
     Setting,
     Type,
     VllmOptions,
@@ -81,6 +82,7 @@ def load(document: Mapping[str, Any]) -> Profile:
         sampling_defaults={key.replace("-", "_"): value for key, value in sampling.items() if value is not None},
         on_failure=values["on-failure"],
         vllm=VllmOptions(dict(values["vllm.extra-args"]), dict(values["vllm.environment"])),
+        ray=RaySettings(**{name.replace("-", "_"): value for name, value in _section(values, "ray").items()}),
     )
 
 
@@ -130,6 +132,8 @@ def value_of(profile: Profile, key: str) -> Any:
             return getattr(profile.model, attribute)
         case "vllm":
             return getattr(profile.vllm, attribute)
+        case "ray":
+            return getattr(profile.ray, attribute)
     if key == "schema":
         return SCHEMA_VERSION
     if key == "served-model-name" and profile.served_model_name == profile.name:

@@ -21,7 +21,14 @@ _TYPES: Final[dict[Type, str | list[str]]] = {
     Type.SIZE: ["integer", "string"],
     Type.OPTIONS: "object",
 }
-_FLAG_TYPES: Final = {"integer": "integer", "number": "number", "boolean": "boolean", "text": "string"}
+_FLAG_TYPES: Final[dict[str, dict[str, Any]]] = {
+    "integer": {"type": "integer"},
+    "number": {"type": "number"},
+    "boolean": {"type": "boolean"},
+    "text": {"type": "string"},
+    "json": {"type": "string"},
+    "integers": {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+}
 
 
 def json_schema() -> dict[str, Any]:
@@ -72,7 +79,14 @@ def _property(setting: Setting) -> dict[str, Any]:
 
 def _options(key: str) -> dict[str, Any]:
     if key == "vllm.extra-args":
-        return {flag.name: {"description": flag.help, "type": _FLAG_TYPES[flag.kind]} for flag in vllm_options.FLAGS}
+        return {
+            flag.name: {
+                "description": flag.help,
+                **_FLAG_TYPES[flag.kind],
+                **({"enum": list(flag.choices)} if flag.choices else {}),
+            }
+            for flag in vllm_options.FLAGS
+        }
     return {
         variable.name: {"description": variable.help, "type": "string", "pattern": f"^(?:{variable.pattern})$"}
         for variable in vllm_options.VARIABLES

@@ -5,14 +5,19 @@ A default stands in one place: its row here. Keys are dotted where the document 
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
+from appliance.profile.setting import REQUIRED, Setting, Type
 from kernels.catalogue import backend_names
 from kernels.selection import AUTO
+
+__all__ = [
+    "BUNDLED_MODEL", "BY_KEY", "DEVICE_PATTERN", "NAME_PATTERN", "REQUIRED", "SCHEMA_VERSION", "SECTIONS", "SETTINGS",
+    "ModelReference", "Problem", "Profile", "ProfileError", "RaySettings", "Setting", "Type", "VllmOptions",
+]  # fmt: skip
 
 SCHEMA_VERSION: Final = 1
 BUNDLED_MODEL: Final = "bundled"
@@ -21,60 +26,6 @@ BUNDLED_MODEL: Final = "bundled"
 NAME_PATTERN: Final = r"^[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?$"
 _UUID: Final = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 DEVICE_PATTERN: Final = rf"^(?:auto|cpu|GPU-{_UUID}|MIG-{_UUID})$"
-
-
-class Type(enum.StrEnum):
-    """What a value may be. SIZE is a number of bytes: an integer, or text such as "2 GiB"."""
-
-    TEXT = "text"
-    INTEGER = "integer"
-    NUMBER = "number"
-    BOOLEAN = "boolean"
-    SIZE = "size"
-    OPTIONS = "options"  # a mapping whose keys are an allow-list of its own: see vllm_options.py
-
-
-class Required(enum.Enum):
-    """The default of a setting that has none."""
-
-    REQUIRED = "required"
-
-
-REQUIRED: Final = Required.REQUIRED
-
-
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. `none` says in words what null means; a row without it refuses null."""
-
-    key: str
-    type: Type
-    default: Any
-    group: str
-    help: str
-    allowed: tuple[Any, ...] = ()
-    minimum: float | None = None
-    maximum: float | None = None
-    above: float | None = None  # an open lower end: the value must be greater than this
-    pattern: str | None = None
-    pattern_help: str = ""
-    max_length: int = 512
-    unit: str = ""
-    none: str | None = None
-
-    @property
-    def required(self) -> bool:
-        return self.default is REQUIRED
-
-    def range_text(self) -> str:
-        """ "at least 1 and at most 4096", or "" where there is no range."""
-        parts = []
-        if self.above is not None:
-            parts.append(f"greater than {self.above:g}")
-        if self.minimum is not None:
-            parts.append(f"at least {self.minimum:.12g}")
-        if self.maximum is not None:
-            parts.append(f"at most {self.maximum:.12g}")
-        return " and ".join(parts)
 
 
 def _backend(op: str, help_text: str) -> Setting:
@@ -283,9 +234,52 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         key="on-failure",
         type=Type.TEXT,
         default="stop",
-        allowed=("stop", "roll-back"),
+        allowed=("stop", "restart", "roll-back"),
         group="Engine",
-        help="What a failed launch of this profile leads to: stop, or roll back to the last profile that worked.",
+        help="What a failed launch of this profile leads to: stop; start an engine that had served again, unless it "
+        "fails for the same cause or three times in ten minutes; or roll back to the last profile that worked.",
+    ),
+    Setting(
+        key="ray.address",
+        type=Type.TEXT,
+        default=None,
+        none="no Ray: every GPU is in this host",
+        pattern=r"^(?:auto|[A-Za-z0-9.-]+:[0-9]{1,5}|\[[0-9A-Fa-f:]+\]:[0-9]{1,5})$",
+        pattern_help="HOST:PORT, as `ray start --head` tells it, or auto",
+        group="Several hosts",
+        help="The Ray cluster that the model is spread over; `auto` is the one that runs on this host. Only with "
+        "`engine: vllm`.",
+    ),
+    Setting(
+        key="ray.hosts",
+        type=Type.INTEGER,
+        default=1,
+        minimum=1,
+        maximum=1024,
+        unit="hosts",
+        group="Several hosts",
+        help="Over how many hosts the model is spread; each brings the same number of GPUs.",
+    ),
+    Setting(
+        key="ray.host-ip",
+        type=Type.TEXT,
+        default=None,
+        none="the address of the default route",
+        pattern=r"^[0-9A-Fa-f.:]{2,45}$",
+        pattern_help="an IP address, such as 10.0.0.1",
+        group="Several hosts",
+        help="The address of this host that the others reach it at.",
+    ),
+    Setting(
+        key="ray.network-interface",
+        type=Type.TEXT,
+        default=None,
+        none="NCCL and gloo choose",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:@=^-]*$",
+        pattern_help="the name of a network interface, such as eth0",
+        max_length=128,
+        group="Several hosts",
+        help="The network interface between the hosts.",
     ),
     Setting(
         key="vllm.extra-args",
@@ -305,7 +299,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
 
 BY_KEY: Final[Mapping[str, Setting]] = {setting.key: setting for setting in SETTINGS}
 
-# The mappings of the document that hold settings: "model", "backends", "sampling-defaults", "vllm".
+# The mappings of the document that hold settings: "model", "backends", "sampling-defaults", "ray", "vllm".
 SECTIONS: Final[tuple[str, ...]] = tuple(dict.fromkeys(key.split(".")[0] for key in BY_KEY if "." in key))
 
 
@@ -314,6 +308,15 @@ class ModelReference(msgspec.Struct, frozen=True):
 
     path: str
     digest: str | None
+
+
+class RaySettings(msgspec.Struct, frozen=True):
+    """`address` None: there is one host, and no Ray."""
+
+    address: str | None = None
+    hosts: int = 1
+    host_ip: str | None = None
+    network_interface: str | None = None
 
 
 class VllmOptions(msgspec.Struct, frozen=True):
@@ -350,6 +353,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     sampling_defaults: dict[str, float | int]
     on_failure: str
     vllm: VllmOptions
+    ray: RaySettings = RaySettings()
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from appliance.profile import sizes, spellings, vllm_options
+from appliance.profile import several_hosts, sizes, spellings, vllm_options
 from appliance.profile.schema import BY_KEY, SECTIONS, SETTINGS, Problem, Setting, Type
 from appliance.profile.shown import plain, shown
 
@@ -51,6 +51,8 @@ def _problems(document: Mapping[str, Any]) -> Iterator[Problem]:
                 yield _wrong_type(setting.key, None, _expected(setting), "Give a value, or leave the key out.")
         else:
             yield from _judge(setting, given)
+    if not broken:
+        yield from several_hosts.problems(lambda key: get(document, key), MISSING)
 
 
 def _as_yaml(key: str) -> str:
@@ -206,6 +208,8 @@ def _judge_options(field: str, options: Mapping[Any, Any]) -> Iterator[Problem]:
 
 
 def _not_listed(name: Any) -> str:
+    if name in vllm_options.GONE:
+        return "vLLM has it no more."
     if name in vllm_options.INSTEAD:
         ours = vllm_options.INSTEAD[name]
         return (
@@ -215,6 +219,9 @@ def _not_listed(name: Any) -> str:
 
 
 def _instead(name: Any, known: list[str]) -> str:
+    if name in vllm_options.GONE:
+        successor = vllm_options.GONE[name]
+        return f"Use `{successor}`." if successor else "Remove it."
     ours = vllm_options.INSTEAD.get(name)
     if ours:
         return f"Use `{ours}`."
@@ -223,7 +230,9 @@ def _instead(name: Any, known: list[str]) -> str:
 
 
 def _judge_flag(where: str, flag: vllm_options.Flag, value: Any) -> Iterator[Problem]:
-    wanted = {"integer": int, "number": int | float, "boolean": bool, "text": str}[flag.kind]
+    wanted = {
+        "integer": int, "number": int | float, "boolean": bool, "text": str, "json": str, "integers": list,
+    }[flag.kind]  # fmt: skip
     if not isinstance(value, wanted) or (isinstance(value, bool) and flag.kind != "boolean"):
         yield _wrong_type(where, value, f"of type {flag.kind}", flag.help)
     elif isinstance(value, float) and not math.isfinite(value):
@@ -232,3 +241,5 @@ def _judge_flag(where: str, flag: vllm_options.Flag, value: Any) -> Iterator[Pro
         yield Problem(field=where, value=shown(value), message="It is out of range.", remedy="Use less.")
     elif isinstance(value, str) and (len(value) > 4096 or not value.isprintable()):
         yield Problem(field=where, value=shown(ascii(value)), message="It is no plain text.", remedy="Use one line.")
+    elif message := vllm_options.flag_problem(flag, value):
+        yield Problem(field=where, value=shown(value), message=message, remedy=flag.help)

@@ -6,20 +6,25 @@ plug-ins, hosts, ports, keys, files) is not on it, and what the profile already 
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Final, Literal
 
 import msgspec
 
-Kind = Literal["integer", "number", "boolean", "text"]
+Kind = Literal["integer", "number", "boolean", "text", "json", "integers"]
+
+_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
 
 
 class Flag(msgspec.Struct, frozen=True):
-    """A flag of `vllm serve`, without its dashes; a boolean false becomes `--no-<name>`."""
+    """A flag of `vllm serve`, without its dashes; a boolean false becomes `--no-<name>`. A text is one of `choices`, or
+    a plain name: never a path or a class, by which vLLM would load what is not the model's."""
 
     name: str
     kind: Kind
     help: str
+    choices: tuple[str, ...] = ()
 
 
 class Variable(msgspec.Struct, frozen=True):
@@ -33,60 +38,91 @@ class Variable(msgspec.Struct, frozen=True):
 FLAGS: Final = (
     Flag("async-scheduling", "boolean", "Schedule the next step while one runs."),
     Flag("block-size", "integer", "Tokens in a cache block, where vLLM is to differ from the profile."),
-    Flag("calculate-kv-scales", "boolean", "Compute the scales of an FP8 cache while running."),
-    Flag("compilation-config", "text", "Compilation level and options, as JSON."),
+    Flag("chat-template-content-format", "text", "How a message's parts reach the template.",
+         ("auto", "openai", "string")),
+    Flag("compilation-config", "json", "Compilation level and options, as JSON."),
+    Flag("convert", "text", "Use a generating model for another task.", ("auto", "classify", "embed", "none")),
     Flag("cpu-offload-gb", "number", "Gigabytes of weights to keep in host memory for each GPU."),
-    Flag("cuda-graph-sizes", "text", "Batch sizes to capture as CUDA graphs."),
+    Flag("cudagraph-capture-sizes", "integers", "Batch sizes to capture as CUDA graphs."),
     Flag("data-parallel-size", "integer", "Copies of the model on this host."),
+    Flag("decode-context-parallel-size", "integer", "GPUs that share the cache of one sequence."),
+    Flag("default-chat-template-kwargs", "json", "Variables of the chat template, as JSON."),
     Flag("disable-custom-all-reduce", "boolean", "Use NCCL rather than vLLM's own all-reduce."),
-    Flag("disable-log-stats", "boolean", "Do not log throughput."),
+    Flag("disable-hybrid-kv-cache-manager", "boolean", "One size of cache for every kind of layer."),
     Flag("disable-sliding-window", "boolean", "Cap the context at the sliding window instead."),
-    Flag("distributed-executor-backend", "text", "mp or ray."),
+    Flag("distributed-executor-backend", "text", "What starts the workers of one host.", ("mp", "ray", "uni")),
     Flag("enable-auto-tool-choice", "boolean", "Let the model decide to call tools."),
     Flag("enable-chunked-prefill", "boolean", "Compute long prompts in chunks."),
+    Flag("enable-eplb", "boolean", "Move experts between GPUs as they are used."),
     Flag("enable-expert-parallel", "boolean", "Spread experts over GPUs rather than split them."),
-    Flag("generation-config", "text", "Where sampling defaults come from: auto or vllm."),
-    Flag("guided-decoding-backend", "text", "Which library constrains output to a grammar."),
-    Flag("hf-overrides", "text", "Values to replace in config.json, as JSON."),
-    Flag("limit-mm-per-prompt", "text", "Images, audio and video of one prompt at most, as JSON."),
+    Flag("enable-flashinfer-autotune", "boolean", "Measure FlashInfer's kernels while starting."),
+    Flag("enable-prompt-tokens-details", "boolean", "Tell in an answer's usage what came from the prefix cache."),
+    Flag("exclude-tools-when-tool-choice-none", "boolean", "Leave tools out of the prompt where they are off."),
+    Flag("generation-config", "text", "Where sampling defaults come from: the checkpoint or the profile.",
+         ("auto", "vllm")),
+    Flag("hf-overrides", "json", "Values to replace in config.json, as JSON."),
+    Flag("kv-offloading-size", "number", "Gigabytes of host memory to move cache to."),
+    Flag("language-model-only", "boolean", "Leave out what reads pictures and sound."),
+    Flag("limit-mm-per-prompt", "json", "Images, audio and video of one prompt at most, as JSON."),
     Flag("load-format", "text", "How weights are read: auto, safetensors, dummy."),
-    Flag("max-seq-len-to-capture", "integer", "The longest context that CUDA graphs cover."),
-    Flag("mm-processor-kwargs", "text", "Options of the multimodal processor, as JSON."),
+    Flag("logprobs-mode", "text", "Logprobs before or after penalties and temperature.",
+         ("processed_logits", "processed_logprobs", "raw_logits", "raw_logprobs")),
+    Flag("long-prefill-token-threshold", "integer", "From how many tokens on a prompt counts as long."),
+    Flag("mamba-cache-dtype", "text", "The format of Mamba layers' state.", ("auto", "bfloat16", "float16", "float32")),
+    Flag("mamba-ssm-cache-dtype", "text", "The format of their inner state.",
+         ("auto", "bfloat16", "float16", "float32")),
+    Flag("max-cudagraph-capture-size", "integer", "The largest batch to capture as a CUDA graph."),
+    Flag("max-logprobs", "integer", "Logprobs of one token at most."),
+    Flag("mm-processor-cache-gb", "number", "Gigabytes of processed pictures and sound to keep."),
+    Flag("mm-processor-kwargs", "json", "Options of the multimodal processor, as JSON."),
+    Flag("model-impl", "text", "Whose implementation of the model runs.", ("auto", "vllm", "transformers")),
     Flag("num-gpu-blocks-override", "integer", "Cache blocks, instead of what the profiling run finds."),
+    Flag("optimization-level", "integer", "0 starts fastest, 3 runs fastest."),
+    Flag("performance-mode", "text", "What is tuned for.", ("balanced", "interactivity", "throughput")),
     Flag("pipeline-parallel-size", "integer", "Groups of layers, each on GPUs of its own."),
+    Flag("pooler-config", "json", "How a model that embeds makes one vector of many, as JSON."),
     Flag("quantization", "text", "The quantisation method, where the checkpoint does not say it."),
     Flag("reasoning-parser", "text", "How the model's reasoning is told from its answer."),
-    Flag("rope-scaling", "text", "RoPE scaling, as JSON."),
-    Flag("rope-theta", "number", "The base of RoPE."),
-    Flag("scheduling-policy", "text", "fcfs or priority."),
+    Flag("runner", "text", "What the model does: generate, or make vectors and scores.",
+         ("auto", "draft", "generate", "pooling")),
+    Flag("scheduling-policy", "text", "Who goes first.", ("fcfs", "priority")),
     Flag("seed", "integer", "The seed of the engine's random numbers."),
-    Flag("structured-outputs-config", "text", "Constrained decoding, as JSON."),
-    Flag("swap-space", "number", "Gigabytes of host memory for each GPU to swap cache into."),
-    Flag("task", "text", "What the model does: generate, embed, score, ..."),
+    Flag("skip-mm-profiling", "boolean", "Do not measure what pictures and sound take while starting."),
+    Flag("stream-interval", "integer", "Tokens in one piece of a stream."),
+    Flag("structured-outputs-config", "json", "Constrained decoding, as JSON."),
     Flag("tokenizer-mode", "text", "auto, slow or mistral."),
     Flag("tool-call-parser", "text", "How the model's tool calls are read."),
-)
+)  # fmt: skip
 
-# Flags that people will look for, and what stands in their place; None: refused for safety.
+# What people will look for, and what stands in its place; None: refused for safety. Flags and variables.
 INSTEAD: Final[dict[str, str | None]] = {
     "allowed-local-media-path": None,
+    "allowed-media-domains": None,
     "api-key": None,
     "attention-backend": "backends.attention",
     "code-revision": None,
+    "config": None,
     "download-dir": None,
     "dtype": "dtype",
+    "enable-log-requests": None,
     "enable-prefix-caching": "prefix-caching",
     "enforce-eager": "enforce-eager",
+    "gdn-prefill-backend": "backends.gdn-prefill",
     "gpu-memory-utilization": "gpu-memory-utilization",
     "host": None,
     "kv-cache-dtype": "kv-cache-dtype",
     "kv-cache-memory-bytes": "kv-cache-memory-bytes",
     "kv-transfer-config": None,
+    "linear-backend": "backends.linear",
+    "logits-processors": None,
+    "lora-modules": None,
     "max-model-len": "max-model-len",
     "max-num-batched-tokens": "max-num-batched-tokens",
     "max-num-seqs": "max-num-seqs",
     "middleware": None,
     "model": "model.path",
+    "moe-backend": "backends.moe",
+    "override-generation-config": "sampling-defaults",
     "port": None,
     "served-model-name": "served-model-name",
     "speculative-config": None,
@@ -94,7 +130,40 @@ INSTEAD: Final[dict[str, str | None]] = {
     "tokenizer": None,
     "tool-parser-plugin": None,
     "trust-remote-code": None,
+    "uds": None,
     "worker-extension-cls": None,
+    "CUDA_VISIBLE_DEVICES": "device",
+    "HF_TOKEN": None,
+    "RAY_ADDRESS": "ray.address",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": None,
+    "VLLM_API_KEY": None,
+    "VLLM_ATTENTION_BACKEND": "backends.attention",
+    "VLLM_CPU_KVCACHE_SPACE": "kv-cache-memory-bytes",
+    "VLLM_FLASHINFER_MOE_BACKEND": "backends.moe",
+    "VLLM_HOST_IP": "ray.host-ip",
+    "VLLM_PLUGINS": None,
+    "VLLM_SERVER_DEV_MODE": None,
+    "VLLM_USE_FLASHINFER_MOE_FP16": "backends.moe",
+    "VLLM_USE_FLASHINFER_MOE_FP4": "backends.moe",
+    "VLLM_USE_FLASHINFER_MOE_FP8": "backends.moe",
+}
+
+# What vLLM had and reads no more, and what took its place, if anything did.
+GONE: Final[dict[str, str | None]] = {
+    "calculate-kv-scales": None,
+    "cuda-graph-sizes": "cudagraph-capture-sizes",
+    "guided-decoding-backend": "structured-outputs-config",
+    "max-seq-len-to-capture": "max-cudagraph-capture-size",
+    "rope-scaling": "hf-overrides",
+    "rope-theta": "hf-overrides",
+    "swap-space": "kv-offloading-size",
+    "task": "runner",
+    "VLLM_ENGINE_ITERATION_TIMEOUT_S": "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
+    "VLLM_FLASH_ATTN_VERSION": None,
+    "VLLM_MOE_DP_CHUNK_SIZE": None,
+    "VLLM_RPC_TIMEOUT": "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
+    "VLLM_USE_TRITON_FLASH_ATTN": None,
+    "VLLM_USE_V1": None,
 }
 
 _SWITCH: Final = r"[01]"
@@ -103,6 +172,7 @@ _COUNT: Final = r"[0-9]{1,12}"
 
 VARIABLES: Final = (
     Variable("CUDA_DEVICE_MAX_CONNECTIONS", _COUNT, "Hardware queues for each GPU."),
+    Variable("GLOO_SOCKET_IFNAME", _WORD, "Which network interfaces gloo uses."),
     Variable("NCCL_ALGO", _WORD, "Algorithms that NCCL may use."),
     Variable("NCCL_BUFFSIZE", _COUNT, "NCCL's buffer between two GPUs, in bytes."),
     Variable("NCCL_CUMEM_ENABLE", _SWITCH, "Allocate NCCL's memory with cuMem."),
@@ -120,23 +190,14 @@ VARIABLES: Final = (
     Variable("NCCL_SOCKET_IFNAME", _WORD, "Which network interfaces to use."),
     Variable("OMP_NUM_THREADS", _COUNT, "CPU threads of each worker."),
     Variable("PYTORCH_CUDA_ALLOC_CONF", _WORD, "Options of torch's memory allocator."),
-    Variable("VLLM_ATTENTION_BACKEND", _WORD, "Which attention backend vLLM uses."),
-    Variable("VLLM_CPU_KVCACHE_SPACE", _COUNT, "Gigabytes of cache on a CPU."),
     Variable("VLLM_CPU_OMP_THREADS_BIND", _WORD, "Which CPU cores the workers use."),
+    Variable("VLLM_CPU_NUM_OF_RESERVED_CPU", _COUNT, "CPU cores that the workers leave free."),
     Variable("VLLM_DEEP_GEMM_WARMUP", r"skip|full|relax", "How DeepGEMM is warmed up."),
-    Variable("VLLM_ENGINE_ITERATION_TIMEOUT_S", _COUNT, "Seconds that one step may take."),
+    Variable("VLLM_ENGINE_READY_TIMEOUT_S", _COUNT, "Seconds that the engine may take to start."),
     Variable("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", _COUNT, "Seconds that a worker may take for one step."),
-    Variable("VLLM_FLASHINFER_MOE_BACKEND", _WORD, "Which FlashInfer kernels compute experts."),
-    Variable("VLLM_FLASH_ATTN_VERSION", r"[234]", "Which FlashAttention to use."),
     Variable("VLLM_LOGGING_LEVEL", r"DEBUG|INFO|WARNING|ERROR", "How much vLLM logs."),
-    Variable("VLLM_MOE_DP_CHUNK_SIZE", _COUNT, "Tokens in a chunk of data-parallel experts."),
-    Variable("VLLM_RPC_TIMEOUT", _COUNT, "Milliseconds that a call to a worker may take."),
     Variable("VLLM_USE_DEEP_GEMM", _SWITCH, "Use DeepGEMM for FP8."),
-    Variable("VLLM_USE_FLASHINFER_MOE_FP16", _SWITCH, "FlashInfer experts in 16 bits."),
-    Variable("VLLM_USE_FLASHINFER_MOE_FP4", _SWITCH, "FlashInfer experts in FP4."),
-    Variable("VLLM_USE_FLASHINFER_MOE_FP8", _SWITCH, "FlashInfer experts in FP8."),
     Variable("VLLM_USE_FLASHINFER_SAMPLER", _SWITCH, "FlashInfer's sampler."),
-    Variable("VLLM_USE_TRITON_FLASH_ATTN", _SWITCH, "Triton's attention on AMD."),
     Variable("VLLM_WORKER_MULTIPROC_METHOD", r"spawn|fork|forkserver", "How workers are started."),
 )
 
@@ -146,3 +207,26 @@ VARIABLE_BY_NAME: Final = {variable.name: variable for variable in VARIABLES}
 
 def variable_matches(variable: Variable, value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(variable.pattern, value, re.ASCII) is not None
+
+
+def flag_problem(flag: Flag, value: Any) -> str | None:
+    """What is wrong with a text, JSON or list that has the right type; None where nothing is."""
+    match flag.kind:
+        case "text" if flag.choices:
+            return None if value in flag.choices else f"It must be one of {', '.join(flag.choices)}."
+        case "text":
+            return None if re.fullmatch(_NAME, value, re.ASCII) else "It must be a name: letters, digits and . _ -"
+        case "json":
+            return _json_problem(value)
+        case "integers":
+            return None if value and all(type(item) is int for item in value) else "It must be a list of integers."
+    return None
+
+
+def _json_problem(text: str) -> str | None:
+    try:
+        return None if isinstance(json.loads(text), dict) else 'It must be a JSON object, such as {"a": 1}.'
+    except ValueError as error:
+        return f"It is not JSON: {error}."
+    except RecursionError:
+        return "It is nested too deeply."

@@ -31,4 +31,16 @@ def find_program(environ: Mapping[str, str]) -> Program | None:
         beside = Path(sys.executable).with_name("vllm")
         found = beside if beside.exists() else shutil.which("vllm", path=environ.get("PATH", ""))
         path = Path(found) if found else None
-    return Program(path=path, python=path.with_name("python")) if path is not None else None
+    return Program(path=path, python=_python_of(path)) if path is not None else None
+
+
+def _python_of(path: Path) -> Path:
+    """The one that the command's first line names; beside it where that cannot be read."""
+    try:
+        with path.open("rb") as script:
+            first = script.readline(512)
+    except OSError:
+        first = b""
+    interpreter = first.removeprefix(b"#!").strip().decode(errors="replace") if first.startswith(b"#!") else ""
+    named = Path(interpreter)
+    return named if named.is_absolute() and named.name.startswith("python") else path.with_name("python")

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.home import Home
-from appliance.profile import vllm_options
 from appliance.profile.active import ActiveProfile, read_active, write_active
 from appliance.profile.document import (
     apply_patch,
@@ -253,13 +252,17 @@ def _values(setting: Setting) -> st.SearchStrategy[Any]:
     if setting.allowed:
         return st.sampled_from(setting.allowed)
     if setting.key == "vllm.extra-args":
-        kinds = {
-            "integer": st.integers(-9, 9),
-            "number": st.floats(0, 9),
-            "boolean": st.booleans(),
-            "text": st.just("no"),
+        values = {
+            "seed": st.integers(-9, 9),
+            "cpu-offload-gb": st.floats(0, 9),
+            "enable-eplb": st.booleans(),
+            "quantization": st.just("no"),
+            "compilation-config": st.just('{"mode": 3}'),
+            "cudagraph-capture-sizes": st.lists(st.integers(1, 9), min_size=1, max_size=3),
         }
-        return st.fixed_dictionaries({}, optional={flag.name: kinds[flag.kind] for flag in vllm_options.FLAGS[:9]})
+        return st.fixed_dictionaries({}, optional=values)
+    if setting.key == "ray.hosts":
+        return st.just(1)  # more of them need an address and a number of GPUs to go with it
     if setting.key == "vllm.environment":
         return st.fixed_dictionaries({}, optional={"NCCL_DEBUG": st.just("INFO"), "OMP_NUM_THREADS": st.just("0012")})
     if setting.type is Type.BOOLEAN:

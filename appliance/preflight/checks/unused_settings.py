@@ -15,6 +15,8 @@ def run(subject: Subject) -> Iterator[Finding]:
         return
     if profile.vllm.extra_args:
         yield _unused("vllm.extra-args", sorted(profile.vllm.extra_args), "it is for `engine: vllm`")
+    if profile.ray.address is not None:
+        yield _unused("ray", profile.ray.address, "only `engine: vllm` spreads a model over hosts")
     if profile.vllm.environment:
         yield _unused("vllm.environment", sorted(profile.vllm.environment), "it is for `engine: vllm`")
 

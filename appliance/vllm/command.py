@@ -1,0 +1,184 @@
+"""A plan as the command that starts vLLM: its arguments and what its environment says besides.
+
+A pure function of the plan and of where the launch has its socket and its caches. Nothing secret is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from appliance.vllm.settings import FLAGS
+from kernels.selection import AUTO
+
+if TYPE_CHECKING:
+    from appliance.preflight import VllmPlan
+
+GIB: Final = 1 << 30
+# The cache on a CPU where the model's sizes are not known here. vLLM's own default is nearly all memory of the machine.
+UNKNOWN_CACHE_GIB: Final = 4
+# A host name that can never be: no picture or sound is fetched from anywhere, only what a request brings along.
+NO_DOMAIN: Final = "nowhere.invalid"
+
+OFFLINE: Final = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+    "DO_NOT_TRACK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+}
+# Where vLLM and its libraries write, by variable: folders under the caches of the state folder.
+CACHES: Final = {
+    "VLLM_CACHE_ROOT": "vllm",
+    "VLLM_CONFIG_ROOT": "vllm-config",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "torch-extensions",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "DG_JIT_CACHE_DIR": "deep-gemm",
+    "CUDA_CACHE_PATH": "cuda",
+    "HF_HOME": "huggingface",
+    "XDG_CACHE_HOME": "xdg",
+    "NUMBA_CACHE_DIR": "numba",
+}
+LOGGING: Final = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONFAULTHANDLER": "1",
+    "VLLM_LOGGING_COLOR": "0",
+    "NO_COLOR": "1",
+}
+# What an operator's environment may hold that is not for the engine: our own Python's paths, and what would open vLLM
+# beyond the routes that the front door passes on, or close it to the front door.
+NOT_INHERITED: Final = frozenset({
+    "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "VLLM_API_KEY", "VLLM_SERVER_DEV_MODE", "VLLM_PLUGINS",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "VLLM_ALLOW_INSECURE_SERIALIZATION", "VLLM_PORT", "VLLM_USE_MODELSCOPE",
+    "VLLM_CONFIGURE_LOGGING", "VLLM_LOGGING_CONFIG_PATH", "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",
+})  # fmt: skip
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a launch of vLLM listens, and where it may write."""
+
+    socket: Path
+    caches: Path
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """`environment` is what is added to that of the front door."""
+
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+
+    def whole_environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        kept = {
+            name: value
+            for name, value in inherited.items()
+            if name not in NOT_INHERITED and not name.startswith("INGOT_")
+        }
+        return kept | self.environment
+
+    def shown(self) -> str:
+        """As a person would type it into a shell."""
+        settings = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
+        return " ".join([*settings, shlex.join(self.arguments)])
+
+
+def render(plan: VllmPlan, place: Place) -> Command:
+    flags = dict(_flags(plan, place))
+    extra = plan.profile.vllm.extra_args
+    arguments = [str(plan.program.path), "serve", str(plan.folder)]
+    for flag, value in {**flags, **extra}.items():
+        arguments += _as_arguments(flag, value)
+    return Command(arguments=tuple(arguments), environment=dict(_environment(plan, place)))
+
+
+def _flags(plan: VllmPlan, place: Place) -> Iterator[tuple[str, Any]]:
+    profile, device = plan.profile, plan.device.kind
+    yield "uds", str(place.socket)
+    for row in FLAGS:
+        value = row.value(profile)
+        if value is not None and value != row.unless and row.only in (None, device):
+            yield row.flag, value
+    if plan.max_model_len is not None:
+        yield "max-model-len", plan.max_model_len
+    # Sampling as the profile says and not as the checkpoint does; its end-of-text tokens are read all the same.
+    yield "generation-config", "vllm"
+    if profile.sampling_defaults:
+        yield "override-generation-config", _generation_config(profile.sampling_defaults)
+    yield "allowed-media-domains", NO_DOMAIN
+    yield "disable-uvicorn-access-log", True
+    if profile.ray.address is not None:
+        yield "distributed-executor-backend", "ray"
+    for choice in chosen_backends(plan):
+        yield from choice.arguments.items()
+
+
+def _environment(plan: VllmPlan, place: Place) -> Iterator[tuple[str, str]]:
+    profile = plan.profile
+    yield from OFFLINE.items()
+    yield from LOGGING.items()
+    for variable, folder in CACHES.items():
+        yield variable, str(place.caches / folder)
+    if plan.device.gpu is None:
+        yield "VLLM_CPU_KVCACHE_SPACE", str(_cpu_cache_gib(plan))
+    yield from plan.environment.items()
+    yield from _several_hosts(plan)
+    for choice in chosen_backends(plan):
+        yield from choice.environment.items()
+    yield from profile.vllm.environment.items()
+
+
+def _several_hosts(plan: VllmPlan) -> Iterator[tuple[str, str]]:
+    ray = plan.profile.ray
+    if ray.address is None:
+        return
+    yield "RAY_ADDRESS", ray.address
+    if ray.host_ip is not None:
+        yield "VLLM_HOST_IP", ray.host_ip
+    if ray.network_interface is not None:
+        yield "NCCL_SOCKET_IFNAME", ray.network_interface
+        yield "GLOO_SOCKET_IFNAME", ray.network_interface
+
+
+def chosen_backends(plan: VllmPlan) -> Iterator[Any]:
+    """How vLLM is told of backends: of those that the profile names, and where `auto` passed one over for a known
+    fault. Otherwise it chooses by itself, as its authors measured."""
+    for explanation in plan.effective.selection if plan.effective else ():
+        passed_over = any(not verdict.usable for verdict in explanation.verdicts)
+        if explanation.chosen is not None and (explanation.requested != AUTO or passed_over):
+            yield explanation.chosen.options
+
+
+def _generation_config(sampling: Mapping[str, float | int]) -> str:
+    """vLLM takes the names of Hugging Face's generation_config.json."""
+    named = {"max_new_tokens" if name == "max_tokens" else name: value for name, value in sampling.items()}
+    return json.dumps(named, sort_keys=True)
+
+
+def _cpu_cache_gib(plan: VllmPlan) -> int:
+    """Whole GiB: nothing smaller can be said to every vLLM."""
+    given = plan.profile.kv_cache_memory_bytes
+    if given is None and plan.memory is not None:
+        given = plan.memory.cache_bytes
+    return UNKNOWN_CACHE_GIB if given is None else max(math.ceil(given / GIB), 1)
+
+
+def _as_arguments(flag: str, value: Any) -> list[str]:
+    if value is True:
+        return [f"--{flag}"]
+    if value is False:
+        return [f"--no-{flag}"]
+    if isinstance(value, list):
+        return [f"--{flag}", *map(str, value)]
+    # In one word: a value that begins with a dash is not taken for a flag.
+    return [f"--{flag}={value}"]
