@@ -32,6 +32,7 @@ from console.db.sessions import Database
 from console.engine_control.base import EngineControl
 from console.errors import EXCEPTION_HANDLERS
 from console.hardware import routes as hardware
+from console.hardware.machines import Machines
 from console.launches import live as launch_live
 from console.launches import routes as launches
 from console.launches.catalogue import Catalogue
@@ -97,7 +98,8 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     catalogue, log_store = Catalogue(config.home), LogStore(config.home)
     console = Console(config, database, control, hub, follower, Notes(), Throttle(), catalogue, log_store)
     hub.add_feed("log", log_stream.feed(catalogue, log_store))
-    store, inspector = ProfileStore(database), Inspector(config.home)
+    machines = Machines(config.home, lambda: str(follower.client.base_url))
+    store, inspector = ProfileStore(database), Inspector(config.home, machines=machines)
     preflight = Preflight(config.home, inspector, lambda: str(follower.client.base_url))
     activator = Activator(config.home, database, preflight, control, follower.wake)
     shelf = Shelf(config.home)
@@ -140,6 +142,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
                 shelf=shelf,
                 profiles=store,
                 inspector=inspector,
+                machines=machines,
                 activator=activator,
                 benchmarks=benchmarks,
             ),

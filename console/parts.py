@@ -14,6 +14,7 @@ the engine. `console.app` provides each under the parameter name given here.
 | TheLogStore | log_store | the logs' indexes |
 | TheShelf | shelf | the models that are here |
 | Profiles | profiles | profiles and their revisions |
+| TheMachines | machines | the machine that the engine runs on, or this one |
 | TheInspector | inspector | what can be said about a document before it is saved |
 | TheActivator | activator | what makes a revision the active one, one at a time |
 """
@@ -31,6 +32,7 @@ from appliance.home import Home
 from console.access.sessions import SignedIn
 from console.access.throttle import Throttle
 from console.engine_control.base import EngineControl
+from console.hardware.machines import Machines
 from console.launches.catalogue import Catalogue
 from console.live.follower import Follower
 from console.live.hub import Hub
@@ -52,6 +54,7 @@ TheCatalogue = NamedDependency[Catalogue]
 TheLogStore = NamedDependency[LogStore]
 TheShelf = NamedDependency[Shelf]
 Profiles = NamedDependency[ProfileStore]
+TheMachines = NamedDependency[Machines]
 TheInspector = NamedDependency[Inspector]
 TheActivator = NamedDependency[Activator]
 

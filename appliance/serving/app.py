@@ -17,6 +17,7 @@ from appliance.serving.chat import chat_completions
 from appliance.serving.completions import completions
 from appliance.serving.errors import MAX_BODY_BYTES, error_response
 from appliance.serving.front_door import FrontDoor
+from appliance.serving.hardware_route import hardware
 from appliance.serving.models import list_models, show_model
 
 REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
@@ -31,7 +32,7 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
         route_handlers=[chat_completions, completions, list_models, show_model, state, events],
         guards=[access.require_key],
     )
-    asked_by_console = Router("/", route_handlers=[attempt], guards=[access.require_token])
+    asked_by_console = Router("/", route_handlers=[attempt, hardware], guards=[access.require_token])
     app = Litestar(
         [health, metrics, asked_with_key, asked_by_console],
         dependencies={"front_door": Provide(provide, use_cache=True, sync_to_thread=False)},

@@ -8,16 +8,15 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Template
 
-from appliance.hardware import inventory
 from console.pages import page
-from console.parts import PageRequest
+from console.parts import PageRequest, TheMachines
 
 
 @get("/hardware")
-async def hardware(request: PageRequest) -> Template:
+async def hardware(request: PageRequest, machines: TheMachines) -> Template:
     """Looks each time it is asked: memory comes and goes."""
-    found = await asyncio.to_thread(inventory)
-    return page(request, "hardware/hardware.html", title="Hardware", found=found)
+    seen = await asyncio.to_thread(machines.look, 0.0)
+    return page(request, "hardware/hardware.html", title="Hardware", seen=seen, found=seen.machine.inventory)
 
 
 route_handlers: list[HTTPRouteHandler] = [hardware]

@@ -4,7 +4,6 @@ fits, and what preflight would find. Takes milliseconds, so that it can be asked
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +13,8 @@ from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory import MemoryPlan
 from appliance.explain.report import Report, report
 from appliance.explain.words import about, sentences
-from appliance.hardware import Inventory, inventory
 from appliance.hardware.device import DeviceError
+from appliance.hardware.engine_machine import Machine
 from appliance.hardware.known import UnknownGpuError, known_gpu
 from appliance.home import Home
 from appliance.preflight import PreflightContext, run
@@ -24,20 +23,20 @@ from appliance.profile.effective import Effective, EffectiveValue, resolve
 from appliance.profile.schema import Problem
 from appliance.profile.sizes import size_text
 from appliance.protocol import Finding
-
-INVENTORY_FOR_S = 5.0
-"""How long a look at the hardware is good for while somebody types."""
+from console.hardware.machines import Machines
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """`effective` and `memory` are there as soon as the document is valid and the model's config can be read."""
+    """`effective` and `memory` are there as soon as the document is valid and the model's config can be read.
+    `judged_by` says in words whose machine that was judged by."""
 
     problems: list[Problem] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     effective: Mapping[str, EffectiveValue] = field(default_factory=dict)
     memory: MemoryPlan | None = None
     device: str = ""
+    judged_by: str = ""
 
     @property
     def could_start(self) -> bool:
@@ -63,36 +62,38 @@ class Selection:
 
 
 class Inspector:
-    """Inspects documents for one state folder, on this machine."""
+    """Inspects documents for one state folder, on the machine that would run them: the engine's."""
 
-    def __init__(self, home: Home, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, home: Home, environ: Mapping[str, str] = os.environ, machines: Machines | None = None) -> None:
+        """Without `machines`, this process's own machine with `environ` is judged by."""
         self._home = home
-        self._environ = environ
-        self._inventory: Inventory | None = None
-        self._seen = 0.0
+        self._machines = machines or Machines(home, environ=environ)
 
     def inspect(self, document: Mapping[str, Any]) -> Inspection:
         """Reads files and may ask the driver: call it in a thread."""
         if problems := documents.check(document):
             return Inspection(problems=problems)
+        seen = self._machines.look()
         findings = self.preflight(document)
-        effective = self._effective(document)
+        effective = self._effective(document, seen.machine)
         if effective is None:
-            return Inspection(findings=findings)
+            return Inspection(findings=findings, judged_by=seen.whose)
         return Inspection(
             findings=findings,
             effective=effective.values,
             memory=effective.memory,
-            device=str(effective.device.gpu) if effective.device.gpu else "this machine's CPU",
+            device=str(effective.device.gpu) if effective.device.gpu else "the CPU",
+            judged_by=seen.whose,
         )
 
     def preflight(self, document: Mapping[str, Any]) -> list[Finding]:
         """Every check but those on the engine's port, which a running engine holds."""
+        machine = self._machines.look().machine
         context = PreflightContext(
             home=self._home,
             document=dict(document),
-            environ=self._environ,
-            inventory=self._look(),
+            environ=machine.environ,
+            inventory=machine.inventory,
             listen=None,
         )
         return run(context).findings
@@ -104,7 +105,15 @@ class Inspector:
         try:
             known = known_gpu(gpu) if gpu else None
             profile = documents.load(document)
-            found = report(profile, self._home, inventory=self._look(), gpu=known, environ=self._environ)
+            machine = self._machines.look().machine
+            found = report(
+                profile,
+                self._home,
+                inventory=machine.inventory,
+                gpu=known,
+                libraries=machine.libraries,
+                environ=machine.environ,
+            )
         except CheckpointError as error:
             return Selection(gpu, problem=f"{error.message} {error.fix.text}")
         except (DeviceError, UnknownGpuError) as error:
@@ -113,20 +122,22 @@ class Inspector:
 
     def devices(self) -> list[tuple[str, str]]:
         """(value, words) of each device that a profile can name here, beside `auto`."""
-        gpus = [(gpu.uuid, f"{gpu.name}, {size_text(gpu.memory_bytes)} ({gpu.uuid})") for gpu in self._look().gpus]
-        return [("cpu", "cpu"), *gpus]
+        gpus = self._machines.look().machine.inventory.gpus
+        named = [(gpu.uuid, f"{gpu.name}, {size_text(gpu.memory_bytes)} ({gpu.uuid})") for gpu in gpus]
+        return [("cpu", "cpu"), *named]
 
-    def _effective(self, document: Mapping[str, Any]) -> Effective | None:
+    def _effective(self, document: Mapping[str, Any], machine: Machine) -> Effective | None:
         """None where preflight's findings say what is in the way."""
         profile = documents.load(document)
         try:
             config = read_config(locate(profile.model.path, self._home))
-            return resolve(profile, config=config, inventory=self._look(), environ=self._environ)
+            return resolve(
+                profile,
+                config=config,
+                inventory=machine.inventory,
+                environ=machine.environ,
+                libraries=machine.libraries,
+                cast=machine.cast,
+            )
         except (CheckpointError, DeviceError):
             return None
-
-    def _look(self) -> Inventory:
-        now = time.monotonic()
-        if self._inventory is None or now - self._seen > INVENTORY_FOR_S:
-            self._inventory, self._seen = inventory(), now
-        return self._inventory

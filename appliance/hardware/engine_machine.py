@@ -1,0 +1,69 @@
+"""The machine that an engine runs on, with all that decides how a profile would do there: what the front door tells of
+itself, so that others need not judge by their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from appliance import __version__
+from appliance.cast.setting import cast_summary
+from appliance.hardware.machine import Inventory, inventory
+from appliance.home import Home
+from kernels.context import CastSummary
+from kernels.libraries import installed
+
+# Environment variables that say how models are run begin so.
+_PREFIXES: Final = (
+    "CUDA", "DG_", "FLASHINFER_", "HF_", "HUGGINGFACE_", "INGOT_", "NCCL_", "NVIDIA_", "OMP_", "PYTORCH_", "RAY_",
+    "TORCH", "TRANSFORMERS_", "TRITON_", "VLLM_",
+)  # fmt: skip
+_NAMES: Final = frozenset({"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "HOME", "XDG_CACHE_HOME", "TMPDIR"})
+_SECRET: Final = ("TOKEN", "SECRET", "PASSWORD", "KEY")
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """`environ` holds the variables that matter to an engine, none of them secret; `libraries` are name -> version of
+    those that backends name; `cast` is what a sealed engine could launch. `place` is the same for two processes that
+    see the same files: what else one of them finds there holds for the other."""
+
+    inventory: Inventory
+    environ: dict[str, str] = {}
+    libraries: dict[str, str] = {}
+    cast: CastSummary | None = None
+    place: str = ""
+    version: str = ""
+
+
+def this_machine(environ: Mapping[str, str] = os.environ, home: Home | None = None) -> Machine:
+    """Blocking: takes milliseconds without a GPU, some ten with each."""
+    return Machine(
+        inventory=inventory(home=home, environ=environ),
+        environ=telling(environ),
+        libraries=dict(installed()),
+        cast=cast_summary(environ),
+        place=place(),
+        version=__version__,
+    )
+
+
+def telling(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that say how models are run, without those that may hold a secret."""
+    return {
+        name: value
+        for name, value in sorted(environ.items())
+        if (name in _NAMES or name.startswith(_PREFIXES)) and not any(word in name for word in _SECRET)
+    }
+
+
+def place(proc: Path = Path("/proc")) -> str:
+    """The kernel's run and the mounts that this process sees; empty where that cannot be told."""
+    try:
+        boot = (proc / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
+        return f"{boot} {os.readlink(proc / 'self' / 'ns' / 'mnt')}"
+    except OSError:
+        return ""

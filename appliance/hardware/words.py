@@ -1,0 +1,113 @@
+"""Figures of the hardware in words, the same on a terminal and on a page."""
+
+from __future__ import annotations
+
+from appliance.hardware.gpu import Gpu, GpuProcess
+from appliance.hardware.host import Host
+from appliance.hardware.machine import Inventory
+from appliance.profile.sizes import size_text
+
+# What a driver keeps of a GPU for itself, or of a slice; more than this, held by nobody who is named, is worth a word.
+_DRIVERS_OWN_SHARE = 0.01
+_DRIVERS_OWN_BYTES = 1 << 30
+
+
+def short_name(gpu: Gpu) -> str:
+    return gpu.name.removeprefix("NVIDIA ")
+
+
+def room(total: int, free: int) -> str:
+    return f"{size_text(free)} free of {size_text(total)}"
+
+
+def memory(gpu: Gpu) -> str:
+    if not gpu.memory_bytes:
+        return "not told"
+    used = gpu.memory_bytes - gpu.memory_free_bytes
+    shared = ", shared with the processor" if gpu.memory_kind == "unified" else ""
+    return f"{size_text(used)} of {size_text(gpu.memory_bytes)}{shared}"
+
+
+def loaded(gpu: Gpu) -> str:
+    return "" if gpu.utilization_percent is None else f"{gpu.utilization_percent} %"
+
+
+def draws(gpu: Gpu) -> str:
+    """`38 of 600 W, 34 °C`; what is not told is left out."""
+    parts = []
+    if gpu.power_watts is not None:
+        of = "" if gpu.power_limit_watts is None else f" of {gpu.power_limit_watts:.0f}"
+        parts.append(f"{gpu.power_watts:.0f}{of} W")
+    if gpu.temperature_celsius is not None:
+        parts.append(f"{gpu.temperature_celsius} °C")
+    return ", ".join(parts)
+
+
+def holder(process: GpuProcess) -> str:
+    """`3.5 GiB are held by python3 (process 1413)`."""
+    held = "memory is held" if process.memory_bytes is None else f"{size_text(process.memory_bytes)} are held"
+    if process.name is None:
+        return f"{held} by process {process.pid} of the machine, which cannot be seen from here"
+    return f"{held} by {process.name} (process {process.pid})"
+
+
+def unaccounted(gpu: Gpu, host: Host) -> str:
+    """Where much of a device's memory is held by nobody who is named: that it is, and why that may be."""
+    if gpu.memory_kind == "unified" or not gpu.memory_bytes:
+        return ""
+    named = sum(process.memory_bytes or 0 for process in gpu.processes)
+    hidden = gpu.memory_bytes - gpu.memory_free_bytes - named
+    if hidden <= max(_DRIVERS_OWN_BYTES, _DRIVERS_OWN_SHARE * gpu.memory_bytes):
+        return ""
+    if any(process.memory_bytes is None for process in gpu.processes):
+        return ""
+    if any(refusal.figure == "processes" for refusal in gpu.refused):
+        return f"{size_text(hidden)} are held, and the driver does not say by whom"
+    where = "outside of this container" if host.container else "of another container, or in the driver's own use"
+    return f"{size_text(hidden)} are held by processes {where}"
+
+
+def refusals(gpu: Gpu) -> str:
+    """`not told: power (Not Supported)`."""
+    told = [f"{refusal.figure} ({refusal.why.lower()})" for refusal in gpu.refused]
+    return f"not told by the driver: {', '.join(told)}" if told else ""
+
+
+def driver(found: Inventory) -> str:
+    if found.driver_version is None:
+        loaded = f"; the kernel has loaded {found.kernel_driver}" if found.kernel_driver else ""
+        return f"none that answers{loaded}"
+    runs = f", runs CUDA up to {found.cuda_version}" if found.cuda_version else ""
+    apart = found.kernel_driver and found.kernel_driver != found.driver_version
+    return f"{found.driver_version}{runs}" + (f"; the kernel has loaded {found.kernel_driver}" if apart else "")
+
+
+def cores(host: Host) -> str:
+    count = f"{host.cores} {'core' if host.cores == 1 else 'cores'}"
+    if host.cpus and host.cpus > host.cores:
+        count += f" of the machine's {host.cpus}"
+    if host.cpu_quota is not None:
+        count += f" (a quota of {host.cpu_quota:g})"
+    half = ", multiplies bfloat16" if host.bfloat16 else ""
+    return f"{count}{half}" + (f": {host.processor}" if host.processor else "")
+
+
+def confinement(host: Host) -> str:
+    """What a limit leaves of the machine's memory; empty where there is none."""
+    if host.memory_limit_bytes is None:
+        return ""
+    machine = f" of the machine's {size_text(host.machine_memory_bytes)}" if host.machine_memory_bytes else ""
+    group = f", cgroup {host.cgroup}" if host.cgroup else ""
+    return f" (a limit{machine}{group})"
+
+
+def limits(host: Host) -> str:
+    files = _count(host.open_files)
+    if host.open_files is not None and host.open_files != host.open_files_hard:
+        files += f" (up to {_count(host.open_files_hard)})"
+    locked = "any" if host.locked_memory_bytes is None else size_text(host.locked_memory_bytes)
+    return f"{files} open files, {_count(host.processes)} processes, {locked} locked memory"
+
+
+def _count(value: int | None) -> str:
+    return "any number of" if value is None else f"{value:,}"

@@ -1,0 +1,102 @@
+"""Which machine is spoken of: the engine's, as its front door describes it, or this console's where none answers."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import httpx
+import msgspec
+
+from appliance.hardware.engine_machine import Machine, place, this_machine
+from appliance.home import Home
+from console.access.token import token_header
+
+GOOD_FOR_S = 5.0
+"""How long a look is good for while somebody types."""
+TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """`engine_url` is where the front door told of `machine`; empty where it is the console's own. `problem` says what
+    was wrong with a front door's answer."""
+
+    machine: Machine
+    engine_url: str = ""
+    problem: str = ""
+
+    @property
+    def is_engines(self) -> bool:
+        return bool(self.engine_url)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process sees the files that the engine sees."""
+        return not self.is_engines or (bool(self.machine.place) and self.machine.place == place())
+
+    @property
+    def whose(self) -> str:
+        if self.is_engines:
+            return "the engine's machine"
+        return "this console's own machine, as no engine answers" if not self.problem else "this console's own machine"
+
+
+class Machines:
+    """Looks at the machine that counts. `engine_url` says where the front door is now; None where there is none to ask,
+    as in `ingot profile` without a console."""
+
+    def __init__(
+        self,
+        home: Home,
+        engine_url: Callable[[], str] | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._home = home
+        self._engine_url = engine_url
+        self._environ = environ
+        self._lock = threading.Lock()
+        self._seen: Seen | None = None
+        self._at = 0.0
+
+    def look(self, good_for_s: float = GOOD_FOR_S) -> Seen:
+        """Blocking. An earlier look counts if it is not older than `good_for_s`."""
+        with self._lock:  # several fields of a form ask at once; one look is enough for them
+            if self._seen is None or time.monotonic() - self._at >= good_for_s:
+                self._seen, self._at = self._look(), time.monotonic()
+            return self._seen
+
+    def _look(self) -> Seen:
+        url = self._engine_url().rstrip("/") if self._engine_url else ""
+        problem = ""
+        if url:
+            try:
+                return Seen(_ask(url, self._home), url)
+            except httpx.ConnectError:
+                pass  # no front door: nothing is wrong with that
+            except _NoAnswer as error:
+                problem = f"The engine's front door at {url} does not tell of its machine: {error}."
+        return Seen(this_machine(self._environ, self._home), problem=problem)
+
+
+class _NoAnswer(Exception):
+    """A front door that is there, and does not say what was asked."""
+
+
+def _ask(url: str, home: Home) -> Machine:
+    try:
+        response = httpx.get(
+            f"{url}/appliance/hardware", headers=token_header(home), timeout=TIMEOUT_S, trust_env=False
+        )
+        if response.status_code != 200:
+            raise _NoAnswer(f"it answered with status {response.status_code}")
+        return msgspec.json.decode(response.content, type=Machine)
+    except httpx.ConnectError:
+        raise
+    except httpx.HTTPError as error:
+        raise _NoAnswer(type(error).__name__) from error
+    except msgspec.MsgspecError as error:
+        raise _NoAnswer(f"it is of another version ({error})") from error
