@@ -82,11 +82,13 @@ class State(enum.StrEnum):
 
 
 class Phase(enum.StrEnum):
-    """The phases of a native launch, in order."""
+    """The phases of a launch, in order: `core start` is the native engine's, `engine start` and `compile` are vLLM's."""
 
     PREFLIGHT = "preflight"
     CORE_START = "core start"
+    ENGINE_START = "engine start"
     WEIGHTS = "weights"
+    COMPILE = "compile"
     CACHE = "cache"
     GRAPHS = "graphs"
     SELF_TEST = "self-test"
@@ -177,7 +179,8 @@ class PhaseRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 class LaunchRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One attempt to run one revision, as far as it has come. Rewritten to `launches/<id>/launch.json` at each change
-    of state. `attempt`: preflight refused it while another launch went on serving."""
+    of state. `attempt`: preflight refused it while another launch went on serving. `restart_of` is the launch that
+    failed before it, where the supervisor started it again by itself."""
 
     id: str
     profile: str
@@ -194,6 +197,7 @@ class LaunchRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     diagnosis: Diagnosis | None = None
     exit_status: str | None = None
     attempt: bool = False
+    restart_of: str | None = None
 
 
 class ApplianceState(msgspec.Struct, kw_only=True):

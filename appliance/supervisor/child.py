@@ -9,7 +9,10 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO
+
+from appliance.supervisor.guard import descendants
 
 EXIT_HINTS: dict[int, str] = {
     signal.SIGKILL: "nothing inside it can do that: most likely the kernel, out of memory, or a person",
@@ -77,15 +80,16 @@ class Child:
         """Whether the end of the process has been seen. Only while somebody waits for it."""
         return self._exited is not None and self._exited.done()
 
-    @property
-    def stopped(self) -> bool:
-        """Whether somebody has stopped the process (SIGSTOP, a debugger)."""
-        import psutil  # late: only a silent process is looked at
-
-        try:
-            return psutil.Process(self.pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-        except psutil.NoSuchProcess:
-            return False
+    def stopped(self) -> str | None:
+        """Which process of the engine somebody has stopped (SIGSTOP), in words; None where all of them run."""
+        for pid in (self.pid, *descendants(self.pid)):
+            try:
+                name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+            except OSError:  # it ended meanwhile
+                continue
+            if rest.split()[0] == "T":
+                return f"process {pid} ({name})"
+        return None
 
     async def ended_within(self, timeout_s: float) -> bool:
         done, _ = await asyncio.wait({asyncio.ensure_future(self.wait())}, timeout=timeout_s)
@@ -96,13 +100,21 @@ class Child:
         self.send(signal.SIGCONT)  # a stopped process would not hear the next one
         self.send(first)
         if not await self.ended_within(grace_s):
-            self.send(signal.SIGKILL)
+            self._kill()
         return await self.wait()
 
     def kill(self) -> int:
         """The same without an event loop and without asking."""
-        self.send(signal.SIGKILL)
+        self._kill()
         return self._process.wait()
+
+    def _kill(self) -> None:
+        """The group, and whoever left it for a session of their own: they are found before their parents are gone."""
+        escaped = descendants(self.pid)
+        self.send(signal.SIGKILL)
+        for pid in escaped:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
     def _reap(self, loop: asyncio.AbstractEventLoop, exited: asyncio.Future[int]) -> None:
         # Seen dead but not yet reaped, the leader still holds the group's id: what it left behind can be killed safely.

@@ -88,11 +88,13 @@ class CoreClient:
         *,
         priority: int = 0,
         arrived: asyncio.Event | None = None,
+        beyond_limit: bool = False,
     ) -> Generation:
-        """`arrived` is set when there is something to take; several generations may share one."""
+        """`arrived` is set when there is something to take; several generations may share one. `beyond_limit` is for
+        a request of our own, which must not be refused because clients have filled the queue."""
         if self._gone is not None:
             raise EngineGoneError(self._gone)
-        if len(self._generations) >= MAX_IN_FLIGHT:
+        if len(self._generations) >= MAX_IN_FLIGHT and not beyond_limit:
             raise TooManyRequestsError(f"{MAX_IN_FLIGHT} requests are already running or waiting")
         generation = Generation(f"r{next(self._numbers)}", arrived or asyncio.Event())
         submit = Submit(

@@ -13,7 +13,10 @@ TIMES_LAST_GOOD = 3.0
 FLOORS_S: dict[str, float] = {
     Phase.PREFLIGHT: 30.0,
     Phase.CORE_START: 60.0,
+    # vLLM imports for half a minute, twice, from a cold disk; what it compiles and measures takes minutes in silence.
+    Phase.ENGINE_START: 300.0,
     Phase.WEIGHTS: 120.0,
+    Phase.COMPILE: 900.0,
     Phase.CACHE: 60.0,
     Phase.GRAPHS: 120.0,
     Phase.SELF_TEST: 120.0,
@@ -35,6 +38,7 @@ class Watch:
         self._said_hello = False
         self._where = ""
         self._busy_s = 0.0
+        self.longest_step_s = 0.0
         self._step_limit_s = max(STEP_LIMITS_S.values())
         self._began: dict[str, float] = {}
         self._moved: dict[str, float] = {}
@@ -45,6 +49,8 @@ class Watch:
         self._said_hello = True
         if where is not None:
             self._where, self._busy_s = where, busy_s
+            if where == STEP:
+                self.longest_step_s = max(self.longest_step_s, busy_s)
 
     def runs_on(self, device: str) -> None:
         """`device` as the core is configured with, such as "cuda:0"."""

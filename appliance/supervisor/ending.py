@@ -5,49 +5,51 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from collections.abc import Callable
 
 import msgspec
 
-from appliance.protocol import Diagnosis, Fatal, Shutdown, State
-from appliance.supervisor.child import exit_in_words
-from appliance.supervisor.core_channel import CoreGoneError
+from appliance.protocol import Diagnosis, Fatal, State
+from appliance.supervisor.child import Child, exit_in_words
 from appliance.supervisor.launch import Launch
 from appliance.supervisor.launch_folder import LaunchFolder
-from appliance.supervisor.native_core import NativeCore
 from appliance.supervisor.stacks import dump_stacks, has_stacks
 
-# A core holds nothing that would be lost: it is asked first only so that its log ends in peace.
-SHUTDOWN_GRACE_S = 0.5
+# An engine holds nothing that would be lost: it is asked first only so that its log ends in peace.
 TERM_GRACE_S = 1.0
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a launch ends. Without a reason it is to be found in what the core said last. `explained`: the findings of
-    the launch say it all, and no log need be read."""
+    """Why a launch ends. Without a reason it is to be found in what the engine said last. `explained`: the findings of
+    the launch say it all, and no log need be read. `otherwise` is the reason where nothing better is found."""
 
     state: State
     reason: str = ""
     error: BaseException | None = None
+    otherwise: str = ""
     explained: bool = False
 
 
-async def end_processes(end: End, core: NativeCore, folder: LaunchFolder) -> int | None:
-    """The exit status of a core that ended by itself; None of one that was ended here."""
-    if core.child.exited:
-        return await core.child.wait()
+async def end_processes(
+    end: End, child: Child | None, ask_to_end: Callable[[], float], folder: LaunchFolder
+) -> int | None:
+    """The exit status of an engine that ended by itself; None of one that was ended here."""
+    if child is None:
+        return None
+    if child.exited:
+        return await child.wait()
     first = signal.SIGTERM
     if end.state is State.HUNG:
-        stacks = await asyncio.to_thread(dump_stacks, core.child.pid)
-        with contextlib.suppress(OSError):  # a full disk: the core must end nevertheless
+        stacks = await asyncio.to_thread(dump_stacks, child.pid)
+        with contextlib.suppress(OSError):  # a full disk: the engine must end nevertheless
             folder.write_stacks(stacks)
         # Where nobody may look from outside, Python's own fault handler writes the stacks into the log on SIGABRT.
         first = signal.SIGTERM if has_stacks(stacks) else signal.SIGABRT
     elif end.state is State.STOPPED:
-        with contextlib.suppress(CoreGoneError):
-            core.channel.send(Shutdown())
-            if await core.child.ended_within(SHUTDOWN_GRACE_S):
-                return await core.child.wait()
-    await core.child.end(TERM_GRACE_S if end.state is not State.FAILED else 0.0, first)
+        patience_s = ask_to_end()
+        if patience_s and await child.ended_within(patience_s):
+            return await child.wait()
+    await child.end(TERM_GRACE_S if end.state is not State.FAILED else 0.0, first)
     return None
 
 
@@ -60,7 +62,8 @@ async def conclude(end: End, launch: Launch, fatal: Fatal | None, exit_status: i
         hang = end.reason if end.state is State.HUNG else None
         found, diagnosis = await asyncio.to_thread(_read_log, launch.folder, exit_status, told, hang)
         launch.diagnose(diagnosis)
-        reason = reason or found or (f"the core ended: {exit_words}" if exit_words else "the core was ended")
+        ended = f"the engine ended: {exit_words}" if exit_words else end.otherwise or "the engine was ended"
+        reason = reason or found or ended
     launch.change(end.state, reason, exit_words)
     return reason
 

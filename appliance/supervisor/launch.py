@@ -44,6 +44,7 @@ class Launch:
         revision: str = "",
         started: float | None = None,
         attempt: bool = False,
+        restart_of: str | None = None,
     ) -> None:
         """Makes the launch's folder: FileExistsError when there is one of this id already."""
         now = time.time() if started is None else started
@@ -56,6 +57,7 @@ class Launch:
             state=State.IDLE,
             since=now,
             attempt=attempt,
+            restart_of=restart_of,
         )
         self._monotonic_start = time.monotonic() - (time.time() - now)
         self._phase_starts: dict[str, float] = {}

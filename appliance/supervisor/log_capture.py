@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -55,9 +56,12 @@ class LineSplitter:
 
 
 class LogCapture:
-    def __init__(self, source: IO[bytes], path: Path) -> None:
+    """`observe` is called with every batch of lines and the number of its first, in the thread that reads them."""
+
+    def __init__(self, source: IO[bytes], path: Path, observe: Callable[[int, list[str]], None] | None = None) -> None:
         self._source = source
         self._path = path
+        self._observe = observe
         self._lock = threading.Lock()
         self._waiting: deque[str] = deque(maxlen=MAX_WAITING_LINES)
         self._count = 0
@@ -76,6 +80,17 @@ class LogCapture:
         """Wait until everything that was printed has been written; false when a process still holds the pipe."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def add(self, lines: list[str]) -> None:
+        """More lines for the log, of our own, once everything has been drained."""
+        with contextlib.ExitStack() as stack:
+            file: IO[bytes] | None = None
+            if lines:
+                try:
+                    file = stack.enter_context(self._path.open("ab", buffering=0))
+                except OSError as error:
+                    self._complain(error)
+            self._keep(file, lines)
 
     def _run(self) -> None:
         splitter = LineSplitter()
@@ -99,8 +114,11 @@ class LogCapture:
             except OSError as error:
                 self._complain(error)
         with self._lock:
+            first = self._count + 1
             self._count += len(lines)
             self._waiting.extend(lines)
+        if self._observe is not None:
+            self._observe(first, lines)
 
     def _complain(self, error: OSError) -> None:
         if not self._complained:

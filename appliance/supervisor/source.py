@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,22 @@ from appliance.protocol import Finding, Fix, Severity
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """`problems` instead of a usable document: the launch is then refused, with these as its findings."""
+    """`problems` instead of a usable document: the launch is then refused, with these as its findings. `asked`: a
+    person wants this launch; otherwise it may be the next round of a loop."""
 
     launch: str
     revision: str = ""
     document: dict[str, Any]
     problems: tuple[Finding, ...] = ()
+    asked: bool = False
 
 
 def read_source(home: Home, file: Path | None) -> Source:
     """Never raises for a bad document: what is wrong with it is told by the launch, like any other failure."""
+    asked = sys.stdin is not None and sys.stdin.isatty()
     try:
         if file is not None:
-            return Source(launch=new_launch_id(), document=documents.parse(file.read_bytes()))
+            return Source(launch=new_launch_id(), document=documents.parse(file.read_bytes()), asked=asked)
         active = read_active(home)
     except ProfileError as error:
         problems = [_finding(p.field, p.value, p.message, p.remedy) for p in error.problems]
@@ -37,11 +41,15 @@ def read_source(home: Home, file: Path | None) -> Source:
         problem = _finding("", str(file), message, "Name a file that exists and may be read.")
         return Source(launch=new_launch_id(), document={}, problems=(problem,))
     if active is None:
-        return Source(launch=new_launch_id(), document=bundled_profile())
+        return Source(launch=new_launch_id(), document=bundled_profile(), asked=asked)
     # The console chooses the id, so that it can follow the launch; a restart of the same revision is a new launch.
-    free = active.launch is not None and not home.launch(active.launch).exists()
-    launch = active.launch if active.launch is not None and free else new_launch_id()
-    return Source(launch=launch, revision=active.revision, document=active.document)
+    chosen = active.launch if active.launch is not None and not home.launch(active.launch).exists() else None
+    return Source(
+        launch=chosen or new_launch_id(),
+        revision=active.revision,
+        document=active.document,
+        asked=asked or chosen is not None,
+    )
 
 
 def _finding(field: str, value: Any, message: str, remedy: str) -> Finding:

@@ -1,7 +1,8 @@
 """The one owner of the engine: runs a launch, answers what state it is in, judges attempts, and stops.
 
-A front door runs one launch in its life. After a failure it stays up to say so; another launch begins with another
-`ingot serve` on the same state folder.
+A front door runs one launch in its life, and after a failure stays up to say so; another begins with another
+`ingot serve` on the same state folder. Only where the profile says `on-failure: restart` an engine that had served is
+started again here, unless that has become a loop.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from appliance import __version__
 from appliance.home import Home, new_launch_id
-from appliance.protocol import ApplianceState, Finding, LaunchRecord, Load, Phase, Severity, State
+from appliance.protocol import ApplianceState, Diagnosis, Finding, LaunchRecord, Load, Phase, Severity, State
 from appliance.supervisor.core_client import CoreClient
 from appliance.supervisor.ending import End
+from appliance.supervisor.engine_launch import EngineLaunch
 from appliance.supervisor.event_stream import EventStream
 from appliance.supervisor.launch import Launch
 from appliance.supervisor.native_core import CORE_COMMAND, NativeCore
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from appliance.supervisor.source import Source
 
 DRAIN_GRACE_S = 5.0
+# Long enough to be seen as failed by whoever asks, short for those who wait.
+RESTART_AFTER_S = 2.0
 
 
 class Supervisor:
@@ -54,9 +60,9 @@ class Supervisor:
         self._core_command = core_command
         self._started = time.time() if started is None else started
         self._launch: Launch | None = None
-        self._native: NativeLaunch | None = None
+        self._engine: EngineLaunch | None = None
         self._attempt: LaunchRecord | None = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._unrecorded: LaunchRecord | None = None  # of a launch that failed before it had a folder
 
     # ----------------------------------------------------------------------------------------------------------------
@@ -83,11 +89,11 @@ class Supervisor:
     @property
     def client(self) -> CoreClient | None:
         """None until the engine is ready to take requests, and after it has ended."""
-        return self._native.client if self._native and self.state is State.READY else None
+        return self._engine.client if isinstance(self._engine, NativeLaunch) and self.state is State.READY else None
 
     @property
     def load(self) -> Load:
-        return self._native.load if self._native and self.state in (State.READY, State.DRAINING) else Load()
+        return self._engine.load if self._engine and self.state in (State.READY, State.DRAINING) else Load()
 
     def describe(self) -> ApplianceState:
         launch = self._launch
@@ -110,7 +116,7 @@ class Supervisor:
     # ----------------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """One launch, from preflight to its end. Returns when it has ended."""
+        """One launch, from preflight to its end; and the next, where it is restarted. Returns when it has ended."""
         try:
             await self._run()
         except Exception as error:
@@ -122,49 +128,79 @@ class Supervisor:
                 self._launch.change(State.FAILED, fault)
             raise
         finally:
-            if self._native is None and self._core is not None:
+            if self._core is not None:
                 self._core.kill()  # started ahead, for a launch that never came to use it
 
     async def _run(self) -> None:
         source = await asyncio.to_thread(_read_source, self._home, self._profile_file)
+        launch = await self._run_one(source, self._started, None)
+        while launch is not None and self._may_restart(launch) and await self._still_wanted(RESTART_AFTER_S):
+            source = await asyncio.to_thread(_read_source, self._home, self._profile_file)
+            again = msgspec.structs.replace(source, asked=False)
+            launch = await self._run_one(again, time.time(), launch.record.id)
+
+    async def _run_one(self, source: Source, started: float, restart_of: str | None) -> Launch | None:
+        """None of a launch that never had a folder."""
+        self.plan = None
         try:
-            launch = self._begin(source.launch, source.revision, source.document, started=self._started)
+            launch = self._begin(
+                source.launch, source.revision, source.document, started=started, restart_of=restart_of
+            )
         except OSError as error:
             folder = self._home.launch(source.launch)
             reason = f"The launch's folder {folder} cannot be written: {error.strerror}."
             print(f"ingot: {reason}", file=sys.stderr)
             self._fail_unrecorded(reason, source.launch, source)
-            return
+            return None
         launch.change(State.PREFLIGHT)
         launch.begin_phase(Phase.PREFLIGHT)
+        loop = None if source.asked else await asyncio.to_thread(_find_loop, self._home, launch.record)
+        if loop is not None:
+            launch.diagnose(loop)
+            launch.change(State.FAILED, loop.summary)
+            return launch
         try:
-            core = self._core = self._core or NativeCore(self._core_command)
+            engine = self._engine = self._make_engine(source, launch)
         except OSError as error:
             launch.change(State.FAILED, f"The engine's process cannot be started: {error.strerror}")
-            return
-        self._native = NativeLaunch(self._home, launch, core)
-        if self._stopping:  # asked for before there was anything to stop
-            self._native.finish(End(state=State.STOPPED))
-        self._native.begin(self._bring_up(source, self._native))
-        await self._native.ended()
+            return launch
+        if self._stopping.is_set():  # asked for before there was anything to stop
+            engine.finish(End(state=State.STOPPED))
+        engine.begin(self._bring_up(source, engine))
+        await engine.ended()
+        return launch
+
+    def _may_restart(self, launch: Launch) -> bool:
+        """Only an engine that had served: what keeps one from starting will keep it from starting again."""
+        record = launch.record
+        served = record.ready_after_s is not None and record.state in (State.FAILED, State.HUNG)
+        return served and self.plan is not None and self.plan.profile.on_failure == "restart"
+
+    async def _still_wanted(self, delay_s: float) -> bool:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), delay_s)
+        except TimeoutError:
+            return True
+        return False
 
     async def stop(self, grace_s: float = DRAIN_GRACE_S) -> None:
         """Let running requests finish for `grace_s` seconds, refuse new ones, then end the launch."""
-        self._stopping = True
-        native = self._native
-        if native is None or native.launch.ended:
+        self._stopping.set()
+        engine = self._engine
+        if engine is None or engine.launch.ended:
             return
         if self.state is State.READY:
-            native.launch.change(State.DRAINING)
+            engine.launch.change(State.DRAINING)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(native.client.idle(), grace_s)
-        native.finish(End(state=State.STOPPED))
+                await asyncio.wait_for(engine.idle(), grace_s)
+        engine.finish(End(state=State.STOPPED))
 
     def kill(self) -> None:
         """At once: nothing is left of the engine when this returns."""
-        core = self._native.core if self._native is not None else self._core
-        if core is not None:
-            core.kill()
+        if self._engine is not None:
+            self._engine.kill()
+        if self._core is not None:
+            self._core.kill()
 
     async def attempt(self, launch_id: str, revision: str, document: dict[str, Any]) -> Report | LaunchRecord:
         """Would this profile start? The report if it would; otherwise the record of a launch that never left
@@ -193,6 +229,7 @@ class Supervisor:
         *,
         started: float | None = None,
         attempt: bool = False,
+        restart_of: str | None = None,
     ) -> Launch:
         launch = Launch(
             self._home,
@@ -202,6 +239,7 @@ class Supervisor:
             revision=revision,
             started=started,
             attempt=attempt,
+            restart_of=restart_of,
         )
         if not attempt:
             self._launch = launch
@@ -221,20 +259,22 @@ class Supervisor:
             ended=now,
         )
 
-    async def _bring_up(self, source: Source, native: NativeLaunch) -> None:
-        from appliance.preflight import NativePlan  # late, as run_preflight
+    def _make_engine(self, source: Source, launch: Launch) -> EngineLaunch:
+        """Raises OSError when no process can be had."""
+        core, self._core = self._core or NativeCore(self._core_command), None
+        return NativeLaunch(self._home, launch, core, self._prepare)
 
+    async def _bring_up(self, source: Source, engine: EngineLaunch) -> None:
         findings, plan = list(source.problems), None
         if not findings:
             report = await asyncio.to_thread(run_preflight, self._home, source.document)
             findings, plan = report.findings, report.plan
-        reason = tell_findings(native.launch, findings)
+        reason = tell_findings(engine.launch, findings)
         if plan is None:
-            native.finish(End(state=State.FAILED, reason=reason, explained=True))
+            engine.finish(End(state=State.FAILED, reason=reason, explained=True))
             return
         self.plan = plan
-        assert isinstance(plan, NativePlan)
-        await native.start(plan, self._prepare)
+        await engine.start(plan)
 
 
 def _read_source(home: Home, profile_file: Path | None) -> Source:
@@ -246,6 +286,12 @@ def _read_source(home: Home, profile_file: Path | None) -> Source:
     except OSError as error:
         print(f"ingot: an earlier launch stays open in the history: {error}", file=sys.stderr)
     return read_source(home, profile_file)
+
+
+def _find_loop(home: Home, record: LaunchRecord) -> Diagnosis | None:
+    from appliance.supervisor import crash_loop  # late, as preflight
+
+    return crash_loop.verdict(crash_loop.failures(home, record, time.time()))
 
 
 def run_preflight(

@@ -91,8 +91,8 @@ async def test_a_good_launch_goes_through_its_states_and_phases_in_order(home: H
     [
         ("raise", "RuntimeError: the flux capacitor is empty"),
         ("raise-without-fatal", "ValueError: nobody was told"),
-        ("exit", "the core ended: exit status 7"),
-        ("kill", "the core ended: killed by SIGKILL"),
+        ("exit", "the engine ended: exit status 7"),
+        ("kill", "the engine ended: killed by SIGKILL"),
     ],
 )
 async def test_a_core_that_dies_is_failed_with_its_first_exception(home: Home, at: str, do: str, reason: str) -> None:
@@ -131,9 +131,9 @@ async def test_death_while_serving_is_told_within_a_second(home: Home) -> None:
     assert supervisor.client is not None
     generation = supervisor.client.start([1, 2], SamplingParams(max_tokens=10_000))
     await generation.read()
-    native = supervisor._native
+    native = supervisor._engine
     assert native is not None
-    os.kill(native.core.child.pid, 9)
+    os.kill(native.child.pid, 9)
     died = time.monotonic()
     with pytest.raises(EngineGoneError, match="SIGKILL"):
         await read_to_end(generation)
@@ -172,8 +172,8 @@ async def test_a_stopped_core_is_hung_and_ended(home: Home, monkeypatch: pytest.
     supervisor = make_supervisor(home, at="configured", do="stop")
     running = asyncio.create_task(supervisor.run())
     await wait_for(supervisor, State.STARTING)
-    assert supervisor._native is not None
-    pid = supervisor._native.core.child.pid
+    assert supervisor._engine is not None
+    pid = supervisor._engine.child.pid
     await asyncio.wait_for(running, 30)
     assert supervisor.state is State.HUNG
     assert not is_alive(pid)
@@ -209,8 +209,8 @@ async def test_stopping_ends_the_whole_process_group(home: Home, tmp_path: Path,
     supervisor = make_supervisor(home, at="loaded", do=do, write=str(note))
     running = asyncio.create_task(supervisor.run())
     await wait_for(supervisor, State.READY)
-    assert supervisor._native is not None
-    pids = [supervisor._native.core.child.pid, *([int(note.read_text())] if note.exists() else [])]
+    assert supervisor._engine is not None
+    pids = [supervisor._engine.child.pid, *([int(note.read_text())] if note.exists() else [])]
     assert all(map(is_alive, pids))
     await supervisor.stop()
     await asyncio.wait_for(running, 10)
@@ -224,8 +224,8 @@ async def test_a_failed_core_leaves_no_process_behind(home: Home, tmp_path: Path
     supervisor = make_supervisor(home, at="loaded", do="leave-a-child", write=str(note))
     running = asyncio.create_task(supervisor.run())
     await wait_for(supervisor, State.READY)
-    assert supervisor._native is not None
-    os.kill(supervisor._native.core.child.pid, 9)
+    assert supervisor._engine is not None
+    os.kill(supervisor._engine.child.pid, 9)
     await asyncio.wait_for(running, 10)
     await gone(int(note.read_text()))
 

@@ -1,0 +1,253 @@
+"""A launch of either engine, from a running process to its end: what it prints, how long it takes, why it ends.
+
+Whatever ends it (an exception that it logged, its exit, silence, a passed deadline, an unanswered probe, a wish to
+stop) arrives at one place as an `End`; the first one counts, and `ending.py` carries it out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+import traceback
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING
+
+from appliance.checkpoint.errors import CheckpointError
+from appliance.diagnosis.fatal_watch import FatalWatch
+from appliance.home import Home
+from appliance.protocol import Fatal, Load, Phase, Progress, State
+from appliance.selftest.launch_check import SelfTestError
+from appliance.supervisor.child import Child
+from appliance.supervisor.core_channel import CoreGoneError
+from appliance.supervisor.core_client import EngineGoneError
+from appliance.supervisor.deadlines import Watch
+from appliance.supervisor.ending import End, conclude, end_processes
+from appliance.supervisor.kernel_log import KernelLog
+from appliance.supervisor.launch import Launch
+from appliance.supervisor.launch_folder import last_good
+from appliance.supervisor.log_capture import LogCapture
+from appliance.supervisor.probe import ProbeError, ProbeTimer
+
+if TYPE_CHECKING:
+    from appliance.preflight import LaunchPlan
+
+LOG_INTERVAL_S = 0.1
+WATCH_INTERVAL_S = 0.5
+# An engine that told its last exception is on its way out; this is how long it may take.
+FATAL_GRACE_S = 0.3
+# One that does not listen any more has told nothing yet: its status says most, if it comes.
+GONE_GRACE_S = 2.0
+# One that only logged it may have more to say: other processes of it fail of the same, and the log is read to its end.
+LOGGED_GRACE_S = 1.0
+# A process that left the group may still hold the log's pipe; nobody waits for it longer than this.
+DRAIN_S = 0.3
+# How long a process may be stopped (SIGSTOP, a debugger) before the engine counts as hung.
+STOPPED_S = 5.0
+
+# What may go wrong on our side of a launch without being a fault of this program.
+EXPECTED = (SelfTestError, CheckpointError, CoreGoneError, EngineGoneError)
+
+
+class EngineLaunch:
+    """`start` brings the engine up to `ready`; what else differs between the engines is in the methods below it."""
+
+    def __init__(self, home: Home, launch: Launch) -> None:
+        self.launch = launch
+        self.load = Load()
+        self.fatal: Fatal | None = None
+        self.child: Child | None = None
+        self._home = home
+        self._capture: LogCapture | None = None
+        self._kernel_log = KernelLog()
+        self._fatal_watch = FatalWatch()
+        self._loop = asyncio.get_running_loop()
+        self._end: asyncio.Future[End] = self._loop.create_future()
+        self._watch = Watch(last_good(home, launch.record.profile), time.monotonic())
+        self._watch.phase(Phase.PREFLIGHT, time.monotonic())
+        self._probe_timer = ProbeTimer(time.monotonic())
+        self._stopped_since: float | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._bring_up: asyncio.Task[None] | None = None
+        self._do(self._watch_time())
+
+    # ----------------------------------------------------------------------------------------------------------------
+    # What an engine does in its own way
+    # ----------------------------------------------------------------------------------------------------------------
+
+    async def start(self, plan: LaunchPlan) -> None:
+        """Up to `ready`."""
+        raise NotImplementedError
+
+    async def idle(self) -> None:
+        """Returns when no request is in flight."""
+        raise NotImplementedError
+
+    async def probe(self) -> None:
+        """Generate one real token, as soon as the engine can. Raises ProbeError when it answers with an error."""
+        raise NotImplementedError
+
+    def probe_limit_s(self) -> float:
+        """How long that may take."""
+        raise NotImplementedError
+
+    def ask_to_end(self) -> float:
+        """Ask the engine to stop in its own language, where it has one; how many seconds it is to be waited for."""
+        return 0.0
+
+    def fail_requests(self, reason: str) -> None:
+        """The engine is gone: whoever waits for it is told."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of what is held beside the process."""
+
+    def read_log(self, first: int, lines: list[str]) -> None:
+        """Everything that the engine prints, in the thread that reads it."""
+
+    # ----------------------------------------------------------------------------------------------------------------
+    # What both have
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def begin(self, bring_up: Coroutine[None, None, None]) -> None:
+        """Run what leads to `start`; it is called off when the launch ends before that."""
+        self._bring_up = self._do(bring_up)
+
+    def finish(self, end: End) -> None:
+        if not self._end.done():
+            self._end.set_result(end)
+
+    async def ended(self) -> None:
+        """Returns when the launch has ended and nothing of it runs any more."""
+        end = await self._end
+        if self._bring_up is not None:
+            self._bring_up.cancel()
+        status = await end_processes(end, self.child, self.ask_to_end, self.launch.folder)
+        if self._capture is not None:
+            await asyncio.to_thread(self._capture.drained, DRAIN_S)
+            if end.state is not State.STOPPED:
+                self._capture.add(await asyncio.to_thread(self._kernel_log.since_start))
+            self.launch.log(*self._capture.take())
+        reason = end.reason
+        try:
+            reason = await conclude(end, self.launch, self.fatal, status)
+        finally:  # even a fault in telling why must leave nobody waiting
+            self.fail_requests(reason or "it was stopped")
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self.close()
+
+    def kill(self) -> None:
+        """At once, without an event loop."""
+        if self.child is not None:
+            self.child.kill()
+
+    def _attach(self, child: Child) -> None:
+        """From here on everything the process says is kept, and its end is noted."""
+        self.child = child
+        self._capture = LogCapture(child.output, self.launch.folder.log, self._read_log)
+        for work in (self._await_exit(child), self._pass_on_log(self._capture)):
+            self._do(work)
+
+    def _do(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """An exception in it ends the launch."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _phase(self, phase: Phase, progress: Progress | None = None) -> None:
+        self.launch.move_phase(phase, progress or Progress())
+        self._watch.phase(phase, time.monotonic())
+
+    def _end_phase(self, phase: Phase, outcome: str = "done") -> None:
+        self.launch.end_phase(phase, outcome)
+        self._watch.phase(phase, time.monotonic(), ended=True)
+
+    def _ready(self) -> None:
+        self.launch.begin_phase(Phase.READY)
+        self.launch.end_phase(Phase.READY)
+        self.launch.change(State.READY)
+        self._probe_timer.token(time.monotonic())
+        self._do(self._keep_probing())
+
+    def _tokens_came(self) -> None:
+        """Real traffic: no probe is needed for a while."""
+        self._probe_timer.token(time.monotonic())
+
+    def _read_log(self, first: int, lines: list[str]) -> None:
+        self.read_log(first, lines)
+        for number, line in enumerate(lines, start=first):
+            if (found := self._fatal_watch.feed(number, line)) is not None:
+                self._loop.call_soon_threadsafe(self._logged_its_end, found.headline)
+
+    def _logged_its_end(self, headline: str) -> None:
+        """It may exit by itself, with a status; it need not."""
+        end = End(state=State.FAILED, reason=headline)
+        self._loop.call_later(LOGGED_GRACE_S, self.finish, end)
+
+    async def _await_exit(self, child: Child) -> None:
+        await child.wait()
+        self.finish(End(state=State.FAILED))
+
+    async def _pass_on_log(self, capture: LogCapture) -> None:
+        while True:
+            self.launch.log(*capture.take())
+            await asyncio.sleep(LOG_INTERVAL_S)
+
+    async def _watch_time(self) -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            now = time.monotonic()
+            if now - last > 4 * WATCH_INTERVAL_S:
+                self._watch.excuse(now)
+                self._probe_timer.excuse(now)
+            last = now
+            why = self._watch.overdue(now) or await self._is_stopped(now) or self._unanswered(now)
+            if why is not None:
+                self.finish(End(state=State.HUNG, reason=why))
+
+    async def _is_stopped(self, now: float) -> str | None:
+        """A process that somebody stopped goes on by itself never; a debugger's user knows what they do."""
+        stopped = await asyncio.to_thread(self.child.stopped) if self.child is not None else None
+        if stopped is None:
+            self._stopped_since = None
+            return None
+        self._stopped_since = self._stopped_since or now
+        if now - self._stopped_since < STOPPED_S:
+            return None
+        return f"{stopped} has been stopped (SIGSTOP) for {now - self._stopped_since:.0f} s"
+
+    async def _keep_probing(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            if self.launch.record.state is not State.READY or not self._probe_timer.begin(time.monotonic()):
+                continue
+            try:
+                await self.probe()
+            except ProbeError as error:
+                self.finish(End(state=State.FAILED, error=error))
+                return
+            self._probe_timer.answered(time.monotonic())
+
+    def _unanswered(self, now: float) -> str | None:
+        waited = self._probe_timer.waiting(now)
+        if waited is None or waited <= self.probe_limit_s():
+            return None
+        return (
+            f"it was asked for one token and has generated nothing for {waited:.0f} s, though it says that it is well"
+        )
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, CoreGoneError):
+            # That it does not listen is no cause: it is about to exit, and its log or its status will say why.
+            self._loop.call_later(GONE_GRACE_S, self.finish, End(state=State.FAILED, otherwise=str(error)))
+            return
+        if not isinstance(error, EXPECTED):
+            traceback.print_exception(error, file=sys.stderr)
+        self.finish(End(state=State.FAILED, error=error))
