@@ -12,6 +12,7 @@ from appliance import hardware
 from appliance.home import Home
 from appliance.preflight.context import PreflightContext, Report
 from appliance.preflight.runner import run
+from appliance.preflight.surroundings import Surroundings
 from appliance.profile.chosen import NoSuchProfileError, chosen_document
 from appliance.profile.schema import ProfileError
 from appliance.protocol import Finding, Fix, Severity
@@ -39,7 +40,13 @@ def check(source: str | None, host: str, port: int, as_json: bool) -> None:
                         plan=None)  # fmt: skip
     else:
         context = PreflightContext(
-            home=home, document=chosen, environ=os.environ, inventory=hardware.inventory(), listen=(host, port)
+            home=home,
+            document=chosen,
+            environ=os.environ,
+            inventory=hardware.inventory(),
+            listen=(host, port),
+            surroundings=Surroundings.here(),
+            source=source,
         )
         report = run(context)
     if as_json:

@@ -9,13 +9,16 @@ from typing import Any, Literal
 from appliance.hardware.machine import Inventory
 from appliance.home import Home
 from appliance.preflight.plans import LaunchPlan
+from appliance.preflight.surroundings import Surroundings
 from appliance.protocol import Finding
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreflightContext:
     """`listen` is the address that the front door is to take; None where that is not asked, since the front door that
-    asks holds it. `running` is the launch that this one would replace: what it holds will be free by then."""
+    asks holds it. `running` is the launch that this one would replace: what it holds will be free by then.
+    `surroundings` is None where this process is not on the engine's machine: what only that one shows is then not
+    judged. `source` is how the profile was named to a command, for the commands that the fixes name."""
 
     home: Home
     document: Mapping[str, Any]
@@ -23,6 +26,8 @@ class PreflightContext:
     inventory: Inventory
     listen: tuple[str, int] | None = None
     running: LaunchPlan | None = None
+    surroundings: Surroundings | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,19 +8,27 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from appliance.cast.setting import cast_folder, cast_summary
 from appliance.checkpoint.chat_template import ChatTemplate
 from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES, ModelConfig, read_architecture, read_config
 from appliance.checkpoint.folder import locate
+from appliance.checkpoint.json_file import read_object
 from appliance.checkpoint.safetensors import TensorIndex, read_index
 from appliance.checkpoint.tokenizer import Tokenizer
-from appliance.hardware.device import Device, select_device
+from appliance.hardware.device import Device, select_device, visible_gpus
+from appliance.hardware.gpu import Gpu
 from appliance.preflight.context import PreflightContext
+from appliance.preflight.packages import Packages
 from appliance.preflight.plans import LaunchPlan, NativePlan, VllmPlan, inventory_after
+from appliance.preflight.surroundings import Surroundings
+from appliance.preflight.vllm_source import VllmSource, vllm_source
 from appliance.profile import document
-from appliance.profile.effective import Effective, resolve
+from appliance.profile.effective import Effective, resolve, workers
 from appliance.profile.schema import Profile
+from appliance.vllm.command import CACHES, NOT_INHERITED, OFFLINE
+from appliance.vllm.installation import read_installation
 from appliance.vllm.program import Program, find_program
 
 
@@ -51,6 +59,11 @@ class Subject:
         return read_config(self.folder)
 
     @cached_property
+    def raw_config(self) -> dict[str, Any]:
+        """config.json as it stands, also of a model that Ingot does not read."""
+        return read_object(self.folder / "config.json", "config")
+
+    @cached_property
     def index(self) -> TensorIndex:
         return read_index(self.folder)
 
@@ -67,6 +80,17 @@ class Subject:
         return select_device(self.profile.device, self.inventory, self.context.environ)
 
     @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """All that the launch takes on this host: several where one model is split over them."""
+        if self.device.gpu is None:
+            return ()
+        needed = workers(self.profile)
+        if needed == 1:
+            return (self.device.gpu,)
+        whole = [gpu for gpu in visible_gpus(self.inventory, self.engine_environ) if not gpu.parent_uuid]
+        return tuple(whole[:needed])
+
+    @cached_property
     def effective(self) -> Effective:
         return resolve(
             self.profile,
@@ -81,6 +105,41 @@ class Subject:
         """The vLLM that this installation would start; None where there is none."""
         return find_program(self.context.environ)
 
+    @cached_property
+    def vllm_source(self) -> VllmSource | None:
+        """What that vLLM says of itself."""
+        return vllm_source(self.vllm) if self.vllm else None
+
+    @property
+    def here(self) -> Surroundings:
+        """Only for checks that are marked as local: they are left out where there are none."""
+        assert self.context.surroundings is not None
+        return self.context.surroundings
+
+    @property
+    def packages(self) -> Packages:
+        """What is installed beside the engine."""
+        if self.engine == "vllm":
+            return self.vllm_source.packages if self.vllm_source else Packages(())
+        return self.here.packages
+
+    @cached_property
+    def engine_environ(self) -> dict[str, str]:
+        """What the engine's process is given, before the device is put into it."""
+        environ = dict(self.context.environ)
+        if self.engine == "native":
+            return environ
+        kept = {name: value for name, value in environ.items() if name not in NOT_INHERITED}
+        caches = {name: str(self.context.home.root / "caches" / folder) for name, folder in CACHES.items()}
+        return kept | OFFLINE | caches | self.profile.vllm.environment
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the engine may compile kernels as it runs."""
+        if self.engine == "vllm":
+            return self.device.gpu is not None or not self.profile.enforce_eager
+        return self.device.gpu is not None and cast_folder(self.context.environ) is None
+
     @property
     def readable(self) -> bool:
         """Whether Ingot reads configs of this architecture: vLLM runs models that it does not."""
@@ -89,11 +148,15 @@ class Subject:
     def plan(self) -> LaunchPlan:
         if self.profile.engine == "vllm":
             assert self.vllm is not None, "the check of the engine would have found that"
+            installation = read_installation(self.vllm)
+            assert installation is not None, "and that"
             return VllmPlan(
                 profile=self.profile,
                 folder=self.folder,
                 device=self.device,
                 program=self.vllm,
+                gpus=self.gpus,
+                reads_uuids=installation.reads_uuids,
                 config=self.config if self.readable else None,
                 effective=self.effective if self.readable else None,
             )

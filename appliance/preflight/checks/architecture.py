@@ -1,34 +1,72 @@
-"""The native engine runs models of this architecture, with the options that this one uses."""
+"""The engine runs models of this architecture, with the options that this one uses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.model_config import ACTIVATIONS
 from appliance.checkpoint.rope import ROPE_TYPES
+from appliance.preflight.offer import with_vllm
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
-OTHER_ENGINE = Fix(text="Choose another model. One like this runs with `engine: vllm`, where Ingot comes with vLLM.")
+OTHER_MODEL = Fix(text="Choose another model.")
+# vLLM's wrapper around transformers takes what its own registry does not name, if transformers knows it.
+GENERIC = "TransformersForCausalLM"
 
 
 def run(subject: Subject) -> Iterator[Finding]:
-    config = subject.config  # raises where the architecture is not supported
+    if subject.engine == "vllm":
+        yield from _against_vllm(subject)
+        return
+    try:
+        config = subject.config
+    except CheckpointError as error:
+        yield with_vllm(subject, error.finding())
+        return
     if config.hidden_act not in ACTIVATIONS:
-        yield _unsupported("hidden_act", config.hidden_act, f"the activation {config.hidden_act}", ACTIVATIONS)
+        yield _unsupported(subject, "hidden_act", config.hidden_act, f"the activation {config.hidden_act}", ACTIVATIONS)
     rope_type = (config.rope_scaling or {}).get("rope_type", "default")
     if rope_type not in ROPE_TYPES:
-        yield _unsupported("rope_scaling", rope_type, f"RoPE scaling of type {rope_type}", ROPE_TYPES)
+        yield _unsupported(subject, "rope_scaling", rope_type, f"RoPE scaling of type {rope_type}", ROPE_TYPES)
 
 
-def _unsupported(field: str, value: Any, what: str, supported: Iterable[str]) -> Finding:
-    return Finding(
-        id="architecture-unsupported",
-        severity=Severity.ERROR,
-        message=f"The native engine does not have {what}.",
-        field=field,
-        value=value,
-        evidence=(f"supported: {', '.join(supported)}",),
-        fix=OTHER_ENGINE,
+def _unsupported(subject: Subject, field: str, value: Any, what: str, supported: Iterable[str]) -> Finding:
+    return with_vllm(
+        subject,
+        Finding(
+            id="architecture-unsupported",
+            severity=Severity.ERROR,
+            message=f"The native engine does not have {what}.",
+            field=field,
+            value=value,
+            evidence=(f"supported: {', '.join(supported)}",),
+            fix=OTHER_MODEL,
+        ),
+    )
+
+
+def _against_vllm(subject: Subject) -> Iterator[Finding]:
+    source, architecture = subject.vllm_source, subject.architecture
+    known = source.architectures if source and subject.context.surroundings else frozenset[str]()
+    if source is None or not known or architecture in known:
+        return
+    own_code = bool(subject.raw_config.get("auto_map"))
+    generic = GENERIC in known and not own_code
+    yield Finding(
+        id="architecture-unknown-to-vllm",
+        severity=Severity.WARNING if generic else Severity.ERROR,
+        message=f"vLLM {source.version} has no {architecture} of its own"
+        + (": it tries the model as transformers has it, which is slower." if generic else "."),
+        field="architectures",
+        value=architecture,
+        evidence=(
+            str(subject.folder / "config.json"),
+            *(("config.json names code of its own (auto_map), which is never run",) if own_code else ()),
+        ),
+        fix=Fix(text="Use the native engine, which runs it.", patch={"engine": "native"})
+        if subject.readable
+        else Fix(text="Install a newer vLLM, if that has it; or choose another model."),
     )

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 from appliance.cast.setting import CAST, JIT, cast_folder, may_compile
 from appliance.hardware.gpu import Gpu
 from appliance.preflight.subject import Subject
+from appliance.profile.active import read_active
+from appliance.profile.schema import ProfileError
 from appliance.protocol import Finding, Fix, Severity
 from kernels.cast import check, commands
 from kernels.cast.architectures import ARCHITECTURES
 from kernels.cast.errors import CastError
+
+CASTS, PROFILE = "ingot cast ", "--profile"
 
 
 def run(subject: Subject) -> Iterator[Finding]:
@@ -27,47 +32,77 @@ def run(subject: Subject) -> Iterator[Finding]:
             fix=Fix(text=f"For anything but development, cast them and set {CAST}."),
         )
         return
-    folder = cast_folder(environ)
+    folder, architecture = cast_folder(environ), gpu.architecture
+    if architecture not in ARCHITECTURES:
+        yield _without_casts(gpu, folder)
+        return
     if folder is None:
         yield _missing(subject, gpu)
         return
-    architecture = _architecture(gpu)
     try:
         manifest = check.read(folder)
     except CastError as error:
-        yield _finding(error)
+        yield _finding(subject, error)
         return
     wrong = [*check.against_architecture(manifest, folder, architecture)]
     wrong += check.against_this_environment(manifest, environ)
     wrong += check.against_files(manifest, folder)  # 32 ms for 363 kernels
     wrong = wrong or [*check.against_needs(manifest, folder, subject.effective.selection, subject.effective.context)]
-    yield from map(_finding, wrong)
+    yield from (_finding(subject, error) for error in wrong)
 
 
 def _missing(subject: Subject, gpu: Gpu) -> Finding:
-    architecture = _architecture(gpu)
-    jit = "or let the engine compile what it needs, with `--jit`"
-    message = f"The kernels for this GPU ({architecture}) are not there: {CAST} names no cast."
-    if architecture not in ARCHITECTURES:
-        fix = Fix(text=f"There are casts for {', '.join(ARCHITECTURES)} only: use such a GPU, {jit}.")
-    else:
-        folder = subject.context.home.root / "casts" / architecture
-        fix = Fix(
-            text=f"Cast them, which takes minutes, and set {CAST}={shlex.quote(str(folder))}; {jit}.",
-            command=commands.cast(architecture, folder),
-        )
-    return Finding(id="cast-missing", severity=Severity.ERROR, message=message, field=CAST, fix=fix)
+    folder = subject.context.home.root / "casts" / gpu.architecture
+    return Finding(
+        id="cast-missing",
+        severity=Severity.ERROR,
+        message=f"The kernels for this GPU ({gpu.architecture}) are not there: {CAST} names no cast.",
+        field=CAST,
+        fix=Fix(
+            text=f"Cast them, which takes minutes, and set {CAST}={shlex.quote(str(folder))}; or let the engine "
+            "compile what it needs, with `--jit`.",
+            command=commands.cast(gpu.architecture, folder, _profiles(subject)),
+        ),
+    )
 
 
-def _architecture(gpu: Gpu) -> str:
-    return "sm_{}{}".format(*gpu.compute_capability)
+def _without_casts(gpu: Gpu, folder: Path | None) -> Finding:
+    """There is nothing to cast: plain torch serves such a GPU, so far as torch covers it."""
+    message = f"There are no kernels for {gpu.architecture}: every op runs in plain torch, which is slow."
+    text = f"Use a GPU of {', '.join(ARCHITECTURES)}, or the vllm engine, where it is installed and still covers this."
+    if folder is not None:
+        message = f"{CAST} names a cast, and there are none for {gpu.architecture}."
+        text = "Unset it: the model then runs in plain torch, which is slow."
+    return Finding(
+        id="gpu-without-kernels",
+        severity=Severity.ERROR if folder is not None else Severity.WARNING,
+        message=message,
+        field=CAST if folder is not None else "device",
+        value=None if folder is None else str(folder),
+        fix=Fix(text=text, command=commands.unset([CAST]) if folder is not None else None),
+    )
 
 
-def _finding(error: CastError) -> Finding:
+def _profiles(subject: Subject) -> tuple[str, ...]:
+    """What a command may name this profile by, so that it casts what this model needs and no more."""
+    context = subject.context
+    if context.source is not None:
+        return (context.source,)
+    try:
+        active = read_active(context.home)
+    except ProfileError:
+        return ()
+    return (subject.profile.name,) if active is not None and active.document == context.document else ()
+
+
+def _finding(subject: Subject, error: CastError) -> Finding:
+    command = error.command
+    if command is not None and command.startswith(CASTS) and PROFILE not in command:
+        command = shlex.join([*shlex.split(command), *(w for name in _profiles(subject) for w in (PROFILE, name))])
     return Finding(
         id=error.id,
         severity=Severity.ERROR,
         message=error.message,
         field=CAST,
-        fix=Fix(text=error.remedy, command=error.command),
+        fix=Fix(text=error.remedy, command=command),
     )

@@ -24,7 +24,10 @@ def run(subject: Subject) -> Iterator[Finding]:
             fix=Fix(text="Let Ingot choose the device.", patch={"device": "auto"}),
         )
         return
-    if inventory.problem and profile.device == "auto" and device.gpu is None:
+    if profile.device == "cpu":
+        return
+    yield from inventory.problems
+    if inventory.problem and not inventory.problems and profile.device == "auto" and device.gpu is None:
         yield Finding(
             id="gpu-unusable",
             severity=Severity.WARNING,

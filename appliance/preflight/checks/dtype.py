@@ -9,28 +9,47 @@ from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
 CACHE_IN_8_BITS = tuple(name for name, dtype in CACHE_DTYPES.items() if dtype == "float8_e4m3fn")
+FIRST_WITH_BFLOAT16 = (8, 0)
 
 
 def run(subject: Subject) -> Iterator[Finding]:
-    profile, gpu = subject.profile, subject.device.gpu
-    if gpu is not None and profile.dtype == "bfloat16" and gpu.compute_capability < (8, 0):
-        major, minor = gpu.compute_capability
-        yield Finding(
-            id="dtype-unsupported",
-            severity=Severity.ERROR,
-            message=f"{gpu.name} has no bfloat16: its compute capability is {major}.{minor}, and 8.0 is needed.",
-            field="dtype",
-            value="bfloat16",
-            fix=Fix(text="Use float16.", patch={"dtype": "float16"}),
-        )
-    dtype = subject.effective["dtype"].value
+    profile = subject.profile
+    for gpu in subject.gpus[:1]:
+        if profile.dtype == "bfloat16" and gpu.compute_capability < FIRST_WITH_BFLOAT16:
+            major, minor = gpu.compute_capability
+            yield Finding(
+                id="dtype-unsupported",
+                severity=Severity.ERROR,
+                message=f"{gpu.name} has no bfloat16: its compute capability is {major}.{minor}, and 8.0 is needed.",
+                field="dtype",
+                value="bfloat16",
+                fix=Fix(text="Use float16.", patch={"dtype": "float16"}),
+            )
+    yield from _native_cache(subject) if subject.engine == "native" else _vllm_cache(subject)
+
+
+def _native_cache(subject: Subject) -> Iterator[Finding]:
+    profile, dtype = subject.profile, subject.effective["dtype"].value
     if profile.kv_cache_dtype not in ("auto", dtype, *CACHE_IN_8_BITS):
-        yield Finding(
-            id="kv-cache-dtype-unsupported",
-            severity=Severity.ERROR,
-            message=f"The native engine keeps its cache in {dtype}, as the model, or in fp8 (e4m3), and not in "
-            f"{profile.kv_cache_dtype}.",
-            field="kv-cache-dtype",
-            value=profile.kv_cache_dtype,
-            fix=Fix(text="Let the cache follow `dtype`.", patch={"kv-cache-dtype": None}),
-        )
+        says = f"in {dtype}, as the model, or in fp8 (e4m3), and not in {profile.kv_cache_dtype}"
+        yield _cache(profile.kv_cache_dtype, f"The native engine keeps its cache {says}.")
+
+
+def _vllm_cache(subject: Subject) -> Iterator[Finding]:
+    wanted = subject.profile.kv_cache_dtype
+    source = subject.vllm_source
+    known = source.cache_dtypes if source and subject.context.surroundings else ()
+    if wanted != "auto" and known and wanted not in known:
+        has = ", ".join(known)
+        yield _cache(wanted, f"vLLM {source and source.version} keeps no cache in {wanted} (it has {has}).")
+
+
+def _cache(wanted: str, message: str) -> Finding:
+    return Finding(
+        id="kv-cache-dtype-unsupported",
+        severity=Severity.ERROR,
+        message=message,
+        field="kv-cache-dtype",
+        value=wanted,
+        fix=Fix(text="Let the cache follow `dtype`.", patch={"kv-cache-dtype": None}),
+    )

@@ -1,21 +1,123 @@
-"""The model is not asked to run over more devices than the native engine can use."""
+"""The model can be split over as many devices as the profile asks for, and they are there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from appliance.hardware.device import visible_gpus
 from appliance.preflight.subject import Subject
+from appliance.profile.effective import workers
 from appliance.protocol import Finding, Fix, Severity
 
 
 def run(subject: Subject) -> Iterator[Finding]:
     size = subject.profile.tensor_parallel_size
-    if size > 1:
+    if subject.engine == "native":
+        if size > 1:
+            yield _native(size)
+        return
+    problem = _indivisible(subject, size)
+    if problem is not None:
+        yield problem
+    if subject.device.gpu is not None and subject.profile.vllm.extra_args.get("distributed-executor-backend") != "ray":
+        yield from _against_the_gpus(subject)
+
+
+def _native(size: int) -> Finding:
+    return Finding(
+        id="tensor-parallel-unsupported",
+        severity=Severity.ERROR,
+        message=f"The native engine runs on one device so far; the profile asks for {size}.",
+        field="tensor-parallel-size",
+        value=size,
+        fix=Fix(text="Run it on one device.", patch={"tensor-parallel-size": None}),
+    )
+
+
+def _indivisible(subject: Subject, size: int) -> Finding | None:
+    why = _why_not(subject, size)
+    if why is None:
+        return None
+    best = next(smaller for smaller in range(size - 1, 0, -1) if _why_not(subject, smaller) is None or smaller == 1)
+    return Finding(
+        id="tensor-parallel-indivisible",
+        severity=Severity.ERROR,
+        message=f"The model cannot be split over {size} GPUs: {why}.",
+        field="tensor-parallel-size",
+        value=size,
+        evidence=(str(subject.folder / "config.json"),),
+        fix=Fix(text=f"Use {best}.", patch={"tensor-parallel-size": best if best > 1 else None}),
+    )
+
+
+def _why_not(subject: Subject, size: int) -> str | None:
+    """As vLLM tests it: heads are shared out evenly, key-value heads are shared out or repeated evenly, and no block of
+    FP8 weights is cut."""
+    config = subject.raw_config
+    text = config.get("text_config")
+    shape: dict[str, Any] = text if isinstance(text, dict) else config
+    heads, kv_heads = _integer(shape, "num_attention_heads"), _integer(shape, "num_key_value_heads")
+    if heads and heads % size:
+        return f"its {heads} attention heads do not divide by {size}"
+    if heads and kv_heads and not _integer(shape, "kv_lora_rank") and kv_heads % size and size % kv_heads:
+        return f"its {kv_heads} key-value heads can be neither divided nor repeated evenly over {size}"
+    given = config.get("quantization_config") or shape.get("quantization_config")
+    blocks = given.get("weight_block_size") if isinstance(given, dict) else None
+    block = blocks[0] if isinstance(blocks, list) and blocks and isinstance(blocks[0], int) else 0
+    spread = subject.profile.vllm.extra_args.get("enable-expert-parallel")
+    for name in ("intermediate_size", *(() if spread else ("moe_intermediate_size",))):
+        width = _integer(shape, name)
+        if block > 1 and width and size > 1 and width % size == 0 and (width // size) % block:
+            return f"{name} {width} over {size} is {width // size}, which does not divide by the FP8 block of {block}"
+    return None
+
+
+def _integer(shape: dict[str, Any], name: str) -> int:
+    value = shape.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _against_the_gpus(subject: Subject) -> Iterator[Finding]:
+    profile, needed = subject.profile, workers(subject.profile)
+    if needed == 1:
+        return
+    gpus = visible_gpus(subject.context.inventory, subject.engine_environ)
+    slices = [gpu for gpu in gpus if gpu.parent_uuid]
+    whole = len(gpus) - len(slices)
+    evidence = tuple(f"here: {gpu}" for gpu in gpus[:16])
+    if whole < needed:
+        best = next((n for n in range(whole, 1, -1) if _why_not(subject, n) is None), 1)
+        others = needed // profile.tensor_parallel_size
+        patch = {"tensor-parallel-size": best if best > 1 else None} if others == 1 else None
+        there = f"{whole} whole GPU{'s are' if whole != 1 else ' is'} visible"
+        also = " MIG slices cannot work together on one model." if slices else ""
         yield Finding(
-            id="tensor-parallel-unsupported",
+            id="gpus-too-few",
             severity=Severity.ERROR,
-            message=f"The native engine runs on one device so far; the profile asks for {size}.",
+            message=f"The profile asks for {needed} GPUs, and {there}.{also}",
             field="tensor-parallel-size",
-            value=size,
-            fix=Fix(text="Run it on one device.", patch={"tensor-parallel-size": None}),
+            value=profile.tensor_parallel_size,
+            evidence=evidence,
+            fix=Fix(
+                text=f"Use {best}."
+                if patch
+                else "Lower pipeline- or data-parallel-size under vllm.extra-args, or add "
+                "hosts with `distributed-executor-backend: ray`.",
+                patch=patch,
+            ),
         )
+        return
+    kinds = sorted({gpu.name for gpu in subject.gpus})
+    if len(kinds) > 1:
+        yield Finding(
+            id="gpus-differ",
+            severity=Severity.WARNING,
+            message=f"The model would be split over different GPUs ({', '.join(kinds)}): the weakest sets the pace, "
+            "and the smallest the cache.",
+            field="tensor-parallel-size",
+            value=profile.tensor_parallel_size,
+            evidence=evidence,
+            fix=Fix(text="Name GPUs of one kind in CUDA_VISIBLE_DEVICES, or use one GPU.",
+                    patch={"tensor-parallel-size": None} if needed == profile.tensor_parallel_size else None),
+        )  # fmt: skip

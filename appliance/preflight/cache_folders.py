@@ -1,0 +1,64 @@
+"""Where the libraries of an engine keep what they compiled or fetched: a row each, and the folder that it means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from appliance.preflight.subject import Subject
+
+
+@dataclass(frozen=True)
+class CacheFolder:
+    """`variable` names the folder, `below` is what is added to it; without it, it is `default` under HOME. `needed`:
+    the engine ends where it cannot write there. `package` is the distribution that uses it."""
+
+    what: str
+    variable: str
+    default: str
+    below: str = ""
+    needed: bool = True
+    package: str = ""
+    engines: tuple[str, ...] = ("native", "vllm")
+    on_cpu: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    row: CacheFolder
+    path: Path
+    named: bool
+
+
+CACHE_FOLDERS: Final = (
+    CacheFolder("Triton's kernels", "TRITON_CACHE_DIR", ".triton/cache", package="triton"),
+    CacheFolder("FlashInfer's kernels", "FLASHINFER_WORKSPACE_BASE", ".cache/flashinfer", ".cache/flashinfer",
+                package="flashinfer-python"),
+    CacheFolder("vLLM's compiled graphs", "VLLM_CACHE_ROOT", ".cache/vllm", engines=("vllm",), on_cpu=True),
+    CacheFolder("vLLM's settings", "VLLM_CONFIG_ROOT", ".config/vllm", needed=False, engines=("vllm",), on_cpu=True),
+    CacheFolder("DeepGEMM's kernels", "DG_JIT_CACHE_DIR", ".deep_gemm", package="deep-gemm", engines=("vllm",)),
+    CacheFolder("the hub library's files", "HF_HOME", ".cache/huggingface", needed=False, engines=("vllm",),
+                on_cpu=True),
+)  # fmt: skip
+
+
+def places(subject: Subject) -> Iterator[Place]:
+    """Those that this launch uses; nothing is said of one that follows from no variable where HOME is unknown."""
+    if not subject.compiles:
+        return
+    environ = subject.engine_environ
+    home = environ.get("HOME", "")
+    for row in CACHE_FOLDERS:
+        used = subject.engine in row.engines and (row.on_cpu or subject.device.gpu is not None)
+        if not used or (row.package and subject.packages.version(row.package) is None):
+            continue
+        named = environ.get(row.variable, "")
+        if named.startswith("/"):
+            yield Place(row, Path(named) / row.below, named=True)
+        elif row.default.startswith(".cache/") and environ.get("XDG_CACHE_HOME", "").startswith("/"):
+            path = Path(environ["XDG_CACHE_HOME"]) / row.default.removeprefix(".cache/")
+            yield Place(row, path if row.engines == ("vllm",) else Path(home or "/") / row.default, named=False)
+        elif home.startswith("/"):
+            yield Place(row, Path(home) / row.default, named=False)

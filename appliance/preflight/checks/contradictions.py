@@ -1,0 +1,107 @@
+"""The environment does not work against the profile: variables that slow an engine down, end its start, or say
+otherwise than the profile does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from appliance.preflight.subject import Subject
+from appliance.profile.effective import workers
+from appliance.protocol import Finding, Fix, Severity
+
+Applies = Callable[[Subject], bool]
+
+
+def _always(subject: Subject) -> bool:
+    return True
+
+
+def _on_gpu(subject: Subject) -> bool:
+    return subject.device.gpu is not None
+
+
+def _with_graphs(subject: Subject) -> bool:
+    return _on_gpu(subject) and subject.engine == "vllm" and not subject.profile.enforce_eager
+
+
+def _over_several(subject: Subject) -> bool:
+    return _on_gpu(subject) and workers(subject.profile) > 1
+
+
+def _on_sm12x(subject: Subject) -> bool:
+    return any(gpu.compute_capability[0] == 12 for gpu in subject.gpus)
+
+
+def _lacks_deep_gemm(subject: Subject) -> bool:
+    installed = subject.context.surroundings is None or subject.packages.version("deep-gemm") is not None
+    bundled = subject.packages.file("vllm/third_party/deep_gemm") is not None if not installed else True
+    return _on_gpu(subject) and not (installed or bundled)
+
+
+def _names_another_backend(subject: Subject) -> bool:
+    return subject.profile.backends.get("attention", "auto") != "auto"
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """`value` is the pattern of what the variable must not hold as a whole; `says` goes on from the variable."""
+
+    name: str
+    value: str
+    says: str
+    severity: Severity = Severity.WARNING
+    applies: Applies = _always
+    engines: tuple[str, ...] = ("native", "vllm")
+    source: str = ""
+
+
+_YES: Final = r"(?i:1|true|yes|on)"
+_VLLM: Final = ("vllm",)
+ROWS: Final = (
+    Contradiction("CUDA_LAUNCH_BLOCKING", _YES, "makes every kernel wait for the one before: for finding a fault, not "
+                  "for serving", applies=_on_gpu),
+    Contradiction("VLLM_ATTENTION_BACKEND", r".+", "chooses attention, as `backends.attention` of the profile does "
+                  "otherwise", applies=_names_another_backend, engines=_VLLM),
+    Contradiction("VLLM_USE_DEEP_GEMM", _YES, "asks for DeepGEMM, which stops on sm_12x: \"Unknown recipe\"",
+                  Severity.ERROR, _on_sm12x, _VLLM, "https://github.com/vllm-project/vllm/issues/47169"),
+    Contradiction("VLLM_USE_DEEP_GEMM", _YES, "asks for DeepGEMM, which is not installed: its warm-up ends the launch",
+                  Severity.ERROR, _lacks_deep_gemm, _VLLM, "https://github.com/vllm-project/vllm/issues/41849"),
+    Contradiction("VLLM_WORKER_MULTIPROC_METHOD", r"fork", "forks workers, which CUDA does not survive once it has "
+                  "begun", applies=_over_several, engines=_VLLM),
+    Contradiction("NCCL_P2P_DISABLE", _YES, "sends what GPUs exchange through the host's memory: slower",
+                  applies=_over_several, engines=_VLLM),
+    Contradiction("NCCL_SHM_DISABLE", _YES, "sends what GPUs exchange over the network: much slower",
+                  applies=_over_several, engines=_VLLM),
+    Contradiction("TORCHDYNAMO_DISABLE", _YES, "turns torch.compile off, which the profile leaves on",
+                  applies=_with_graphs, engines=_VLLM),
+    Contradiction("TORCH_COMPILE_DISABLE", _YES, "turns torch.compile off, which the profile leaves on",
+                  applies=_with_graphs, engines=_VLLM),
+)  # fmt: skip
+
+
+def run(subject: Subject) -> Iterator[Finding]:
+    environ = subject.engine_environ
+    told: set[str] = set()
+    for row in ROWS:
+        value = environ.get(row.name)
+        if value is None or row.name in told or subject.engine not in row.engines:
+            continue
+        if not re.fullmatch(row.value, value.strip(), re.DOTALL) or not row.applies(subject):
+            continue
+        told.add(row.name)
+        in_profile = subject.engine == "vllm" and row.name in subject.profile.vllm.environment
+        field = f"vllm.environment.{row.name}" if in_profile else row.name
+        yield Finding(
+            id="variable-contradicts",
+            severity=row.severity,
+            message=f"{row.name}={value[:40]} {row.says}.",
+            field=field,
+            value=value[:80],
+            evidence=(row.source,) if row.source else (),
+            fix=Fix(text="Remove it.", patch={field: None})
+            if in_profile
+            else Fix(text="Unset it for `ingot serve`.", command=f"unset {row.name}"),
+        )

@@ -1,0 +1,87 @@
+"""The NVIDIA driver runs the CUDA that the engine's torch was built for, and that torch knows of GPUs at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from appliance.hardware.gpu import Gpu
+from appliance.preflight.packages import Version, release
+from appliance.preflight.subject import Subject
+from appliance.protocol import Finding, Fix, Severity
+
+COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility/"
+# The oldest Linux driver of each major version of CUDA; newer minor versions of that CUDA run on it as well.
+OLDEST_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+# Forward compatibility is for data-centre GPUs only; on these it certainly is not.
+_WITHOUT_FORWARD = re.compile(r"geforce|titan", re.IGNORECASE)
+
+
+def run(subject: Subject) -> Iterator[Finding]:
+    torch, gpu, inventory = subject.packages.torch, subject.device.gpu, subject.context.inventory
+    if torch is None or not torch.told:
+        return
+    if torch.cuda is None and gpu is not None and subject.engine == "native":
+        yield _without_cuda(subject, gpu, torch.version)
+    if torch.cuda is None or gpu is None:  # vLLM's builds have a check of their own
+        return
+    supported = release(inventory.cuda_version or "")
+    if not supported or supported[0] >= torch.cuda[0]:  # newer minor versions run on the same major one's driver
+        return
+    if (compat := _forward_compatible(subject)) is None or _WITHOUT_FORWARD.search(gpu.name):
+        yield _too_old(subject, gpu, torch.cuda, supported, compat)
+
+
+def _too_old(subject: Subject, gpu: Gpu, wanted: Version, supported: Version, compat: Path | None) -> Finding:
+    inventory, words = subject.context.inventory, ".".join(map(str, wanted))
+    least = OLDEST_DRIVER.get(wanted[0], "a driver for it")
+    evidence = [f"torch {subject.packages.torch.version if subject.packages.torch else ''}", COMPATIBILITY]
+    if compat is not None:
+        evidence.append(f"{compat} does not help: forward compatibility is for data-centre GPUs")
+    return Finding(
+        id="driver-too-old",
+        severity=Severity.ERROR,
+        message=f"The driver {inventory.driver_version or ''} of {gpu.name} runs CUDA up to "
+        f"{'.'.join(map(str, supported))}, and the engine is built for CUDA {words}.",
+        field="driver",
+        value=inventory.driver_version,
+        evidence=tuple(evidence),
+        fix=Fix(
+            text=f"Install driver {least} or newer on the machine (not in the container), or take the Ingot image "
+            f"that is built for CUDA {supported[0]}.",
+            command="nvidia-smi",
+        ),
+    )
+
+
+def _without_cuda(subject: Subject, gpu: Gpu, version: str) -> Finding:
+    return Finding(
+        id="torch-without-cuda",
+        severity=Severity.ERROR,
+        message=f"The model is to run on {gpu.name}, and torch {version} is built without CUDA.",
+        field="device",
+        value=subject.profile.device,
+        evidence=(f"torch {version}",),
+        fix=Fix(
+            text="Install a torch that is built for CUDA, or take the image for this GPU; until then, run on the CPU.",
+            patch={"device": "cpu"},
+        ),
+    )
+
+
+def _forward_compatible(subject: Subject) -> Path | None:
+    """The folder of NVIDIA's package for newer CUDA on an older driver, if it is in use."""
+    for folder in subject.context.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        if "compat" in folder and any(_libcuda(subject, folder)):
+            return Path(folder)
+    configured = subject.here.text("/etc/ld.so.conf.d/00-compat.conf") or ""
+    lines = [*configured.splitlines(), "/usr/local/cuda/compat/lib"]  # where container images link it when it is used
+    return next((Path(line) for line in lines if line.startswith("/") and any(_libcuda(subject, line))), None)
+
+
+def _libcuda(subject: Subject, folder: str) -> list[Path]:
+    try:
+        return list(subject.here.at(folder).glob("libcuda.so*"))
+    except (OSError, ValueError):
+        return []

@@ -1,0 +1,43 @@
+"""The engine's torch holds code for this generation of GPU, as follows from the CUDA that it was built with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from appliance.preflight.subject import Subject
+from appliance.protocol import Finding, Fix, Severity
+from kernels.cast.architectures import ARCHITECTURES
+
+DROPPED = "https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/"
+# The generations that a major version of CUDA no longer compiles for: all before these.
+OLDEST = {13: (7, 5), 12: (5, 0)}
+# The first CUDA that compiles for a generation; a GPU runs what was compiled for another of its own.
+FIRST_CUDA = {
+    generation: min(known.nvcc for known in ARCHITECTURES.values() if known.capability[0] == generation)
+    for generation in {known.capability[0] for known in ARCHITECTURES.values()}
+} | {11: (13, 0)}
+
+
+def run(subject: Subject) -> Iterator[Finding]:
+    torch, gpu = subject.packages.torch, subject.device.gpu
+    if torch is None or torch.cuda is None or gpu is None:
+        return
+    words = f"torch {torch.version} is built with CUDA {'.'.join(map(str, torch.cuda))}"
+    oldest, first = OLDEST.get(torch.cuda[0]), FIRST_CUDA.get(gpu.compute_capability[0])
+    if oldest and gpu.compute_capability < oldest:
+        why = f"{words}, which has no code for GPUs before sm_{oldest[0]}{oldest[1]}"
+        fix = "Use an image with CUDA 12, a newer GPU, or the CPU."
+    elif first and torch.cuda < first:
+        why = f"{words}, which is older than this GPU: {first[0]}.{first[1]} is the first that knows it"
+        fix = f"Install a torch that is built with CUDA {first[0]}.{first[1]} or newer, or take the image for this GPU."
+    else:
+        return
+    yield Finding(
+        id="gpu-not-covered",
+        severity=Severity.ERROR,
+        message=f'{gpu.name} is {gpu.architecture}, and {why}: "no kernel image is available".',
+        field="device",
+        value=subject.profile.device,
+        evidence=(words, DROPPED),
+        fix=Fix(text=fix, patch={"device": "cpu"} if subject.engine == "native" else None),
+    )

