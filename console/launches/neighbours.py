@@ -52,7 +52,11 @@ def neighbours(catalogue: Catalogue, record: LaunchRecord) -> Neighbours:
     earlier = [other for other in records if other.id < record.id]
     same = signature(record)
     alike = [other for other in earlier if same and signature(other) == same]
-    good = (other for other in earlier if other.profile == record.profile and other.ready_after_s is not None)
+    good = (
+        other
+        for other in earlier
+        if other.profile == record.profile and other.engine == record.engine and other.ready_after_s is not None
+    )
     return Neighbours(
         last_good=next(good, None),
         alike=[Alike(other, _remedy(catalogue, records, other)) for other in alike[:SIMILAR]],

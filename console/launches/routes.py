@@ -14,6 +14,7 @@ from sqlalchemy import delete, select
 from console.db.models import ActiveRevision, Launch
 from console.errors import Refusal
 from console.launches.catalogue import Catalogue
+from console.launches.export import export, file_name
 from console.launches.folder import EVENTS, LOG, PROFILE, STACKS, LaunchFolder
 from console.launches.numbers import launch_numbers
 from console.launches.outcome import GROUPS
@@ -21,7 +22,7 @@ from console.launches.pages import launch_context, launches
 from console.launches.service import delete_folder
 from console.logs.routes import download
 from console.pages import go_to, page
-from console.parts import PageRequest, Session, TheCatalogue, TheFollower
+from console.parts import Folder, PageRequest, Session, TheCatalogue, TheFollower, TheInspector, TheMachines
 
 FILES = {
     "log": (LOG, "text/plain; charset=utf-8", "log"),
@@ -86,6 +87,19 @@ async def launch_file(
     return download(folder.path / name, f"{folder.id}.{ending}", media_type)
 
 
+@get("/launches/{launch_id:str}/export")
+async def launch_export(
+    catalogue: TheCatalogue, machines: TheMachines, inspector: TheInspector, home: Folder, launch_id: FromPath[str]
+) -> Stream:
+    """One file to send to support, without secrets."""
+    folder = existing(catalogue, launch_id)
+    return Stream(
+        export(home, folder, machines, inspector),
+        media_type="application/zip",
+        headers={"Content-Disposition": f'attachment; filename="{file_name(folder.id)}"', "Cache-Control": "no-store"},
+    )
+
+
 @post("/launches/{launch_id:str}/delete", status_code=200)
 async def launch_delete(
     request: PageRequest,
@@ -132,4 +146,4 @@ def existing(catalogue: Catalogue, launch_id: str) -> LaunchFolder:
     return folder
 
 
-route_handlers: list[HTTPRouteHandler] = [launch_list, launch_page, launch_file, launch_delete]
+route_handlers: list[HTTPRouteHandler] = [launch_list, launch_page, launch_file, launch_export, launch_delete]

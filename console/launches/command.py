@@ -1,0 +1,106 @@
+"""`ingot launches`: what the launch pages tell, in a terminal, from the folders. No server is needed for it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from appliance.home import Home
+from console import formats
+from console.launches.catalogue import Catalogue
+from console.launches.folder import LaunchFolder
+from console.launches.outcome import cause, outcome
+
+LATEST = "latest"
+LISTED = 20
+WIDE = 200
+"""Columns where nobody looks at a terminal."""
+
+
+@click.group()
+def launches() -> None:
+    """List launches, and export one to send to support."""
+
+
+@launches.command("list")
+@click.option(
+    "-n", "--number", "count", type=click.IntRange(min=1), default=LISTED, show_default=True, help="How many."
+)
+@click.option("--json", "as_json", is_flag=True, help="One launch record a line.")
+def list_(count: int, as_json: bool) -> None:
+    """The last launches, the newest first."""
+    catalogue = Catalogue(Home.from_environment())
+    current = catalogue.current()
+    records = catalogue.records()[:count]
+    if as_json:
+        for record in records:
+            click.echo(msgspec.json.encode(record).decode())
+        return
+    if not records:
+        raise click.ClickException(f"There is no launch in {catalogue.home.launches} yet: start one with `ingot up`.")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("launch", "profile", "outcome", "started"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("cause")
+    for record in records:
+        # Without asking the engine: the newest that has not ended may go on.
+        end = outcome(record, runs=record.id == current and record.ended is None)
+        what = f"{record.profile} {record.revision}".rstrip()
+        table.add_row(record.id, what, end.word, formats.exact(record.started), cause(record) if end.went_wrong else "")
+    terminal = Console(highlight=False, markup=False)
+    terminal.print(table, width=None if terminal.is_terminal else WIDE)
+
+
+@launches.command("export")
+@click.argument("launch", metavar="ID|latest")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="The file to write, which must not be there yet; - for standard output. Without it, a name of the launch's.",
+)
+def export_(launch: str, out: Path | None) -> None:
+    """Write one launch into a zip file to send to support: log, events, profile, effective values, hardware, findings,
+    diagnosis, stacks, versions. Secrets are taken out; README.txt in it says which."""
+    from console.hardware.machines import Machines  # late, as what they ask takes a while to import
+    from console.launches.export import export, file_name
+    from console.profiles.inspection import Inspector
+    from console.settings import ConsoleConfig, SettingError
+
+    home = Home.from_environment()
+    folder = _folder(Catalogue(home), launch)
+    try:
+        config = ConsoleConfig.from_environment(home)
+    except SettingError as error:
+        raise click.ClickException(str(error)) from error
+    machines = Machines(home, lambda: config.engine_url)
+    content = export(home, folder, machines, Inspector(home, machines=machines))
+    if str(out) == "-":
+        for chunk in content:
+            sys.stdout.buffer.write(chunk)
+        return
+    path = out or Path(file_name(folder.id))
+    try:
+        with path.open("xb") as file:
+            for chunk in content:
+                file.write(chunk)
+    except FileExistsError:
+        raise click.ClickException(f"{path} is there already: name another file with --out.") from None
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise click.ClickException(f"{path} could not be written: {error.strerror}.") from error
+    size = formats.gib(path.stat().st_size)
+    click.echo(f"{path} ({size}). Secrets were taken out as far as they can be known: README.txt in it says which.")
+
+
+def _folder(catalogue: Catalogue, launch: str) -> LaunchFolder:
+    name = (catalogue.current() or "") if launch == LATEST else launch
+    folder = catalogue.find(name) if name else None
+    if folder is None:
+        known = ", ".join(catalogue.ids()[:5]) or "none yet"
+        raise click.ClickException(f"There is no launch {launch!r} in {catalogue.home.launches}. The latest: {known}.")
+    return folder

@@ -1,0 +1,201 @@
+"""Takes secrets out of text that is to leave the machine. What counts as one is a table of rows; each row says what it
+is called in the place where it stood."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Row(NamedTuple):
+    """`pattern` finds it; its group `secret` or `listed` is what is taken out, or else all that it found. `says` are
+    words of which one stands beside such a secret, and `gate` is looked for before `pattern`, both in lower case: most
+    lines of a log have neither, and are done with quickly."""
+
+    what: str
+    says: tuple[str, ...]
+    pattern: re.Pattern[str]
+    gate: re.Pattern[str] | None = None
+
+
+# A value as programs print it: a list, or in quotes (which may themselves be escaped, inside of JSON) up to their end,
+# or bare up to a blank or what separates values.
+_VALUE = (
+    r"(?:(?P<listed>[\[(][^\])\n]{1,4096}[\])])|(?:[bu](?=[\"']))?(?P<quote>\\*[\"'])?"
+    r"(?P<secret>(?(quote)(?:(?!(?P=quote)).){1,4096}|[^\s\"'\\,;&<>\[\](){}]{1,4096})))"
+)
+AUTHORIZATION = "authorization header"
+
+_SEPARATOR = r"\\*[\"']?\s*(?:[:=]|,\s|\s)\s*"
+_ASSIGN = r"\\*[\"']?\s*[:=]\s*"
+
+# In lower-case settings and flags; `eos_token` and its kin are the tokenizer's.
+_SETTING = (
+    r"(?<![A-Za-z0-9])(?:[a-z0-9]{1,40}[-_]){0,6}?"
+    r"(?:api[-_]?keys?|access[-_]?key(?:[-_]id)?|secret[-_]?key|private[-_]?key|auth[-_]?key|encryption[-_]?key"
+    r"|(?<!eos[-_])(?<!bos[-_])(?<!pad[-_])(?<!unk[-_])(?<!sep[-_])(?<!cls[-_])(?<!mask[-_])(?<!stop[-_])token"
+    r"|secret|password|passwd|passphrase|credentials?)"
+)
+_VARIABLE = r"[A-Z0-9_]{0,80}(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)[A-Z0-9_]{0,80}"
+_NAMED = re.compile(r"(?:key|token|secret|passw|passphrase|credential)[a-z0-9_-]{0,80}\\*[\"']?\s*[:=]")
+_FLAGGED = re.compile(r"-[a-z0-9_-]{0,80}(?:key|token|secret|passw|credential)")
+_NAMES = ("key", "token", "secret", "passw", "passphrase", "credential")
+
+ROWS: tuple[Row, ...] = (
+    Row(
+        AUTHORIZATION,
+        ("authorization",),
+        re.compile(rf"(?i)authorization{_ASSIGN}{_VALUE}(?(quote)|(?:\s+[^\s\"'\\,;]+)?)"),
+    ),
+    Row("bearer token", ("bearer",), re.compile(r"(?i)\bbearer\s+(?P<secret>[A-Za-z0-9._~+/=-]{6,})")),
+    Row("cookie", ("cookie",), re.compile(rf"(?i)\b(?:set-)?cookie{_ASSIGN}(?P<secret>[^\"'\r\n]{{4,4096}})")),
+    Row("session", ("ingot-session",), re.compile(r"ingot-session=(?P<secret>[^\s;\"']+)")),
+    Row(
+        "API key",
+        ("sk-", "sk_", "hf_", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xox", "nvapi-", "aiza", "ingot-",
+         "akia", "asia", "dckr_pat_"),
+        re.compile(
+            r"(?<![A-Za-z0-9])(?:sk[-_][A-Za-z0-9_-]{8,}|hf_[A-Za-z0-9]{8,}|gh[pos]_[A-Za-z0-9]{16,}"
+            r"|github_pat_[A-Za-z0-9_]{16,}|glpat-[A-Za-z0-9_-]{12,}|xox[abeoprs]-[A-Za-z0-9-]{10,}"
+            r"|nvapi-[A-Za-z0-9_-]{12,}|AIza[A-Za-z0-9_-]{20,}|ingot-[A-Za-z0-9_-]{40,}|dckr_pat_[A-Za-z0-9_-]{12,}"
+            r"|(?:AKIA|ASIA)[A-Z0-9]{16})"
+        ),
+    ),
+    Row("web token", ("eyj",), re.compile(r"eyJ[A-Za-z0-9_-]{6,2000}\.[A-Za-z0-9_-]{4,4000}\.[A-Za-z0-9_-]*")),
+    Row(
+        "password in an address",
+        ("://",),
+        re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{0,20}://(?P<secret>[^\s/@\"'<>]{1,512})@"),
+    ),
+    Row(
+        "signed address",
+        ("code=", "token=", "key=", "sig=", "signature=", "credential="),
+        re.compile(
+            r"(?i)[?&](?:code|(?:[a-z_-]{1,30}[-_])?token|(?:[a-z_-]{1,30}[-_])?key|sig|(?:[a-z-]{1,30}-)?signature"
+            r"|(?:[a-z-]{1,30}-)?credential)=(?P<secret>[^\s&\"'<>#]+)"
+        ),
+    ),
+    Row("set-up code", ("set-up code", "setup code"), re.compile(r"(?i)set-?up code\W{1,4}(?P<secret>[\w-]{8,})")),
+    Row(
+        "environment variable",
+        _NAMES,
+        re.compile(rf"(?<![A-Za-z0-9_]){_VARIABLE}{_ASSIGN}{_VALUE}"),
+        _NAMED,
+    ),
+    Row("setting", _NAMES, re.compile(rf"(?i:{_SETTING}){_ASSIGN}{_VALUE}"), _NAMED),
+    Row("flag", _NAMES, re.compile(rf"(?<![\w-])--?{_SETTING}{_SEPARATOR}{_VALUE}"), _FLAGGED),
+)  # fmt: skip
+
+_PEM_BEGINS = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_PEM_ENDS = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
+PEM = "private key"
+KNOWN = "known secret"
+
+_SECRET_NAME = re.compile(rf"(?:.*[._-])?(?:{_SETTING}|{_VARIABLE})")
+_HARMLESS = re.compile(
+    r"(?i)(?:none|null|true|false|\*+|auto|\W{1,3}|-?\d{1,7}(?:\.\d+)?|[\[(][\d\s,.-]*[\])]|\$\{?\w+\}?"
+    r"|<removed: [^>]*>)"
+)
+"""Values that are no secret whatever their name: numbers as in `MAX_TOKENS=512`, references to a variable."""
+
+_SHORTEST_KNOWN = 6
+LONGEST_LINE = 32 * 1024
+"""Characters that are looked at together; a longer line is looked at in pieces, cut where it has a blank."""
+
+
+@dataclass
+class Redactor:
+    """Goes through text line by line, since a private key spans several. `known` are secrets by their value, whatever
+    stands around them; `counts` how many of each kind were taken out."""
+
+    known: Iterable[str] = ()
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        values = sorted({value for value in self.known if len(value) >= _SHORTEST_KNOWN}, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, values))) if values else None
+        self._in_pem = False
+
+    def line(self, text: str) -> str | None:
+        """The line without its secrets; None for one that is inside a private key."""
+        if self._in_pem:
+            self._in_pem = _PEM_ENDS.search(text) is None
+            return None
+        if self._known is not None:
+            text = self._known.sub(lambda match: self._removed(KNOWN), text)
+        low = text.lower()
+        if "-----begin" in low and (begins := _PEM_BEGINS.search(text)) is not None:
+            ends = _PEM_ENDS.search(text, begins.end())
+            self._in_pem = ends is None
+            rest = text[ends.end() :] if ends else text[len(text.rstrip("\n")) :]
+            text = text[: begins.start()] + self._removed(PEM) + rest
+        for row in ROWS:
+            if any(word in low for word in row.says) and (row.gate is None or row.gate.search(low)):
+                text = row.pattern.sub(functools.partial(self._without, row.what), text)
+        return text
+
+    def lines(self, lines: Iterable[str]) -> Iterator[str]:
+        """Each with its own end of line."""
+        for text in lines:
+            for piece in _pieces(text):
+                if (kept := self.line(piece)) is not None:
+                    yield kept
+
+    def text(self, text: str) -> str:
+        """A whole text, such as one value of a document."""
+        self._in_pem = False
+        kept = "".join(self.lines(text.splitlines(keepends=True)))
+        self._in_pem = False
+        return kept
+
+    def value(self, value: Any) -> Any:
+        """Of a document: what stands under the name of a secret goes whole, all other texts are gone through."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(str(key)): self._named(str(key), inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(inner) for inner in value]
+        return value
+
+    def _named(self, name: str, value: Any) -> Any:
+        secret = _SECRET_NAME.fullmatch(name) is not None
+        if secret and isinstance(value, str) and value and not _HARMLESS.fullmatch(value):
+            return self._removed("setting")
+        if secret and isinstance(value, list | tuple):
+            return [self._named(name, inner) for inner in value]
+        return self.value(value)
+
+    def _without(self, what: str, match: re.Match[str]) -> str:
+        groups = match.re.groupindex
+        if "secret" not in groups:
+            return self._removed(what)
+        taken = "listed" if "listed" in groups and match["listed"] else "secret"
+        if _HARMLESS.fullmatch(match[taken]):
+            return match[0]
+        start, end = (place - match.start() for place in match.span(taken))
+        if what == AUTHORIZATION:
+            end = len(match[0])  # `Basic dXNlcjpw`: the scheme, and what follows it
+        return match[0][:start] + self._removed(what) + match[0][end:]
+
+    def _removed(self, what: str) -> str:
+        self.counts[what] += 1
+        return f"<removed: {what}>"
+
+
+def _pieces(text: str) -> Iterator[str]:
+    while len(text) > LONGEST_LINE:
+        cut = text.rfind(" ", LONGEST_LINE // 2, LONGEST_LINE) + 1 or LONGEST_LINE
+        yield text[:cut]
+        text = text[cut:]
+    yield text
+
+
+def secrets_of_environment(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The values of variables that are named as secrets are, to be taken out wherever they stand."""
+    return [value for name, value in environ.items() if _SECRET_NAME.fullmatch(name) and not _HARMLESS.fullmatch(value)]

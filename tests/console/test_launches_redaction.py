@@ -1,0 +1,156 @@
+"""Secrets do not leave the machine: each form of one is found, and what support needs to read is left as it is."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from console.launches.redaction import ROWS, Redactor, secrets_of_environment
+
+S = "S3CR3Tvalue"
+
+PLANTED = (
+    f"Authorization: Bearer {S}",
+    f"authorization: Basic {S}==",
+    f"{{'authorization': 'Bearer {S}', 'x': 1}}",
+    f"curl -H 'Authorization: Token {S}' http://x",
+    f"Proxy-Authorization: Basic {S}",
+    f"got bearer {S} from the client",
+    f"Cookie: ingot-session={S}; other={S}",
+    f"Set-Cookie: ingot-session={S}; HttpOnly",
+    f"seen ingot-session={S};",
+    f"sk-{S}abcdefgh",
+    f"the key is sk-proj-{S}-abcdefgh.",
+    f"hf_{S}abcdefgh",
+    f"ghp_{S}abcdefghijklmnop",
+    f"github_pat_{S}abcdefghijklmnop",
+    f"nvapi-{S}-abcdefgh",
+    f"ingot-{S}{'x' * 40}",
+    "AKIAS3CR3TVALUEABCDE",
+    f"eyJhbGciOi.{S}.{S}",
+    f"http://user:{S}@proxy:3128/",
+    f"https://{S}@github.com/x.git",
+    f"postgres://u:{S}@db/x",
+    f"http://127.0.0.1:8080/setup?code={S}",
+    f"https://s3/x?X-Amz-Credential={S}&X-Amz-Signature={S}",
+    f"https://blob/x?sv=1&sig={S}",
+    f"The set-up code: {S}",
+    f"HF_TOKEN={S}",
+    f"HF_TOKEN: {S}",
+    f"'HUGGING_FACE_HUB_TOKEN': '{S}'",
+    f'{{"HF_TOKEN": "{S} with blanks {S}"}}',
+    f'{{\\"HF_TOKEN\\": \\"{S}\\"}}',
+    f"environ({{'WANDB_API_KEY': '{S}', 'A': 'b'}})",
+    f"export AWS_SECRET_ACCESS_KEY={S}",
+    f"PGPASSWORD={S} psql",
+    f'DB_PASSWORD="{S} {S}"',
+    f"MY_CREDENTIALS: {S}",
+    f"api_key='{S}', host='x'",
+    f"non-default args: {{'api_key': ['{S}', '{S}'], 'port': 8000}}",
+    f"--api-key {S} --port 1",
+    f"--api-key={S}",
+    f"['serve', '--api-key', '{S}', 'x']",
+    f"--hf-token {S}",
+    f"X-API-Key: {S}",
+    f"password: {S}",
+    f"client_secret={S}",
+    f'"hf_token": "{S}"',
+    f"ssh_private_key={S}",
+    f"passphrase = '{S} {S}'",
+)
+
+LEFT_ALONE = (
+    "max-num-batched-tokens: 2048",
+    "num_tokens=512 key=5 KeyError: 'foo'",
+    "eos_token: '</s>' bos_token_id=1 pad_token='<pad>'",
+    "tokenizer=Qwen, served_model_name=x, kv_cache_dtype=auto, tokens: 5, 12.5 tokens/s",
+    "MAX_TOKENS=512 VLLM_API_KEY=None HF_TOKEN=$HF_TOKEN",
+    'KeyError: "model.layers.0.key_proj.weight"',
+    "RuntimeError: key not found: self_attn.key: mismatch",
+    "unexpected token: ',' at line 3",
+    "stop_token_ids=[1, 2] added_tokens.json token 5 of 10",
+    "see http://127.0.0.1:8000/v1 and mail to a@b",
+    "/home/ann/models/Qwen3-8B/tokenizer.json",
+    "asking sk_buff for memory; desk-top",
+)
+
+
+@pytest.mark.parametrize("line", PLANTED)
+def test_a_secret_goes(line):
+    redactor = Redactor()
+    kept = redactor.line(line)
+    assert "S3CR3T" not in kept
+    assert "<removed: " in kept
+    assert redactor.counts.total() >= 1
+
+
+@pytest.mark.parametrize("line", LEFT_ALONE)
+def test_what_is_no_secret_stays(line):
+    assert Redactor().line(line) == line
+
+
+def test_every_row_of_the_table_finds_one_of_the_planted_secrets():
+    found = set()
+    for line in PLANTED:
+        redactor = Redactor()
+        redactor.line(line)
+        found |= redactor.counts.keys()
+    assert found >= {row.what for row in ROWS}
+
+
+def test_a_private_key_goes_with_all_its_lines():
+    text = f"before\n-----BEGIN RSA PRIVATE KEY-----\n{S}\n{S}\n-----END RSA PRIVATE KEY-----\nafter\n"
+    assert Redactor().text(text) == "before\n<removed: private key>\nafter\n"
+    one_line = f"key -----BEGIN PRIVATE KEY-----{S}-----END PRIVATE KEY----- after"
+    assert Redactor().line(one_line) == "key <removed: private key> after"
+
+
+def test_secrets_known_by_their_value_go_wherever_they_stand():
+    known = secrets_of_environment({"MY_TOKEN": "a-known-value", "MAX_TOKENS": "512", "PATH": "/bin", "OTHER_KEY": "x"})
+    assert known == ["a-known-value", "x"]
+    redactor = Redactor(known)
+    assert redactor.line("read a-known-value, x 512 /bin") == "read <removed: known secret>, x 512 /bin"
+
+
+def test_a_document_keeps_its_form():
+    """Names stay, values under a secret's name go, all others are gone through; numbers stay numbers."""
+    document = {
+        "vllm": {"environment": {"HF_TOKEN": S, "NCCL_DEBUG": "INFO"}, "extra-args": {"api-key": [S, S]}},
+        "max-tokens": 5,
+        "token": None,
+        "note": f"call with Authorization: Bearer {S}",
+        "list": [f"--api-key {S}", 1, True],
+    }
+    kept = Redactor().value(document)
+    assert S not in json.dumps(kept)
+    assert kept["vllm"]["environment"]["NCCL_DEBUG"] == "INFO"
+    assert (kept["max-tokens"], kept["token"], kept["list"][1:]) == (5, None, [1, True])
+
+
+def test_a_line_cannot_hold_it_up():
+    """Lines made to be slow are done within a second, and one of ten megabytes is gone through in pieces."""
+    hostile = ("a-" * 16_000 + "token:", "_" * 32_000 + " KEY=", "KEY_" * 8000, "eyJ" * 10_000 + " .", "key:" * 8000,
+               "a" * 32_000 + "://", "password='" + "x" * 30_000, "--a-" * 8000 + "token", "\\" * 30_000 + "key:",
+               "?token&" * 4000 + "token=", "(" * 30_000 + "key=", "authorization: " * 2000)  # fmt: skip
+    for line in hostile:
+        began = time.perf_counter()
+        Redactor().line(line)
+        assert time.perf_counter() - began < 1, line[:20]
+    long = "word " * 2_000_000 + f"HF_TOKEN={S} end"
+    kept = "".join(Redactor().lines([long]))
+    assert S not in kept
+    assert kept.startswith("word word")
+    assert kept.endswith(" end")
+
+
+@given(st.text(max_size=300))
+@settings(max_examples=300, deadline=None)
+def test_any_text_is_gone_through(text):
+    """Nothing is raised, and what was gone through holds nothing more to take out."""
+    once = Redactor().text(text)
+    again = Redactor()
+    assert again.text(once) == once
