@@ -30,6 +30,7 @@ from appliance.supervisor.log_capture import LogCapture
 from appliance.supervisor.probe import ProbeError, ProbeTimer
 
 if TYPE_CHECKING:
+    from appliance.hardware import Gpu
     from appliance.preflight import LaunchPlan
 
 LOG_INTERVAL_S = 0.1
@@ -57,6 +58,7 @@ class EngineLaunch:
         self.load = Load()
         self.fatal: Fatal | None = None
         self.child: Child | None = None
+        self.gpu: Gpu | None = None  # as it was before the launch; None on a CPU
         self._home = home
         self._capture: LogCapture | None = None
         self._kernel_log = KernelLog()
@@ -137,11 +139,20 @@ class EngineLaunch:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self.close()
+        await asyncio.to_thread(self._see_memory_free)
 
     def kill(self) -> None:
         """At once, without an event loop."""
         if self.child is not None:
             self.child.kill()
+
+    def _see_memory_free(self) -> None:
+        """After the cause is told, and before anything else is started."""
+        if self.gpu is None or self._capture is None:
+            return
+        from appliance.supervisor.device_memory import wait_until_free  # late, as all of the hardware
+
+        self._capture.add(wait_until_free(self.gpu))
 
     def _attach(self, child: Child) -> None:
         """From here on everything the process says is kept, and its end is noted."""

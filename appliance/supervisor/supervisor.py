@@ -28,6 +28,7 @@ from appliance.supervisor.event_stream import EventStream
 from appliance.supervisor.launch import Launch
 from appliance.supervisor.native_core import CORE_COMMAND, NativeCore
 from appliance.supervisor.native_launch import NativeLaunch, Prepare
+from appliance.supervisor.vllm_launch import OnFigures, VllmLaunch
 
 if TYPE_CHECKING:
     from appliance.preflight import LaunchPlan, Report
@@ -39,7 +40,8 @@ RESTART_AFTER_S = 2.0
 
 
 class Supervisor:
-    """`prepare` loads what the front door needs to serve a model. `core` is a process that was started ahead."""
+    """`prepare` loads what the front door needs to serve a model. `core` is a process that was started ahead.
+    `on_figures` is told what a vLLM has counted."""
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class Supervisor:
         core: NativeCore | None = None,
         core_command: Sequence[str] = CORE_COMMAND,
         started: float | None = None,
+        on_figures: OnFigures | None = None,
     ) -> None:
         self.stream = EventStream(home)
         self.plan: LaunchPlan | None = None
@@ -58,6 +61,7 @@ class Supervisor:
         self._profile_file = profile_file
         self._core = core
         self._core_command = core_command
+        self._on_figures = on_figures or (lambda _before, _now: None)
         self._started = time.time() if started is None else started
         self._launch: Launch | None = None
         self._engine: EngineLaunch | None = None
@@ -92,6 +96,11 @@ class Supervisor:
         return self._engine.client if isinstance(self._engine, NativeLaunch) and self.state is State.READY else None
 
     @property
+    def vllm(self) -> VllmLaunch | None:
+        """The same of vLLM."""
+        return self._engine if isinstance(self._engine, VllmLaunch) and self.state is State.READY else None
+
+    @property
     def load(self) -> Load:
         return self._engine.load if self._engine and self.state in (State.READY, State.DRAINING) else Load()
 
@@ -107,9 +116,16 @@ class Supervisor:
             attempt=self._attempt,
             load=self.load,
             models=[self.plan.profile.served_model_name] if self.plan and served else [],
-            max_model_len=self.plan.max_model_len if self.plan and served else None,
+            max_model_len=self._max_model_len() if served else None,
             last_event=launch.last_event if launch else None,
         )
+
+    def _max_model_len(self) -> int | None:
+        """vLLM says by itself what it has come to, also of models that Ingot does not read."""
+        told = (
+            self._engine.served.max_model_len if isinstance(self._engine, VllmLaunch) and self._engine.served else None
+        )
+        return told or (self.plan.max_model_len if self.plan else None)
 
     # ----------------------------------------------------------------------------------------------------------------
     # What it does
@@ -261,6 +277,11 @@ class Supervisor:
 
     def _make_engine(self, source: Source, launch: Launch) -> EngineLaunch:
         """Raises OSError when no process can be had."""
+        if source.document.get("engine") == "vllm":
+            if self._core is not None:
+                self._core.kill()  # started ahead, before it was known whose launch this is
+                self._core = None
+            return VllmLaunch(self._home, launch, self._on_figures)
         core, self._core = self._core or NativeCore(self._core_command), None
         return NativeLaunch(self._home, launch, core, self._prepare)
 
@@ -274,6 +295,7 @@ class Supervisor:
             engine.finish(End(state=State.FAILED, reason=reason, explained=True))
             return
         self.plan = plan
+        engine.gpu = plan.device.gpu
         await engine.start(plan)
 
 

@@ -55,7 +55,7 @@ class Core:
         self.outgoing = self.context.socket(zmq.PUSH)
         self.outgoing.connect(f"ipc://{folder}/from-core")
         self.lock = threading.Lock()
-        self.silent = False
+        self.silent = self.mute = False
         self.where, self.since = "scripted", time.monotonic()
         self.submits = 0
         self.running: dict[str, tuple[Submit, int]] = {}
@@ -115,6 +115,11 @@ class Core:
             case "stuck-step":
                 self.where, self.since = "step", time.monotonic()
                 time.sleep(600)
+            case "mute":  # from now on it beats, takes requests, and generates nothing
+                self.mute = True
+            case "escape":
+                child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+                (Path(self.script["write"])).write_text(str(child.pid))
             case "nan":
                 self.script["logprob"] = float("nan")
             case _:
@@ -155,7 +160,9 @@ class Core:
                         self.running.pop(request_id, None)
                     case Shutdown() if not self.script.get("deaf"):
                         return
-            if self.running:
+            if self.running and self.mute:
+                time.sleep(0.05)
+            elif self.running:
                 self.send(Outputs([self.step(*entry) for entry in list(self.running.values())]))
                 time.sleep(self.script.get("token_s", 0.001))
 

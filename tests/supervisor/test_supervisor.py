@@ -17,8 +17,9 @@ import pytest
 
 from appliance.home import Home
 from appliance.protocol import Event, LaunchRecord, LogLines, PhaseChange, SamplingParams, State, StateChange
-from appliance.supervisor import deadlines
+from appliance.supervisor import deadlines, engine_launch, native_launch, probe
 from appliance.supervisor.core_client import EngineGoneError, Generation
+from appliance.supervisor.ending import End
 from appliance.supervisor.launch_folder import LaunchFolder
 from appliance.supervisor.native_core import NativeCore
 from appliance.supervisor.supervisor import Supervisor
@@ -191,6 +192,60 @@ async def test_a_core_that_is_stuck_in_one_step_is_hung(home: Home, monkeypatch:
         await asyncio.wait_for(read_to_end(generation), 30)
     await running
     assert supervisor.state is State.HUNG
+
+
+async def test_a_core_that_beats_and_generates_nothing_is_hung(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks, so nobody would notice: a probe by one real token does."""
+    monkeypatch.setattr(probe, "PROBE_AFTER_S", 0.5)
+    monkeypatch.setattr(native_launch, "PROBE_LIMIT_S", 1.0)
+    supervisor = make_supervisor(home, at="submit", nth=2, do="mute")
+    running = asyncio.create_task(supervisor.run())
+    await wait_for(supervisor, State.READY)
+    await asyncio.wait_for(running, 30)
+    assert supervisor.state is State.HUNG
+    assert "has generated nothing for" in record_of(home).reason
+
+
+async def test_a_probe_harms_nobody_and_keeps_quiet_while_others_get_tokens(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle, the engine is asked again and again and stays ready; while it serves it is not asked at all."""
+    monkeypatch.setattr(probe, "PROBE_AFTER_S", 0.3)
+    monkeypatch.setattr(engine_launch, "WATCH_INTERVAL_S", 0.05)
+    supervisor = make_supervisor(home, token_s=0.02)
+    running = asyncio.create_task(supervisor.run())
+    await wait_for(supervisor, State.READY)
+    client = supervisor.client
+    assert client is not None
+    asked: list[int] = []
+    start = client.start
+
+    def counted(prompt: list[int], *arguments: object, **more: object) -> Generation:
+        asked.append(len(prompt))
+        return start(prompt, *arguments, **more)
+
+    monkeypatch.setattr(client, "start", counted)
+    await asyncio.sleep(1.2)
+    assert len(asked) >= 2
+    generation = start([1, 2], SamplingParams(max_tokens=60))
+    await generation.read()
+    asked.clear()
+    await asyncio.wait_for(read_to_end(generation), 30)
+    assert asked == []
+    assert supervisor.state is State.READY
+    await supervisor.stop()
+    await running
+
+
+async def test_who_left_the_group_is_ended_too(home: Home, tmp_path: Path) -> None:
+    """A process in a session of its own, which no signal to the group reaches."""
+    note = tmp_path / "pid"
+    supervisor = make_supervisor(home, at="loaded", do="escape", write=str(note))
+    running = asyncio.create_task(supervisor.run())
+    await wait_for(supervisor, State.READY)
+    supervisor._engine.finish(End(state=State.FAILED, reason="the test wants it"))
+    await running
+    await gone(int(note.read_text()))
 
 
 async def test_a_phase_that_does_not_move_is_hung(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,42 @@
+"""Whether a GPU's memory is free again after an engine's end: a driver takes a moment to take back what a killed
+process held, sometimes it never does, and the next start must not be the one to find out."""
+
+from __future__ import annotations
+
+import time
+
+from appliance.hardware.gpu import Gpu
+from appliance.hardware.machine import inventory
+from appliance.profile.sizes import size_text
+
+WITHIN_S = 5.0
+AGAIN_S = 0.2
+# What a driver keeps for itself moves by this much from one look to the next.
+SLACK_BYTES = 256 << 20
+
+
+def wait_until_free(before: Gpu, within_s: float = WITHIN_S) -> list[str]:
+    """Blocking. Lines for the launch's log where the memory that was free `before` the launch is not free again; none
+    where it is, or cannot be told: memory that is the host's as well comes and goes with everything else."""
+    if before.memory_kind == "unified":
+        return []
+    deadline = time.monotonic() + within_s
+    while True:
+        now = next((gpu for gpu in inventory().gpus if gpu.uuid == before.uuid), None)
+        if now is None:
+            return [f"ingot: {before} does not answer any more; `nvidia-smi` says more."]
+        held = before.memory_free_bytes - now.memory_free_bytes
+        if held <= SLACK_BYTES:
+            return []
+        if time.monotonic() > deadline:
+            return [_still_held(now, held, within_s)]
+        time.sleep(AGAIN_S)
+
+
+def _still_held(gpu: Gpu, held: int, waited_s: float) -> str:
+    holders = ", ".join(f"{process.name} ({process.pid})" for process in gpu.processes)
+    who = f"Processes on it: {holders}." if holders else "No process on it can be seen from here."
+    return (
+        f"ingot: {waited_s:.0f} s after the engine's end {size_text(held)} of {gpu} are still held that were free "
+        f"before its start. {who}"
+    )

@@ -1,0 +1,241 @@
+"""A launch of vLLM: started as a process family of its own, read from its log, asked over its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from appliance.home import Home
+from appliance.protocol import Load, Phase, Progress, State
+from appliance.selftest.launch_check import SelfTestError
+from appliance.supervisor.child import Child
+from appliance.supervisor.core_channel import LONGEST_FOLDER
+from appliance.supervisor.deadlines import STEP_LIMITS_S
+from appliance.supervisor.ending import End
+from appliance.supervisor.engine_launch import FATAL_GRACE_S, EngineLaunch
+from appliance.supervisor.launch import Launch
+from appliance.supervisor.probe import ProbeError
+from appliance.supervisor.vllm_client import VllmClient
+from appliance.supervisor.vllm_http import UpstreamGoneError, fetch
+from appliance.supervisor.vllm_selftest import Asker
+from appliance.vllm.command import Command, Place, render
+from appliance.vllm.figures import Figures, load_between, read_figures
+from appliance.vllm.log_phases import PhaseReader, Step
+
+if TYPE_CHECKING:
+    from appliance.preflight import LaunchPlan, VllmPlan
+
+GUARD = (sys.executable, "-m", "appliance.supervisor.guard", "--")
+# vLLM ends its workers and frees the GPU within this, where it is well.
+SHUTDOWN_GRACE_S = 5.0
+POLL_S = 0.1
+POLL_TIMEOUT_S = 5.0
+LOAD_INTERVAL_S = 1.0
+# A server that answers nothing for so long is stuck: its own requests take milliseconds.
+SILENCE_S = 60.0
+SELF_TEST_TOKENS = 4
+
+OnFigures = Callable[[Figures, Figures], None]
+
+
+class ServedByVllm(msgspec.Struct, frozen=True, kw_only=True):
+    """What vLLM itself says that it serves."""
+
+    name: str
+    device: str
+    created: int
+    max_model_len: int | None
+
+
+class VllmLaunch(EngineLaunch):
+    """`on_figures` is told what vLLM's counters were and what they are, once a second."""
+
+    def __init__(self, home: Home, launch: Launch, on_figures: OnFigures) -> None:
+        super().__init__(home, launch)
+        self._folder = _private_folder()
+        self.client = VllmClient(self._folder / "vllm.sock")
+        self.served: ServedByVllm | None = None
+        self._on_figures = on_figures
+        self._figures = Figures()
+        self._reader: PhaseReader | None = None
+        self._device = "cpu"
+        self._asker: Asker | None = None
+
+    async def start(self, plan: LaunchPlan) -> None:
+        from appliance.preflight import VllmPlan  # late, as all of preflight
+
+        assert isinstance(plan, VllmPlan)
+        self._end_phase(Phase.PREFLIGHT)
+        self.launch.change(State.STARTING)
+        self._device = plan.device.kind
+        self._phase(Phase.ENGINE_START)
+        self._run(plan)
+        await self._answers()
+        self._begin_self_test()
+        await self._self_test(plan.profile.served_model_name)
+        self.served = await self._ask_what_is_served(plan)
+        self._do(self._watch_load())
+        self._ready()
+
+    async def idle(self) -> None:
+        await self.client.idle()
+
+    async def probe(self) -> None:
+        assert self._asker is not None, "the self-test has made it"
+        try:
+            await self._asker.ask(1, timeout_s=2 * self.probe_limit_s())
+        except (UpstreamGoneError, TimeoutError) as error:
+            await asyncio.sleep(FATAL_GRACE_S)  # its end, or its last exception, says more than this
+            raise ProbeError(f"vLLM: {error}") from error
+        except SelfTestError as error:
+            raise ProbeError(str(error)) from error
+
+    def probe_limit_s(self) -> float:
+        """A step that runs must end first."""
+        return STEP_LIMITS_S[self._device]
+
+    def ask_to_end(self) -> float:
+        if self.child is not None:
+            self.child.send(signal.SIGTERM)
+        return SHUTDOWN_GRACE_S
+
+    def fail_requests(self, reason: str) -> None:
+        self.client.fail(reason)
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def tokens_came(self) -> None:
+        """The front door has passed on something that vLLM generated."""
+        self._tokens_came()
+
+    def read_log(self, first: int, lines: list[str]) -> None:
+        for line in lines:
+            if self._reader is not None and (step := self._reader.feed(line)) is not None:
+                self._loop.call_soon_threadsafe(self._take, step)
+
+    # ----------------------------------------------------------------------------------------------------------------
+    # Starting
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _run(self, plan: VllmPlan) -> None:
+        caches = cache_folder(self._home)
+        caches.mkdir(mode=0o700, parents=True, exist_ok=True)
+        eager = plan.profile.enforce_eager
+        self._reader = PhaseReader(compiles=not eager, captures=not eager and self._device != "cpu")
+        command = render(plan, Place(socket=self.client.socket, caches=caches))
+        self._attach(Child([*GUARD, *command.arguments], command.whole_environment(os.environ)))
+        self._say(command)
+
+    def _say(self, command: Command) -> None:
+        assert self._capture is not None
+        self._capture.add([f"ingot: starts {command.shown()}"])
+
+    def _take(self, step: Step) -> None:
+        if self.launch.record.state is not State.STARTING:
+            return
+        begun = {record.phase for record in self.launch.record.phases}
+        for phase in step.ended:
+            if phase in begun:
+                self._end_phase(phase)
+        if step.phase is None:
+            self._begin_self_test()
+        else:
+            self._phase(step.phase, step.progress if step.progress.total else None)
+
+    def _begin_self_test(self) -> None:
+        """From here on vLLM only opens its server and answers: all that came before is over."""
+        for record in self.launch.record.phases:
+            if record.outcome is None and record.phase != Phase.SELF_TEST:
+                self._end_phase(Phase(record.phase))
+        if all(record.phase != Phase.SELF_TEST for record in self.launch.record.phases):
+            self._phase(Phase.SELF_TEST, Progress(done=0, total=1, unit="prompts"))
+
+    async def _answers(self) -> None:
+        """Returns once `/health` says that engine and server are up. What keeps them from it ends the launch: an exit,
+        an exception in the log, or a phase's deadline."""
+        while True:
+            try:
+                status, _ = await fetch(self.client.socket, "/health", timeout_s=POLL_TIMEOUT_S)
+            except (UpstreamGoneError, TimeoutError):
+                status = 0
+            if status == 200:
+                return
+            await asyncio.sleep(POLL_S)
+
+    async def _self_test(self, name: str) -> None:
+        self._asker = Asker(self.client.socket, name)
+        try:
+            await self._asker.ask(SELF_TEST_TOKENS, timeout_s=self.probe_limit_s())
+        except UpstreamGoneError as error:
+            await asyncio.sleep(FATAL_GRACE_S)
+            raise SelfTestError(f"self-test: vLLM: {error}") from error
+        self._phase(Phase.SELF_TEST, Progress(done=1, total=1, unit="prompts"))
+        self._end_phase(Phase.SELF_TEST)
+
+    async def _ask_what_is_served(self, plan: VllmPlan) -> ServedByVllm:
+        _, raw = await fetch(self.client.socket, "/v1/models", timeout_s=POLL_TIMEOUT_S)
+        try:
+            length = msgspec.json.decode(raw)["data"][0]["max_model_len"]
+        except (msgspec.DecodeError, KeyError, IndexError, TypeError):
+            length = None
+        return ServedByVllm(
+            name=plan.profile.served_model_name,
+            device=plan.device.gpu.name if plan.device.gpu else "cpu",
+            created=int(time.time()),
+            max_model_len=length if isinstance(length, int) else None,
+        )
+
+    # ----------------------------------------------------------------------------------------------------------------
+    # Serving
+    # ----------------------------------------------------------------------------------------------------------------
+
+    async def metrics(self) -> bytes:
+        """vLLM's own, in Prometheus' text format; empty where it does not answer at once."""
+        try:
+            status, raw = await fetch(self.client.socket, "/metrics", timeout_s=POLL_TIMEOUT_S)
+        except (UpstreamGoneError, TimeoutError):
+            return b""
+        return raw if status == 200 else b""
+
+    async def _watch_load(self) -> None:
+        read_at = answered_at = time.monotonic()
+        while True:
+            await asyncio.sleep(LOAD_INTERVAL_S)
+            raw = await self.metrics()
+            now = time.monotonic()
+            if not raw:
+                if now - answered_at > SILENCE_S:
+                    reason = f"vLLM's server has answered nothing for {now - answered_at:.0f} s"
+                    self.finish(End(state=State.HUNG, reason=reason))
+                self.load = Load()
+                continue
+            before, self._figures = self._figures, read_figures(raw)
+            self._on_figures(before, self._figures)
+            self.load = load_between(before, self._figures, now - read_at)
+            read_at = answered_at = now
+            self.launch.beat(self.load)
+
+
+def cache_folder(home: Home) -> Path:
+    """Where every launch of vLLM finds what earlier ones have compiled."""
+    return home.root / "caches" / "vllm"
+
+
+def _private_folder() -> Path:
+    """Readable by this user only: whoever may open the socket may use vLLM without a key."""
+    folder = tempfile.mkdtemp(prefix="ingot-vllm-")
+    if len(folder) > LONGEST_FOLDER:
+        Path(folder).rmdir()
+        folder = tempfile.mkdtemp(prefix="ingot-vllm-", dir="/tmp")
+    return Path(folder)
