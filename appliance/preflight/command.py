@@ -1,8 +1,9 @@
-"""`ingot check`: what would keep the engine from starting, without starting it."""
+"""`ingot check`: what would keep the engine from starting, without starting it; and with `--fix`, mending it."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,8 +12,11 @@ import msgspec
 from appliance import hardware
 from appliance.home import Home
 from appliance.preflight.context import PreflightContext, Report
+from appliance.preflight.fixing import Mended, Which, mend
 from appliance.preflight.runner import run
+from appliance.preflight.saving import NotSavedError, save_active, save_file
 from appliance.preflight.surroundings import Surroundings
+from appliance.profile import document as documents
 from appliance.profile.chosen import NoSuchProfileError, chosen_document
 from appliance.profile.schema import ProfileError
 from appliance.protocol import Finding, Fix, Severity
@@ -24,13 +28,25 @@ from appliance.protocol import Finding, Fix, Severity
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address that the engine is to listen on.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="And its port.")
+@click.option(
+    "--fix",
+    "which",
+    is_flag=False,
+    flag_value="errors",
+    type=click.Choice(["errors", "all"]),
+    help="Apply the fixes that are changes of the profile: of errors, or (--fix=all) of warnings too. A file is "
+    "changed in place and kept beside it as it was; the active profile gets another revision, which is not started. "
+    "Fixes that are commands are shown and never run.",
+)
+@click.option("--each", is_flag=True, help="Show every check and how long it took.")
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object, for programs.")
-def check(source: str | None, host: str, port: int, as_json: bool) -> None:
+def check(source: str | None, host: str, port: int, which: Which | None, each: bool, as_json: bool) -> None:
     """Say in a second what would keep a profile from starting.
 
-    Exits with 1 when a finding is an error.
+    Exits with 1 when a finding is an error that is not mended.
     """
     home = Home.from_environment()
+    mended, saved = None, ""
     try:
         chosen = chosen_document(source, home)
     except NoSuchProfileError as error:
@@ -39,24 +55,43 @@ def check(source: str | None, host: str, port: int, as_json: bool) -> None:
         report = Report(findings=[_unreadable(source, problem.message, problem.remedy) for problem in error.problems],
                         plan=None)  # fmt: skip
     else:
+        here = hardware.inventory(home=home)
         context = PreflightContext(
             home=home,
             document=chosen,
             environ=os.environ,
-            inventory=hardware.inventory(),
+            inventory=here,
             listen=(host, port),
-            surroundings=Surroundings.here(),
+            # A recording tells of another machine's hardware: this one's files and libraries say nothing of it.
+            surroundings=None if here.replayed else Surroundings.here(),
             source=source,
         )
-        report = run(context)
+        if which is None:
+            report = run(context)
+        else:
+            mended = mend(context, which)
+            report = mended.report
+            saved = _save(home, source, mended) if mended.applied else ""
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_as_data(report))).decode())
+        click.echo(msgspec.json.format(msgspec.json.encode(_as_data(report, mended, saved))).decode())
     else:
-        from appliance.preflight.printing import show  # rich takes longer to import than the checks to run
+        from appliance.preflight.printing import show, show_mended  # rich takes longer to import than the checks to run
 
-        show(report)
+        if mended is not None:
+            show_mended(mended, documents.diff(chosen, mended.document), saved)
+        show(report, each=each)
     if any(finding.severity is Severity.ERROR for finding in report.findings):
         raise SystemExit(1)
+
+
+def _save(home: Home, source: str | None, mended: Mended) -> str:
+    try:
+        if source is not None and Path(source).is_file():
+            return save_file(Path(source), mended.patch)
+        note = f"Mended by `ingot check --fix`: {', '.join(mended.patch)}."
+        return save_active(home, mended.document, note)
+    except NotSavedError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _unreadable(source: str | None, message: str, remedy: str) -> Finding:
@@ -69,13 +104,21 @@ def _unreadable(source: str | None, message: str, remedy: str) -> Finding:
     )
 
 
-def _as_data(report: Report) -> dict[str, Any]:
-    """What a program gets: the findings as `protocol.Finding`, the checks, and the plan's values with their sources."""
+def _as_data(report: Report, mended: Mended | None, saved: str) -> dict[str, Any]:
+    """What a program gets; docs/preflight.md describes it."""
     plan = report.plan
     return {
         "could-start": plan is not None,
+        "seconds": sum(check.seconds for check in report.checks),
         "findings": report.findings,
         "checks": report.checks,
         "effective": plan.effective.values if plan and plan.effective else None,
         "memory": plan.memory if plan else None,
+        "mended": None
+        if mended is None
+        else {
+            "findings": [{"id": one.finding.id, "patch": one.patch} for one in mended.applied],
+            "document": mended.document,
+            "saved": saved,
+        },
     }

@@ -37,6 +37,7 @@ class CheckResult:
     id: str
     title: str
     outcome: Literal["passed", "warning", "error", "skipped"]
+    group: str = ""
     seconds: float = 0.0
 
 

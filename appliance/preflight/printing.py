@@ -1,12 +1,17 @@
-"""A report for people: each check with its outcome, then each finding with where and what to do."""
+"""A report for people: how the checks went, then each finding with where and what to do."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
 
 from rich.console import Console
 from rich.text import Text
 
 from appliance.preflight.context import CheckResult, Report
+from appliance.preflight.fixing import Mended
 from appliance.preflight.plans import LaunchPlan
+from appliance.profile.document import Change
 from appliance.profile.sizes import size_text
 from appliance.protocol import Finding, Severity
 
@@ -19,10 +24,15 @@ OUTCOMES = {
 SEVERITIES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
-def show(report: Report, console: Console | None = None) -> None:
-    console = console or Console(highlight=False, soft_wrap=True)
-    for result in report.checks:
-        _show_check(console, result)
+def show(report: Report, console: Console | None = None, *, each: bool = False) -> None:
+    """`each` shows every check by itself with its time, rather than the passed ones of a group in one line."""
+    console = console or _console()
+    if each:
+        for result in report.checks:
+            _show_check(console, result, f"{result.seconds * 1000:6.1f} ms  ")
+    else:
+        for group, members in groupby(sorted(report.checks, key=_order(report.checks)), key=lambda r: r.group):
+            _show_group(console, group, list(members))
     for finding in report.findings:
         _show_finding(console, finding)
     console.print()
@@ -33,9 +43,47 @@ def show(report: Report, console: Console | None = None) -> None:
         console.print(Text(f"It cannot start: {errors} error{'s' if errors != 1 else ''}.", "bold red"))
 
 
-def _show_check(console: Console, result: CheckResult) -> None:
+def show_mended(mended: Mended, changes: Sequence[Change], saved: str, console: Console | None = None) -> None:
+    """What was changed and why, before what is left is shown."""
+    console = console or _console()
+    if not mended.applied:
+        console.print("No finding has a fix that is a change of the profile.\n")
+        return
+    for one in mended.applied:
+        console.print(Text.assemble(("mended", "bold green"), "  ", one.finding.message))
+    for change in changes:
+        console.print(Text(f"        - {change.key}: {_shown(change.before)}", "red"))
+        console.print(Text(f"        + {change.key}: {_shown(change.after)}", "green"))
+    console.print(Text(f"{saved}\n", "bold"))
+
+
+def _shown(value: object) -> str:
+    return "its default" if value is None else str(value)
+
+
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
+def _order(results: Sequence[CheckResult]) -> Callable[[CheckResult], int]:
+    """Groups in the order of their first check."""
+    groups = list(dict.fromkeys(result.group for result in results))
+    return lambda result: groups.index(result.group)
+
+
+def _show_group(console: Console, group: str, results: Sequence[CheckResult]) -> None:
+    passed = [result for result in results if result.outcome == "passed"]
+    rest = [result for result in results if result.outcome != "passed"]
+    if passed:
+        count = f"  {group}: {len(passed)} of {len(results)}" if rest else f"  {group} ({len(passed)})"
+        console.print(Text.assemble((f"{'ok':>8}", "green"), count))
+    for result in rest:
+        _show_check(console, result)
+
+
+def _show_check(console: Console, result: CheckResult, before: str = "") -> None:
     word, style = OUTCOMES[result.outcome]
-    console.print(Text.assemble((f"{word:>8}", style), "  ", result.title))
+    console.print(Text.assemble((f"{word:>8}", style), "  ", (before, "dim"), result.title))
 
 
 def _show_finding(console: Console, finding: Finding) -> None:

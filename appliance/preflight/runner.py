@@ -25,7 +25,7 @@ def run(context: PreflightContext, checks: Sequence[Check] = CHECKS) -> Report:
             continue
         if stopped.intersection(check.after):
             stopped.add(check.id)
-            results.append(CheckResult(id=check.id, title=check.title, outcome="skipped"))
+            results.append(CheckResult(id=check.id, title=check.title, group=check.group, outcome="skipped"))
             continue
         if not check.concerns(subject):
             continue
@@ -36,7 +36,7 @@ def run(context: PreflightContext, checks: Sequence[Check] = CHECKS) -> Report:
         if outcome == "error":
             stopped.add(check.id)
         findings += found
-        results.append(CheckResult(id=check.id, title=check.title, outcome=outcome, seconds=seconds))
+        results.append(CheckResult(id=check.id, title=check.title, group=check.group, outcome=outcome, seconds=seconds))
     return Report(findings=findings, plan=subject.plan() if checks is CHECKS and not stopped else None, checks=results)
 
 

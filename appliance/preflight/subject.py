@@ -138,7 +138,9 @@ class Subject:
         """Whether the engine may compile kernels as it runs."""
         if self.engine == "vllm":
             return self.device.gpu is not None or not self.profile.enforce_eager
-        return self.device.gpu is not None and cast_folder(self.context.environ) is None
+        if self.device.gpu is None or cast_folder(self.context.environ) is not None or not self.readable:
+            return False
+        return any(explained.chosen and explained.chosen.is_compiled for explained in self.effective.selection)
 
     @property
     def readable(self) -> bool:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Literal, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Literal, TypeVar
 
 import click
 import msgspec
@@ -69,6 +69,11 @@ class Work:
         if not confirm(planned) or any(item.problems for item in planned):
             return Imported(planned=planned)
         return Imported(planned=planned, saved=await carry_out(self._store, planned, author=_who()))
+
+    async def save_fixed(self, name: str, revision: str, document: Mapping[str, Any], note: str) -> str:
+        """The new revision's name. Raises Stale where `revision` (as `r7`) is not the latest any more."""
+        base = int(revision.removeprefix("r")) if revision.removeprefix("r").isdecimal() else 0
+        return (await self._store.save(name, document, base=base, author=_who(), note=note)).revision.what
 
     async def activate(self, name: str, number: int | None, *, anyway: bool) -> Activated:
         number = (await self._store.revision(name, number)).number

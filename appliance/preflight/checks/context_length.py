@@ -78,7 +78,8 @@ def _too_long(subject: Subject, wanted: int, longest: int, why: str, severity: S
     text = config.get("text_config")
     shape = config | text if isinstance(text, dict) else config
     named = [f"config.json: {name} {shape[name]}" for name in LENGTHS if _positive(shape.get(name))]
-    scaling = shape.get("rope_scaling") or shape.get("rope_parameters")
+    given = shape.get("rope_scaling") or shape.get("rope_parameters")
+    scaling = given if isinstance(given, dict) and "factor" in given else None
     return Finding(
         id="context-too-long",
         severity=severity,
