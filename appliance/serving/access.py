@@ -60,7 +60,7 @@ class Access:
         self._keys = Watched(home.api_keys)
         self._token = Watched(home.console_token)
 
-    def require_key(self, connection: Connection, _handler: BaseRouteHandler) -> None:
+    def require_key(self, connection: Connection, _handler: BaseRouteHandler | None) -> None:
         """A guard: a key or the console's token, where there are keys; otherwise anyone but foreign web pages."""
         shown = _bearer(connection)
         keys = self._hashes()

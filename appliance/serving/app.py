@@ -19,6 +19,7 @@ from appliance.serving.errors import MAX_BODY_BYTES, error_response
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.hardware_route import hardware
 from appliance.serving.models import list_models, show_model
+from appliance.serving.proxy import Proxy
 
 REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -41,7 +42,12 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
         openapi_config=None,
         logging_config=None,
     )
-    return named(app, front_door)
+    proxy = Proxy(front_door, access)
+
+    async def passed_on_or_answered(scope: Scope, receive: Receive, send: Send) -> None:
+        await (proxy if proxy.takes(scope) else app)(scope, receive, send)
+
+    return named(passed_on_or_answered, front_door)
 
 
 def named(app: ASGIApp, front_door: FrontDoor) -> ASGIApp:

@@ -42,7 +42,10 @@ async def health(front_door: FrontDoor) -> Response[dict[str, str]]:
 
 @get("/metrics")
 async def metrics(front_door: FrontDoor) -> Response[bytes]:
-    return Response(front_door.metrics.text(), media_type=METRICS_TYPE)
+    """Ours, and after them a serving vLLM's own under their own names."""
+    vllm = front_door.supervisor.vllm
+    theirs = await vllm.metrics() if vllm is not None else b""
+    return Response(front_door.metrics.text() + theirs, media_type=METRICS_TYPE)
 
 
 @get("/appliance/state")

@@ -90,8 +90,8 @@ def _from_framework(error: HTTPException) -> ApiError:
     return _unexpected(error)
 
 
-def too_large() -> ApiError:
-    limit = MAX_BODY_BYTES // (1 << 20)
+def too_large(most: int = MAX_BODY_BYTES) -> ApiError:
+    limit = most // (1 << 20)
     return ApiError(413, f"The body of the request is larger than {limit} MiB.", code="request_too_large")
 
 

@@ -16,6 +16,7 @@ from appliance.supervisor.supervisor import Supervisor
 if TYPE_CHECKING:
     from appliance.preflight import NativePlan
     from appliance.serving.metrics import Metrics
+    from appliance.vllm.figures import Figures
 
 
 class FrontDoor:
@@ -34,6 +35,16 @@ class FrontDoor:
     async def prepare(self, plan: NativePlan) -> None:
         """Load what serving this model needs beside the core. Raises CheckpointError."""
         self._model = await asyncio.to_thread(ServedModel.load, plan, int(time.time()))
+
+    @property
+    def on_vllm(self) -> bool:
+        """Whether the engine of this launch is vLLM, however far that has come."""
+        record = self.supervisor.record
+        return record is not None and record.engine == "vllm"
+
+    def count(self, before: Figures, now: Figures) -> None:
+        """What vLLM has counted between two looks at it."""
+        self.metrics.count(before, now)
 
     def serving(self) -> tuple[CoreClient, ServedModel]:
         """Raises ApiError (503) when no engine is ready."""

@@ -14,6 +14,7 @@ from appliance.protocol import State
 
 if TYPE_CHECKING:
     from appliance.supervisor.supervisor import Supervisor
+    from appliance.vllm.figures import Figures
 
 FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
@@ -52,6 +53,18 @@ class Metrics:
 
     def stopwatch(self, prompt_tokens: int) -> Stopwatch:
         return Stopwatch(self, prompt_tokens)
+
+    def count(self, before: Figures, now: Figures) -> None:
+        """What vLLM counted since it was last looked at. It counts from nothing after a restart."""
+
+        def since(name: str) -> float:
+            return max(float(getattr(now, name)) - float(getattr(before, name)), 0.0)
+
+        self.prompt_tokens.inc(since("prompt_tokens"))
+        self.cached_tokens.inc(since("cache_hits"))
+        self.generation_tokens.inc(since("output_tokens"))
+        for reason, number in now.finished.items():
+            self.requests.labels(reason).inc(max(number - before.finished.get(reason, 0.0), 0.0))
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

@@ -7,19 +7,27 @@ from typing import Any
 from litestar import get
 
 from appliance.serving.front_door import FrontDoor
-from appliance.serving.served_model import ServedModel
+from appliance.serving.served_model import ServedModel, check_name
 
 
 @get("/v1/models")
 async def list_models(front_door: FrontDoor) -> dict[str, Any]:
-    _, model = front_door.serving()
-    return {"object": "list", "data": [_describe(model)]}
+    return {"object": "list", "data": [_served(front_door)]}
 
 
 @get("/v1/models/{name:path}")
 async def show_model(front_door: FrontDoor, name: str) -> dict[str, Any]:
+    served = _served(front_door)
+    check_name(name.removeprefix("/"), served["id"])
+    return served
+
+
+def _served(front_door: FrontDoor) -> dict[str, Any]:
+    vllm = front_door.supervisor.vllm
+    if vllm is not None and vllm.served is not None:
+        described = {"id": vllm.served.name, "object": "model", "created": vllm.served.created, "owned_by": "ingot"}
+        return {**described, "max_model_len": vllm.served.max_model_len, "device": vllm.served.device}
     _, model = front_door.serving()
-    model.check_name(name.removeprefix("/"))
     return _describe(model)
 
 

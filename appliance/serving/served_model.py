@@ -46,9 +46,7 @@ class ServedModel:
         )
 
     def check_name(self, name: str | None) -> None:
-        if name is not None and name != self.name:
-            message = f"The model {name[:100]!r} is not served here. Served is: {self.name!r}."
-            raise ApiError(404, message, param="model", code="model_not_found")
+        check_name(name, self.name)
 
     def detokenizer(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool) -> IncrementalDetokenizer:
         from appliance.checkpoint.tokenizer import IncrementalDetokenizer
@@ -122,3 +120,10 @@ class ServedModel:
             if token_id >= self.vocab_size:
                 place = f"{param}[{position}]"
                 raise bad_request(f"{place} is {token_id}, and the model's ids end at {self.vocab_size - 1}.", place)
+
+
+def check_name(asked: str | None, served: str) -> None:
+    """Raises ApiError (404) when another model is asked for than the one there is."""
+    if asked is not None and asked != served:
+        message = f"The model {asked[:100]!r} is not served here. Served is: {served!r}."
+        raise ApiError(404, message, param="model", code="model_not_found")

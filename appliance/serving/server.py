@@ -57,6 +57,7 @@ async def _serve(options: Options, listener: socket.socket, core: NativeCore | N
         profile_file=options.profile_file,
         core=core,
         started=options.started,
+        on_figures=front_door.count,
     )
     front_door.supervisor = supervisor
     access = Access(options.home)

@@ -1,0 +1,166 @@
+"""Requests that vLLM answers: let in like all others, passed on byte for byte, and told clearly when vLLM is gone.
+
+It stands beside the web framework, not on it: a token passes through one read and one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from litestar.connection import ASGIConnection
+from litestar.enums import ScopeType
+from litestar.types import Receive, Scope, Send
+
+from appliance.serving.access import Access
+from appliance.serving.errors import ApiError, ClientGoneError, engine_gone, not_ready, too_large
+from appliance.serving.stream import HEADERS as STREAM_HEADERS
+from appliance.serving.stream import frame
+from appliance.supervisor.core_client import EngineGoneError, TooManyRequestsError
+from appliance.supervisor.vllm_http import Answer, UpstreamGoneError
+
+if TYPE_CHECKING:
+    from appliance.serving.front_door import FrontDoor
+    from appliance.supervisor.vllm_launch import VllmLaunch
+
+# What a client may reach: everything that answers about the model, nothing that changes the engine. vLLM's adapters,
+# sleep, profiling, remote calls, stored answers and development routes are not here, and so are not there.
+POST: Final = frozenset({
+    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
+    "/v1/embeddings", "/v1/score", "/v1/rerank", "/v2/rerank", "/score", "/rerank", "/pooling", "/classify",
+    "/tokenize", "/detokenize", "/v1/audio/transcriptions", "/v1/audio/translations",
+})  # fmt: skip
+
+# Pictures and sound come within a request.
+MAX_BODY_BYTES: Final = 64 << 20
+REQUEST_HEADERS: Final = frozenset({b"content-type", b"accept", b"anthropic-version", b"anthropic-beta"})
+RESPONSE_HEADERS: Final = frozenset({b"content-type", b"content-length", b"retry-after"})
+STREAM: Final = b"text/event-stream"
+
+
+class Proxy:
+    """An ASGI application for the paths of POST while the engine is vLLM."""
+
+    def __init__(self, front_door: FrontDoor, access: Access) -> None:
+        self._front_door = front_door
+        self._access = access
+
+    def takes(self, scope: Scope) -> bool:
+        http = scope["type"] == ScopeType.HTTP and scope["method"] == "POST" and scope["path"] in POST
+        return http and self._front_door.on_vllm
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._access.require_key(ASGIConnection[Any, Any, Any, Any](scope), None)
+            vllm = self._vllm()
+            body = await _read(scope, receive)
+            await self._pass_on(vllm, scope, body, receive, send)
+        except ClientGoneError:
+            self._front_door.metrics.aborts.inc()
+        except ApiError as error:
+            await _refuse(error, send)
+
+    def _vllm(self) -> VllmLaunch:
+        supervisor = self._front_door.supervisor
+        if supervisor.vllm is None:
+            raise not_ready(supervisor.state, supervisor.reason)
+        return supervisor.vllm
+
+    async def _pass_on(self, vllm: VllmLaunch, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        headers = [(name, value) for name, value in scope["headers"] if name in REQUEST_HEADERS]
+        try:
+            answer = await vllm.client.ask("POST", _target(scope), headers, body)
+        except TooManyRequestsError as error:
+            message = f"Too many requests: {error}."
+            raise ApiError(429, message, code="too_many_requests", headers={"Retry-After": "1"}) from None
+        except EngineGoneError as error:
+            raise engine_gone(str(error)) from None
+        # A client that hangs up ends the request in vLLM at once, whatever is being waited for here.
+        gone = asyncio.ensure_future(_disconnected(receive))
+        gone.add_done_callback(lambda _: answer.close())
+        try:
+            await self._answer(vllm, answer, send, began)
+        except UpstreamGoneError as error:
+            if gone.done():
+                raise ClientGoneError from None
+            raise engine_gone(str(await vllm.client.gone(error))) from None
+        finally:
+            gone.cancel()
+            vllm.client.release(answer)
+
+    async def _answer(self, vllm: VllmLaunch, answer: Answer, send: Send, began: float) -> None:
+        await answer.head()
+        headers = [(name, value) for name, value in answer.headers if name in RESPONSE_HEADERS]
+        streams = any(name == b"content-type" and value.startswith(STREAM) for name, value in headers)
+        metrics = self._front_door.metrics
+        if streams:
+            headers += [(name.lower().encode(), value.encode()) for name, value in STREAM_HEADERS.items()]
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await self._stream(vllm, answer, send, began)
+        else:
+            # Whole, before the first byte leaves: an answer that breaks off can still become an error.
+            body = b"".join([piece async for piece in answer.pieces()])
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await send({"type": "http.response.body", "body": body, "more_body": False})
+        if answer.status == 200:
+            vllm.tokens_came()
+            metrics.request_time.observe(time.perf_counter() - began)
+
+    async def _stream(self, vllm: VllmLaunch, answer: Answer, send: Send, began: float) -> None:
+        first, last = True, b""
+        try:
+            async for piece in answer.pieces():
+                if first:
+                    first = False
+                    self._front_door.metrics.first_token.observe(time.perf_counter() - began)
+                vllm.tokens_came()
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                last = piece
+        except UpstreamGoneError as error:
+            ended = engine_gone(str(await vllm.client.gone(error)))
+            # What came last may have been cut in the middle of a frame.
+            broken = b"" if last.endswith(b"\n\n") or not last else b"\n\n"
+            await send({"type": "http.response.body", "body": broken + frame(ended.content), "more_body": False})
+        else:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _target(scope: Scope) -> bytes:
+    query = scope["query_string"]
+    path = scope["path"].encode()  # one of POST
+    return path + b"?" + query if query else path
+
+
+async def _read(scope: Scope, receive: Receive) -> bytes:
+    """Raises ApiError (413), and ClientGoneError when the client leaves before it has sent all."""
+    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    if length.isdigit() and int(length) > MAX_BODY_BYTES:
+        raise too_large(MAX_BODY_BYTES)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message: Any = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > MAX_BODY_BYTES:
+            raise too_large(MAX_BODY_BYTES)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _refuse(error: ApiError, send: Send) -> None:
+    body = msgspec.json.encode(error.content)
+    headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+    headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
