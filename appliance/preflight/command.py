@@ -55,15 +55,13 @@ def check(source: str | None, host: str, port: int, which: Which | None, each: b
         report = Report(findings=[_unreadable(source, problem.message, problem.remedy) for problem in error.problems],
                         plan=None)  # fmt: skip
     else:
-        here = hardware.inventory(home=home)
         context = PreflightContext(
             home=home,
             document=chosen,
             environ=os.environ,
-            inventory=here,
+            inventory=hardware.inventory(home=home),
             listen=(host, port),
-            # A recording tells of another machine's hardware: this one's files and libraries say nothing of it.
-            surroundings=None if here.replayed else Surroundings.here(),
+            surroundings=Surroundings.here(),
             source=source,
         )
         if which is None:

@@ -69,7 +69,8 @@ class Check:
     local: bool = False
 
     def concerns(self, subject: Subject) -> bool:
-        if self.local and subject.context.surroundings is None:
+        # A recording tells of another machine's hardware: this one's files and libraries say nothing of that.
+        if self.local and (subject.context.surroundings is None or subject.context.inventory.replayed):
             return False
         return not self.on_config or subject.engine == "native" or subject.readable
 

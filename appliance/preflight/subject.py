@@ -130,7 +130,8 @@ class Subject:
         if self.engine == "native":
             return environ
         kept = {name: value for name, value in environ.items() if name not in NOT_INHERITED}
-        caches = {name: str(self.context.home.root / "caches" / folder) for name, folder in CACHES.items()}
+        root = self.context.home.root / "caches" / "vllm"
+        caches = {name: str(root / folder) for name, folder in CACHES.items()}
         return kept | OFFLINE | caches | self.profile.vllm.environment
 
     @property

@@ -333,6 +333,7 @@ def run_preflight(
         inventory=hardware.inventory(),
         listen=listen,
         running=running,
+        surroundings=preflight.Surroundings.here(),
     )
     return preflight.run(context)
 

@@ -17,7 +17,7 @@ from appliance.hardware.device import DeviceError
 from appliance.hardware.engine_machine import Machine
 from appliance.hardware.known import UnknownGpuError, known_gpu
 from appliance.home import Home
-from appliance.preflight import PreflightContext, run
+from appliance.preflight import PreflightContext, Surroundings, run
 from appliance.profile import document as documents
 from appliance.profile.effective import Effective, EffectiveValue, resolve
 from appliance.profile.schema import Problem
@@ -88,13 +88,14 @@ class Inspector:
 
     def preflight(self, document: Mapping[str, Any]) -> list[Finding]:
         """Every check but those on the engine's port, which a running engine holds."""
-        machine = self._machines.look().machine
+        seen = self._machines.look()
         context = PreflightContext(
             home=self._home,
             document=dict(document),
-            environ=machine.environ,
-            inventory=machine.inventory,
+            environ=seen.machine.environ,
+            inventory=seen.machine.inventory,
             listen=None,
+            surroundings=Surroundings.here() if seen.is_here else None,
         )
         return run(context).findings
 
