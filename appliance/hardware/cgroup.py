@@ -101,8 +101,9 @@ def _cpu_quota(version: str, folder: Path) -> float | None:
     if version == "v1":
         quota, period = number(folder / "cpu.cfs_quota_us"), number(folder / "cpu.cfs_period_us")
     else:
-        quota, period = (_as_number(word) for word in [*_words(folder / "cpu.max"), "", ""][:2])
-    return quota / period if quota and period and quota > 0 and period > 0 else None
+        words = _words(folder / "cpu.max")
+        quota, period = map(_as_number, words) if len(words) == 2 else (None, None)
+    return quota / period if quota and period else None
 
 
 def _least(read: Callable[[str, Path], Number | None], groups: list[_Group]) -> Number | None:
@@ -137,10 +138,7 @@ def number(path: Path) -> int | None:
 
 
 def _as_number(word: str) -> int | None:
-    try:
-        return int(word)
-    except ValueError:
-        return None
+    return int(word) if word.isdecimal() and len(word) < 20 else None
 
 
 def _statistic(path: Path, name: str) -> int:

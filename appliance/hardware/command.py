@@ -40,7 +40,7 @@ def hardware(as_json: bool, recording: str | None, target: str | None) -> None:
     else:
         from appliance.hardware.printing import show  # rich takes longer to import than the rest to run
 
-        show(found)
+        show(found, os.environ)
     if found.problems:
         raise SystemExit(1)
 

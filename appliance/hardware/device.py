@@ -21,7 +21,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Literal["cpu", "cuda"]:
         return "cpu" if self.gpu is None else "cuda"
 
     @property
@@ -48,14 +48,16 @@ def select_device(wanted: str, inventory: Inventory, environ: Mapping[str, str])
     free memory, or the CPU where there is none."""
     if wanted == "cpu":
         return Device(gpu=None, source="profile", why="the profile says so")
-    gpus = visible_gpus(inventory, environ)
+    visible = read_visible(environ.get(VISIBLE), inventory, environ.get(ORDER))
+    gpus = visible.gpus
     if wanted == "auto":
         if gpus:
             best = max(gpus, key=lambda gpu: gpu.memory_free_bytes)
             why = f"the GPU with the most free memory of {len(gpus)}" if len(gpus) > 1 else "the GPU of this machine"
             return Device(gpu=best, source="environment" if VISIBLE in environ else "gpu", why=why)
         if inventory.gpus:
-            return Device(gpu=None, source="environment", why=f"{VISIBLE} hides every GPU")
+            wrong = next((f": {entry.why}" for entry in visible.problems if not entry.visible), "").rstrip(".")
+            return Device(gpu=None, source="environment", why=f"{VISIBLE} hides every GPU{wrong}")
         return Device(gpu=None, source="gpu", why=inventory.problem or "this machine has no GPU")
     for gpu in inventory.gpus:
         if gpu.uuid.lower() == wanted.lower():

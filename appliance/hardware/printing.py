@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from appliance.hardware.gpu import Gpu
 from appliance.hardware.host import Host
 from appliance.hardware.machine import Inventory
 from appliance.hardware.words import (
@@ -25,11 +24,13 @@ from appliance.hardware.words import (
     room,
     short_name,
     unaccounted,
+    visible,
 )
 from appliance.protocol import Finding
 
 
-def show(found: Inventory, console: Console | None = None) -> None:
+def show(found: Inventory, environ: Mapping[str, str], console: Console | None = None) -> None:
+    """`environ` may leave only some of the devices to CUDA, which is said."""
     console = console or Console(highlight=False)
     if found.replayed:
         console.print(Text(f"Replayed from {found.replayed}: this is not what is here now.", "yellow"))
@@ -43,34 +44,25 @@ def show(found: Inventory, console: Console | None = None) -> None:
             console.print("No device that a model can run on.")
     elif not found.problems:
         console.print("There is no GPU: models run on the processor.")
-    console.print(_facts([("Driver", driver(found)), *_host(found.host)]))
+    console.print(_facts([("Driver", driver(found)), *_visible(found, environ), *_host(found.host)]))
     for problem in found.problems:
         _problem(console, problem)
 
 
 def _devices(found: Inventory) -> Table:
+    """Two lines a device, which fit into 80 columns: a UUID is there to be copied."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
-    for column in ("GPU", "name and UUID", "arch", "memory in use", "load", "power, heat"):
-        table.add_column(column, no_wrap=column in ("GPU", "arch"), overflow="fold")  # a UUID is there to be copied
+    table.add_column("GPU", no_wrap=True)
+    table.add_column("name and UUID", no_wrap=True)
+    table.add_column("memory in use, and state")
     for gpu, slices in found.boards:
-        row = _row(str(gpu.index), gpu, whole=True)
-        table.add_row(*row, style="dim" if gpu in found.divided else None)
+        name = Text.assemble((short_name(gpu), "bold"), "\n", (gpu.uuid, "dim"))
+        state = [memory(gpu), ", ".join(part for part in (draws(gpu), loaded(gpu)) if part)]
+        table.add_row(Text.assemble(f"{gpu.index}\n", (gpu.architecture, "dim")), name, "\n".join(state))
         for part in slices:
-            table.add_row(*_row("", part, whole=False))
+            name = Text.assemble((f"  MIG {part.mig_profile or 'slice'}", "bold"), "\n", (f"  {part.uuid}", "dim"))
+            table.add_row("", name, memory(part))
     return table
-
-
-def _row(index: str, gpu: Gpu, *, whole: bool) -> list[Text | str]:
-    name = Text.assemble((short_name(gpu) if whole else f"  MIG {gpu.mig_profile or 'slice'}", "bold"))
-    name.append(f"\n{'' if whole else '  '}{gpu.uuid}", "dim")
-    return [
-        index,
-        name,
-        gpu.architecture if whole else "",
-        memory(gpu),
-        loaded(gpu) if whole else "",
-        draws(gpu) if whole else "",
-    ]
 
 
 def _holders(found: Inventory) -> Iterator[Text]:
@@ -90,6 +82,11 @@ def _holders(found: Inventory) -> Iterator[Text]:
             yield Text(f"{name}: {refused}", "dim")
     if told:
         yield Text()
+
+
+def _visible(found: Inventory, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if said := visible(found, environ):
+        yield "Visible", said
 
 
 def _host(host: Host) -> Iterator[tuple[str, str]]:

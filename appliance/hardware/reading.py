@@ -3,6 +3,7 @@ neither the GPU nor the others with it."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,8 @@ T = TypeVar("T")
 
 TEMPERATURE_OF_GPU: Final = 0  # NVML_TEMPERATURE_GPU
 NOT_SUPPORTED: Final = "NVMLError_NotSupported"
+# Whatever else such a GPU still answers, no program can run on it.
+_BROKEN: Final = ("NVMLError_GpuIsLost", "NVMLError_ResetRequired")
 _MIG_NAME = re.compile(r"\bMIG (\S+)$")
 
 
@@ -64,7 +67,8 @@ def read_gpus(nvml: Nvml, sees: Seen) -> Reading:
     except refused as error:
         raise _unavailable(error) from error
     finally:
-        nvml.nvmlShutdown()
+        with contextlib.suppress(*refused):
+            nvml.nvmlShutdown()
 
 
 def _unavailable(error: Exception) -> NvmlUnavailable:
@@ -81,6 +85,8 @@ class _Reader:
         self._nvml = nvml
         self._sees = sees
         self._refused = refusals(nvml)
+        # Of a single figure also that the installed library has no such function.
+        self._untold: tuple[type[Exception], ...] = (*self._refused, AttributeError)
 
     def read(self) -> Reading:
         nvml = self._nvml
@@ -102,9 +108,9 @@ class _Reader:
                     faulty.append(Faulty(whole.index, whole.name, "no-slices"))
             else:
                 gpus.append(whole)
-                if not whole.memory_bytes and whole.memory_kind == "dedicated":
-                    why = next((refusal.why for refusal in whole.refused if refusal.figure == "memory"), "")
-                    faulty.append(Faulty(whole.index, whole.name, "no-memory", why))
+        for gpu in gpus:
+            if why := next((refusal.why for refusal in gpu.refused if refusal.figure == "memory"), ""):
+                faulty.append(Faulty(gpu.index, gpu.name, "no-memory", why))
         return Reading(
             gpus=tuple(gpus),
             divided=tuple(divided),
@@ -141,7 +147,7 @@ class _Reader:
         uuid = text(nvml.nvmlDeviceGetUUID(handle))
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
         name = self._figure("name", missing, lambda: text(nvml.nvmlDeviceGetName(handle))) or "NVIDIA GPU"
-        total, free, unified = self._memory(handle, name, missing)
+        total, free, unified = self._memory(handle, name, missing, may_share=not is_divided)
         return Gpu(
             uuid=uuid,
             index=index,
@@ -149,7 +155,7 @@ class _Reader:
             memory_bytes=total,
             memory_free_bytes=free,
             compute_capability=(major, minor),
-            memory_kind="unified" if unified and not is_divided else "dedicated",
+            memory_kind="unified" if unified else "dedicated",
             pci_bus_id=self._figure("PCI address", missing, lambda: text(nvml.nvmlDeviceGetPciInfo(handle).busId)),
             power_watts=_watts(self._figure("power", missing, lambda: nvml.nvmlDeviceGetPowerUsage(handle))),
             power_limit_watts=_watts(
@@ -172,7 +178,7 @@ class _Reader:
         uuid = text(nvml.nvmlDeviceGetUUID(handle))
         name = self._figure("name", missing, lambda: text(nvml.nvmlDeviceGetName(handle)))
         profile = _MIG_NAME.search(name) if name else None
-        total, free, _ = self._memory(handle, name or "", missing)
+        total, free, _ = self._memory(handle, name or "", missing, may_share=False)
         gpu_instance = self._ask(lambda: nvml.nvmlDeviceGetGpuInstanceId(handle))
         compute_instance = self._ask(lambda: nvml.nvmlDeviceGetComputeInstanceId(handle))
         of_parent = [refusal for refusal in parent.refused if refusal.figure not in ("memory", "processes", "name")]
@@ -196,16 +202,18 @@ class _Reader:
             refused=(*missing, *of_parent),
         )
 
-    def _memory(self, handle: Any, name: str, missing: list[Refusal]) -> tuple[int, int, bool]:
+    def _memory(self, handle: Any, name: str, missing: list[Refusal], *, may_share: bool) -> tuple[int, int, bool]:
         """(size, free, unified). A GPU that shares the processor's memory has no figure for its own; some drivers give
         one all the same, which counts pages of files as taken."""
+        if may_share and is_unified(name):
+            return 0, 0, True
         try:
             memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-            if is_unified(name):
-                return 0, 0, True
             return int(memory.total), int(memory.free), False
         except self._refused as error:
-            if type(error).__name__ == NOT_SUPPORTED or is_unified(name):
+            if type(error).__name__ in _BROKEN:
+                raise
+            if may_share and type(error).__name__ == NOT_SUPPORTED:
                 return 0, 0, True
             missing.append(Refusal("memory", str(error).rstrip(".")))
             return 0, 0, False
@@ -216,7 +224,9 @@ class _Reader:
     def _figure(self, figure: str, missing: list[Refusal], ask: Callable[[], T]) -> T | None:
         try:
             return ask()
-        except self._refused as error:
+        except self._untold as error:
+            if type(error).__name__ in _BROKEN:
+                raise
             missing.append(Refusal(figure, str(error).rstrip(".")))
             return None
 

@@ -76,20 +76,19 @@ def read_visible(listed: str | None, inventory: Inventory, order: str | None = N
     if listed is None:
         return VisibleDevices(None, (), inventory.gpus)
     texts = listed.split(",") if listed.strip() else []
-    by_uuid = bool(texts) and _is_uuid(texts[0])
+    by_uuid = bool(texts) and _is_uuid(texts[0].strip())
     entries: list[VisibleEntry] = []
     ended = refused = False
     for place, text in enumerate(texts):
         if not text.strip() and place == len(texts) - 1:
             continue  # a comma at the end does no harm
         entry = _name(text, inventory, order)
-        if not ended and entry.wrong != "hides-all" and _is_uuid(text) != by_uuid and entry.gpu:
-            why = f"{text.strip()!r} is not read: a list that begins with {'a UUID' if by_uuid else 'an index'} ends at"
-            entry = entry._replace(
-                visible=False, wrong="mixed", why=f"{why} the first {'index' if by_uuid else 'UUID'}."
-            )
+        if not ended and entry.wrong != "hides-all" and _is_uuid(text.strip()) != by_uuid and entry.gpu:
+            first, other = ("a UUID", "index") if by_uuid else ("an index", "UUID")
+            why = f"{text.strip()!r} is not read: a list that begins with {first} ends at the first {other}."
+            entry = entry._replace(visible=False, wrong="mixed", why=why)
         elif not ended and entry.visible and entry.gpu in [before.gpu for before in entries if before.visible]:
-            why = f"{text.strip()!r} names {entry.gpu.name if entry.gpu else ''} again: CUDA fails for such a list."
+            why = f"{text.strip()!r} names a GPU again: CUDA fails for such a list."
             entry, refused = entry._replace(visible=False, wrong="repeated", why=why), True
         elif ended:
             why = f"{text.strip()!r} is not read: the list ends at {_end(entries)!r}."

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from appliance.hardware.gpu import Gpu, GpuProcess
 from appliance.hardware.host import Host
 from appliance.hardware.machine import Inventory
+from appliance.hardware.visible import ORDER, VISIBLE, read_visible
 from appliance.profile.sizes import size_text
 
 # What a driver keeps of a GPU for itself, or of a slice; more than this, held by nobody who is named, is worth a word.
@@ -29,7 +32,7 @@ def memory(gpu: Gpu) -> str:
 
 
 def loaded(gpu: Gpu) -> str:
-    return "" if gpu.utilization_percent is None else f"{gpu.utilization_percent} %"
+    return "" if gpu.utilization_percent is None else f"{gpu.utilization_percent} % busy"
 
 
 def draws(gpu: Gpu) -> str:
@@ -80,6 +83,20 @@ def driver(found: Inventory) -> str:
     runs = f", runs CUDA up to {found.cuda_version}" if found.cuda_version else ""
     apart = found.kernel_driver and found.kernel_driver != found.driver_version
     return f"{found.driver_version}{runs}" + (f"; the kernel has loaded {found.kernel_driver}" if apart else "")
+
+
+def visible(found: Inventory, environ: Mapping[str, str]) -> str:
+    """What CUDA_VISIBLE_DEVICES leaves, and what is wrong with it; empty where it is not set."""
+    read = read_visible(environ.get(VISIBLE), found, environ.get(ORDER))
+    if read.listed is None:
+        return ""
+    if read.gpus:
+        left = ", ".join(gpu.uuid for gpu in read.gpus)
+        leaves = f"{len(read.gpus)} of {len(found.gpus)} {'device' if len(found.gpus) == 1 else 'devices'} ({left})"
+    else:
+        leaves = "no device"
+    whys = " ".join(entry.why for entry in read.problems)
+    return f"{VISIBLE}={read.listed!r} leaves {leaves}" + (f". {whys}" if whys else "")
 
 
 def cores(host: Host) -> str:
