@@ -3,41 +3,122 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from appliance.protocol import Fix
 
+Groups = Mapping[str, str]
+Derived = Callable[[Groups], Any]
+UNKNOWN = "?"
+
 
 @dataclass(frozen=True)
 class Cause:
-    """`pattern` is searched in the text of an exception (type, message and what follows it), or in a line of the log
-    where there is no exception. Its named groups can be used in `summary` and `fix`, as in "{needed} GiB"."""
+    """`signs` are lower-case phrases of which one must stand in an exception's text (its type and message) or in a
+    log line; the longest run of letters (or digits) in each stands there as a whole one. `pattern` must match there as
+    well, where there is one, and `details` may; their named groups can be used in `summary`, `fix` and `command`, as in
+    "{needed} GiB". `where` must match the places of the traceback, one a line, the innermost last.
+
+    A value of `patch` that is callable is computed from the groups; one that comes to None is left out.
+
+    `line`: it also counts in a line that no logger marked as an error, as other programs write them.
+    `warning`: even in one that a logger marked as a warning.
+    `deadly`: no process goes on after it, so that it counts after the engine was ready, too.
+    `vague`: what else the log says of the same failure is better, if it says anything.
+    """
 
     family: str
     name: str
-    pattern: str
+    signs: tuple[str, ...]
     summary: str
     fix: str
-    patch: Mapping[str, Any] | None = None
+    pattern: str = ""
+    details: str = ""
+    where: str = ""
+    patch: Mapping[str, Any | Derived] | None = None
     command: str | None = None
+    line: bool = False
+    warning: bool = False
+    deadly: bool = False
+    vague: bool = False
     compiled: re.Pattern[str] = field(init=False, repr=False, compare=False)
+    compiled_details: re.Pattern[str] = field(init=False, repr=False, compare=False)
+    compiled_where: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "compiled", re.compile(self.pattern, re.IGNORECASE))
+        object.__setattr__(self, "compiled", re.compile(self.pattern, re.IGNORECASE | re.DOTALL))
+        object.__setattr__(self, "compiled_details", re.compile(self.details, re.IGNORECASE | re.DOTALL))
+        object.__setattr__(self, "compiled_where", re.compile(self.where))
 
-    def match(self, text: str) -> dict[str, str] | None:
+    def match(self, text: str, lowered: str, places: str = "") -> dict[str, str] | None:
         """The named groups; None where this is not the cause."""
+        if self.signs and not any(sign in lowered for sign in self.signs):
+            return None
+        if self.where and not self.compiled_where.search(places):
+            return None
         found = self.compiled.search(text)
-        return None if found is None else {name: value or "?" for name, value in found.groupdict().items()}
+        if found is None:
+            return None
+        groups = {name: (value or "").strip() for name, value in found.groupdict().items()}
+        if self.details:
+            more = self.compiled_details.search(text)
+            groups |= dict.fromkeys(self.compiled_details.groupindex, "")
+            groups |= {name: (value or "").strip() for name, value in more.groupdict().items()} if more else {}
+        if other := groups.pop("also", ""):  # another place where the first group may stand
+            first = next(iter(groups))
+            groups[first] = groups[first] or other
+        return {name: value or UNKNOWN for name, value in groups.items()}
 
-    def summary_for(self, groups: Mapping[str, str]) -> str:
+    def summary_for(self, groups: Groups) -> str:
         return self.summary.format_map(groups)
 
-    def fix_for(self, groups: Mapping[str, str]) -> Fix:
+    def fix_for(self, groups: Groups) -> Fix:
+        values = {key: value(groups) if callable(value) else value for key, value in (self.patch or {}).items()}
+        patch = {
+            key: value for key, value in values.items() if value is not None or not callable((self.patch or {})[key])
+        }
         return Fix(
             text=self.fix.format_map(groups),
-            patch=dict(self.patch) if self.patch is not None else None,
+            patch=patch or None,
             command=self.command.format_map(groups) if self.command is not None else None,
         )
+
+
+def number(name: str) -> Derived:
+    """The whole number that a group holds."""
+
+    def value(groups: Groups) -> int | None:
+        digits = groups.get(name, "").replace(",", "").replace("_", "")
+        return int(digits) if digits.isdecimal() and int(digits) > 0 else None
+
+    return value
+
+
+def share(part: str, whole: str, *, least: float = 0.1) -> Derived:
+    """What one group is of another, in hundredths, and a hundredth less; None under `least`, where it would not "
+    "help."""
+
+    def value(groups: Groups) -> float | None:
+        try:
+            found = int(float(groups[part]) / float(groups[whole]) * 100 - 1) / 100
+        except (KeyError, ValueError, ZeroDivisionError, OverflowError):
+            return None
+        return found if least <= found < 1 else None
+
+    return value
+
+
+def largest_divisor(of: str, at_most: str) -> Derived:
+    """The largest number under the second group that divides the first: a tensor-parallel size that fits the heads."""
+
+    def value(groups: Groups) -> int | None:
+        try:
+            whole, limit = int(groups[of]), int(groups[at_most])
+        except (KeyError, ValueError):
+            return None
+        fitting = [size for size in range(1, min(whole, limit, 1024)) if whole % size == 0]
+        return fitting[-1] if fitting else None
+
+    return value

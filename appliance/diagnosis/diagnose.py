@@ -2,51 +2,25 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from appliance.diagnosis.cause import Cause
-from appliance.diagnosis.causes import CATALOGUE
-from appliance.diagnosis.first_exception import LoggedException, first_exception
+from appliance.diagnosis import endings, hangs, telling
+from appliance.diagnosis.catalogue import Match, causes_of
+from appliance.diagnosis.error_lines import ErrorLine, error_lines
+from appliance.diagnosis.first_exception import exceptions_in, first_exception
 from appliance.diagnosis.log_text import number_lines
-from appliance.protocol import Diagnosis, EvidenceLine, Fatal, Fix
-
-MAX_TEXT = 500
-LAST_LINES = 5
-
-SIGNALS: dict[int, Diagnosis] = {
-    signal.SIGKILL: Diagnosis(
-        summary="The engine was killed from outside, most likely by the kernel because memory ran out.",
-        family="memory",
-        cause="killed",
-        fix=Fix(
-            text="Look for the kernel's out-of-memory line; if it is there, end what else uses much memory, or make "
-            "the cache smaller with a shorter context.",
-            command="dmesg | grep -i -e 'out of memory' -e oom",
-        ),
-    ),
-    signal.SIGILL: Diagnosis(
-        summary="The engine uses an instruction that this machine's processor does not have.",
-        family="kernel-crash",
-        cause="illegal-instruction",
-        fix=Fix(text="Run it on a newer processor, or in a virtual machine that passes the host's processor through."),
-    ),
-    signal.SIGSEGV: Diagnosis(
-        summary="Native code in the engine crashed (segmentation fault).",
-        family="kernel-crash",
-        cause="segmentation-fault",
-        fix=Fix(
-            text="Let the engine choose its backends by itself. If it happens again, send its log to support.",
-            patch={"backends": None},
-        ),
-    ),
-    signal.SIGBUS: Diagnosis(
-        summary="A file of the model shrank or vanished while it was read, or native code crashed (bus error).",
-        family="weights",
-        cause="bus-error",
-        fix=Fix(text="Check that the model's folder is complete and that nothing writes to it, then start again."),
-    ),
-}
+from appliance.diagnosis.pointers import (
+    is_aftermath,
+    is_end_on_request,
+    is_fatal,
+    is_pointer,
+    is_survived,
+)
+from appliance.diagnosis.progress import ready_at, restarts, waiting_for
+from appliance.diagnosis.searchable import Searchable
+from appliance.diagnosis.traceback_reader import LoggedException
+from appliance.protocol import Diagnosis, EvidenceLine, Fatal
 
 
 def diagnose(
@@ -55,21 +29,227 @@ def diagnose(
     exit_status: int | None = None,
     fatal: Fatal | None = None,
     hang: str | None = None,
+    killed_by_kernel: str | None = None,
+    stacks: str | None = None,
 ) -> Diagnosis:
-    """What ended the launch. `fatal` is the core's own account, which wins over the log; `exit_status` is as
-    subprocess has it (negative for a signal); `hang` says why the engine counted as hung."""
+    """What ended the launch.
+
+    `fatal` is the core's own account, which wins over the log. `exit_status` is as subprocess has it (negative for a
+    signal), or a container's (137 for SIGKILL). `hang` says why the engine counted as hung, and `stacks` where its
+    processes then were, as py-spy writes it. `killed_by_kernel` is the kernel's own word that it killed the engine.
+    With none of them nobody says that the engine failed, and of a log that tells of no failure the diagnosis says so.
+    """
+    if killed_by_kernel is not None:
+        return endings.killed_by_kernel(killed_by_kernel, lines)
+    if fatal is not None:
+        told = _told(fatal, lines)
+        best = _best_of([told])
+        return best.diagnosis() if best else telling.unknown(told)
+    failed = bool(exit_status) or hang is not None
+    story = _Story(lines, failed)
     if hang is not None:
-        return _hang(lines, hang)
-    exception = _told(fatal, lines) if fatal is not None else first_exception(lines)
-    if exception is not None:
-        return _explain(exception)
-    for line in lines:
-        for cause in CATALOGUE:
-            if "rror" in line.text and (groups := cause.match(line.text)) is not None:
-                return _known(cause, groups, (line,))
-    if exit_status is not None and -exit_status in SIGNALS:
-        return SIGNALS[-exit_status]
-    return _unknown(lines, exit_status)
+        certain = story.certain()
+        return certain if certain is not None else hangs.diagnose_hang(hang, stacks, lines)
+    found = story.tell()
+    if found is None or (found.family is None and endings.signal_of(exit_status) is not None):
+        ended = endings.by_exit_status(exit_status, lines)
+        if ended is not None:
+            return ended
+    if found is not None:
+        return story.with_restarts(found)
+    return endings.without_a_word(lines, exit_status) if failed else telling.no_failure()
+
+
+@dataclass
+class _Candidate:
+    """A reading of one failure: the row it matches, if any, and the exceptions or the line that show it."""
+
+    match: Match | None
+    exceptions: tuple[LoggedException, ...] = ()
+    line: ErrorLine | None = None
+
+    @property
+    def number(self) -> int:
+        if self.line is not None:
+            return self.line.line.number
+        return min(exception.start for exception in self.exceptions)
+
+    @property
+    def specific(self) -> bool:
+        return self.match is not None and not self.match.cause.vague
+
+    def diagnosis(self) -> Diagnosis:
+        if self.match is None:
+            return telling.unknown(self.exceptions[0])
+        return telling.known(self.match, self.exceptions, self.line.line if self.line else None)
+
+
+@dataclass
+class _Story:
+    """A log's failures, ordered by how much they tell."""
+
+    lines: Sequence[EvidenceLine]
+    failed: bool
+    log: Searchable = field(init=False)
+    ready: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log = Searchable(self.lines)
+        position = ready_at(self.log)
+        self.ready = None if position is None else self.lines[position].number
+
+    def tell(self) -> Diagnosis | None:
+        chains = list(_chains(exceptions_in(self.lines)))
+        deadly = [chain for chain in chains if any(is_fatal(link) for link in chain)]
+        others = [chain for chain in chains if chain not in deadly and self._counts(chain)]
+        first = self._first(deadly) or self._first(others)
+        if first is not None and not first.specific:
+            later = self._first(others)
+            if later is not None and later.specific and (first.match is not None or later.number < first.number):
+                first = later
+        if first is not None and first.specific:
+            return first.diagnosis()
+        told = list(error_lines(self.log))
+        line = self._line(told, before=first)
+        if line is not None and (line.specific or first is None or first.match is None):
+            return line.diagnosis()
+        if first is not None:
+            return first.diagnosis()
+        return self._waits() or self._loops() or self._only_pointed_at(chains) or self._only_warned(told, chains)
+
+    def certain(self) -> Diagnosis | None:
+        """A known cause of an exception that ends a process, whatever else happened."""
+        deadly = [chain for chain in _chains(exceptions_in(self.lines)) if any(is_fatal(link) for link in chain)]
+        first = self._first(deadly)
+        return first.diagnosis() if first is not None and first.match is not None else None
+
+    def with_restarts(self, found: Diagnosis) -> Diagnosis:
+        times, line = restarts(self.log)
+        if line is None or found.family == "crash-loop":
+            return found
+        return telling.with_restarts(found, times, line)
+
+    def _counts(self, chain: Sequence[LoggedException]) -> bool:
+        """Whether a chain that is not surely the end of a process may be."""
+        if self.ready is not None and (chain[0].start < self.ready or not self.failed):
+            return False
+        return not any(is_survived(link) or is_end_on_request(link) for link in chain)
+
+    def _first(self, chains: Iterable[Sequence[LoggedException]]) -> _Candidate | None:
+        """The first that is known for certain, else the first that is known, else the first."""
+        vague: _Candidate | None = None
+        unknown: _Candidate | None = None
+        for chain in chains:
+            if self.ready is not None and chain[0].start < self.ready:
+                continue
+            links = [link for link in chain if not (is_pointer(link) or is_aftermath(link) or is_end_on_request(link))]
+            if not links:
+                continue
+            best = _best_of(links)
+            if best is not None and best.specific:
+                if unknown is not None and any(is_fatal(link) for link in unknown.exceptions):
+                    return unknown
+                return best
+            vague = vague or best
+            if best is None:
+                unknown = unknown or _Candidate(None, tuple(links))
+        return vague or unknown
+
+    def _line(self, told: Sequence[ErrorLine], before: _Candidate | None) -> _Candidate | None:
+        """What a single line tells. Beside an unknown exception it counts only where it came first."""
+        vague: _Candidate | None = None
+        for line in told:
+            if line.tier == "warning" or (line.exception is not None and _is_pointer_line(line.exception)):
+                continue
+            if before is not None and before.match is None and line.line.number > before.number:
+                continue
+            after = self.ready is not None and not self.failed
+            if self.ready is not None and line.line.number < self.ready:
+                continue
+            places = _places(line.exception) if line.exception else ""
+            for match in causes_of(line.text, places):
+                cause = match.cause
+                if not (cause.line or line.exception is not None or line.tier == "error"):
+                    continue
+                if after and not cause.deadly:
+                    continue
+                candidate = _Candidate(match, (line.exception,) if line.exception else (), line)
+                if cause.vague:
+                    vague = vague or candidate
+                    continue
+                return candidate
+        return vague
+
+    def _waits(self) -> Diagnosis | None:
+        waiting = waiting_for(self.log)
+        if not waiting or (self.ready is not None and waiting[0].number < self.ready):
+            return None
+        return hangs.waits(waiting)
+
+    def _loops(self) -> Diagnosis | None:
+        times, line = restarts(self.log)
+        return telling.restart_loop(times, line) if line is not None else None
+
+    def _only_pointed_at(self, chains: Sequence[Sequence[LoggedException]]) -> Diagnosis | None:
+        """Better an exception that points elsewhere than nothing; one that was survived only if no process goes on."""
+        for chain in chains:
+            if self.ready is not None and chain[0].start < self.ready:
+                continue
+            best = _best_of(chain)
+            if any(is_survived(link) or is_end_on_request(link) for link in chain):
+                if best is not None and best.match is not None and best.match.cause.deadly:
+                    return best.diagnosis()
+                continue
+            if self.ready is None or self.failed or any(is_fatal(link) for link in chain):
+                return best.diagnosis() if best is not None else telling.unknown(chain[0])
+        if self.ready is None or self.failed:
+            lone = first_exception(self.lines)
+            if lone is not None and not is_survived(lone) and not is_end_on_request(lone) and not lone.frames:
+                return telling.unknown(lone)
+        return None
+
+    def _only_warned(self, told: Sequence[ErrorLine], chains: Sequence[Sequence[LoggedException]]) -> Diagnosis | None:
+        """Where nothing else tells why it failed, a warning may; never in a log of an engine that serves."""
+        if self.ready is not None:
+            return None
+        for line in told:
+            for match in causes_of(line.text):
+                if match.cause.warning:
+                    return telling.known(match, (), line.line)
+        return None
+
+
+def _is_pointer_line(exception: LoggedException) -> bool:
+    return is_pointer(exception) or is_aftermath(exception)
+
+
+def _chains(exceptions: Iterable[LoggedException]) -> Iterable[tuple[LoggedException, ...]]:
+    """Exceptions of one stream that Python linked with each other, first link first."""
+    open_: dict[str, list[LoggedException]] = {}
+    chains: list[list[LoggedException]] = []
+    for exception in exceptions:
+        if exception.link and exception.key in open_:
+            open_[exception.key].append(exception)
+        else:
+            open_[exception.key] = [exception]
+            chains.append(open_[exception.key])
+    return [tuple(chain) for chain in chains]
+
+
+def _best_of(links: Sequence[LoggedException]) -> _Candidate | None:
+    """Of a chain the first link whose cause is known for certain, else the first that is known."""
+    vague: _Candidate | None = None
+    for link in links:
+        for match in causes_of(link.text, _places(link)):
+            candidate = _Candidate(match, (link,))
+            if not match.cause.vague:
+                return candidate
+            vague = vague or candidate
+    return vague
+
+
+def _places(exception: LoggedException) -> str:
+    return "\n".join(place.text for place, _ in exception.frames)
 
 
 def _told(fatal: Fatal, lines: Sequence[EvidenceLine]) -> LoggedException:
@@ -78,59 +258,4 @@ def _told(fatal: Fatal, lines: Sequence[EvidenceLine]) -> LoggedException:
     if exception is None:
         text = f"{fatal.exception}: {fatal.message}"
         exception = LoggedException(fatal.exception, fatal.message, text, EvidenceLine(0, text))
-    wanted = exception.line.text
-    place = next((line for line in lines if line.text.endswith(wanted)), EvidenceLine(0, wanted))
-    frame = exception.frame
-    if frame is not None:
-        within = [line for line in lines if line.number < place.number and line.text.endswith(frame.text)]
-        frame = within[-1] if within else None
-    return LoggedException(exception.type, exception.message, exception.text, place, frame)
-
-
-def _explain(exception: LoggedException) -> Diagnosis:
-    evidence = tuple(
-        EvidenceLine(line.number, line.text[:MAX_TEXT])
-        for line in (exception.frame, exception.line)
-        if line is not None and line.number
-    )
-    for cause in CATALOGUE:
-        if (groups := cause.match(exception.text)) is not None:
-            return _known(cause, groups, evidence)
-    return Diagnosis(
-        summary=f"The engine ended with {exception.headline[:MAX_TEXT]}",
-        evidence=evidence,
-        fix=Fix(text="This cause is not known here. Send this launch's log to support."),
-    )
-
-
-def _known(cause: Cause, groups: dict[str, str], evidence: tuple[EvidenceLine, ...]) -> Diagnosis:
-    return Diagnosis(
-        summary=cause.summary_for(groups),
-        family=cause.family,
-        cause=cause.name,
-        evidence=evidence,
-        fix=cause.fix_for(groups),
-    )
-
-
-def _hang(lines: Sequence[EvidenceLine], hang: str) -> Diagnosis:
-    return Diagnosis(
-        summary=f"The engine hangs: {hang}.",
-        family="hang",
-        cause="no-progress",
-        evidence=_last(lines),
-        fix=Fix(text="Start it again. If it hangs again, send this launch's log and stacks.txt to support."),
-    )
-
-
-def _unknown(lines: Sequence[EvidenceLine], exit_status: int | None) -> Diagnosis:
-    how = f" with exit status {exit_status}" if exit_status is not None and exit_status >= 0 else ""
-    return Diagnosis(
-        summary=f"The engine ended{how} and left no exception in its log.",
-        evidence=_last(lines),
-        fix=Fix(text="Read the end of the log. If it does not say why, start again and send the log to support."),
-    )
-
-
-def _last(lines: Sequence[EvidenceLine]) -> tuple[EvidenceLine, ...]:
-    return tuple(EvidenceLine(line.number, line.text[:MAX_TEXT]) for line in lines[-LAST_LINES:])
+    return telling.placed(exception, lines)

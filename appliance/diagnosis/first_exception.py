@@ -1,115 +1,115 @@
-"""Finds the exception that came first in a log: of a chain its first link, and never one that only points at another.
-
-A traceback is followed by the prefix of its first line (`(Worker pid=7) ERROR 11-20 10:02:11 [core.py:12] `), in
-which numbers may change; lines of other processes in between are passed over.
-"""
+"""Finds the exceptions of a log, and which of them came first: of a chain its first link, and never one that only
+points at another."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
+from appliance.diagnosis.dressing import Dressed, plain, undress
+from appliance.diagnosis.pointers import is_aftermath, is_pointer, is_survived
+from appliance.diagnosis.traceback_reader import CHAIN, FRAME, OPENING, LoggedException, TracebackReader
 from appliance.protocol import EvidenceLine
 
-OPENING = "Traceback (most recent call last):"
-# Raised only to say that something else failed, or to end on request.
-POINTERS = re.compile(
-    r"see (the )?(root cause|stack trace|error)s? above|engine core initialization failed|^(KeyboardInterrupt|"
-    r"SystemExit|asyncio\.exceptions\.CancelledError|CancelledError|GeneratorExit)\b",
-    re.IGNORECASE,
+MAX_EXCEPTIONS = 400
+MAX_LINES_BACK = 60
+MAX_MESSAGE_LINES = 40
+MAX_MESSAGE = 4000
+# `Type: message` where a statement may begin: alone, after a prefix, or after what a program says before it.
+LONE = re.compile(
+    r"(?:^|[\s:\])>('\"=-])(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Fault|Resources"
+    r"|Cast|IsEnabled))"
+    r"(?:: |\(['\"])(?P<message>\S.*)$"
 )
-EXCEPTION_LINE = re.compile(
-    r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Fault|Warning|Cast))\b"
-    r"(?:: (?P<message>.*))?$"
-)
-ANY_END = re.compile(r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: (?P<message>.*))?$")
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-MAX_TRACEBACK_LINES = 2000
-MAX_MESSAGE_LINES = 12
+REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
+ENDS_MESSAGE = (OPENING, "Exception ignored in", "[rank", "Process ", "Killed", *CHAIN)
 
 
-@dataclass(frozen=True)
-class LoggedException:
-    """`line` is where the exception's own line stands; `text` is that line without prefix, with the lines of a longer
-    message; `frame` is the innermost place of the traceback, if it is there."""
+def exceptions_in(lines: Sequence[EvidenceLine]) -> list[LoggedException]:
+    """Every exception with a traceback, in the order in which the tracebacks begin."""
+    reader = TracebackReader()
+    found: list[LoggedException] = []
+    for index, line in enumerate(lines):
+        exception = reader.feed(line.number, line.text)
+        if exception is not None and len(found) < MAX_EXCEPTIONS:
+            found.append(_with_message(exception, lines, index))
+    return sorted(found, key=lambda exception: exception.start)
 
-    type: str
-    message: str
-    text: str
-    line: EvidenceLine
-    frame: EvidenceLine | None = None
 
-    @property
-    def headline(self) -> str:
-        first = self.message.splitlines()[0] if self.message else ""
-        return f"{self.type}: {first}" if first else self.type
+def lone_exception(line: EvidenceLine, dressed: Dressed) -> LoggedException | None:
+    """An exception that a line tells without its traceback, which was cut off or never there."""
+    found = LONE.search(REPEATED.sub("", dressed.words))
+    if found is None:
+        return None
+    text = REPEATED.sub("", dressed.words)[found.start("type") :].rstrip()
+    return LoggedException(
+        type=found["type"],
+        message=found["message"].rstrip(),
+        text=text,
+        line=EvidenceLine(line.number, text),
+        key=dressed.key,
+        level=dressed.level,
+        start=line.number,
+    )
+
+
+def with_lines_around(exception: LoggedException, lines: Sequence[EvidenceLine], index: int) -> LoggedException:
+    """With the further lines of its message, and the end of its traceback, where it stands at lines[index]."""
+    frames: list[tuple[EvidenceLine, str]] = []
+    for line in reversed(lines[max(0, index - MAX_LINES_BACK) : index]):
+        dressed = undress(plain(line.text))
+        if dressed.key != exception.key:
+            continue
+        if dressed.words[:1] not in (" ", "\t"):
+            break
+        if FRAME.match(dressed.words):
+            frames.append((EvidenceLine(line.number, dressed.words.strip()), ""))
+    return _with_message(replace(exception, frames=tuple(reversed(frames))), lines, index)
 
 
 def first_exception(lines: Sequence[EvidenceLine]) -> LoggedException | None:
-    """None where the log holds no exception."""
-    plain = [EvidenceLine(line.number, ANSI.sub("", line.text)) for line in lines]
-    pointer: LoggedException | None = None
-    for index, line in enumerate(plain):
-        start = line.text.find(OPENING)
-        if start >= 0 and (found := _read_traceback(plain, index, line.text[:start])) is not None:
-            if not POINTERS.search(found.headline):
-                return found
-            pointer = pointer or found
-    return _lone_line(plain) or pointer
-
-
-def _read_traceback(lines: Sequence[EvidenceLine], index: int, prefix: str) -> LoggedException | None:
-    strip = _prefix_pattern(prefix)
-    frame: EvidenceLine | None = None
-    for position in range(index + 1, min(index + 1 + MAX_TRACEBACK_LINES, len(lines))):
-        line = lines[position]
-        matched = strip.match(line.text)
-        if matched is None:
-            continue
-        rest = line.text[matched.end() :]
-        if rest.startswith('  File "'):
-            frame = EvidenceLine(line.number, rest.strip())
-        if not rest.strip() or rest.startswith((" ", "\t")):
-            continue
-        if (end := ANY_END.match(rest)) is None:
-            continue  # such as "  [Previous line repeated ...]", or a line of a process without a prefix
-        message = [end["message"] or "", *_continuation(lines, position, strip)]
-        text = "\n".join([rest, *message[1:]])
-        return LoggedException(end["type"], "\n".join(message).rstrip(), text, EvidenceLine(line.number, rest), frame)
+    """None where the log holds no exception. Better one that points elsewhere, or that was survived, than none."""
+    exceptions = exceptions_in(lines)
+    for unwanted in ((is_pointer, is_aftermath, is_survived), (is_pointer, is_survived), (is_survived,), ()):
+        for exception in exceptions:
+            if not any(test(exception) for test in unwanted):
+                return exception
+        if (lone := _first_lone(lines)) is not None and not any(test(lone) for test in unwanted):
+            return lone
     return None
 
 
-def _continuation(lines: Sequence[EvidenceLine], position: int, strip: re.Pattern[str]) -> list[str]:
-    """The further lines of a message, up to the next blank line, traceback or log line."""
+def _first_lone(lines: Sequence[EvidenceLine]) -> LoggedException | None:
+    for index, line in enumerate(lines):
+        if ("Error" in line.text or "Exception" in line.text) and "\n" not in line.text:
+            dressed = undress(plain(line.text))
+            lone = lone_exception(line, dressed)
+            if lone is not None and not is_survived(lone) and not is_pointer(lone):
+                return with_lines_around(lone, lines, index)
+    return None
+
+
+def _with_message(exception: LoggedException, lines: Sequence[EvidenceLine], index: int) -> LoggedException:
+    """A message goes on up to the next blank line, traceback, or line of a logger."""
+    first = undress(plain(lines[index].text))
     more: list[str] = []
-    for line in lines[position + 1 : position + 1 + MAX_MESSAGE_LINES]:
-        matched = strip.match(line.text)
-        rest = line.text[matched.end() :] if matched else ""
-        if not rest.strip() or OPENING in rest or LOG_LINE.match(rest):
+    size = 0
+    for line in lines[index + 1 : index + 1 + MAX_MESSAGE_LINES]:
+        dressed = undress(plain(line.text))
+        if dressed.key != first.key and line.text[:1] not in (" ", "\t"):
+            continue
+        if dressed.header != first.header and (dressed.header or dressed.key):
+            if dressed.key and first.header:
+                continue  # the same process's other voice
             break
-        more.append(rest)
-    return more
-
-
-LOG_LINE = re.compile(r"\W{0,2}(\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|\((\w+ )?pid=)")
-
-
-def _prefix_pattern(prefix: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\d+", r"\\d+", re.escape(prefix)))
-
-
-def _lone_line(lines: Sequence[EvidenceLine]) -> LoggedException | None:
-    """Where the traceback was cut off above, its last line may still be there."""
-    for line in lines:
-        found = EXCEPTION_LINE.search(line.text)
-        # `Type: message` at the end of a log line's prefix, not inside of a sentence.
-        if found and found["message"] and not POINTERS.search(found[0]) and _begins_statement(line.text, found.start()):
-            text = line.text[found.start() :]
-            return LoggedException(found["type"], found["message"], text, EvidenceLine(line.number, text))
-    return None
-
-
-def _begins_statement(text: str, start: int) -> bool:
-    before = text[:start].rstrip()
-    return not before or before[-1] in ":])>"
+        words = dressed.words
+        if not words.strip() or any(words.lstrip(" |+").startswith(sign) for sign in ENDS_MESSAGE) or OPENING in words:
+            break
+        more.append(words.rstrip())
+        size += len(words)
+        if size > MAX_MESSAGE:
+            break
+    if not more:
+        return exception
+    return replace(exception, text="\n".join([exception.text, *more]), message="\n".join([exception.message, *more]))

@@ -56,7 +56,8 @@ SURVIVED = _any(
 )
 FATAL_LEAD = _any(
     r"(?:failed to (?:start|initiali[sz]e)\b|initiali[sz]ation failed)",
-    r"(?:EngineCore|Scheduler|DataParallelController|\w*Tokenizer\w*|TpModelWorker\w*|ModelRpc\w*) (?:hit|encountered|caught)"
+    r"(?:EngineCore|Scheduler|DataParallelController|\w*Tokenizer\w*|TpModelWorker\w*|ModelRpc\w*) (?:hit|encountered"
+    r"|caught)"
     r" an? (?:fatal )?(?:exception|error)",
     r"encountered a fatal error",
     r"^Process [\w-]+(?:[:_]\w+)*:$",  # multiprocessing: nothing caught it

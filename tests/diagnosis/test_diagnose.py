@@ -123,7 +123,9 @@ def test_the_cores_own_account_wins_over_the_log() -> None:
     told = 'Traceback (most recent call last):\n  File "/y.py", line 2, in g\nLookupError: gone\n'
     found = diagnose(number_lines(log), fatal=Fatal(exception="LookupError", message="gone", traceback=told))
     assert found.summary == "The engine ended with LookupError: gone"
-    assert [log.split("\n")[line.number - 1] for line in found.evidence] == [line.text for line in found.evidence]
+    assert [log.split("\n")[line.number - 1].strip() for line in found.evidence] == [
+        line.text for line in found.evidence
+    ]
 
 
 def test_an_unknown_exception_is_shown_not_guessed() -> None:
@@ -177,7 +179,9 @@ def test_a_megabyte_is_read_in_a_moment() -> None:
 def test_every_cause_says_what_to_do() -> None:
     """Rows can be added without reading the machinery, but not without these."""
     for cause in CATALOGUE:
-        groups = dict.fromkeys(cause.compiled.groupindex, "?")
-        assert cause.summary_for(groups).endswith(".")
+        groups = dict.fromkeys([*cause.compiled.groupindex, *cause.compiled_details.groupindex], "?")
+        assert cause.summary_for(groups).rstrip("}").endswith((".", "?"))
         assert cause.fix_for(groups).text.endswith(".")
         assert cause.family.islower()
+        assert cause.signs or cause.where
+        assert all(sign == sign.lower() for sign in cause.signs)

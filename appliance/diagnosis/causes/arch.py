@@ -1,19 +1,14 @@
-"""A binary, a kernel or a cast does not cover this GPU's architecture."""
+"""A binary, a kernel or a cast does not cover this GPU's (or this processor's) architecture."""
 
 from appliance.diagnosis.cause import Cause
+
+_CAPABILITY = "nvidia-smi --query-gpu=name,compute_cap --format=csv"
 
 CAUSES = (
     Cause(
         family="arch",
-        name="no-kernel-image",
-        pattern=r"no kernel image is available|(sm_\d+|capability).{0,80}is not compatible with the current PyTorch",
-        summary="This build has no code for this GPU's architecture.",
-        fix="Run the image that was built for this GPU's architecture.",
-        command="nvidia-smi --query-gpu=name,compute_cap --format=csv",
-    ),
-    Cause(
-        family="arch",
         name="kernel-not-cast",
+        signs=("notcast",),
         pattern=r"NotCast: (?P<op>\w+) needs (the kernel|FlashInfer's module) (?P<kernel>\w+)[^\n]* on "
         r"(?P<architecture>sm_\d+),[^\n]*\. Cast it: (?P<command>ingot cast [^\n]+)",
         summary="The cast lacks a kernel that {op} needs on {architecture}: {kernel}.",
@@ -23,6 +18,7 @@ CAUSES = (
     Cause(
         family="arch",
         name="kernel-arguments-not-cast",
+        signs=("notcast",),
         pattern=r"NotCast: (?P<op>\w+) needs the kernel [^\n]* no kernel is cast for: (?P<why>[^\n]*)\. This",
         summary="The engine called {op} with arguments that no kernel is cast for: {why}.",
         fix="Send this launch's log to support: the engine is not meant to do this.",
@@ -30,9 +26,69 @@ CAUSES = (
     Cause(
         family="arch",
         name="cast-unusable",
+        signs=("casterror",),
         pattern=r"CastError: (?P<why>[^\n]+?)\.(?:\s|$)",
         summary="The engine could not run from its cast: {why}.",
         fix="Prove the cast, and cast it again where that fails.",
         command="ingot verify",
     ),
-)
+    Cause(
+        family="arch",
+        name="no-kernel-image",
+        signs=("no kernel image is available", "device kernel image is invalid", "cuda_error_no_binary_for_gpu",
+               "cudaerrornokernelimagefordevice", "no binary for gpu", "invalid device function"),
+        summary="This build has no code for this GPU's architecture.",
+        fix="Run the image that was built for this GPU's architecture.",
+        command=_CAPABILITY,
+    ),
+    Cause(
+        family="arch",
+        name="torch-without-architecture",
+        signs=("is not compatible with the current pytorch", "no longer supports this gpu", "cuda capability"),
+        pattern=r"(?:cuda capability (?P<capability>sm_\d+)|not compatible|no longer supports"
+        r"|minimum (?:and maximum )?cuda"
+        r" capability)",
+        summary="This build of PyTorch has no code for this GPU's architecture.",
+        fix="Run the image that was built for this GPU's architecture.",
+        command=_CAPABILITY,
+        warning=True,
+        line=True,
+        vague=True,
+    ),
+    Cause(
+        family="arch",
+        name="shared-memory-of-the-gpu",
+        signs=("out of resource: shared memory", "outofresources", "out of resource:"),
+        details=r"Required: (?P<needed>\d+),? Hardware limit: (?P<limit>\d+)",
+        summary="A kernel needs {needed} bytes of a multiprocessor's shared memory, and this GPU has {limit}.",
+        fix="Let the engine choose another backend, or use an engine whose kernels are tuned for this GPU.",
+        patch={"backends": None},
+    ),
+    Cause(
+        family="arch",
+        name="gpu-too-old",
+        signs=("only supports ampere gpus", "ampere gpus or newer", "requires gpus with sm",
+               "devices of cuda capability", "requires compute capability", "requires sm",
+               "requires cuda compute capability", "compute capability >=", "compute capability of at least",
+               "compute capability at least", "is not supported on sm", "only supported on sm",
+               "only supported on hopper", "only supported on blackwell", "unsupported gpu arch",
+               "not supported on this gpu", "unsupported sm", "unsupported architecture: sm",
+               "not implemented for sm", "does not support sm", "cuda arch"),
+        pattern=r"^(?!.{0,200}bfloat16 is only supported)",
+        summary="A kernel that the engine wants to use does not run on this GPU's architecture.",
+        fix="Let the engine choose its backends by itself, or run the image that was built for this GPU's "
+        "architecture.",
+        patch={"backends": None},
+        command=_CAPABILITY,
+    ),
+    Cause(
+        family="arch",
+        name="cpu-architecture",
+        signs=("exec format error", "no matching manifest for linux", "does not match the detected host platform"),
+        summary="The program or image was built for another processor architecture than this machine's.",
+        fix="Take the image for this machine's architecture (amd64 or arm64).",
+        command="uname -m",
+        line=True,
+        vague=True,
+    ),
+)  # fmt: skip

@@ -1,20 +1,191 @@
-"""A setting of the launch is wrong."""
+"""A setting of the launch is wrong: a flag, a value, a variable."""
 
-from appliance.diagnosis.cause import Cause
+from appliance.diagnosis.cause import Cause, number
+
+_VALIDATED = (
+    r"validation errors? for (?P<config>\w+)\s{1,6}(?P<what>[\w.\[\]-]{0,60}\s{1,6})?(?:Value error|Assertion failed), "
+)
 
 CAUSES = (
     Cause(
         family="config",
         name="unknown-argument",
-        pattern=r"(unrecognized arguments|no such option):? (?P<argument>\S+)",
+        signs=("unrecognized arguments", "no such option", "unknown option", "ambiguous option",
+               "unexpected extra argument"),
+        pattern=r"(?:unrecognized arguments|no such option|unknown option|ambiguous option"
+        r"|extra argument)\W{1,4}(?P<argument>\S+)",
         summary="The engine does not know the argument {argument}.",
-        fix="Remove the argument from the profile.",
+        fix="Remove the argument from the profile, or write it as this release of the engine does.",
+        line=True,
+    ),
+    Cause(
+        family="config",
+        name="argument-value",
+        signs=("invalid choice", "expected one argument", "expected at least one argument", "arguments are required",
+               "invalid int value", "invalid float value", "not allowed with argument", "invalid value",
+               "error: argument", "invalid json string", "cannot be converted", "invalid loads value",
+               "invalid parse_type value"),
+        pattern=r"(?:argument (?P<argument>--?[\w-]+(?:/-\w+)?)[^\n:]{0,40}: )?(?P<why>[^\n]{0,60}(?:invalid|expected"
+        r"|required|not allowed|cannot be"
+        r" converted)[^\n]{0,160})",
+        summary="The engine does not accept a value of its command line ({argument}): {why}",
+        fix="Correct the value in the profile, or remove the setting so that its default holds.",
+        line=True,
+    ),
+    Cause(
+        family="config",
+        name="batched-tokens-too-few",
+        signs=("max_num_batched_tokens", "max-num-batched-tokens"),
+        pattern=r"max.num.batched.tokens.{0,20}?\(?(?P<tokens>\d+)?\)?.{0,60}(?:smaller than|greater than or equal"
+        r"|less than|must be)"
+        r".{0,60}?(?P<limit>\d{3,})?",
+        summary="max-num-batched-tokens is smaller than the context or the number of sequences needs.",
+        fix="Leave max-num-batched-tokens out, or make max-model-len as short.",
+        patch={"max-num-batched-tokens": None},
+    ),
+    Cause(
+        family="config",
+        name="more-gpus-than-there-are",
+        signs=("larger than the number of available gpus", "world size", "invalid device ordinal",
+               "tensor parallel size", "number of gpus", "gpus available", "visible devices", "available gpus",
+               "cuda_error_invalid_device", "device_count", "not enough gpus", "number of devices"),
+        pattern=r"(?:(?:larger|greater|exceed\w*|more) (?:than )?.{0,60}(?:gpus?|devices?)(?: \((?P<have>\d+)\))?"
+        r"|invalid device ordinal"
+        r"|error_invalid_device|not enough gpus|have enough gpus|but only (?P<only>\d+))",
+        summary="The profile asks for more GPUs than can be used here.",
+        fix="Make tensor-parallel-size no larger than the number of GPUs, and check CUDA_VISIBLE_DEVICES.",
+        patch={"tensor-parallel-size": number("have")},
+        command="nvidia-smi -L; echo $CUDA_VISIBLE_DEVICES",
+    ),
+    Cause(
+        family="config",
+        name="expandable-segments",
+        signs=("expandable segments", "expandable_segments", "pytorch_cuda_alloc_conf", "pytorch_alloc_conf",
+               "unrecognized cachingallocator"),
+        pattern=r"not (?:supported|compatible)|incompatib|unrecogni[sz]ed|unsupported|cannot|assert|invalid|disable"
+        r"|please",
+        summary="PYTORCH_CUDA_ALLOC_CONF holds a setting that does not go together with the engine.",
+        fix="Remove PYTORCH_CUDA_ALLOC_CONF from the environment.",
+        patch={"vllm.environment.PYTORCH_CUDA_ALLOC_CONF": None},
+    ),
+    Cause(
+        family="config",
+        name="environment-value",
+        signs=("vllm_", "invalid value", "environment variable", "sglang_", "cuda_visible_devices", "nccl_"),
+        pattern=r"(?:invalid value '?(?P<value>[^'\n]{1,60})'? for (?P<variable>[A-Z][A-Z0-9_]{3,60})|(?P<also>(?:VLLM"
+        r"|SGLANG|CUDA|NCCL|HF)_[A-Z0-9_]"
+        r"{3,60})\b.{0,60}(?:must be|is not a valid|invalid|not supported|should be|is set to empty))",
+        summary="An environment variable has a value that the engine does not accept: {variable}.",
+        fix="Remove the variable from the profile, or give it one of the values that the message names.",
+        patch={"vllm.environment": None},
+    ),
+    Cause(
+        family="config",
+        name="parser-name",
+        signs=("tool call parser", "tool-call-parser", "reasoning parser", "reasoning-parser", "tool_parser",
+               "enable-auto-tool-choice", "tool parser"),
+        pattern=r"invalid|not found|requires|unknown|must|chose from|not exist|error",
+        summary="The parser for tool calls or reasoning that the profile names does not exist in this release.",
+        fix="Remove it, or name one of those that the message lists.",
+        patch={"vllm.extra-args.tool-call-parser": None, "vllm.extra-args.reasoning-parser": None,
+               "vllm.extra-args.enable-auto-tool-choice": None},
+    ),
+    Cause(
+        family="config",
+        name="lora",
+        signs=("lora rank", "max_lora_rank", "max_loras", "lora adapter", "lora_modules", "lora is not",
+               "support lora", "enable_lora", "adapter_config.json", "lora_rank"),
+        pattern=r"greater|exceed|not support|must|invalid|fail|missing|no such|not enabled|error|cannot",
+        summary="A LoRA adapter does not fit the engine's settings, or this model takes none.",
+        fix="Raise max-lora-rank to the adapter's rank, or leave the adapter out.",
+    ),
+    Cause(
+        family="config",
+        name="speculative-decoding",
+        signs=("speculative", "draft model", "num_speculative_tokens", "speculative_config", "eagle", "mtp",
+               "spec_decode"),
+        pattern=r"not support|must|invalid|unsupported|require|unknown|mismatch|cannot|should|missing|error",
+        summary="The settings of speculative decoding do not fit this model.",
+        fix="Leave speculative decoding out.",
+        patch={"vllm.extra-args.speculative-config": None},
+    ),
+    Cause(
+        family="config",
+        name="task-not-for-model",
+        signs=("does not support", "--task", "--runner", "--convert", "is not a generative model", "embedding model",
+               "encoder-decoder", "not support pipeline parallel", "pipeline parallelism", "expert parallel"),
+        pattern=r"(?:--?(?:task|runner|convert)\b.{0,80}(?:not|must|invalid)|does(?: not|n't) support (?:the )?(?:'|`"
+        r"|--)?(?:task|runner|\w+ (?:task"
+        r"|api|parallel|prefill|caching)|embedding|generat\w+|pooling)|pipeline parallel\w*.{0,40}not"
+        r"|not support.{0,40}(?:pipeline|expert) parallel"
+        r"|encoder-decoder.{0,60}not)",
+        summary="This model does not do what the profile asks of it.",
+        fix="Remove the setting that asks for it (task, parallelism or caching) from the profile.",
+    ),
+    Cause(
+        family="config",
+        name="fork",
+        signs=("re-initialize cuda in forked subprocess", "finished its bootstrapping phase", "freeze_support"),
+        summary="A process of the engine was forked after CUDA had been initialised.",
+        fix="Let the engine spawn its processes.",
+        patch={"vllm.environment.VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn"},
+    ),
+    Cause(
+        family="config",
+        name="mount-or-name",
+        signs=("bind source path does not exist", "invalid mount", "mounts denied", "container name",
+               "not a directory: unknown", "undefined volume", "undefined network", "yaml:", "validating compose",
+               "invalid reference format", "invalid compose", "services.", "are you trying to mount a directory"),
+        pattern=r"does not exist|invalid|denied|already in use|not a directory|undefined|mapping|did not find|expected"
+        r"|must be"
+        r"|additional propert|mount a directory",
+        summary="The container's own settings are wrong: a mount, a name, or the compose file.",
+        fix="Correct what the message names.",
+        command="docker compose config",
+        line=True,
+    ),
+    Cause(
+        family="config",
+        name="setting-refused",
+        signs=("validation error for", "validation errors for"),
+        pattern=_VALIDATED + r"(?P<why>[^\[\n]{1,300})",
+        summary="The engine does not accept a setting ({config}): {why}",
+        fix="Correct the setting that the message names, or remove it so that its default holds.",
+    ),
+    Cause(
+        family="config",
+        name="setting-refused",
+        signs=("validation error for", "validation errors for"),
+        pattern=r"validation errors? for "
+        r"(?P<config>\w+)\s{1,6}(?P<what>[\w.\[\]-]{1,60})?\s{0,6}(?P<why>[^\[\n]{1,200})?",
+        summary="The engine does not accept a setting: {config} {what}: {why}",
+        fix="Correct the setting that the message names, or remove it so that its default holds.",
     ),
     Cause(
         family="config",
         name="setting-out-of-range",
-        pattern=r"ValueError: (?P<setting>(max[-_]\w+|gpu[-_]memory[-_]utilization|block[-_]size|[\w-]*dtype))\b",
-        summary="The engine does not accept the value of the setting {setting}.",
-        fix="Remove this setting from the profile, so that its default holds.",
+        signs=("gpu_memory_utilization", "gpu-memory-utilization", "gpu memory utilization", "block_size",
+               "max_num_seqs", "max-num-seqs", "max_model_len", "tensor_parallel_size", "pipeline_parallel_size",
+               "dtype", "enable_prefix_caching", "chunked prefill", "chunked_prefill", "cudagraph_capture_sizes",
+               "compilation_config", "max_logprobs", "swap_space", "cpu_offload_gb", "load_format", "load format",
+               "scheduler", "mem_fraction_static", "dp_size", "chunked_prefill_size", "page_size",
+               "distributed_executor_backend", "executor backend"),
+        pattern=r"^(?:\w+\.)*(?:ValueError|AssertionError|TypeError|NotImplementedError"
+        r"|RuntimeError)[:\s].{0,200}?(?P<why>must|should|invalid|not supported"
+        r"|unknown|cannot|unsupported|expected|is not|greater|less than|only support|require)",
+        summary="The engine does not accept the value of a setting.",
+        fix="Remove the setting that the message names, so that its default holds.",
+        vague=True,
     ),
-)
+    Cause(
+        family="config",
+        name="setting-refused",
+        signs=(),
+        where=r"(?:vllm/config|arg_utils|server_args|argparse|cli_args|cli/)[^\n]{0,200}$",
+        pattern=r"^(?:\w+\.)*(?:ValueError|AssertionError|TypeError|NotImplementedError|KeyError"
+        r"|RuntimeError)\b(?!.{0,80}(?:CUDA|memory|NVML))",
+        summary="The engine does not accept a setting of this launch.",
+        fix="Correct the setting that the message names, or remove it so that its default holds.",
+        vague=True,
+    ),
+)  # fmt: skip

@@ -1,42 +1,179 @@
-"""The NVIDIA driver, or what connects a container to it."""
+"""The NVIDIA driver, the GPU itself, and what connects a container to them."""
 
 from appliance.diagnosis.cause import Cause
 
 CAUSES = (
     Cause(
         family="driver",
+        name="driver-too-old-for-image",
+        signs=("unsatisfied condition",),
+        pattern=r"unsatisfied condition: (?P<condition>[^\n,\"\\]{1,60})",
+        summary="The image needs a newer driver than this machine's: {condition}.",
+        fix="Install a newer NVIDIA driver on this machine, or run an image for an older CUDA.",
+        command="nvidia-smi",
+        line=True,
+    ),
+    Cause(
+        family="driver",
+        name="container-toolkit-missing",
+        signs=("could not select device driver", "unknown runtime specified nvidia",
+               "unknown or invalid runtime name: nvidia", "unresolvable cdi devices", "cdi device injection failed",
+               "nvidia-container-runtime", "nvidia.com/gpu"),
+        pattern=r"could not select|unknown (?:or invalid )?runtime|CDI|not found|no such file"
+        r"|insufficient nvidia\.com/gpu",
+        summary="Docker cannot give the container a GPU: the NVIDIA container toolkit is not installed or not "
+        "configured.",
+        fix="Install the NVIDIA container toolkit, let it configure Docker, and restart Docker.",
+        command="nvidia-ctk runtime configure --runtime=docker && systemctl restart docker",
+        line=True,
+    ),
+    Cause(
+        family="driver",
+        name="nvml-mismatch",
+        signs=("driver/library version mismatch", "version mismatch"),
+        pattern=r"driver/library version mismatch|(?:nvml|nvrm|kernel module).{0,80}version mismatch|API mismatch",
+        summary="The driver's kernel module and its libraries are of different versions: it was updated without a "
+        "restart.",
+        fix="Restart the machine.",
+        command="cat /proc/driver/nvidia/version; nvidia-smi",
+        line=True,
+    ),
+    Cause(
+        family="driver",
+        name="driver-not-loaded",
+        signs=("driver not loaded", "nvidia-container-cli", "failed to initialize nvml", "nvml: ",
+               "nvmlerror_driver", "nvmlerror_libnotfound", "nvmlerror_libraryn", "nvmlerror_unknown",
+               "nvmlerror_uninitialized", "nvml shared library not found",
+               "can't communicate with the nvidia driver", "couldn't communicate with the nvidia",
+               "load library failed: libnvidia-ml", "libnvidia-ml.so.1"),
+        pattern=r"(?:initialization error|detection error|not loaded|fail|couldn't|can't|not found|unknown|cannot open"
+        r"|error)",
+        summary="The NVIDIA driver does not answer on this machine, or the container lost its GPU.",
+        fix="Check that nvidia-smi works on the host; if only the container lost it, start the container again (a "
+        "reload of "
+        "systemd takes GPUs from running containers).",
+        command="nvidia-smi",
+        line=True,
+        warning=False,
+    ),
+    Cause(
+        family="driver",
+        name="fabric-manager",
+        signs=("system not yet initialized", "cudaerrorsystemnotready", "cuda_error_system_not_ready", "fabric manager",
+               "fabricmanager", "fabric state", "fabric_manager"),
+        summary="The NVSwitch fabric of this machine is not up: its fabric manager does not run or is of another "
+        "version.",
+        fix="Start the fabric manager of the driver's own version.",
+        command="systemctl restart nvidia-fabricmanager",
+        warning=True,
+    ),
+    Cause(
+        family="driver",
         name="driver-too-old",
-        pattern=r"driver (version )?(on your system )?is (insufficient|too old)(.{0,80}found version (?P<found>\d+))?",
-        summary="The NVIDIA driver is older than what this build's CUDA needs.",
+        signs=("undefined symbol: cu",),
+        pattern=r"undefined symbol: (?P<symbol>cu(?-i:[A-Z])\w{2,60})",
+        summary="The NVIDIA driver is older than this build's CUDA needs: it has no {symbol}.",
         fix="Install a newer NVIDIA driver on this machine, or run a build for an older CUDA.",
         command="nvidia-smi",
+        line=True,
     ),
     Cause(
         family="driver",
-        name="no-gpu-visible",
-        pattern=r"Found no NVIDIA driver|No CUDA GPUs are available|no CUDA-capable device|libcuda\.so\.1: cannot open"
-        r"|Torch not compiled with CUDA enabled|Failed to infer device type",
-        summary="No NVIDIA GPU can be used from here.",
-        fix="Check that nvidia-smi works in the same place (in a container: that it was started with access to the "
-        "GPUs), or run the model on the processor.",
-        patch={"device": "cpu"},
+        name="driver-too-old",
+        signs=("driver on your system is too old", "driver version is insufficient", "driver is insufficient",
+               "driver is too old", "compiled with an unsupported toolchain", "cuda_error_unsupported_ptx_version",
+               "insufficient driver", "forward compatibility was attempted", "cudaerrorinsufficientdriver",
+               "compat_not_supported_on_device", "cudaerrorcompatnotsupportedondevice", "unsupported display driver",
+               "system_driver_mismatch", "driver version must be", "cuda driver version", "update your gpu driver",
+               "requires a newer driver"),
+        details=r"found version (?P<found>\d+)",
+        summary="The NVIDIA driver is older than what this build's CUDA needs.",
+        fix="Install a newer NVIDIA driver on this machine, or run a build for an older CUDA; where libcuda of a "
+        "compatibility package is in the way, remove it.",
+        command="nvidia-smi",
+        line=True,
+        warning=True,
     ),
     Cause(
         family="driver",
-        name="gpu-lost",
-        pattern=r"GPU has fallen off the bus|CUDA error: (unknown error|unspecified launch failure|device.{0,20}lost)"
-        r"|uncorrectable ECC error|system not yet initialized",
-        summary="The GPU stopped answering the driver.",
+        name="gpu-hardware",
+        signs=("uncorrectable ecc", "fallen off the bus", "gpu is lost", "double bit ecc", "row remap",
+               "requires reset", "device is lost", "nvlink error", "gpu has become unresponsive", "cuda_error_ecc",
+               "gsp rpc timeout", "uncorrectable nvlink", "contained memory error", "nvmlerror_gpuislost",
+               "gpu requires a reset", "cuda error: unknown error"),
+        summary="The GPU stopped answering the driver, or reports a fault of its memory or links.",
         fix="Look for Xid lines in the kernel's log; a restart of the machine resets the GPU. If it comes back, the "
         "card, its power or its cooling is at fault.",
-        command="dmesg | grep -i -e xid -e nvrm",
+        command="dmesg -T | grep -i -e xid -e nvrm",
+        line=True,
+        deadly=True,
+    ),
+    Cause(
+        family="driver",
+        name="gpu-hardware",
+        signs=("xid",),
+        pattern=r"\bXid\b.{0,60}?: (?P<xid>48|61|62|63|64|74|79|92|94|95|119|120|121|122|123|140|143|149|154)\b",
+        summary="The driver reports a fault of the GPU (Xid {xid}).",
+        fix="A restart of the machine resets the GPU. If it comes back, the card, its power or its cooling is at "
+        "fault.",
+        command="dmesg -T | grep -i -e xid -e nvrm",
+        line=True,
+        deadly=True,
     ),
     Cause(
         family="driver",
         name="gpu-busy",
-        pattern=r"devices? (is|are|\(s\) is/are) busy or unavailable|all CUDA-capable devices are busy",
-        summary="The GPU is held exclusively by another process, or is in a compute mode that allows only one.",
-        fix="End the process that holds the GPU (nvidia-smi lists them).",
-        command="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
+        signs=("busy or unavailable", "all cuda-capable devices are busy", "cudaerrordevicesunavailable",
+               "exclusive-process", "exclusive process", "cuda_error_device_unavailable"),
+        summary="The GPU is held exclusively by another process, or a crashed one has left it unusable.",
+        fix="End the process that holds the GPU (nvidia-smi lists them) and set the compute mode back; if nothing "
+        "holds it, "
+        "reset the GPU or restart the machine.",
+        command="nvidia-smi -c 0; nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
     ),
-)
+    Cause(
+        family="driver",
+        name="no-gpu-visible",
+        signs=("found no nvidia driver", "no cuda gpus are available", "no cuda-capable device", "libcuda.so.1",
+               "torch not compiled with cuda enabled", "failed to infer device type", "cudaerrornodevice",
+               "cuda_error_no_device", "no gpu found", "no supported device", "device string must not be empty",
+               "no platform detected", "no accelerator", "cuda is not available", "gpu is not available",
+               "no nvidia gpu", "torch.cuda.is_available()", "no gpus found", "no visible gpu",
+               "unspecifiedplatform", "is_available() is false"),
+        pattern=r"^(?!.{0,40}undefined symbol)",
+        summary="No NVIDIA GPU can be used from here.",
+        fix="Check that nvidia-smi works in the same place (in a container: that it was started with access to the "
+        "GPUs), or run the model on the processor.",
+        patch={"device": "cpu"},
+        command="nvidia-smi",
+        warning=False,
+    ),
+    Cause(
+        family="driver",
+        name="cuda-initialisation",
+        signs=("cuda initialization", "unexpected error from cudagetdevicecount", "cuda unknown error",
+               "cudagetdevicecount", "cuinit", "cuda driver initialization failed", "cuda_error_not_initialized",
+               "initialization error", "cuda error: initialization"),
+        pattern=r"cuda|cuinit",
+        summary="CUDA could not be initialised.",
+        fix="Check that nvidia-smi works in the same place; a restart of the machine or of the container loads the "
+        "driver "
+        "afresh.",
+        command="nvidia-smi",
+        warning=True,
+        line=True,
+        vague=True,
+    ),
+    Cause(
+        family="driver",
+        name="container-runtime",
+        signs=("oci runtime create failed", "oci runtime exec failed", "failed to create shim", "runc create failed",
+               "runcontainererror", "createcontainererror", "error response from daemon",
+               "failed to create task for container"),
+        pattern=r"(?:runc|runtime|daemon|shim|task|container).{0,40}?: (?P<why>[^\n]{1,160})",
+        summary="The container could not be started: {why}",
+        fix="Read the container runtime's own words; they name what it could not set up.",
+        line=True,
+        vague=True,
+    ),
+)  # fmt: skip

@@ -1,51 +1,226 @@
-"""GPU or host memory does not suffice for the weights, the cache or a step."""
+"""GPU or host memory does not suffice for the weights, the cache, the graphs or a step; or a process was killed for "
+"it."""
 
-from appliance.diagnosis.cause import Cause
+from appliance.diagnosis.cause import Cause, number, share
+
+_OOM = ("cuda out of memory", "cuda error: out of memory", "outofmemoryerror", "hip out of memory", "xpu out of memory")
+_NUMBERS = (
+    r"Tried to allocate (?P<wanted>[\d.]+ \w+).{0,200}?total capac\w+ of (?P<total>[\d.]+ \w+) of which "
+    r"(?P<free>[\d.]+ \w+) is free"
+)
+_LESS = (
+    "Give the engine less of the GPU, so that a step's own memory still fits beside the cache; if another process "
+    "holds GPU memory (nvidia-smi lists them), end it first."
+)
 
 CAUSES = (
     Cause(
         family="memory",
+        name="oom-killed",
+        signs=("out of memory: killed process", "memory cgroup out of memory", "invoked oom-killer",
+               "oom-kill:constraint", "killed by the oom killer", "oom-kill", "oomkilled",
+               "out of memory: kill process"),
+        details=r"killed process (?P<pid>\d+) \((?P<name>[^)]{1,40})\)",
+        summary="The kernel killed the engine because the machine's (or the container's) memory ran out.",
+        fix="Give the container or the machine more memory, end what else uses much, or choose a smaller model or a "
+        "shorter context.",
+        command="free -g; dmesg -T | grep -i -e 'killed process' -e oom",
+        line=True,
+        warning=True,
+        deadly=True,
+    ),
+    Cause(
+        family="memory",
+        name="node-out-of-memory",
+        signs=("killed due to the node running low on memory", "memory on the node", "due to memory pressure"),
+        summary="A worker was killed because its host ran low on memory.",
+        fix="Give that host more memory, or let fewer workers run on it.",
+        line=True,
+    ),
+    Cause(
+        family="memory",
+        name="compiler-killed",
+        signs=("died due to signal 9", "fatal error: killed signal terminated program",
+               "killed signal terminated program"),
+        summary="The kernel killed a compiler that the engine had started, because memory ran out.",
+        fix="Let fewer compilers run at once, or run from a cast, which compiles nothing.",
+        patch={"vllm.environment.MAX_JOBS": "2"},
+        line=True,
+    ),
+    Cause(
+        family="memory",
+        name="cache-too-small",
+        signs=("kv cache is needed", "estimated maximum model length", "stored in kv cache"),
+        pattern=r"max seq len \((?P<asked>\d+)\).{0,400}?(?:maximum model length is"
+        r"|stored in KV cache) \(?(?P<fits>\d+)",
+        summary="The cache has no room for one request of {asked} tokens: {fits} fit.",
+        fix="Allow a context of {fits} tokens, or give the engine more of the GPU's memory.",
+        patch={"max-model-len": number("fits")},
+    ),
+    Cause(
+        family="memory",
+        name="cache-too-small",
+        signs=("larger than the available kv cache memory",
+               "larger than the maximum number of tokens that can be stored", "kv cache is needed"),
+        details=r"max seq len \((?P<asked>\d+)\).{0,80}?(?P<needed>[\d.]+) ?Gi?B.{0,120}?\((?P<available>[\d.]+) ?Gi?B",
+        summary="The cache of one request of full length ({asked} tokens) needs {needed} GiB, and {available} GiB is "
+        "left.",
+        fix="Allow a shorter context, or give the engine more of the GPU's memory.",
+        patch={"max-model-len": 4096},
+    ),
+    Cause(
+        family="memory",
+        name="no-room-for-cache",
+        signs=("no available memory for the cache blocks", "not enough gpu memory available to serve", "no room for",
+               "gpu blocks: 0", "num_gpu_blocks=0", "cannot auto-fit max_model_len"),
+        pattern=r"cache|serve|blocks",
+        summary="After the weights and a step's own memory, nothing of the engine's share is left for the cache.",
+        fix="Give the engine more of the GPU's memory, or choose a smaller or quantised checkpoint; if another process "
+        "holds GPU memory, end it first.",
+        patch={"gpu-memory-utilization": 0.95},
+    ),
+    Cause(
+        family="memory",
+        name="gpu-memory-held-by-others",
+        signs=("less than desired gpu memory utilization", "less than desired cpu memory utilization"),
+        pattern=r"\((?P<free>[\d.]+)/(?P<total>[\d.]+) ?Gi?B\).{0,80}?utilization \((?P<share>[\d.]+), "
+        r"(?P<asked>[\d.]+)",
+        summary="Of {total} GiB only {free} GiB was free at the start, and the profile asks for {asked} GiB.",
+        fix="End the process that holds the memory (nvidia-smi lists them), or ask for less.",
+        patch={"gpu-memory-utilization": share("free", "total")},
+        command="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
+    ),
+    Cause(
+        family="memory",
+        name="gpu-memory-held-by-others",
+        signs=("less than desired gpu memory utilization", "less than desired cpu memory utilization",
+               "memory profiling detected", "initial free memory"),
+        pattern=r"less than desired|other processes",
+        summary="At the start less memory was free than the profile asks for: another process holds it.",
+        fix="End the process that holds the memory (nvidia-smi lists them), or ask for a smaller share.",
+        patch={"gpu-memory-utilization": 0.7},
+        command="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
+    ),
+    Cause(
+        family="memory",
+        name="static-pool-too-small",
+        signs=("increase --mem-fraction-static", "mem_fraction_static", "mem-fraction-static"),
+        pattern=r"(?:not enough|increase|too small)",
+        summary="The engine's share of the GPU's memory does not hold the weights and a cache.",
+        fix="Give the engine more of the GPU's memory, use more GPUs, or choose a smaller checkpoint.",
+        patch={"gpu-memory-utilization": 0.92},
+    ),
+    Cause(
+        family="memory",
+        name="sampler-out-of-memory",
+        signs=("warming up sampler", "warming up pooler"),
+        details=r"with (?P<requests>\d+) dummy",
+        summary="The GPU's memory is full: no room for the sampling of {requests} requests at once.",
+        fix="Let fewer requests run at the same time.",
+        patch={"max-num-seqs": 64},
+    ),
+    Cause(
+        family="memory",
+        name="graphs-out-of-memory",
+        signs=_OOM,
+        where=r"cuda_?graph|graph_runner|capture_model",
+        details=rf"{_NUMBERS}",
+        summary="The GPU's memory was full while CUDA graphs were captured.",
+        fix="Give the cache less of the GPU, or run without graphs.",
+        patch={"gpu-memory-utilization": 0.8},
+    ),
+    Cause(
+        family="memory",
+        name="weights-out-of-memory",
+        signs=_OOM,
+        where=r"create_weights|load_weights|load_model|model_loader|initialize_model|make_layers|init_model",
+        pattern=_NUMBERS,
+        summary="The weights do not fit: {wanted} more was needed, and of the GPU's {total} only {free} was free.",
+        fix="End other processes that hold GPU memory, use more GPUs (tensor-parallel-size), or choose a smaller or "
+        "quantised checkpoint.",
+        command="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
+    ),
+    Cause(
+        family="memory",
         name="gpu-out-of-memory",
-        pattern=r"CUDA out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+).{0,200}?"
-        r"total capac\w+ of (?P<total>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) is free",
+        signs=_OOM,
+        pattern=_NUMBERS,
         summary="The GPU's memory is full: {wanted} more was needed, and of its {total} only {free} was free.",
-        fix="Give the engine less of the GPU, so that a step's own memory still fits beside the cache; if another "
-        "process holds GPU memory (nvidia-smi lists them), end it first.",
+        fix=_LESS,
         patch={"gpu-memory-utilization": 0.8},
     ),
     Cause(
         family="memory",
         name="gpu-out-of-memory",
-        pattern=r"CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|CUDA error: out of memory",
+        signs=(*_OOM, "cublas_status_alloc_failed", "cudnn_status_alloc_failed", "cudaerrormemoryallocation",
+               "cuda_error_out_of_memory", "cuda out of memory occurred", "failed to allocate memory on gpu",
+               "failed to allocate device memory"),
         summary="The GPU's memory is full.",
-        fix="Give the engine less of the GPU, so that a step's own memory still fits beside the cache; if another "
-        "process holds GPU memory (nvidia-smi lists them), end it first.",
+        fix=_LESS,
         patch={"gpu-memory-utilization": 0.8},
+    ),
+    Cause(
+        family="memory",
+        name="gpu-out-of-memory",
+        signs=("nccl warn",),
+        pattern=r"cuda failure (?:2 )?'out of memory'|failed to cuda(?:\w*)alloc|cuda failure 'out of memory'",
+        summary="The GPU's memory is full: NCCL found no room for its buffers.",
+        fix=_LESS,
+        patch={"gpu-memory-utilization": 0.8},
+        line=True,
     ),
     Cause(
         family="memory",
         name="host-out-of-memory",
-        pattern=r"(DefaultCPUAllocator|alloc_cpu).{0,80}(can't|not enough).{0,40}allocate.{0,60}?"
-        r"(tried to allocate (?P<wanted>\d+ bytes))?",
+        signs=("defaultcpuallocator", "alloc_cpu"),
+        pattern=r"(?:can't|not enough).{0,40}allocate.{0,60}?(?:tried to allocate (?P<wanted>\d+ bytes))?",
         summary="This machine's memory does not hold the model and its cache.",
         fix="Make the cache smaller with a shorter context, or choose a smaller model.",
         patch={"max-model-len": 2048},
     ),
     Cause(
         family="memory",
+        name="swap-space-too-large",
+        signs=("too large swap space", "swap space is too large"),
+        summary="The swap space for the cache is larger than this machine's memory allows.",
+        fix="Leave swap-space out, or make it smaller.",
+        patch={"vllm.extra-args.swap-space": None},
+    ),
+    Cause(
+        family="memory",
+        name="locked-memory",
+        signs=("failed to pin", "cudahostalloc", "cudahostregister", "pin_memory", "memlock"),
+        pattern=r"fail|error|out of memory|limit",
+        summary="Host memory could not be pinned for the GPU.",
+        fix="Raise the limit of locked memory (ulimit -l unlimited; in a container --ulimit memlock=-1), and offload "
+        "less "
+        "to the host.",
+        command="ulimit -l",
+    ),
+    Cause(
+        family="memory",
         name="host-out-of-memory",
-        pattern=r"^MemoryError|std::bad_alloc|Cannot allocate memory|\[Errno 12\]",
+        signs=("memoryerror", "std::bad_alloc", "bad_alloc", "cannot allocate memory", "[errno 12]",
+               "mmap failed: enomem", "unable to mmap", "unable to allocate", "not enough memory",
+               "not enought memory", "insufficient memory"),
         summary="This machine's memory is used up.",
         fix="End what else uses much memory, make the cache smaller with a shorter context, or choose a smaller model.",
         patch={"max-model-len": 2048},
     ),
     Cause(
         family="memory",
-        name="cache-too-small",
-        pattern=r"(No available memory for the cache blocks|KV cache (is )?(needed|required).{0,80}"
-        r"larger than the available|no room for .{0,20}cache)",
-        summary="After the weights, too little memory is left for the cache of even one request of full length.",
-        fix="Allow a shorter context, or give the engine more of the memory.",
-        patch={"max-model-len": 2048},
+        name="killed",
+        signs=("killed", "137", "sigkill", "signal 9"),
+        pattern=r"^(?:\S{1,80}: )?(?:line \d+: )?\s{0,8}(?:\d+ )?Killed\b(?! by)|exit(?:ed)?(?: with)?(?: code"
+        r"| status)?:? 137\b"
+        r"|code=killed, status=9/KILL|(?:signal 9|SIGKILL).{0,40}$",
+        summary="The engine was killed with SIGKILL: most likely by the kernel because memory ran out, or by a person.",
+        fix="Look for the kernel's out-of-memory line; if it is there, give the machine or the container more memory, "
+        "or "
+        "make the cache smaller with a shorter context.",
+        command="dmesg -T | grep -i -e 'out of memory' -e oom",
+        line=True,
+        deadly=True,
+        vague=True,
     ),
-)
+)  # fmt: skip

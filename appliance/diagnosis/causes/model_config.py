@@ -1,39 +1,187 @@
-"""The model's own files or limits: config, tokenizer, architecture, context."""
+"""The model's own files or limits: config, architecture, context, heads, tokenizer, chat template."""
 
-from appliance.diagnosis.cause import Cause
+from appliance.diagnosis.cause import Cause, largest_divisor, number
+
+_VLLM = {"engine": "vllm"}
 
 CAUSES = (
     Cause(
         family="model-config",
-        name="architecture-not-supported",
-        pattern=r"architectures?.{0,60}\b(not supported|unsupported)|unsupported architecture"
-        r"|does not recognize this architecture",
-        summary="The engine does not have this model's architecture.",
-        fix="Run this model with the vllm engine, or choose a model of a supported architecture.",
-        patch={"engine": "vllm"},
+        name="context-too-long",
+        signs=("greater than the derived max_model_len", "derived max_model_len", "max_model_len", "max-model-len",
+               "context length", "max_position_embeddings", "context_length"),
+        pattern=r"max.model.len\D{1,12}(?P<asked>\d+)\)?,? .{0,80}(?:greater|larger|longer"
+        r"|more) than.{0,120}?=?(?P<limit>\d{2,})",
+        summary="The profile asks for a context of {asked} tokens, and the model was made for {limit}.",
+        fix="Leave max-model-len out, so that the model's own length of {limit} tokens holds.",
+        patch={"max-model-len": number("limit")},
     ),
     Cause(
         family="model-config",
         name="context-too-long",
-        pattern=r"max.model.len\D{1,12}(?P<asked>\d+).{0,80}"
-        r"(greater|larger|longer|more) than.{0,120}?(?P<limit>\d{3,})",
-        summary="The profile asks for a context of {asked} tokens, and the model was made for {limit}.",
+        signs=("context_length", "context length", "max_model_len"),
+        pattern=r"(?:context.length|max_model_len).{0,80}(?:greater|larger|longer|exceeds?)\b.{0,40}(?:derived|model"
+        r"|than)",
+        summary="The profile asks for a longer context than the model was made for.",
         fix="Leave max-model-len out, so that the model's own length holds.",
         patch={"max-model-len": None},
     ),
     Cause(
         family="model-config",
+        name="heads-not-divisible",
+        signs=("attention heads", "num_heads", "num_attention_heads", "num_key_value_heads", "kv heads",
+               "key/value heads"),
+        pattern=r"heads? \(?(?P<heads>\d+)\)?.{0,60}divisible.{0,60}tensor.{0,30}?\(?(?P<size>\d+)\)?",
+        summary="The model's {heads} attention heads cannot be split over {size} GPUs.",
+        fix="Use a number of GPUs that divides {heads}.",
+        patch={"tensor-parallel-size": largest_divisor("heads", "size")},
+    ),
+    Cause(
+        family="model-config",
+        name="not-divisible",
+        signs=("is not divisible by", "must be divisible by", "not divisible", "should be divisible",
+               "be divisible by"),
+        pattern=r"(?:(?P<what>\d+) is not divisible by (?P<by>\d+)|divisible by (?:the )?(?:tensor|tp|world|num_heads"
+        r"|pipeline)|divisible)",
+        summary="A size of the model cannot be split over this many GPUs.",
+        fix="Use fewer GPUs (a smaller tensor-parallel-size) whose number divides the model's heads and sizes.",
+        patch={"tensor-parallel-size": 1},
+        vague=False,
+    ),
+    Cause(
+        family="model-config",
+        name="trust-remote-code",
+        signs=("trust_remote_code", "trust-remote-code", "execute the configuration file", "custom code",
+               "remote code"),
+        pattern=r"trust.remote.code|execute|custom code",
+        summary="The model brings Python code of its own, which the engine may not run.",
+        fix="Choose a model that the engine has itself, or a release of vLLM that has it built in.",
+        patch=_VLLM,
+    ),
+    Cause(
+        family="model-config",
+        name="architecture-not-supported",
+        signs=("are not supported for now", "unsupported architecture", "does not recognize this architecture",
+               "not supported", "unsupported model", "model type", "model_type", "failed to be inspected",
+               "is not supported yet", "unknown model architecture", "unrecognized configuration class",
+               "has no vllm implementation", "no implementation", "unsupported architectures",
+               "cannot find model module", "has no sglang implementation", "gguf model with", "unrecognized model",
+               "should have a `model_type`", "unknown gguf"),
+        pattern=r"architectures?\b.{0,2500}?\b(?:not supported|unsupported|failed to be inspected)"
+        r"|unsupported (?:model )?architecture"
+        r"|recognize this architecture|model.type.{0,80}(?:not supported|not recognized|unsupported|unknown)"
+        r"|unrecognized (?:model|config)"
+        r"|no \w+ implementation|cannot find model module|unknown (?:model architecture|gguf)|`model_type`",
+        summary="The engine does not have this model's architecture.",
+        fix="Run this model with the vllm engine, or a newer release of it, or choose a model of a supported "
+        "architecture.",
+        patch=_VLLM,
+    ),
+    Cause(
+        family="model-config",
         name="config-not-json",
-        pattern=r"JSONDecodeError|not a valid JSON file|config\.json.{0,40}(not|no) (valid )?JSON",
-        summary="One of the model's JSON files cannot be read.",
-        fix="Copy the model's config.json, tokenizer.json and tokenizer_config.json again: one is cut off or is "
-        "a web page instead of the file.",
+        signs=("jsondecodeerror", "is not a valid json", "not valid json", "no valid json", "config.json",
+               "invalid json"),
+        pattern=r"JSONDecodeError|not a valid JSON|config\.json.{0,40}(?:not|no) (?:a )?(?:valid )?JSON|invalid json",
+        summary="One of the model's JSON files cannot be read, or the path is not a model's folder.",
+        fix="Copy the model's config.json, tokenizer.json and tokenizer_config.json again: one is cut off or is a web "
+        "page "
+        "instead of the file; a GGUF file needs its folder or an engine for it.",
+    ),
+    Cause(
+        family="model-config",
+        name="config-missing",
+        signs=("file named config.json", "no config.json", "config.json", "params.json", "no config file found",
+               "generation_config", "preprocessor_config.json", "configuration file"),
+        pattern=r"(?:does not appear to have a file named|No such file or directory.{0,300}|not found.{0,40}|no "
+        r"|can't find.{0,40}|missing"
+        r".{0,40}|unable to load.{0,40})(?:\w*config\.json|params\.json|config file)|config\.json.{0,40}(?:missing"
+        r"|not found)",
+        summary="The model's folder has no config.json.",
+        fix="Copy the whole model folder again, or correct the path.",
     ),
     Cause(
         family="model-config",
         name="tokenizer",
-        pattern=r"tokenizer.{0,60}(missing|not found|cannot|can't|could not|invalid|unable)",
+        signs=("tokenizer", "sentencepiece", "tiktoken", "untagged enum", "vocab.json", "merges.txt", "spiece.model",
+               "tekken"),
+        pattern=r"tokenizer.{0,120}(?:missing|not found|cannot|can't|could not|couldn't|invalid|unable|does not exist"
+        r"|not currently|fail"
+        r"|error|no such|unknown|must be)|(?:can't|couldn't|could not|unable|cannot|failed|error"
+        r"|no such file).{0,160}(?:tokenizer|sentencepiece|tiktoken"
+        r"|vocab|merges|tekken)|untagged enum|(?:sentencepiece|tiktoken).{0,80}(?:not found|required|install|needed)",
         summary="The model's tokenizer cannot be loaded.",
-        fix="Put the model's tokenizer.json into its folder.",
+        fix="Put the model's tokenizer.json (or tokenizer.model) and tokenizer_config.json into its folder; where a "
+        "library such "
+        "as sentencepiece is missing, use an image that has it.",
     ),
-)
+    Cause(
+        family="model-config",
+        name="protobuf-missing",
+        signs=("protobuf",),
+        pattern=r"(?:requires|install|not found|library|needed)",
+        summary="The model's tokenizer needs the protobuf library, which is not installed here.",
+        fix="Put the model's tokenizer.json into its folder, or use an image that has protobuf and sentencepiece.",
+        command="python -m pip install protobuf sentencepiece",
+    ),
+    Cause(
+        family="model-config",
+        name="chat-template",
+        signs=("chat template", "chat_template", "templatesyntaxerror", "templateerror", "jinja2.exceptions",
+               "undefinederror"),
+        pattern=r"template|undefined",
+        summary="The model's chat template is missing or does not parse.",
+        fix="Copy tokenizer_config.json and chat_template.jinja from the model's source again.",
+    ),
+    Cause(
+        family="model-config",
+        name="rope",
+        signs=("rope_scaling", "rope_parameters", "rope scaling", "rope_type", "rope type"),
+        pattern=r"(?:must|unknown|invalid|unsupported|missing|not|keyerror|should)",
+        summary="The model's config.json describes its RoPE scaling in a way that the engine does not read.",
+        fix="Take the model's config.json of a release that fits the engine's, or a newer engine.",
+    ),
+    Cause(
+        family="model-config",
+        name="processor",
+        signs=("image processor", "feature extractor", "processor class", "preprocessor", "multimodal", "multi-modal",
+               "processor_config", "mm_processor", "autoprocessor"),
+        pattern=r"(?:can't|couldn't|cannot|fail|not found|missing|unable|invalid|unrecognized|error|no )",
+        summary="What prepares the model's images or audio cannot be loaded.",
+        fix="Copy preprocessor_config.json and processor_config.json from the model's source again.",
+    ),
+    Cause(
+        family="model-config",
+        name="config-field",
+        signs=("object has no attribute",),
+        pattern=r"'(?P<config>\w*Config)' object has no attribute '(?P<field>\w+)'",
+        summary="The engine looks for {field} in the model's config, which does not have it.",
+        fix="Check that config.json is the model's own and of a release that this engine reads; otherwise use a newer "
+        "engine.",
+        patch=_VLLM,
+    ),
+    Cause(
+        family="model-config",
+        name="config-field",
+        signs=("keyerror", "validation error for", "typed-dict"),
+        where=r"(?:transformers_utils|transformers/(?:models|configuration)|configuration_\w+"
+        r"|model_config)[^\n]{0,200}$",
+        pattern=r"^(?:KeyError|\w+\.?\w*ValidationError)",
+        summary="The engine does not find in the model's config what it looks for.",
+        fix="Check that config.json is the model's own and of a release that this engine reads; otherwise use a newer "
+        "engine.",
+        vague=True,
+    ),
+    Cause(
+        family="model-config",
+        name="config-not-read",
+        signs=(),
+        where=r"(?:transformers_utils/config|transformers/(?:models/auto|configuration_utils|tokenization|modeling)"
+        r"|configs?/model_config)"
+        r"[^\n]{0,200}$",
+        pattern=r"^(?!.{0,60}(?:Permission|No space|ImportError|ModuleNotFound))",
+        summary="The model's own files could not be read as the engine expects them.",
+        fix="Check that the folder is whole and of a model that this engine supports.",
+        vague=True,
+    ),
+)  # fmt: skip

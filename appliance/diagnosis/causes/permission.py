@@ -1,21 +1,58 @@
-"""Missing rights on a file, a folder or a device."""
+"""Missing rights on a file, a folder, a device or a socket."""
 
 from appliance.diagnosis.cause import Cause
 
 CAUSES = (
     Cause(
         family="permission",
-        name="permission-denied",
-        pattern=r"(PermissionError|Permission denied|Operation not permitted).{0,20}?:? ?'(?P<path>[^']+)'",
-        summary="The engine has no right to use {path}.",
-        fix="Give the user who runs Ingot the right to read it (and to write it, if it is in the state folder).",
-        command="ls -ld {path}",
+        name="docker-socket",
+        signs=("docker daemon socket", "docker.sock"),
+        pattern=r"permission denied",
+        summary="This user has no right to use Docker.",
+        fix="Add the user to the group docker, or run the command with sudo.",
+        command="usermod -aG docker $USER",
+        line=True,
+    ),
+    Cause(
+        family="permission",
+        name="cache-not-writable",
+        signs=("permissionerror", "permission denied", "read-only"),
+        pattern=r"permission ?(?:error|denied).{0,60}?'(?P<path>[^']{0,200}(?:/\.(?:cache|triton|config|local|nv"
+        r"|flashinfer|vllm|dg_jit)"
+        r"|cache)[^']{0,200})'",
+        summary="The engine may not write its cache folder {path}: it runs as a user whose home that is not.",
+        fix="Set HOME (and TRITON_CACHE_DIR, VLLM_CACHE_ROOT, XDG_CACHE_HOME) to a folder that this user may write.",
+        patch={"vllm.environment.HOME": "/tmp", "vllm.environment.VLLM_CACHE_ROOT": "/tmp/vllm",
+               "vllm.environment.TRITON_CACHE_DIR": "/tmp/triton"},
+        command="id; ls -ld {path}",
+    ),
+    Cause(
+        family="permission",
+        name="user-unknown",
+        signs=("getpwuid(): uid not found", "no username set", "getpwuid()", "i have no name"),
+        summary="The engine runs as a user id that this system has no name for.",
+        fix="Set USER and HOME in its environment (HOME to a folder that it may write), or run it as a known user.",
+        patch={"vllm.environment.USER": "engine", "vllm.environment.HOME": "/tmp"},
+        command="id",
     ),
     Cause(
         family="permission",
         name="permission-denied",
-        pattern=r"PermissionError|Permission denied|\[Errno 13\]|\[Errno 1\] Operation not permitted",
-        summary="The engine lacks a right on this system.",
-        fix="Check who owns the state folder and the models folder, and as whom Ingot runs.",
+        signs=("permissionerror", "permission denied", "operation not permitted", "[errno 13]", "[errno 1]", "eacces"),
+        pattern=r"(?:permissionerror|permission denied|operation not permitted).{0,40}?'(?P<path>[^']{1,300})'",
+        summary="The engine has no right to use {path}.",
+        fix="Give the user who runs Ingot the right to read it (and to write it, if it is in the state folder).",
+        command="id; ls -ld {path}",
     ),
-)
+    Cause(
+        family="permission",
+        name="permission-denied",
+        signs=("permissionerror", "permission denied", "[errno 13]", "eacces", "[errno 1] operation not permitted",
+               "insufficient permissions", "access is denied", "operation not permitted"),
+        summary="The engine lacks a right on this system.",
+        fix="Check who owns the state folder, the models folder and the devices, and as whom Ingot runs.",
+        command="id; ls -l /dev/nvidia*",
+        line=True,
+        vague=False,
+    ),
+)  # fmt: skip

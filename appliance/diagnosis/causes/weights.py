@@ -2,42 +2,66 @@
 
 from appliance.diagnosis.cause import Cause
 
+_AGAIN = "Copy the model's files again, and compare their sizes and checksums with the source's."
+
 CAUSES = (
     Cause(
         family="weights",
+        name="git-lfs-pointer",
+        signs=("git-lfs", "version https", "git lfs"),
+        pattern=r"git[- ]lfs",
+        summary="A weight file is only a pointer of Git LFS, not the file itself.",
+        fix="Fetch the files themselves (git lfs pull, or a download of the model), and copy them again.",
+        command="git lfs pull",
+    ),
+    Cause(
+        family="weights",
         name="safetensors-damaged",
-        pattern=r"SafetensorError|deserializ\w+ header|HeaderTooLarge|InvalidHeader|MetadataIncompleteBuffer"
-        r"|incomplete metadata, file not fully covered|safetensors.{0,80}(truncated|ends before|damaged|too short)",
-        summary="A weight file is damaged or was not copied to its end.",
-        fix="Copy the model's *.safetensors files again, and compare their sizes with the source's.",
-    ),
-    Cause(
-        family="weights",
-        name="weight-missing",
-        pattern=r"(missing|no|not found).{0,40}(tensor|weight|parameter)s?.{0,10}[`'\"](?P<name>[\w.]+)|"
-        r"KeyError: '(?P<key>model\.[\w.]+)'",
-        summary="The checkpoint lacks a weight that the model needs.",
-        fix="Copy the whole model folder again: a shard is missing, or the files belong to another model.",
-    ),
-    Cause(
-        family="weights",
-        name="weight-shape",
-        pattern=r"size mismatch for|(tensor|weight|parameter).{0,80}(has|of) shape.{0,80}(expected|but|instead)"
-        r"|shape .{0,40}is invalid for input of size",
-        summary="A weight has another shape than config.json says.",
-        fix="config.json and the weights are not of the same model: copy the whole model folder again.",
+        signs=("safetensorerror", "deserializing header", "headertoolarge", "headertoosmall", "invalidheader",
+               "invalidheaderdeserialization", "metadataincompletebuffer", "incomplete metadata",
+               "file not fully covered", "invalidoffset", "header too large", "header too small", "safetensors"),
+        pattern=r"SafetensorError|deserializ\w+ header|Header(?:Too|_too| too)|InvalidHeader|IncompleteBuffer"
+        r"|incomplete metadata"
+        r"|InvalidOffset|safetensors.{0,80}(?:truncated|ends before|damaged|too short|corrupt|invalid)",
+        summary="A weight file is damaged, or was not copied to its end.",
+        fix=_AGAIN,
+        command="ls -l *.safetensors; sha256sum *.safetensors",
     ),
     Cause(
         family="weights",
         name="weight-file-missing",
-        pattern=r"No such file or directory: '(?P<file>[^']+\.(safetensors|bin|pt|gguf))'",
-        summary="The weight file {file} is missing.",
+        signs=(".safetensors", ".bin", ".gguf", ".pt", "model.safetensors.index.json"),
+        pattern=r"(?:No such file or directory:? '?(?P<file>[^'\n]{0,300}\.(?:safetensors|bin|pt|gguf|index\.json))"
+        r"|(?P<also>\S{1,200}\.(?:safetensors|gguf)).{0,20}(?:does not exist|not found|is missing))",
+        summary="A weight file is missing: {file}.",
         fix="Copy the whole model folder again.",
     ),
     Cause(
         family="weights",
+        name="no-weights",
+        signs=("cannot find any model weights", "cannot find any safetensors", "no safetensors weights found",
+               "could not find checkpoint files", "error no file named", "no model weights found", "no weight files",
+               "cannot find any of", "does not appear to have a file named pytorch_model", "no checkpoint files",
+               "model weights with", "no files found"),
+        summary="The model's folder holds no weights in a format that the engine reads.",
+        fix="Copy the whole model folder again, with its *.safetensors files.",
+    ),
+    Cause(
+        family="weights",
+        name="checkpoint-damaged",
+        signs=("pytorchstreamreader", "unpicklingerror", "invalid magic number", "invalid load key",
+               "ran out of input", "unexpected eof", "failed finding central directory", "weights only load failed",
+               "badzipfile", "corrupted", "checksum mismatch", "hash mismatch", "consistency check failed"),
+        pattern=r"streamreader|unpickling|magic|load key|ran out|eof|central|weights only|zip|corrupt|mismatch"
+        r"|consistency",
+        summary="A checkpoint file is damaged, or is not what its name says.",
+        fix=_AGAIN,
+    ),
+    Cause(
+        family="weights",
         name="self-test-differs-from-record",
-        pattern=r"SelfTestError: (self-test: )?(?P<difference>.+), recorded in (?P<record>.+)",
+        signs=("selftesterror",),
+        pattern=r"SelfTestError: (?:self-test: )?(?P<difference>[^\n]+), recorded in (?P<record>[^\n]+)",
         summary="The engine runs, but not as this checkpoint should: {difference}.",
         fix="Copy the model again and compare its files with the source's. If the change is intended (another driver "
         "or another build), remove the recorded answer, {record}, and start again.",
@@ -45,8 +69,51 @@ CAUSES = (
     Cause(
         family="weights",
         name="self-test-differs",
-        pattern=r"SelfTestError: (self-test: )?(?P<difference>.+)",
+        signs=("selftesterror",),
+        pattern=r"SelfTestError: (?:self-test: )?(?P<difference>[^\n]+)",
         summary="The engine runs, but not as this checkpoint should: {difference}.",
         fix="Copy the model again and compare its files with the source's.",
     ),
-)
+    Cause(
+        family="weights",
+        name="weight-shape",
+        signs=("size mismatch for", "has shape", "of shape", "attempted to load weight",
+               "is invalid for input of size", "copying a param with shape", "shape mismatch", "loaded_weight",
+               "loaded weight", "exceeds dimension size", "must match the size of tensor",
+               "must match the existing size", "does not match the expected shape", "mismatched shapes",
+               "mismatchedshapes", "parameter shape", "tensor sizes", "param_data.shape"),
+        pattern=r"size mismatch for|(?:tensor|weight|param\w*).{0,80}(?:has|of) shape.{0,80}(?:expected|but|instead)"
+        r"|attempted to load"
+        r"|shape .{0,40}is invalid for input of size|copying a param|mismatch|loaded.?weight|exceeds dimension"
+        r"|must match the"
+        r"|does not match the expected shape|param_data",
+        summary="A weight has another shape than config.json says, or than this number of GPUs can split.",
+        fix="Check that config.json and the weights are of the same model; with several GPUs try one, or a number "
+        "that divides "
+        "the model's heads.",
+    ),
+    Cause(
+        family="weights",
+        name="weight-missing",
+        signs=("missing", "not found", "no module or parameter named", "not initialized from checkpoint", "missing key",
+               "unexpected key", "keyerror", "lacks", "no tensor", "following weights were not"),
+        pattern=r"(?:missing|no|not found|lacks).{0,40}(?:tensor|weight|parameter"
+        r"|module)s?.{0,20}[`'\"](?P<name>[\w.]{3,120})"
+        r"|KeyError: ['\"](?P<key>(?:[\w-]+\.){1,12}[\w-]+)['\"]|not initialized from checkpoint|(?:missing"
+        r"|unexpected) key.{0,20}in state_dict"
+        r"|no module or parameter named",
+        summary="The checkpoint lacks a weight that the model needs, or holds one that it does not know.",
+        fix="Copy the whole model folder again: a shard is missing, or the files belong to another model or format.",
+    ),
+    Cause(
+        family="weights",
+        name="weights-not-loaded",
+        signs=(),
+        where=r"(?:model_loader|weight_utils|load_weights|safetensors|weight_loader)[^\n]{0,200}$",
+        pattern=r"^(?:\w+\.)*(?:AssertionError|KeyError|ValueError|RuntimeError|IndexError|OSError|FileNotFoundError)\b"
+        r"(?!.{0,300}(?:out of memory|CUDA error|quant|No space|Permission|trust_remote))",
+        summary="A weight of the checkpoint could not be put where the model wants it.",
+        fix="Check that config.json and the weights are of the same model, and whole.",
+        vague=True,
+    ),
+)  # fmt: skip

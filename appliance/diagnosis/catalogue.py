@@ -1,0 +1,48 @@
+"""Finds the rows of the catalogue that a text may mean, without trying each of them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import defaultdict
+from typing import NamedTuple
+
+from appliance.diagnosis.cause import Cause
+from appliance.diagnosis.causes import CATALOGUE
+
+WORD = re.compile(r"[a-z]+|[0-9]+")
+MAX_TEXT = 6000
+
+
+class Match(NamedTuple):
+    cause: Cause
+    groups: dict[str, str]
+
+
+@functools.cache
+def _rows_by_word() -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
+    """The positions of the rows under the longest word of each of their signs, and those of rows without signs."""
+    by_word: dict[str, list[int]] = defaultdict(list)
+    for position, cause in enumerate(CATALOGUE):
+        for sign in cause.signs:
+            by_word[max(WORD.findall(sign), key=len)].append(position)
+    return (
+        {word: tuple(positions) for word, positions in by_word.items()},
+        tuple(position for position, cause in enumerate(CATALOGUE) if not cause.signs),
+    )
+
+
+def causes_of(text: str, places: str = "") -> list[Match]:
+    """What the text means, in the order of the catalogue; `places` is where it was raised."""
+    text = text[:MAX_TEXT]
+    lowered = text.lower()
+    by_word, wordless = _rows_by_word()
+    positions = set(wordless) if places else set()
+    for word in by_word.keys() & set(WORD.findall(lowered)):
+        positions.update(by_word[word])
+    found = []
+    for position in sorted(positions):
+        groups = CATALOGUE[position].match(text, lowered, places)
+        if groups is not None:
+            found.append(Match(CATALOGUE[position], groups))
+    return found

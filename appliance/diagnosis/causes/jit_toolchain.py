@@ -1,0 +1,181 @@
+"""Compiling at run time needs something that is absent or too old: nvcc, ninja, headers, ptxas, DeepGEMM."""
+
+from appliance.diagnosis.cause import Cause
+
+_CAST = "Run from a cast, which compiles nothing, or use an image that has "
+
+CAUSES = (
+    Cause(
+        family="jit-toolchain",
+        name="python-headers-missing",
+        signs=("python.h",),
+        pattern=r"Python\.h['\"]?:? ?(?:no such file|not found|file not found)",
+        summary="A compiler that the engine started does not find Python.h.",
+        fix=_CAST + "Python's headers.",
+        command="apt-get install python3-dev",
+        line=True,
+    ),
+    Cause(
+        family="jit-toolchain",
+        name="nvcc-missing",
+        signs=("nvcc", "cuda_home", "cuda_path", "cuda toolkit"),
+        pattern=r"nvcc['\"]?:? ?(?:command )?not found|No such file or directory: '[^']{0,200}nvcc'"
+        r"|could not find nvcc|nvcc.{0,40}"
+        r"(?:not found|does not exist|is not installed|no such file)|CUDA_(?:HOME|PATH).{0,60}(?:not set|undefined"
+        r"|not found|is None)"
+        r"|CUDA toolkit.{0,40}not (?:found|installed)|could not find (?:the )?CUDA",
+        summary="The engine wants to compile a kernel and there is no nvcc here.",
+        fix=_CAST + "the CUDA toolkit, with CUDA_HOME set.",
+        command="which nvcc; echo $CUDA_HOME",
+        line=True,
+    ),
+    Cause(
+        family="jit-toolchain",
+        name="ninja-missing",
+        signs=("ninja",),
+        pattern=r"ninja is required|No such file or directory: '(?:[^']{0,200}/)?ninja'"
+        r"|ninja['\"]?:? ?(?:command )?not found"
+        r"|could not find ninja|no module named 'ninja'",
+        summary="The engine wants to compile a kernel and there is no ninja here.",
+        fix=_CAST + "ninja on its PATH.",
+        command="which ninja",
+        line=True,
+    ),
+    Cause(
+        family="jit-toolchain",
+        name="compiler-missing",
+        signs=("failed to find c compiler", "no such file or directory: 'gcc'", "no such file or directory: 'g++'",
+               "no such file or directory: 'cc'", "no such file or directory: 'c++'", "gcc: not found",
+               "g++: not found", "cc: not found", "c++: not found", "invalidcxxcompiler", "no working c++ compiler",
+               "cc1plus", "gcc: command not found", "g++: command not found"),
+        summary="The engine wants to compile a kernel and there is no C or C++ compiler here.",
+        fix=_CAST + "gcc and g++.",
+        command="apt-get install build-essential",
+        line=True,
+    ),
+    Cause(
+        family="jit-toolchain",
+        name="ptxas-too-old",
+        signs=("ptxas", "compute_", "gpu-name", "gpu-architecture", "gpu architecture"),
+        pattern=r"(?:Value '(?P<architecture>\w+)' is not defined for option"
+        r"|unsupported gpu architecture '?(?P<also>\w*)'?"
+        r"|ptxas fatal\s{0,4}: Unsupported \.?(?:version|target))",
+        summary="The assembler or compiler here is older than this GPU and does not know its architecture.",
+        fix="Use the tools of a newer CUDA toolkit: TRITON_PTXAS_PATH for Triton, CUDA_HOME for the others; or run "
+        "from a cast "
+        "for this architecture.",
+        patch={"vllm.environment.TRITON_PTXAS_PATH": "/usr/local/cuda/bin/ptxas"},
+        line=True,
+    ),
+    Cause(
+        family="jit-toolchain",
+        name="header-missing",
+        signs=("fatal error", "cannot open source file", "no such file or directory"),
+        pattern=r"fatal error: (?P<header>[\w./+-]{1,120}): No such file"
+        r"|cannot open source file \"(?P<also>[^\"]{1,120})\"",
+        summary="A compiler that the engine started does not find a header: {header}.",
+        fix=_CAST + "the whole CUDA toolkit with its headers.",
+        line=True,
+    ),
+    Cause(
+        family="jit-toolchain",
+        name="linker-library-missing",
+        signs=("cannot find -l", "libcuda.so cannot found", "libcuda.so cannot be found", "unable to find library -l"),
+        summary="A linker that the engine started does not find a library of CUDA.",
+        fix="Set TRITON_LIBCUDA_PATH (or LIBRARY_PATH) to the folder of libcuda.so, or run from a cast.",
+        command="ldconfig -p | grep libcuda",
+        line=True,
+    ),
+    Cause(
+        family="jit-toolchain",
+        name="deepgemm-unusable",
+        signs=("deepgemm", "deep_gemm"),
+        pattern=r"not available|outdated|unavailable|not installed|please install|no module named|missing|fail|error"
+        r"|assert",
+        summary="DeepGEMM, which the engine wants for FP8, is absent here or of a version that does not fit.",
+        fix="Do without DeepGEMM.",
+        patch={"vllm.environment.VLLM_USE_DEEP_GEMM": "0", "vllm.environment.VLLM_DEEP_GEMM_WARMUP": "skip"},
+    ),
+    Cause(
+        family="jit-toolchain",
+        name="deepgemm-unusable",
+        signs=(),
+        where=r"deep_gemm/|deep_gemm_wrapper|deep_gemm_warmup",
+        pattern=r"^(?!.{0,40}OutOfMemory)(?!.{0,60}illegal memory)",
+        summary="DeepGEMM, which the engine uses for FP8, failed: it does not fit this GPU or this engine.",
+        fix="Do without DeepGEMM.",
+        patch={"vllm.environment.VLLM_USE_DEEP_GEMM": "0", "vllm.environment.VLLM_DEEP_GEMM_WARMUP": "skip"},
+    ),
+    Cause(
+        family="jit-toolchain",
+        name="cuda-python-missing",
+        signs=("no module named 'cuda", "no module named 'nvidia.cu", "no module named 'cutlass'"),
+        summary="A library that compiles kernels does not find NVIDIA's Python bindings.",
+        fix="Use an image that has them whole.",
+        command="python -m pip install cuda-python",
+    ),
+    Cause(
+        family="jit-toolchain",
+        name="jit-forbidden",
+        signs=("flashinfer_disable_jit", "jit compilation is disabled", "jit is disabled", "disable_jit"),
+        summary="The engine lacks a compiled kernel, and compiling is forbidden here.",
+        fix="Cast the kernel, or allow compiling.",
+        command="ingot cast",
+    ),
+    Cause(
+        family="jit-toolchain",
+        name="compiler-rejects",
+        signs=("nvcc fatal", "ptxas fatal", "ptxaserror", "ptxas error", "nvrtc", "unsupported gnu version",
+               "llvm error", "host_config.h", "unsupported compiler", "nvcc error",
+               "internal triton ptx codegen error", "cicc", "nvjitlink", "cannot select: intrinsic"),
+        pattern=r"fatal|error|unsupported|fail|cannot select",
+        summary="A compiler that the engine started refused a kernel: its version does not fit the kernel or this GPU.",
+        fix="Run from a cast, or use an image whose CUDA toolkit, Triton and compiler go together and know this GPU.",
+        command="nvcc --version; gcc --version",
+        line=True,
+        vague=True,
+    ),
+    Cause(
+        family="jit-toolchain",
+        name="cuda-version-mismatch",
+        signs=("detected cuda version", "different cuda version", "cuda version mismatch",
+               "mismatches the version that was used"),
+        summary="The CUDA toolkit that would compile is of another version than the one PyTorch was built with.",
+        fix="Run from a cast, or set CUDA_HOME to the toolkit of PyTorch's version.",
+        command="nvcc --version; python -c 'import torch; print(torch.version.cuda)'",
+    ),
+    Cause(
+        family="jit-toolchain",
+        name="build-failed",
+        signs=("ninja build failed", "error building extension", "ninja: build stopped", "ninja -v", "cpp_extension",
+               "compilation terminated", "failed to compile", "compilation failed", "compilationerror", "failed: 1",
+               "error compiling", "jit compilation failed", "build failed", "nvcc"),
+        pattern=r"ninja|extension|terminated|compil|nvcc",
+        summary="A kernel that the engine compiles as it runs did not compile.",
+        fix="Run from a cast, or use an image that has the compiled kernels; the compiler's own words stand above in "
+        "the log.",
+        line=True,
+        vague=True,
+    ),
+    Cause(
+        family="jit-toolchain",
+        name="build-failed",
+        signs=("calledprocesserror",),
+        pattern=r"(?:gcc|g\+\+|nvcc|ninja|ptxas|/cc\b|c\+\+|cicc|clang)",
+        summary="A compiler that the engine started failed.",
+        fix="Run from a cast, or use an image that has the compiled kernels; the compiler's own words stand above in "
+        "the log.",
+        vague=True,
+    ),
+    Cause(
+        family="jit-toolchain",
+        name="build-failed",
+        signs=(),
+        where=r"(?:flashinfer/jit|triton/(?:compiler|backends|runtime/(?:build|jit))|torch/utils/cpp_extension"
+        r"|tvm_ffi/cpp|cute/|tilelang/jit)"
+        r"[^\n]{0,200}$",
+        summary="A kernel could not be compiled or loaded as the engine ran.",
+        fix="Run from a cast, or use an image that has the compiled kernels.",
+        vague=True,
+    ),
+)  # fmt: skip

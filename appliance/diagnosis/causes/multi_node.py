@@ -1,0 +1,84 @@
+"""Several hosts: Ray, and how they find each other."""
+
+from appliance.diagnosis.cause import Cause
+
+CAUSES = (
+    Cause(
+        family="multi-node",
+        name="not-enough-gpus-in-cluster",
+        signs=("placement group", "exceeds the total number of available gpus",
+               "no available node types can fulfill", "cannot provide a placement group", "has no gpu available",
+               "total number of available", "available resources:", "not enough resources to allocate"),
+        pattern=r"placement group|exceeds the total|no available node|has no \w+ available|not enough resources",
+        summary="The cluster does not have as many GPUs, or not on the hosts, as the profile asks for.",
+        fix="Check that every host has joined and shows its GPUs, or make tensor-parallel-size times "
+        "pipeline-parallel-size "
+        "no larger than their number.",
+        command="ray status",
+        line=True,
+    ),
+    Cause(
+        family="multi-node",
+        name="ray-not-running",
+        signs=("could not find any running ray instance", "ray is not initialized", "failed to connect to gcs",
+               "ray cluster", "failed to import ray", "ray is not installed", "raylet", "gcs_server",
+               "no module named 'ray'", "ray head", "ray instance", "unable to connect to gcs", "gcs_rpc_client",
+               "ray client", "ray nodes", "ray workers", "rayworkererror", "ray.init", "ray compiled graph",
+               "pip install ray"),
+        pattern=r"not (?:find|found|initiali[sz]ed|installed|started|ready|connect)|could not|fail|unable|died"
+        r"|timed? ?out|no module"
+        r"|mismatch|install|unexpectedly",
+        summary="Ray does not run here, cannot be reached, or lost a host.",
+        fix="Start Ray on the head and let every host join it before the engine starts; the same Ray and Python "
+        "version on all.",
+        command="ray status",
+        line=True,
+    ),
+    Cause(
+        family="multi-node",
+        name="ray-version-mismatch",
+        signs=("version mismatch", "the cluster was started with"),
+        pattern=r"cluster was started with|ray: |python: ",
+        summary="The hosts run different versions of Ray or Python.",
+        fix="Use the same image on every host.",
+        line=True,
+    ),
+    Cause(
+        family="multi-node",
+        name="host-address",
+        signs=("every node should have a unique ip", "vllm_host_ip", "unique ip address", "node-rank", "nnodes",
+               "master-addr", "master_addr", "dist-init-addr"),
+        pattern=r"unique ip|HOST_IP|must|invalid|not |fail|require",
+        summary="The hosts do not find each other under the addresses that they were given.",
+        fix="Give each host its own address in VLLM_HOST_IP, and the same head address and number of hosts to all.",
+        command="ip -brief address",
+    ),
+    Cause(
+        family="multi-node",
+        name="rendezvous-failed",
+        signs=("distnetworkerror", "diststoreerror", "client socket has failed to connect",
+               "client socket has timed out", "tcpstore", "rendezvous", "connectfullmesh", "timed out after",
+               "clients joined", "wait timeout", "socket timeout", "failed to connect to", "no route to host"),
+        pattern=r"(?:dist\w+error|client socket|tcpstore|rendezvous|connectfullmesh|clients joined"
+        r"|failed to connect to.{0,80}:\d{2,5}"
+        r"|no route to host)",
+        where="",
+        summary="The processes did not find each other in time over the network.",
+        fix="Check that the head's address and port can be reached from every host, and that no firewall lies "
+        "between; name "
+        "the interface with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME.",
+        patch={"vllm.environment.NCCL_DEBUG": "INFO"},
+        vague=False,
+    ),
+    Cause(
+        family="multi-node",
+        name="ray-worker-lost",
+        signs=("actordiederror", "rayactorerror", "the actor died unexpectedly", "workercrashederror", "nodediederror",
+               "node_died", "worker exit type", "raytaskerror", "ray.exceptions"),
+        summary="A worker of the Ray cluster ended.",
+        fix="Read that worker's own log on its host (under /tmp/ray/session_latest/logs): its first error is the "
+        "cause.",
+        command="ls -t /tmp/ray/session_latest/logs | head",
+        vague=True,
+    ),
+)  # fmt: skip

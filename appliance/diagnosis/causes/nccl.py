@@ -1,0 +1,120 @@
+"""Collectives between GPUs, and the shared memory that they use."""
+
+from appliance.diagnosis.cause import Cause
+
+_SHM = (
+    "Give the container more shared memory (--shm-size=16g, or --ipc=host; in Kubernetes an emptyDir with medium "
+    "Memory at "
+    "/dev/shm)."
+)
+
+CAUSES = (
+    Cause(
+        family="nccl",
+        name="shared-memory-too-small",
+        signs=("/dev/shm/nccl", "creating shared memory segment", "failed to extend /dev/shm",
+               "insufficient shared memory", "/dev/shm", "shared memory segment",
+               "unable to open shared memory object", "out of shared memory", "shmget"),
+        pattern=r"(?:fail|error|insufficient|no space|unable|warn|out of shared|too small|bus error)",
+        summary="The shared memory (/dev/shm) is too small for NCCL and the engine's processes.",
+        fix=_SHM,
+        command="df -h /dev/shm",
+        line=True,
+    ),
+    Cause(
+        family="nccl",
+        name="duplicate-gpu",
+        signs=("duplicate gpu detected",),
+        summary="Two ranks were given the same GPU, or two slices of one.",
+        fix="Give every rank a GPU of its own; NCCL does not run across MIG slices of one GPU.",
+        patch={"tensor-parallel-size": 1},
+        command="nvidia-smi -L",
+        line=True,
+    ),
+    Cause(
+        family="nccl",
+        name="peer-access",
+        signs=("peer access is not supported", "peer access", "cudaerrorpeeraccess", "custom_all_reduce",
+               "custom allreduce", "p2p is disabled", "cudaipc", "cuda_ipc", "invalid device context", "cuipc",
+               "mapping of buffer object failed"),
+        pattern=r"not supported|unsupported|fail|error|invalid|already enabled|cannot|not enabled",
+        summary="The GPUs cannot reach each other's memory directly.",
+        fix="Do without the engine's own all-reduce and without P2P.",
+        patch={"vllm.extra-args.disable-custom-all-reduce": True, "vllm.environment.NCCL_P2P_DISABLE": "1"},
+        command="nvidia-smi topo -p2p r",
+    ),
+    Cause(
+        family="nccl",
+        name="collective-timeout",
+        signs=("watchdog caught collective operation timeout", "collective operation timeout",
+               "watchdog thread terminated", "nccl timeout", "timed out waiting for collective",
+               "some nccl operations have failed or timed out"),
+        summary="A collective did not end in time: one rank died, hangs, or took another path.",
+        fix="Look for the first error of any rank; with NCCL_DEBUG=INFO the log names the link. Without one, try "
+        "NCCL_P2P_DISABLE=1.",
+        patch={"vllm.environment.NCCL_DEBUG": "INFO"},
+        line=True,
+        deadly=True,
+    ),
+    Cause(
+        family="nccl",
+        name="no-interface",
+        signs=("no socket interface found", "bootstrap : no", "nccl_socket_ifname", "no usable listening ports",
+               "unable to find address for", "gloo_socket_ifname", "interface"),
+        pattern=r"(?:no socket interface|SOCKET_IFNAME|unable to find (?:address|interface)|no interface"
+        r"|interface .{0,40}not found)",
+        summary="NCCL or Gloo finds no network interface to use.",
+        fix="Name the interface (NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME), for one host lo.",
+        patch={"vllm.environment.NCCL_SOCKET_IFNAME": "lo", "vllm.environment.GLOO_SOCKET_IFNAME": "lo"},
+        command="ip -brief address",
+        line=True,
+    ),
+    Cause(
+        family="nccl",
+        name="nvls-or-infiniband",
+        signs=("nccl warn", "nvls", "ibv_", "net/ib", "infiniband", "multicast", "cumem"),
+        pattern=r"(?:nvls|ibv_\w+|net/ib|infiniband|multicast|cumem).{0,200}?(?:fail|error|not supported|invalid"
+        r"|unable)",
+        summary="NCCL cannot use a fast path of this machine: NVLink SHARP, or InfiniBand.",
+        fix="Do without it: NCCL_NVLS_ENABLE=0, or NCCL_IB_DISABLE=1.",
+        patch={"vllm.environment.NCCL_NVLS_ENABLE": "0", "vllm.environment.NCCL_CUMEM_ENABLE": "0"},
+        line=True,
+    ),
+    Cause(
+        family="nccl",
+        name="nccl-error",
+        signs=("nccl warn",),
+        pattern=r"NCCL WARN (?P<why>(?!.{0,60}(?:deprecat|not recommended|is not set|unset|recommended|performance"
+        r"|plugin))[^\n]{1,200})",
+        summary="NCCL failed: {why}",
+        fix="With NCCL_DEBUG=INFO the log names the link that failed; P2P or shared memory can be switched off to "
+        "find it.",
+        patch={"vllm.environment.NCCL_DEBUG": "INFO"},
+        line=True,
+        vague=True,
+    ),
+    Cause(
+        family="nccl",
+        name="library-missing",
+        signs=("libnccl", "nccl library", "failed to load nccl", "vllm_nccl_so_path", "nccl version"),
+        pattern=r"fail|not found|cannot|no such|mismatch|too old|unable",
+        summary="NCCL cannot be loaded, or is of a version that does not fit.",
+        fix="Use the container image, or install the NCCL that PyTorch was built with.",
+        command="python -m pip show nvidia-nccl-cu12 nvidia-nccl-cu13",
+    ),
+    Cause(
+        family="nccl",
+        name="nccl-error",
+        signs=("nccl error", "ncclsystemerror", "ncclinternalerror", "ncclunhandledcudaerror", "ncclinvalidusage",
+               "ncclinvalidargument", "unhandled system error", "unhandled cuda error", "ncclremoteerror",
+               "nccl communicator", "distbackenderror", "nccl failure", "failed nccl", "ncclcomminitrank",
+               "processgroupnccl", "c10d", "gloo"),
+        pattern=r"nccl|unhandled|distbackend|gloo|c10d",
+        summary="A collective between the GPUs failed.",
+        fix="Check the size of /dev/shm (16 GB, or --ipc=host); with NCCL_DEBUG=INFO the log says why. Where P2P is at "
+        "fault, NCCL_P2P_DISABLE=1 helps.",
+        patch={"vllm.environment.NCCL_DEBUG": "INFO"},
+        command="df -h /dev/shm; nvidia-smi topo -m",
+        vague=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,120 @@
+"""Something outside the machine is needed and cannot be reached: a model hub, a registry, a name server."""
+
+from appliance.diagnosis.cause import Cause
+
+_LOCAL = (
+    "Copy the whole model folder to this machine and give its path; with HF_HUB_OFFLINE=1 nothing asks the hub in vain."
+)
+_PATCH = {"vllm.environment.HF_HUB_OFFLINE": "1"}
+
+CAUSES = (
+    Cause(
+        family="offline",
+        name="model-path-missing",
+        signs=("repo id must", "hfvalidationerror", "repo_name"),
+        details=r"'(?P<path>[^' ]{0,200}[/\\][^']{0,200})'(?:\. |\.? ?us|$|[,:])",
+        summary="There is no model folder {path}, so that the path is taken for the name of a model on the hub.",
+        fix="Correct the path; in a container, check that the folder is mounted there.",
+        command="ls -ld {path}",
+    ),
+    Cause(
+        family="offline",
+        name="hub-gated",
+        signs=("gated repo", "gatedrepoerror", "401 client error", "403 client error", "access to model",
+               "authorized list", "invalid username or password", "repositorynotfounderror", "404 client error",
+               "repository not found", "must have access to it", "must be authenticated", "invalid user token",
+               "huggingface-cli login", "hf auth login"),
+        summary="The hub does not hand this model out: it is gated, private, or not there under this name.",
+        fix="Ask for access and set HF_TOKEN where there is a network, or copy the model folder to this machine and "
+        "give its path.",
+    ),
+    Cause(
+        family="offline",
+        name="hub-offline",
+        signs=("offline mode is enabled", "offlinemodeisenabled", "hf_hub_offline",
+               "outgoing traffic has been disabled", "local_files_only", "localentrynotfounderror", "disk cache",
+               "couldn't find them in the cached files", "couldn't connect to", "we couldn't connect to",
+               "cached files", "transformers_offline"),
+        details=r"huggingface\.co/(?P<what>[\w.-]+/[\w.-]+)",
+        summary="The engine asks the hub for a file that is not on this machine, and the hub is not to be reached.",
+        fix=_LOCAL,
+        patch=_PATCH,
+    ),
+    Cause(
+        family="offline",
+        name="not-a-model",
+        signs=("is not a local folder and is not a valid model identifier", "make sure that",
+               "is not a valid model identifier", "is the correct path to a directory", "incorrect path_or_model_id",
+               "path_or_model_id", "model path does not exist", "no such model", "not found in modelscope",
+               "does not exist on"),
+        pattern=r"(?:valid model identifier|correct path to a directory|path_or_model_id|path does not exist"
+        r"|no such model|modelscope"
+        r"|does not exist on)",
+        summary="The model's path is no folder on this machine, and no model of the hub.",
+        fix="Correct the path; in a container, check that the folder is mounted there.",
+    ),
+    Cause(
+        family="offline",
+        name="vocabulary-download",
+        signs=("harmonyerror", "tiktoken", "openaipublic.blob", "tiktoken_encodings_base", "vocab file", "nltk"),
+        pattern=r"(?:download|http|connect|resolve|retries|loading vocab|encodings_base)",
+        summary="A tokenizer library wants to download its vocabulary.",
+        fix="Copy the vocabulary files to this machine and name their folder in TIKTOKEN_ENCODINGS_BASE (or "
+        "TIKTOKEN_CACHE_DIR).",
+        patch={"vllm.environment.TIKTOKEN_ENCODINGS_BASE": "/models/tiktoken"},
+    ),
+    Cause(
+        family="offline",
+        name="image-not-to-be-had",
+        signs=("pull access denied", "manifest unknown", "errimagepull", "imagepullbackoff",
+               "failed to resolve reference", "manifest for", "unable to find image", "failed to pull image",
+               "toomanyrequests", "registry-1.docker.io", "error pulling image"),
+        pattern=r"denied|unknown|errimagepull|backoff|resolve|not found|fail|toomany|no such host|timeout|error",
+        summary="The container image is not on this machine and cannot be pulled.",
+        fix="Load the image from the bundle, and check its name and tag.",
+        command="docker images",
+        line=True,
+    ),
+    Cause(
+        family="offline",
+        name="certificate",
+        signs=("certificate_verify_failed", "certificate verify failed", "self-signed certificate",
+               "self signed certificate", "certificate has expired", "certificate is not yet valid",
+               "unable to get local issuer", "x509:"),
+        summary="The certificate of the other side is not accepted: a proxy puts in its own, or this machine's clock "
+        "is wrong.",
+        fix="Check the clock; make the proxy's certificate known (REQUESTS_CA_BUNDLE, SSL_CERT_FILE), or work from a "
+        "local folder.",
+        patch=_PATCH,
+        command="date -u",
+        line=True,
+    ),
+    Cause(
+        family="offline",
+        name="network-unreachable",
+        signs=("max retries exceeded", "name resolution", "name or service not known", "network is unreachable",
+               "connecttimeout", "failed to resolve", "getaddrinfo failed", "nodename nor servname",
+               "temporary failure in name resolution", "connection refused", "read timed out", "proxyerror",
+               "sslerror", "eof occurred in violation", "huggingface.co", "hf-mirror", "modelscope.cn",
+               "no such host", "client has been closed", "connecterror", "clientconnectorerror",
+               "newconnectionerror", "urlopen error", "remotedisconnected", "remote end closed",
+               "chunkedencodingerror", "incompleteread"),
+        pattern=r"(?:retries|resolution|not known|unreachable|timeout|timed out|resolve|getaddrinfo|nodename|refused"
+        r"|proxy|ssl|violation"
+        r"|cannot reach|connect|no such host|download|closed|urlopen|disconnect|incomplete)",
+        summary="The engine wants to reach something outside this machine, and cannot.",
+        fix=_LOCAL,
+        patch=_PATCH,
+    ),
+    Cause(
+        family="offline",
+        name="hub-asked",
+        signs=(),
+        where=r"(?:huggingface_hub|modelscope/hub|transformers/utils/hub)[/.][^\n]{0,200}$",
+        pattern=r"^(?!.{0,40}(?:PermissionError|No space|Errno 28|Errno 13|JSONDecode))",
+        summary="The engine asks a model hub, and that failed.",
+        fix=_LOCAL,
+        patch=_PATCH,
+        vague=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,128 @@
+"""Ends without an exception: signals, exit statuses, the kernel's word."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+import msgspec
+
+from appliance.diagnosis.telling import shown
+from appliance.protocol import Diagnosis, EvidenceLine, Fix
+
+LAST_LINES = 5
+CONTAINER_SIGNAL = 128  # a container's exit status is this and the signal's number
+_OOM_FIX = Fix(
+    text="Give the machine or the container more memory, end what else uses much, or make the cache smaller with a "
+    "shorter context.",
+    command="dmesg -T | grep -i -e 'out of memory' -e oom",
+)
+
+SIGNALS: dict[int, Diagnosis] = {
+    signal.SIGKILL: Diagnosis(
+        summary="The engine was killed with SIGKILL and could say nothing. Only the kernel, for want of memory, or a "
+        "person "
+        "or a service manager can do that; the kernel's word that it did was not found.",
+        family="memory",
+        cause="killed",
+        fix=Fix(
+            text="Look for the kernel's out-of-memory line; if it is there, end what else uses much memory, or make "
+            "the cache smaller with a shorter context. If it is not, find out who ended the process.",
+            command="dmesg -T | grep -i -e 'out of memory' -e oom",
+        ),
+    ),
+    signal.SIGILL: Diagnosis(
+        summary="The engine uses an instruction that this machine's processor does not have.",
+        family="kernel-crash",
+        cause="illegal-instruction",
+        fix=Fix(text="Run it on a newer processor, or in a virtual machine that passes the host's processor through."),
+    ),
+    signal.SIGSEGV: Diagnosis(
+        summary="Native code in the engine crashed (segmentation fault).",
+        family="kernel-crash",
+        cause="segmentation-fault",
+        fix=Fix(
+            text="Let the engine choose its backends by itself. If it happens again, send its log to support.",
+            patch={"backends": None},
+        ),
+    ),
+    signal.SIGFPE: Diagnosis(
+        summary="Native code in the engine crashed (division by zero).",
+        family="kernel-crash",
+        cause="arithmetic-fault",
+        fix=Fix(
+            text="Let the engine choose its backends by itself. If it happens again, send its log to support.",
+            patch={"backends": None},
+        ),
+    ),
+    signal.SIGABRT: Diagnosis(
+        summary="Native code in the engine gave up (SIGABRT).",
+        family="kernel-crash",
+        cause="aborted",
+        fix=Fix(
+            text="Let the engine choose its backends by itself. If it happens again, send its log to support.",
+            patch={"backends": None},
+        ),
+    ),
+    signal.SIGBUS: Diagnosis(
+        summary="A file of the model shrank or vanished while it was read, /dev/shm ran full, or native code crashed "
+        "(bus "
+        "error).",
+        family="weights",
+        cause="bus-error",
+        fix=Fix(
+            text="Check that the model's folder is complete and that nothing writes to it, and that /dev/shm is large "
+            "enough; then start again.",
+            command="df -h /dev/shm",
+        ),
+    ),
+    signal.SIGTERM: Diagnosis(
+        summary="Somebody, or something that watches over it, asked the engine to end (SIGTERM).",
+        family="host",
+        cause="ended-on-request",
+        fix=Fix(text="Look who stopped it: a person, the service manager, or a probe that ran out of time."),
+    ),
+}
+
+
+def signal_of(exit_status: int | None) -> int | None:
+    """The signal that a process, or a container's first process, died of."""
+    if exit_status is None:
+        return None
+    if exit_status < 0:
+        return -exit_status
+    number = exit_status - CONTAINER_SIGNAL
+    return number if number in SIGNALS else None
+
+
+def by_exit_status(exit_status: int | None, lines: Sequence[EvidenceLine]) -> Diagnosis | None:
+    """None where the status does not tell."""
+    number = signal_of(exit_status)
+    if number is None or number not in SIGNALS:
+        return None
+    return msgspec.structs.replace(SIGNALS[number], evidence=_last(lines))
+
+
+def killed_by_kernel(evidence: str, lines: Sequence[EvidenceLine]) -> Diagnosis:
+    """`evidence` is the line of the kernel's log, or what its counter says."""
+    said = " ".join(evidence.split())[:300]
+    return Diagnosis(
+        summary=f"The kernel killed the engine because memory ran out. It says: {said}",
+        family="memory",
+        cause="oom-killed",
+        evidence=_last(lines),
+        fix=_OOM_FIX,
+    )
+
+
+def without_a_word(lines: Sequence[EvidenceLine], exit_status: int | None) -> Diagnosis:
+    how = f" with exit status {exit_status}" if exit_status is not None and exit_status >= 0 else ""
+    return Diagnosis(
+        summary=f"The engine ended{how} and left no exception in its log.",
+        evidence=_last(lines),
+        fix=Fix(text="Read the end of the log. If it does not say why, start again and send the log to support."),
+    )
+
+
+def _last(lines: Sequence[EvidenceLine]) -> tuple[EvidenceLine, ...]:
+    return shown([line for line in lines[-LAST_LINES:] if line.text.strip()])

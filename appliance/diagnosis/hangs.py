@@ -1,0 +1,121 @@
+"""Why an engine hangs: by the stacks of its processes where there are any, else by what it waits for in its log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from appliance.diagnosis.endings import LAST_LINES
+from appliance.diagnosis.telling import shown
+from appliance.protocol import Diagnosis, EvidenceLine, Fix
+
+
+class Place(NamedTuple):
+    """Where a process may be: `pattern` is searched in a py-spy dump. The first row that fits any process counts: a
+    process that works on something is the cause of those that wait for it."""
+
+    pattern: re.Pattern[str]
+    family: str
+    cause: str
+    doing: str
+    fix: Fix
+
+
+def _place(pattern: str, family: str, cause: str, doing: str, fix: str, **more: object) -> Place:
+    return Place(re.compile(pattern), family, cause, doing, Fix(text=fix, **more))  # type: ignore[arg-type]
+
+
+_AGAIN = "Start it again. If it hangs again, send this launch's log and stacks.txt to support."
+_CACHES = "Give the first start more time, or run from a cast, which compiles nothing."
+
+PLACES = (
+    _place(r"filelock|FileLock|file_baton|FileBaton",
+           "jit-toolchain", "build-lock", "waits for a lock that another build of a kernel holds, or has left behind",
+           "End other engines that compile; if there are none, remove the lock files in the cache folder and start again.",
+           command="find ~/.cache ~/.triton -name '*.lock' -print"),
+    _place(r"(?m)^Process \d+: \S{0,120}(?:nvcc|ptxas|cicc|ninja|cc1plus|cudafe\+\+|/gcc|/g\+\+)"
+           r"|flashinfer/jit|deep_gemm/jit|cpp_extension\.py|_run_ninja_build|tilelang/jit|make_cubin"
+           r"|triton/(?:compiler|backends|runtime/(?:jit|build))",
+           "jit-toolchain", "compiling", "compiles kernels", _CACHES),
+    _place(r"torch/_(?:inductor|dynamo|functorch)|vllm/compilation/",
+           "compile", "compiling", "is in torch.compile",
+           "Give it more time, or run without torch.compile.", patch={"enforce-eager": True}),
+    _place(r"deep_gemm_warmup|flashinfer.{0,40}autotun|autotuner?\.py|kernel_warmup",
+           "jit-toolchain", "tuning", "tunes or warms up kernels", _CACHES),
+    _place(r"huggingface_hub|urllib3|requests/|httpx|httpcore|socket\.create_connection|getaddrinfo|modelscope",
+           "offline", "hub-asked", "waits for an answer from the network",
+           "Copy the whole model to this machine and set HF_HUB_OFFLINE=1.",
+           patch={"vllm.environment.HF_HUB_OFFLINE": "1"}),
+    _place(r"distributed_c10d|pynccl|ncclComm|all_reduce|all_gather|broadcast \(torch|barrier|init_process_group"
+           r"|TCPStore|rendezvous|ProcessGroup|nvshmem|deep_ep",
+           "nccl", "waits-in-collective", "waits in a collective for another rank",
+           "Look for the rank that is not there, or is elsewhere; try without P2P.",
+           patch={"vllm.environment.NCCL_P2P_DISABLE": "1", "vllm.extra-args.disable-custom-all-reduce": True}),
+    _place(r"safetensors|weight_utils|weights_iterator|load_weights|torch/serialization|\bread \(|readinto|mmap",
+           "host", "slow-storage", "reads the weights from the disk",
+           "Check the disk or the network mount; copy the model to a local disk.", command="iostat -x 1 3"),
+    _place(r"ray/(?:_private|worker|util|experimental)|placement_group",
+           "multi-node", "waits-for-ray", "waits for Ray",
+           "Check that every host has joined and has its GPUs free.", command="ray status"),
+    _place(r"cuda\w{0,40}Synchronize|torch/cuda.{0,60}synchronize|synchronize \(|cuCtxSynchronize|cuda_?graph",
+           "hang", "gpu-does-not-finish", "waits for the GPU, which does not finish a step",
+           "Run without CUDA graphs, with the engine's own choice of backends; look for Xid lines.",
+           patch={"enforce-eager": True, "backends": None}, command="dmesg -T | grep -i -e xid -e nvrm"),
+    _place(r"shm_broadcast|acquire_read|acquire_write|MessageQueue|wait_for_ready|recv_multipart",
+           "hang", "waits-for-worker", "waits for another of its processes, none of which says what it does", _AGAIN),
+)  # fmt: skip
+PROCESS = re.compile(r"^Process (?P<pid>\d+): ?(?P<command>.*)$")
+MAX_STACKS = 1 << 20
+
+
+def diagnose_hang(hang: str, stacks: str | None, lines: Sequence[EvidenceLine]) -> Diagnosis:
+    """`hang` says why it counts as hung; `stacks` is what py-spy wrote of each process."""
+    said = hang.rstrip(".")
+    for place in PLACES if stacks else ():
+        found = _where(place, (stacks or "")[:MAX_STACKS])
+        if found is not None:
+            return Diagnosis(
+                summary=f"The engine hangs: {said}. {found} {place.doing}.",
+                family=place.family,
+                cause=place.cause,
+                evidence=_last(lines),
+                fix=place.fix,
+            )
+    return Diagnosis(
+        summary=f"The engine hangs: {said}.",
+        family="hang",
+        cause="no-progress",
+        evidence=_last(lines),
+        fix=Fix(text=_AGAIN),
+    )
+
+
+def waits(waiting: Sequence[EvidenceLine]) -> Diagnosis:
+    """By the log alone: the lines with which one process says that it waits for another."""
+    return Diagnosis(
+        summary="The engine hangs: to the end of the log one of its processes waits for another, which does not "
+        "answer.",
+        family="hang",
+        cause="waits-for-worker",
+        evidence=shown(waiting),
+        fix=Fix(
+            text="Take the stacks of its processes while it waits: they say whether a kernel is compiled, a "
+            "collective waits, "
+            "or a file is read. Then end them all and start again.",
+            command="py-spy dump --pid <pid of each process>",
+        ),
+    )
+
+
+def _where(place: Place, stacks: str) -> str | None:
+    """ "Process 12 (a name)" of the first process that is there."""
+    found = place.pattern.search(stacks)
+    if found is None:
+        return None
+    heads = [head for line in stacks[: found.end()].splitlines() if (head := PROCESS.match(line))]
+    return f"Process {heads[-1]['pid']}" if heads else "One of its processes"
+
+
+def _last(lines: Sequence[EvidenceLine]) -> tuple[EvidenceLine, ...]:
+    return shown([line for line in lines[-LAST_LINES:] if line.text.strip()])

@@ -1,0 +1,31 @@
+"""A whole log to be searched for words at once, which is many times faster than line by line."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from appliance.protocol import EvidenceLine
+
+
+class Searchable:
+    """`lines` joined; positions in `lines` of what is found in them."""
+
+    def __init__(self, lines: Sequence[EvidenceLine]) -> None:
+        self.lines = lines
+        self._text = "\n".join(line.text for line in lines)
+        self._starts = [0, *accumulate(len(line.text) + 1 for line in lines)]
+
+    def positions(self, word: str) -> Iterator[int]:
+        """Of each line that holds the word, once, in order."""
+        at = self._text.find(word)
+        while at >= 0:
+            position = bisect_right(self._starts, at) - 1
+            yield position
+            at = self._text.find(word, self._starts[position + 1])
+
+    def last(self, word: str) -> int | None:
+        """The position of the last line that holds the word."""
+        at = self._text.rfind(word)
+        return None if at < 0 else bisect_right(self._starts, at) - 1

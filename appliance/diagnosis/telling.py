@@ -1,0 +1,113 @@
+"""Diagnoses in words: the summary, the few lines that show it, the fix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from appliance.diagnosis.catalogue import Match
+from appliance.diagnosis.traceback_reader import LoggedException
+from appliance.protocol import Diagnosis, EvidenceLine, Fix
+
+MAX_TEXT = 500
+MAX_EVIDENCE = 6
+OWN_FRAMES = 3
+# Where an engine's own code lies, rather than what it calls.
+OWN = re.compile(
+    r"[/\"](?:vllm|sglang|sgl-workspace|appliance|kernels|sgl_kernel|flashinfer|deep_gemm|transformers_modules)[/\"-]"
+)
+PLUMBING = re.compile(
+    r"asyncio|contextlib|importlib|multiprocessing|threading|concurrent/futures|runpy|uvloop|torch/nn/modules/module"
+    r"|_contextlib"
+    r"|torch/_ops|functools|click/|typer/|/entrypoints/cli/|tracing/otel|site-packages/ray/"
+)
+OPEN_PLACE = re.compile(r"(?:: | \()\?\)?(?=[.,: )]|$)")
+
+
+def known(match: Match, exceptions: Sequence[LoggedException] = (), line: EvidenceLine | None = None) -> Diagnosis:
+    cause, groups = match
+    evidence: list[EvidenceLine] = []
+    for exception in exceptions:
+        frame = _telling_frames(exception, 1)
+        evidence += [*frame, exception.line]
+    if line is not None:
+        evidence.append(line)
+    return Diagnosis(
+        summary=OPEN_PLACE.sub("", cause.summary_for(groups)),
+        family=cause.family,
+        cause=cause.name,
+        evidence=shown(evidence),
+        fix=cause.fix_for(groups),
+    )
+
+
+def unknown(exception: LoggedException) -> Diagnosis:
+    return Diagnosis(
+        summary=f"The engine ended with {exception.headline[:MAX_TEXT]}",
+        evidence=shown([*_telling_frames(exception, OWN_FRAMES), exception.line]),
+        fix=Fix(text="This cause is not known here. Send this launch's log to support."),
+    )
+
+
+def no_failure() -> Diagnosis:
+    return Diagnosis(summary="This log tells of no failure.")
+
+
+def restart_loop(times: int, line: EvidenceLine) -> Diagnosis:
+    return Diagnosis(
+        summary=f"The engine is restarted again and again ({times} times so far), and the log does not say why it "
+        f"fails.",
+        family="crash-loop",
+        cause="restart-loop",
+        evidence=shown([line]),
+        fix=Fix(text="Stop it, start it once by hand, and read the first error of that start."),
+    )
+
+
+def with_restarts(found: Diagnosis, times: int, line: EvidenceLine) -> Diagnosis:
+    again = "once" if times == 1 else f"{times} times"
+    return msgspec.structs.replace(
+        found,
+        summary=f"{found.summary} It was restarted {again} into this.",
+        evidence=(*found.evidence, *shown([line])),
+    )
+
+
+def placed(exception: LoggedException, lines: Sequence[EvidenceLine]) -> LoggedException:
+    """The same exception with the line numbers that it has in `lines`; 0 where it does not stand there."""
+    wanted = exception.line.text
+    place = next((line for line in lines if line.text.endswith(wanted)), EvidenceLine(0, wanted))
+    frames = []
+    for frame, code in exception.frames[-1:]:
+        within = [line for line in lines if line.number < place.number and line.text.endswith(frame.text)]
+        if within:
+            frames.append((EvidenceLine(within[-1].number, frame.text), code))
+    return LoggedException(
+        type=exception.type,
+        message=exception.message,
+        text=exception.text,
+        line=EvidenceLine(place.number, wanted),
+        frames=tuple(frames) if place.number else exception.frames,
+        start=place.number,
+    )
+
+
+def shown(lines: Sequence[EvidenceLine]) -> tuple[EvidenceLine, ...]:
+    """Those that stand in the log, each once, in order, and not too long."""
+    by_number = {line.number: line for line in lines if line.number}
+    return tuple(
+        EvidenceLine(number, by_number[number].text.strip()[:MAX_TEXT]) for number in sorted(by_number)[:MAX_EVIDENCE]
+    )
+
+
+def _telling_frames(exception: LoggedException, count: int) -> list[EvidenceLine]:
+    """The innermost places of the engine's own code; of others where there are none."""
+    places = [place for place, _ in exception.frames]
+    if not places:
+        return []
+    if count == 1:
+        return [next((place for place in reversed(places) if OWN.search(place.text)), places[-1])]
+    own = [place for place in places if OWN.search(place.text) and not PLUMBING.search(place.text)]
+    return (own or [place for place in places if not PLUMBING.search(place.text)] or places)[-count:]
