@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-containers test-flashinfer lint format bench-start bench-cpu model clean
+.PHONY: help run test test-containers test-flashinfer lint format bench-start bench-cpu diagnosis-score model clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ bench-start: $(VENV)/.dev ## how long a start takes, and how soon a failing one 
 
 bench-cpu: $(VENV)/.dev ## tokens a second on the CPU; INGOT_VLLM_VENV names a venv with vLLM to compare with
 	$(BIN)/python -m tests.bench.cpu
+
+diagnosis-score: $(VENV)/.dev ## the diagnosis against the real start logs in ../shared/startup-logs
+	@$(BIN)/python -m tests.diagnosis.score
 
 model: $(VENV)/.dev ## train the bundled model again (minutes)
 	$(BIN)/python -m appliance.selftest.train

@@ -1,0 +1,98 @@
+"""`ingot diagnose`: what an engine's log means, of whatever engine and from wherever it was copied."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from appliance.diagnosis.diagnose import diagnose as diagnose_lines
+from appliance.diagnosis.log_text import NotTextError, read_log
+from appliance.home import Home
+from appliance.protocol import Diagnosis, EvidenceLine, LaunchRecord, State
+
+LOG, RECORD, STACKS = "engine.log", "launch.json", "stacks.txt"
+
+
+@click.command()
+@click.argument("source", metavar="FILE|LAUNCH|-")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object, for programs.")
+def diagnose(source: str, as_json: bool) -> None:
+    """Say what an engine's log means: the cause, the lines that show it, and what to do.
+
+    FILE is a log of Ingot's own engine, vLLM, SGLang, or a container; - reads it from standard input. LAUNCH is the id
+    or the folder of a launch.
+    """
+    diagnosis, lines = _of_input() if source == "-" else _of_path(_find(source))
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(as_data(diagnosis))).decode())
+    else:
+        from appliance.diagnosis.printing import show  # rich takes longer to import than most logs to read
+
+        show(diagnosis, empty=not lines)
+
+
+def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
+    """What a program gets. `outcome`: "no failure" in the log, a "known" cause, or an "unknown" one."""
+    known = diagnosis.family is not None
+    return {
+        "outcome": "known" if known else "unknown" if diagnosis.fix is not None else "no failure",
+        "family": diagnosis.family,
+        "cause": diagnosis.cause,
+        "summary": diagnosis.summary,
+        "evidence": [{"line": line.number, "text": line.text} for line in diagnosis.evidence],
+        "fix": diagnosis.fix,
+    }
+
+
+def _find(source: str) -> Path:
+    path = Path(source)
+    if path.exists():
+        return path
+    launch = Home.from_environment().launch(source)
+    if "/" not in source and launch.is_dir():
+        return launch
+    raise click.UsageError(f"There is no file {source}, and no launch of this name: name a log, a launch's id, or -.")
+
+
+def _of_input() -> tuple[Diagnosis, list[EvidenceLine]]:
+    """Through a file, so that a long log takes no memory."""
+    with tempfile.NamedTemporaryFile(prefix="ingot-diagnose-") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        file.flush()
+        return _of_log(Path(file.name), "standard input")
+
+
+def _of_path(path: Path) -> tuple[Diagnosis, list[EvidenceLine]]:
+    if not path.is_dir():
+        return _of_log(path, str(path))
+    if not (path / LOG).is_file():
+        raise click.UsageError(f"{path} is a folder without {LOG}: name a log, or the folder of a launch.")
+    return _of_log(path / LOG, str(path), _told_of(path))
+
+
+def _of_log(path: Path, name: str, told: dict[str, Any] | None = None) -> tuple[Diagnosis, list[EvidenceLine]]:
+    try:
+        lines = read_log(path)
+    except NotTextError as error:
+        raise click.UsageError(f"{name} is no log: {error}. If it is compressed, unpack it first.") from error
+    except OSError as error:
+        raise click.UsageError(f"{name} cannot be read: {error.strerror or error}.") from error
+    return diagnose_lines(lines, **(told or {})), lines
+
+
+def _told_of(folder: Path) -> dict[str, Any]:
+    """What the supervisor knew of this launch besides its log."""
+    try:
+        record = msgspec.json.decode((folder / RECORD).read_bytes(), type=LaunchRecord)
+    except (OSError, msgspec.DecodeError):
+        return {}
+    if record.state is not State.HUNG:
+        return {}
+    stacks = folder / STACKS
+    return {"hang": record.reason, "stacks": stacks.read_text(errors="replace") if stacks.is_file() else None}

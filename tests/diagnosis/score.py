@@ -1,0 +1,97 @@
+"""`make diagnosis-score`: the diagnosis against real start logs whose causes are known.
+
+The logs are no part of the project: they lie beside it, or where INGOT_STARTUP_LOGS says.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from appliance.diagnosis.diagnose import diagnose
+from appliance.diagnosis.log_text import number_lines
+from appliance.protocol import Diagnosis
+from tests.diagnosis.shared_logs import FOLDER, entries
+
+GOAL_SHARE = 0.95
+GOAL_MS_PER_MB = 50.0
+TIMED_BYTES = 4 << 20
+
+
+class Row(NamedTuple):
+    file: str
+    expected: str | None  # None of a healthy log
+    accepted: tuple[str, ...]
+    found: Diagnosis
+
+    @property
+    def right(self) -> bool:
+        """The family, and a fix that can be followed; of a healthy log nothing at all."""
+        if self.expected is None:
+            return self.found.family is None and not self.found.evidence and self.found.fix is None
+        return self.found.family in self.accepted and self.found.fix is not None
+
+
+def score(index: Iterable[dict[str, Any]]) -> list[Row]:
+    rows = []
+    for entry in index:
+        found = diagnose(number_lines((FOLDER / entry["file"]).read_text(errors="replace")))
+        expected = entry["category"] if entry["expect"] == "failure" else None
+        rows.append(Row(entry["file"], expected, tuple(entry["accept"]), found))
+    return rows
+
+
+def milliseconds_per_megabyte(index: Iterable[dict[str, Any]]) -> float:
+    """Of one log that holds them all, over and over."""
+    text = "\n".join((FOLDER / entry["file"]).read_text(errors="replace") for entry in index)
+    text *= TIMED_BYTES // len(text) + 1
+    began = time.perf_counter()
+    diagnose(number_lines(text))
+    return (time.perf_counter() - began) * 1000 / (len(text) / (1 << 20))
+
+
+def show(rows: Iterable[Row]) -> None:
+    table = Table("", "log", "expected", "family", "cause", "to do")
+    for row in rows:
+        fix = row.found.fix.text if row.found.fix else ""
+        table.add_row(
+            "ok" if row.right else "[bold red]wrong",
+            row.file,
+            row.expected or "healthy",
+            row.found.family or "-",
+            row.found.cause or "-",
+            fix if len(fix) < 60 else fix[:57] + "...",
+        )
+    Console(width=190).print(table)
+
+
+def main() -> None:
+    index = entries()
+    if not index:
+        sys.exit(
+            f"There are no logs to judge by in {FOLDER}. INGOT_STARTUP_LOGS names another folder with an index.json."
+        )
+    rows = score(index)
+    show(rows)
+    failures = [row for row in rows if row.expected is not None]
+    healthy = [row for row in rows if row.expected is None]
+    share = sum(row.right for row in failures) / max(len(failures), 1)
+    silent = sum(row.right for row in healthy)
+    speed = milliseconds_per_megabyte(index)
+    figures = {
+        "failures-told-right": {"value": round(share, 4), "goal": GOAL_SHARE, "ok": share >= GOAL_SHARE},
+        "healthy-silent": {"value": silent, "goal": len(healthy), "ok": silent == len(healthy)},
+        "ms-per-megabyte": {"value": round(speed, 1), "goal": GOAL_MS_PER_MB, "ok": speed <= GOAL_MS_PER_MB},
+    }
+    print(json.dumps(figures))
+    sys.exit(0 if all(figure["ok"] for figure in figures.values()) else 1)
+
+
+if __name__ == "__main__":
+    main()
