@@ -31,6 +31,7 @@ from console.dashboard import routes as dashboard
 from console.db.sessions import Database
 from console.engine_control.base import EngineControl
 from console.errors import EXCEPTION_HANDLERS
+from console.hardware import live as hardware_live
 from console.hardware import routes as hardware
 from console.hardware.machines import Machines
 from console.launches import live as launch_live
@@ -107,6 +108,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     templates = pages.environment()
     for name, feed in launch_live.feeds(catalogue, database, templates, follower).items():
         hub.add_feed(name, feed)
+    hub.add_feed("hardware", hardware_live.feed(machines, templates))
     follower.publishers.append(live_parts.publisher(templates, catalogue))
     automatic = AutomaticRollBack(config.home, store, activator)
     follower.publishers.append(automatic)

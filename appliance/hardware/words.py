@@ -79,7 +79,7 @@ def refusals(gpu: Gpu) -> str:
 def driver(found: Inventory) -> str:
     if found.driver_version is None:
         loaded = f"; the kernel has loaded {found.kernel_driver}" if found.kernel_driver else ""
-        return f"none that answers{loaded}"
+        return f"none that answers{loaded}" if loaded or found.problems else "none"
     runs = f", runs CUDA up to {found.cuda_version}" if found.cuda_version else ""
     apart = found.kernel_driver and found.kernel_driver != found.driver_version
     return f"{found.driver_version}{runs}" + (f"; the kernel has loaded {found.kernel_driver}" if apart else "")
