@@ -190,6 +190,7 @@ def folded(events: list[Event], record: LaunchRecord | None, *, launch_id: str, 
             started=record.started,
             exit_status=record.exit_status,
             attempt=record.attempt,
+            restart_of=record.restart_of,
         )
     told.phases, told.findings = [], []
     for event in events:

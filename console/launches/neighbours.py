@@ -36,7 +36,8 @@ class Alike(NamedTuple):
 
 @dataclass(frozen=True)
 class Neighbours:
-    """`came_from` is the launch that this one was started instead of."""
+    """`came_from` is the launch that this one was started instead of; `restart_of` the one that ended, after which the
+    front door started the same revision again by itself, and `restarted` such a launch after this one."""
 
     last_good: LaunchRecord | None = None
     alike: list[Alike] = field(default_factory=list)
@@ -44,6 +45,8 @@ class Neighbours:
     remedy: Remedy | None = None
     follow_up: FollowUp | None = None
     came_from: tuple[LaunchRecord, FollowUp] | None = None
+    restart_of: LaunchRecord | None = None
+    restarted: LaunchRecord | None = None
 
 
 def neighbours(catalogue: Catalogue, record: LaunchRecord) -> Neighbours:
@@ -64,6 +67,8 @@ def neighbours(catalogue: Catalogue, record: LaunchRecord) -> Neighbours:
         remedy=_remedy(catalogue, records, record) if same or record.ready_after_s is None else None,
         follow_up=read_follow_up(catalogue.home.launch(record.id)),
         came_from=came_from(catalogue, record.id),
+        restart_of=next((other for other in earlier if other.id == record.restart_of), None),
+        restarted=next((other for other in records if other.restart_of == record.id), None),
     )
 
 

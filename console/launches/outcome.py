@@ -153,7 +153,7 @@ def sentence(record: LaunchRecord, *, runs: bool, requests_cut: int = 0) -> str:
             untouched = "; the running engine was not touched" if record.attempt else ""
             return f"Refused in preflight after {took}: nothing was started{untouched}."
         case Kind.CRASH_LOOP:
-            return f"Not started again after {took}: it had failed too often within a short time."
+            return "Not started: this revision had failed too often within a short time."
         case Kind.CUT_OFF:
             heard = (
                 f"after it had served for {served}" if record.ready_after_s is not None else f"{took} after its start"

@@ -1,0 +1,322 @@
+"""A launch's page tells every kind of end apart, and says what can be done about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from html import unescape
+
+import pytest
+
+from appliance.protocol import Finding, Fix, Progress, Severity, State
+from console.db.models import Launch
+from console.engine_control.base import EngineStatus
+from console.launches import fixes, stacks
+from console.launches.catalogue import Catalogue
+from console.launches.follow_up import read_follow_up, write_follow_up
+from console.launches.outcome import FACES, Kind, kind_of
+from console.launches.waiting import expectation
+from console.profiles.store import ProfileStore
+from tests.console.launch_folders import WrittenLaunch, failed_launch, ready_launch
+from tests.console.launch_kinds import CONTEXT, FORCED, KINDS, STACKS, TOKENIZER, gallery, refused, starting
+from tests.tiny import write_checkpoint
+
+GOOD, BAD, NOW = "20261120-100000-aaaa", "20261120-110000-bbbb", "20261120-120000-cccc"
+
+SENTENCES = {
+    "refused": "Refused in preflight after 210 ms: nothing was started.",
+    "failed": "Failed after 4.2 s, in “graphs”.",
+    "failed-vllm": "Failed after 21.0 s, in “compile”.",
+    "failed-serving": "Failed while serving, 1 h 30 m after it became ready.",
+    "hung": "Hung, in “graphs”: after 2 m 04 s nothing moved any more, and it was ended.",
+    "crash-loop": "Not started: this revision had failed too often within a short time.",
+    "cut-off": "Cut off: its process ended without a word. It was last heard of after it had served for 2 h 00 m.",
+    "stopped": "Stopped on request, after it had served for 10 m 00 s.",
+    "stopped-starting": "Stopped on request after 1.2 s, before it was ready.",
+}
+
+
+def text_of(response):
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", response.text)))
+
+
+@pytest.fixture
+def engine_runs(control):
+    control.present = EngineStatus(running=True, who="process 1")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_each_kind_of_end_has_its_sentence(client, home, kind):
+    ids = gallery(home)
+    text = text_of(await client.get(f"/launches/{ids[kind]}"))
+    assert SENTENCES[kind] in text
+    assert "ago" in text
+
+
+def test_every_kind_has_a_face_and_is_told_from_the_record(home):
+    kinds = {
+        kind: kind_of(Catalogue(home).find(launch_id).record(), runs=False) for kind, launch_id in gallery(home).items()
+    }
+    assert kinds == {**{kind: Kind(kind) for kind in KINDS if kind != "failed-vllm"}, "failed-vllm": Kind.FAILED}
+    assert FACES.keys() | {Kind.RUNNING} == set(Kind)
+
+
+async def test_the_exit_status_and_the_requests_that_were_cut_off_are_told(client, home, console):
+    """As far as the console saw them run."""
+    ids = gallery(home)
+    ended = Catalogue(home).find(ids["failed-serving"]).record().ended
+    console.follower.history.append((ended - 0.6, 100.0, 6, 0, 0.5))
+    text = text_of(await client.get(f"/launches/{ids['failed-serving']}"))
+    assert "6 requests were cut off." in text
+    assert "killed by SIGKILL" in text
+
+
+async def test_the_phases_that_were_not_reached_are_named(client, home):
+    """Those of the last good launch, whatever phases the engine has."""
+    ids = gallery(home)
+    assert "self-test not reached" in text_of(await client.get(f"/launches/{ids['failed']}"))
+    vllm = text_of(await client.get(f"/launches/{ids['failed-vllm']}"))
+    assert "compile 3.0 s failed" in vllm
+    assert "not reached" not in vllm  # the good ones were the native engine's
+
+
+async def test_evidence_leads_to_its_line_and_the_line_is_there(client, home):
+    failed_launch(home, BAD)
+    page = await client.get(f"/launches/{BAD}")
+    address = f"/log?launch={BAD}&line=3#L3"
+    assert f'href="{address}"' in unescape(page.text)
+    log = (await client.get(address.partition("#")[0])).text
+    assert 'log-asked" id="L3"' in log
+
+
+async def test_findings_have_a_fix_each_and_one_for_all(client, home):
+    """Patches as a change from what was to what will be, commands to copy with where to run them."""
+    refused(home, BAD)
+    page = await client.get(f"/launches/{BAD}")
+    text = text_of(page)
+    assert text.count("Apply and restart") == 2
+    assert "Apply them all and restart" in text
+    both = json.dumps({"backends.moe": None, "max-model-len": 40960})
+    assert f'value="{both}"' in unescape(page.text)
+    assert "was 131072 becomes 40960" in text
+    assert "was flashinfer becomes auto (default)" in text
+    assert "cp ORIGINAL/tokenizer.json" in text
+    assert fixes.PLACE in text
+    assert fixes.PLACES["docker"] in text
+
+
+def test_fixes_that_disagree_are_not_joined(home):
+    launch = refused(home, BAD, CONTEXT, FORCED)
+    assert fixes.together(launch.record).patch == {"max-model-len": 40960, "backends.moe": None}
+    for other in ({"max-model-len": 8192}, {"backends": {"moe": "triton"}}):
+        launch.record.findings = [
+            CONTEXT,
+            FORCED,
+            Finding(id="x", severity=Severity.ERROR, message="", fix=Fix(text="", patch=other)),
+        ]
+        assert fixes.together(launch.record) is None
+    launch.record.findings = [CONTEXT, TOKENIZER]
+    assert fixes.together(launch.record) is None
+
+
+async def test_a_launch_of_a_profile_file_says_where_to_make_the_change(client, home):
+    failed_launch(home, BAD, revision="")
+    text = text_of(await client.get(f"/launches/{BAD}"))
+    assert "Apply and restart" not in text
+    assert "make the change in that file" in text
+
+
+async def test_a_fix_for_an_old_launch_asks_first_where_another_serves(client, home, console):
+    failed_launch(home, BAD)
+    ready_launch(home, NOW)
+    page = unescape((await client.get(f"/launches/{BAD}")).text)
+    assert 'data-confirm="Another launch serves now' not in page
+    console.follower.view = console.follower.view.__class__(state=State.READY)
+    page = unescape((await client.get(f"/launches/{BAD}")).text)
+    assert 'data-confirm="Another launch serves now' in page
+
+
+async def test_the_stacks_of_a_hung_launch_can_be_read(client, home):
+    ids = gallery(home)
+    page = await client.get(f"/launches/{ids['hung']}")
+    text = text_of(page)
+    assert "Process 4107 /usr/bin/python3 -m appliance.engine.core" in text
+    assert "all_reduce torch/distributed/distributed_c10d.py:2806" in text
+    assert "no stacks, since py-spy says" in text
+    assert (await client.get(f"/launches/{ids['hung']}/stacks")).text == STACKS
+    assert "stacks" not in (await client.get(f"/launches/{ids['failed']}")).text.partition("Its files")[2][:400]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "Thread 1 (idle)\n  f (x:1)", "Process 1: x\n  f (x.py:1)", "Process x", "((("]
+)
+def test_any_text_for_stacks_is_kept(text):
+    found = stacks.parse(text)
+    kept = [*found.rest, *(note for process in found.processes for note in process.notes)]
+    assert len(kept) == len([line for line in text.splitlines() if line.strip()]) - len(found.processes)
+
+
+async def test_what_helped_before_is_told(client, home):
+    """Earlier launches that failed alike, each with the next good launch and what its profile changed."""
+    failed_launch(home, "20261119-100000-aaaa", revision="r5")
+    mended = ready_launch(home, "20261119-110000-aaaa", revision="r6")
+    profile = mended.folder / "profile.yaml"
+    profile.write_text(profile.read_text().replace("moe: flashinfer", "moe: triton"))
+    failed_launch(home, BAD)
+    text = text_of(await client.get(f"/launches/{BAD}"))
+    assert "1 earlier launch failed like this" in text
+    assert "Next of this profile to become ready: 20261119-110000-aaaa with r6" in text
+    assert "backends.moe was flashinfer becomes triton" in text
+    write_follow_up(home, "20261119-100000-aaaa", "fix", launch=mended.record.id, profile="qwen3-8b", revision="r6")
+    assert "The fix of that page was applied" in text_of(await client.get(f"/launches/{BAD}"))
+
+
+async def test_a_roll_back_by_itself_links_both_launches(client, home):
+    failed_launch(home, BAD)
+    ready_launch(home, NOW, revision="r6")
+    write_follow_up(home, BAD, "automatic-roll-back", launch=NOW, profile="qwen3-8b", revision="r6")
+    before, after = await client.get(f"/launches/{BAD}"), await client.get(f"/launches/{NOW}")
+    assert "Rolled back by itself to qwen3-8b r6, as the profile says" in text_of(before)
+    assert f'href="/launches/{NOW}"' in before.text
+    assert "Rolled back by itself, as the profile says, after" in text_of(after)
+    assert f'href="/launches/{BAD}"' in after.text
+
+
+async def test_a_restart_by_itself_links_both_launches(client, home):
+    failed_launch(home, BAD)
+    again = ready_launch(home, NOW)
+    again.record.restart_of = BAD
+    again.save()
+    before, after = await client.get(f"/launches/{BAD}"), await client.get(f"/launches/{NOW}")
+    assert f"It was started again by itself, as the profile says: {NOW}" in text_of(before)
+    assert f"Started again by itself, as the profile says, after {BAD} ended" in text_of(after)
+
+
+async def test_a_damaged_follow_up_is_passed_over(client, home):
+    launch = failed_launch(home, BAD)
+    for content in (b"", b"{", b'{"kind": "else"}', b"\xff\xfe", b"[]"):
+        (launch.folder / "follow-up.json").write_bytes(content)
+        assert (await client.get(f"/launches/{BAD}")).status_code == 200
+
+
+async def test_applying_a_fix_leads_to_the_new_launch_before_it_has_begun(client, home, console, control):
+    """A new revision with the change, activated; its page waits for the launch, the failed one says what was done."""
+    write_checkpoint(home.models / "Tiny")
+    store = ProfileStore(console.database)
+    await store.create({"name": "gone", "model": {"path": "Gone-7B"}}, author="ann")
+    failed_launch(home, BAD, profile="gone", revision="r1")
+    data = {"revision": "r1", "patch": json.dumps({"model.path": "Tiny"}), "launch": BAD}
+    done = await client.post("/profiles/gone/apply-fix", data=data, follow_redirects=False)
+    kept = read_follow_up(home.launch(BAD))
+    assert done.headers["location"] == f"/launches/{kept.launch}"
+    assert (kept.kind, kept.profile, kept.revision) == ("fix", "gone", "r2")
+    assert control.calls == ["restart"]
+    waiting = await client.get(done.headers["location"])
+    assert "The engine is being restarted for it" in text_of(waiting)
+    assert f'data-live="launch:{kept.launch}"' in waiting.text
+    assert (await client.get("/launches/20260101-000000-0000")).status_code == 404
+    messages = console.hub.listen({f"launch:{kept.launch}": ""})
+    assert "being restarted" in (await asyncio.wait_for(anext(messages), 5)).data
+    starting(home, kept.launch, profile="gone", revision="r2")
+    await console.follower.look()
+    async with asyncio.timeout(5):
+        async for message in messages:
+            if message is not None and "weights" in message.data:
+                break
+    await messages.aclose()
+
+
+async def test_a_fix_that_preflight_refuses_loses_nothing(client, home, console, control):
+    """The revision with the fix is there, the engine was not touched, and no follow-up is claimed."""
+    store = ProfileStore(console.database)
+    await store.create({"name": "gone", "model": {"path": "Gone-7B"}}, author="ann")
+    failed_launch(home, BAD, profile="gone", revision="r1")
+    data = {"revision": "r1", "patch": json.dumps({"model.path": "Also-Gone"}), "launch": BAD}
+    answer = await client.post("/profiles/gone/apply-fix", data=data)
+    assert answer.status_code == 422
+    assert "gone r2 was not activated" in text_of(answer)
+    assert "The engine was not touched" in text_of(answer)
+    assert control.calls == []
+    assert (await store.revision("gone")).number == 2
+    assert read_follow_up(home.launch(BAD)) is None
+
+
+async def test_rolling_back_from_a_launch_leads_to_the_new_one(client, home, console, control):
+    write_checkpoint(home.models / "Tiny")
+    store = ProfileStore(console.database)
+    first = await store.create({"name": "chat", "model": {"path": "Tiny"}}, author="ann")
+    await store.save("chat", {"name": "chat", "model": {"path": "Tiny"}, "max-num-seqs": 4}, base=1, author="ann")
+    await client.post("/profiles/chat/activate", data={"revision": "2"})
+    failed_launch(home, BAD, profile="chat", revision="r2")
+    async with console.database.session() as session:
+        session.add(Launch(launch_id="good", profile="chat", revision="r1", state="stopped", started=first.created + 1,
+                           ready_after_s=1.0, path=""))  # fmt: skip
+    done = await client.post("/profiles/-/roll-back", data={"launch": BAD}, follow_redirects=False)
+    kept = read_follow_up(home.launch(BAD))
+    assert (kept.kind, kept.revision) == ("roll-back", "r1")
+    assert done.headers["location"] == f"/launches/{kept.launch}"
+
+
+def test_what_the_running_phase_may_take(home):
+    """What it took in the last good launch, and when it counts as hung; of a phase nobody knows, nothing is claimed."""
+    good = ready_launch(home, GOOD).record
+    now = starting(home, NOW).record
+    expected = expectation(now, good)
+    assert (expected.phase, expected.last_s, expected.limit_s) == ("weights", 2.5, 120.0)
+    assert expected.last_whole_s == pytest.approx(4.03)
+    slow = WrittenLaunch(home, BAD)
+    slow.phase("weights", 100.0)
+    assert expectation(now, slow.record).limit_s == 300.0
+    now.phases[-1].phase = "something new"
+    assert expectation(now, None)[2:] == (None, None, None)
+    now.state = State.READY
+    assert expectation(now, good) is None
+
+
+async def test_a_starting_launch_says_what_is_to_be_expected(client, home, console, engine_runs):
+    ready_launch(home, GOOD)
+    starting(home, NOW)
+    await console.follower.look()
+    text = text_of(await client.get(f"/launches/{NOW}"))
+    assert "3.0 GiB of 15.0 GiB" in text
+    assert "the last good launch took 2.5 s here, 4.0 s in all" in text
+    assert "after 2 m 00 s it is taken for hung" in text
+
+
+async def test_the_cause_comes_to_an_open_page(home, console, engine_runs):
+    """From starting to failed without a reload, with cause, fix and ways out; and what was done about it afterwards."""
+    launch = starting(home, NOW)
+    await console.follower.look()
+    messages = console.hub.listen({f"launch:{NOW}": "", f"launch-story:{NOW}": ""})
+    assert "15.0 GiB" in (await asyncio.wait_for(anext(messages), 5)).data
+    launch.end_phases("failed")
+    launch.diagnose()
+    launch.change(State.FAILED, "It crashed.")
+
+    async def told(*wanted):
+        async with asyncio.timeout(5):
+            async for message in messages:
+                if message is not None and all(text in message.data for text in wanted):
+                    return
+
+    await told("The MoE kernel", "Apply and restart", "in “weights”")
+    write_follow_up(home, NOW, "roll-back", launch="x", profile="qwen3-8b", revision="r6")
+    await told("Rolled back to qwen3-8b r6")
+    await messages.aclose()
+
+
+async def test_a_phase_moves_on_the_page_while_its_launch_is_one_of_many(home, console, engine_runs):
+    """Three hundred earlier launches do not slow its page down."""
+    for number in range(300):
+        ready_launch(home, f"20261118-{number:06}-aaaa")
+    launch = starting(home, NOW)
+    await console.follower.look()
+    messages = console.hub.listen({f"launch:{NOW}": ""})
+    await asyncio.wait_for(anext(messages), 10)
+    launch.phase("weights", 0.0, None, Progress(done=7 << 30, total=15 << 30, unit="bytes"))
+    async with asyncio.timeout(3):
+        async for message in messages:
+            if message is not None and "7.0 GiB" in message.data:
+                break
+    await messages.aclose()
