@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from appliance.hardware.engine_machine import Machine
 from appliance.hardware.machine import Inventory
 from appliance.home import Home
 from appliance.preflight.plans import LaunchPlan
@@ -18,7 +19,8 @@ class PreflightContext:
     """`listen` is the address that the front door is to take; None where that is not asked, since the front door that
     asks holds it. `running` is the launch that this one would replace: what it holds will be free by then.
     `surroundings` is None where this process is not on the engine's machine: what only that one shows is then not
-    judged. `source` is how the profile was named to a command, for the commands that the fixes name."""
+    judged, and `machine` is what it told of itself. `source` is how the profile was named to a command, for the
+    commands that the fixes name."""
 
     home: Home
     document: Mapping[str, Any]
@@ -27,6 +29,7 @@ class PreflightContext:
     listen: tuple[str, int] | None = None
     running: LaunchPlan | None = None
     surroundings: Surroundings | None = None
+    machine: Machine | None = None
     source: str | None = None
 
 

@@ -92,12 +92,15 @@ class Subject:
 
     @cached_property
     def effective(self) -> Effective:
+        machine = self.context.machine
+        cast = machine.cast if machine else cast_summary(self.context.environ)
         return resolve(
             self.profile,
             config=self.config,
             inventory=self.inventory,
             environ=self.context.environ,
-            cast=cast_summary(self.context.environ) if self.device.gpu else None,
+            libraries=machine.libraries if machine else None,
+            cast=cast if self.device.gpu else None,
         )
 
     @cached_property

@@ -45,11 +45,11 @@ def _open_files(subject: Subject) -> Iterator[Finding]:
 def _processes(subject: Subject) -> Iterator[Finding]:
     host = subject.context.inventory.host
     wanted = OWN_THREADS + workers(subject.profile) * host.cores * THREADS_PER_CORE
-    left, where = host.processes, "ulimit -u"
+    left, where = None if subject.here.uid == 0 else host.processes, "ulimit -u"  # it does not bind root
     allowed, used = _cgroup_numbers(subject)
     if allowed is not None and (left is None or allowed - used < left):
         left, where = allowed - used, "pids.max"
-    if left is None or left >= wanted or (where == "ulimit -u" and subject.here.uid == 0):  # it does not bind root
+    if left is None or left >= wanted:
         return
     text = "Raise it: `pids_limit:` in compose.yaml, `--pids-limit`" if where == "pids.max" else "Raise it"
     yield Finding(
@@ -77,7 +77,7 @@ def _cgroup_numbers(subject: Subject) -> tuple[int | None, int]:
 
 def _locked_memory(subject: Subject) -> Iterator[Finding]:
     limit = subject.context.inventory.host.locked_memory_bytes
-    over_hosts = subject.profile.vllm.extra_args.get("distributed-executor-backend") == "ray"
+    over_hosts = subject.profile.ray.address is not None
     without = subject.engine_environ.get("NCCL_IB_DISABLE") == "1"
     cards = subject.engine == "vllm" and over_hosts and not without and _has_infiniband(subject)
     if cards and limit is not None and limit < 64 * MIB:

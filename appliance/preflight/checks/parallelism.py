@@ -20,7 +20,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     problem = _indivisible(subject, size)
     if problem is not None:
         yield problem
-    if subject.device.gpu is not None and subject.profile.vllm.extra_args.get("distributed-executor-backend") != "ray":
+    if subject.device.gpu is not None and subject.profile.ray.address is None:  # with Ray, other hosts have more
         yield from _against_the_gpus(subject)
 
 
@@ -102,8 +102,7 @@ def _against_the_gpus(subject: Subject) -> Iterator[Finding]:
             fix=Fix(
                 text=f"Use {best}."
                 if patch
-                else "Lower pipeline- or data-parallel-size under vllm.extra-args, or add "
-                "hosts with `distributed-executor-backend: ray`.",
+                else "Lower pipeline- or data-parallel-size under vllm.extra-args, or add hosts with `ray.address`.",
                 patch=patch,
             ),
         )
