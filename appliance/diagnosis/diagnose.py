@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from appliance.diagnosis import endings, hangs, telling
 from appliance.diagnosis.catalogue import Match, causes_of
 from appliance.diagnosis.error_lines import ErrorLine, error_lines
-from appliance.diagnosis.first_exception import exceptions_in, first_exception
+from appliance.diagnosis.first_exception import exceptions_in, first_exception, with_message
 from appliance.diagnosis.log_text import number_lines
 from appliance.diagnosis.pointers import (
     is_aftermath,
@@ -100,8 +100,8 @@ class _Story:
 
     def tell(self) -> Diagnosis | None:
         chains = list(_chains(exceptions_in(self.lines)))
-        deadly = [chain for chain in chains if any(is_fatal(link) for link in chain)]
-        others = [chain for chain in chains if chain not in deadly and self._counts(chain)]
+        deadly = [chain for chain in chains if _ends_a_process(chain)]
+        others = [chain for chain in chains if not _ends_a_process(chain) and self._counts(chain)]
         first = self._first(deadly) or self._first(others)
         if first is not None and not first.specific:
             later = self._first(others)
@@ -119,8 +119,7 @@ class _Story:
 
     def certain(self) -> Diagnosis | None:
         """A known cause of an exception that ends a process, whatever else happened."""
-        deadly = [chain for chain in _chains(exceptions_in(self.lines)) if any(is_fatal(link) for link in chain)]
-        first = self._first(deadly)
+        first = self._first([chain for chain in _chains(exceptions_in(self.lines)) if _ends_a_process(chain)])
         return first.diagnosis() if first is not None and first.match is not None else None
 
     def with_restarts(self, found: Diagnosis) -> Diagnosis:
@@ -145,9 +144,9 @@ class _Story:
             links = [link for link in chain if not (is_pointer(link) or is_aftermath(link) or is_end_on_request(link))]
             if not links:
                 continue
-            best = _best_of(links)
+            best = _best_of([with_message(link, self.lines) for link in links])
             if best is not None and best.specific:
-                if unknown is not None and any(is_fatal(link) for link in unknown.exceptions):
+                if unknown is not None and _ends_a_process(unknown.exceptions):
                     return unknown
                 return best
             vague = vague or best
@@ -181,10 +180,10 @@ class _Story:
         return vague
 
     def _waits(self) -> Diagnosis | None:
-        waiting = waiting_for(self.log)
-        if not waiting or (self.ready is not None and waiting[0].number < self.ready):
+        found = waiting_for(self.log)
+        if found is None or (self.ready is not None and found[1][-1].number < self.ready):
             return None
-        return hangs.waits(waiting)
+        return hangs.waits(*found)
 
     def _loops(self) -> Diagnosis | None:
         times, line = restarts(self.log)
@@ -195,12 +194,12 @@ class _Story:
         for chain in chains:
             if self.ready is not None and chain[0].start < self.ready:
                 continue
-            best = _best_of(chain)
+            best = _best_of([with_message(link, self.lines) for link in chain])
             if any(is_survived(link) or is_end_on_request(link) for link in chain):
                 if best is not None and best.match is not None and best.match.cause.deadly:
                     return best.diagnosis()
                 continue
-            if self.ready is None or self.failed or any(is_fatal(link) for link in chain):
+            if self.ready is None or self.failed or _ends_a_process(chain):
                 return best.diagnosis() if best is not None else telling.unknown(chain[0])
         if self.ready is None or self.failed:
             lone = first_exception(self.lines)
@@ -217,6 +216,10 @@ class _Story:
                 if match.cause.warning:
                     return telling.known(match, (), line.line)
         return None
+
+
+def _ends_a_process(chain: Sequence[LoggedException]) -> bool:
+    return any(is_fatal(link) for link in chain)
 
 
 def _is_pointer_line(exception: LoggedException) -> bool:

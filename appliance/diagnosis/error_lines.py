@@ -16,16 +16,16 @@ from appliance.protocol import EvidenceLine
 
 # A line that holds none of these tells no failure.
 WORDS = (
-    "rror", "ERROR", "xcept", "ailed", "FAIL", "atal", "FATAL", "CRITICAL", "illed", "KILL", "enied", "o such",
-    "ot found", "annot", "nable", "xid", "Xid", "estart", "Back-off", "NCCL WARN", "nrecognized", "nvalid", "ignal",
-    "SIG", "oom", "OOM", "efused", "imed out", "bort", "egfault", "egmentation", "dumped", "unsatisfied",
-    "already in use", "already allocated", "too old", "not initialized", "not yet initialized", "ot supported",
-    "undefined symbol", "terminate called", "status=", "uncorrectable", "fallen off", "mismatch", "insufficient",
-    "manifest", "is missing", "terminated", "oo many", "o space", "exited",
+    b"error", b"exception", b"fail", b"fatal", b"critical", b"kill", b"denied", b"no such", b"not found", b"annot",
+    b"unable", b"xid", b"restart", b"back-off", b"backoff", b"nccl warn", b"unrecognized", b"invalid", b"signal",
+    b"sigterm", b"oom", b"refused", b"timed out", b"timeout", b"abort", b"seg", b"dumped", b"unsatisfied", b"already",
+    b"too old", b"initialized", b"supported", b"undefined", b"terminate", b"status=", b"uncorrectable", b"fallen",
+    b"mismatch", b"insufficient", b"manifest", b"missing", b"too many", b"no space", b"exited", b"watchdog", b"exceeds",
 )  # fmt: skip
 QUIET = ("INFO", "DEBUG", "NOTICE")
 WARNINGS = ("WARNING", "WARN")
 FIRST, LAST = 300, 100
+SAME = 80  # lines that end alike say the same
 # What an engine was asked to do, in whatever words it prints it.
 DUMP = re.compile(
     r"non-default args|Namespace\(|ServerArgs\(|server_args=|engine_args|\bwith config:|Initializing (?:a"
@@ -38,7 +38,7 @@ DUMP = re.compile(
 ADVISORY = re.compile(
     r"`\w*(?:Error|Exception)\b[^`]{0,200}`|\w+Warning: |if you (?:see|get|encounter|run into|are running)|(?:may"
     r"|might|can|could) "
-    r"(?:cause|lead|result|fail|raise|be caused)|fall(?:ing|s)? ?back|fallback|ignor(?:e|ing|ed)\b|skipp(?:ing|ed)\b|"
+    r"(?:cause|lead|result|fail|raise)|fall(?:ing|s)? ?back|fallback|ignor(?:e|ing|ed)\b|skipp(?:ing|ed)\b|"
     r"not (?:critical|fatal)|harmless|retry(?:ing)?\b|consider (?:setting|using|increasing|decreasing|raising"
     r"|lowering)|to (?:avoid|suppress|"
     r"silence) this|deprecat|errno: 97|optional|will be disabled|is disabled\b|disabling|please refer"
@@ -73,7 +73,7 @@ class ErrorLine:
 
 
 def error_lines(log: Searchable) -> Iterator[ErrorLine]:
-    """In order; what repeats an earlier one but for its numbers is left out, and of very many the middle."""
+    """In order; what repeats an earlier one is left out, and of very many the middle."""
     seen: set[str] = set()
     positions = sorted({position for word in WORDS for position in log.positions(word)})
     fresh = []
@@ -82,9 +82,8 @@ def error_lines(log: Searchable) -> Iterator[ErrorLine]:
         head = text[:160]
         if "]     " in head or " INFO " in head or "DEBUG " in head or head.startswith("INFO"):
             continue  # code of a traceback, or of no interest: most of a log, and cheaply told
-        mark = text[-120:].translate(_NO_DIGITS)
-        if mark not in seen:
-            seen.add(mark)
+        if text[-SAME:] not in seen:
+            seen.add(text[-SAME:])
             fresh.append(position)
     if len(fresh) > FIRST + LAST:
         fresh = [*fresh[:FIRST], *fresh[-LAST:]]
@@ -92,9 +91,6 @@ def error_lines(log: Searchable) -> Iterator[ErrorLine]:
         found = _read(log, position)
         if found is not None:
             yield found
-
-
-_NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
 def _read(log: Searchable, position: int) -> ErrorLine | None:

@@ -4,8 +4,10 @@ points at another."""
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from appliance.diagnosis.dressing import Dressed, plain, undress
 from appliance.diagnosis.pointers import is_aftermath, is_pointer, is_survived
@@ -27,13 +29,16 @@ ENDS_MESSAGE = (OPENING, "Exception ignored in", "[rank", "Process ", "Killed", 
 
 
 def exceptions_in(lines: Sequence[EvidenceLine]) -> list[LoggedException]:
-    """Every exception with a traceback, in the order in which the tracebacks begin."""
+    """The exceptions with a traceback, in the order in which the tracebacks begin, each with the first line of its
+    message (see `with_message`)."""
     reader = TracebackReader()
     found: list[LoggedException] = []
-    for index, line in enumerate(lines):
+    for line in lines:
         exception = reader.feed(line.number, line.text)
-        if exception is not None and len(found) < MAX_EXCEPTIONS:
-            found.append(_with_message(exception, lines, index))
+        if exception is not None:
+            found.append(exception)
+            if len(found) == MAX_EXCEPTIONS:
+                break
     return sorted(found, key=lambda exception: exception.start)
 
 
@@ -65,12 +70,12 @@ def with_lines_around(exception: LoggedException, lines: Sequence[EvidenceLine],
             break
         if FRAME.match(dressed.words):
             frames.append((EvidenceLine(line.number, dressed.words.strip()), ""))
-    return _with_message(replace(exception, frames=tuple(reversed(frames))), lines, index)
+    return with_message(replace(exception, frames=tuple(reversed(frames))), lines)
 
 
 def first_exception(lines: Sequence[EvidenceLine]) -> LoggedException | None:
     """None where the log holds no exception. Better one that points elsewhere, or that was survived, than none."""
-    exceptions = exceptions_in(lines)
+    exceptions = [with_message(exception, lines) for exception in exceptions_in(lines)]
     for unwanted in ((is_pointer, is_aftermath, is_survived), (is_pointer, is_survived), (is_survived,), ()):
         for exception in exceptions:
             if not any(test(exception) for test in unwanted):
@@ -90,8 +95,11 @@ def _first_lone(lines: Sequence[EvidenceLine]) -> LoggedException | None:
     return None
 
 
-def _with_message(exception: LoggedException, lines: Sequence[EvidenceLine], index: int) -> LoggedException:
-    """A message goes on up to the next blank line, traceback, or line of a logger."""
+def with_message(exception: LoggedException, lines: Sequence[EvidenceLine]) -> LoggedException:
+    """With the further lines of its message: up to the next blank line, traceback, or line of a logger."""
+    index = bisect_left(lines, exception.line.number, key=attrgetter("number"))
+    if index == len(lines) or lines[index].number != exception.line.number:
+        return exception
     first = undress(plain(lines[index].text))
     more: list[str] = []
     size = 0

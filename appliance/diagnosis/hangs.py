@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from appliance.diagnosis.causes.hang import Waiting
 from appliance.diagnosis.endings import LAST_LINES
 from appliance.diagnosis.telling import shown
 from appliance.protocol import Diagnosis, EvidenceLine, Fix
@@ -32,7 +33,8 @@ _CACHES = "Give the first start more time, or run from a cast, which compiles no
 PLACES = (
     _place(r"filelock|FileLock|file_baton|FileBaton",
            "jit-toolchain", "build-lock", "waits for a lock that another build of a kernel holds, or has left behind",
-           "End other engines that compile; if there are none, remove the lock files in the cache folder and start again.",
+           "End other engines that compile; if there are none, remove the lock files in the cache folder and start "
+           "again.",
            command="find ~/.cache ~/.triton -name '*.lock' -print"),
     _place(r"(?m)^Process \d+: \S{0,120}(?:nvcc|ptxas|cicc|ninja|cc1plus|cudafe\+\+|/gcc|/g\+\+)"
            r"|flashinfer/jit|deep_gemm/jit|cpp_extension\.py|_run_ninja_build|tilelang/jit|make_cubin"
@@ -91,20 +93,14 @@ def diagnose_hang(hang: str, stacks: str | None, lines: Sequence[EvidenceLine]) 
     )
 
 
-def waits(waiting: Sequence[EvidenceLine]) -> Diagnosis:
-    """By the log alone: the lines with which one process says that it waits for another."""
+def waits(waiting: Waiting, lines: Sequence[EvidenceLine]) -> Diagnosis:
+    """By the log alone: the lines with which one process says that it waits."""
     return Diagnosis(
-        summary="The engine hangs: to the end of the log one of its processes waits for another, which does not "
-        "answer.",
-        family="hang",
-        cause="waits-for-worker",
-        evidence=shown(waiting),
-        fix=Fix(
-            text="Take the stacks of its processes while it waits: they say whether a kernel is compiled, a "
-            "collective waits, "
-            "or a file is read. Then end them all and start again.",
-            command="py-spy dump --pid <pid of each process>",
-        ),
+        summary=f"The engine hangs: to the end of the log it waits for {waiting.what}.",
+        family=waiting.family,
+        cause=waiting.cause,
+        evidence=shown(lines),
+        fix=Fix(text=waiting.fix, command=waiting.command),
     )
 
 

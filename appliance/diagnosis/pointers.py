@@ -53,6 +53,8 @@ SURVIVED = _any(
     r"failed to import|import(?:ing)? .{0,80}failed",
     r"falling back|fallback|ignor(?:ed|ing)",
     r"usage stat",
+    r"(?:error|failed|unable|problem)(?: \w+)? (?:saving|to save|writing|to write|sending|to send|reporting|to report)",
+    r"(?:error|failed) (?:fetching|to fetch|querying|to query|retrieving|to retrieve)",
 )
 FATAL_LEAD = _any(
     r"(?:failed to (?:start|initiali[sz]e)\b|initiali[sz]ation failed)",

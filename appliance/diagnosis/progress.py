@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import re
 
-from appliance.diagnosis.causes.hang import WAITING
+from appliance.diagnosis.causes.hang import WAITING, Waiting
 from appliance.diagnosis.searchable import Searchable
 from appliance.protocol import EvidenceLine
 
 READY = (
-    "Application startup complete",
-    "fired up and ready to roll",
-    "Uvicorn running on",
-    "Available routes are",
-    'GET /health HTTP/1.1" 200',
-    "Avg prompt throughput",
-    "Avg generation throughput",
-    "Decode batch",
+    b"application startup complete",
+    b"fired up and ready to roll",
+    b"uvicorn running on",
+    b"available routes are",
+    b'get /health http/1.1" 200',
+    b"avg prompt throughput",
+    b"avg generation throughput",
+    b"decode batch",
 )
 RESTARTS = (
-    "restart counter is at",
-    "Back-off restarting",
-    "CrashLoopBackOff",
-    "Restarting (",
-    "Start request repeated too quickly",
+    b"restart counter is at",
+    b"back-off restarting",
+    b"crashloopbackoff",
+    b"restarting (",
+    b"start request repeated too quickly",
 )
 COUNTER = re.compile(r"counter is at (\d+)")
 # A process that waits says so last.
@@ -48,16 +48,11 @@ def restarts(log: Searchable) -> tuple[int, EvidenceLine | None]:
     return (int(counter[1]) if counter else len(positions)), line
 
 
-def waiting_for(log: Searchable) -> tuple[EvidenceLine, ...]:
-    """The first and the last of the lines with which a process waits at the end of its log; none where it does not."""
-    positions: list[int] = []
-    for word in WAITING:
-        positions += log.positions(word)
-        positions += log.positions(word[0].upper() + word[1:])
-    if len(positions) < TIMES:
-        return ()
-    positions.sort()
+def waiting_for(log: Searchable) -> tuple[Waiting, tuple[EvidenceLine, ...]] | None:
+    """For what a process waits at the end of its log, with the first and the last line that say so."""
     near_the_end = max(LAST_LINES, int(len(log.lines) * LAST_SHARE))
-    if len(log.lines) - positions[-1] > near_the_end:
-        return ()
-    return log.lines[positions[0]], log.lines[positions[-1]]
+    for waiting in WAITING:
+        positions = sorted({position for sign in waiting.signs for position in log.positions(sign)})
+        if len(positions) >= TIMES and len(log.lines) - positions[-1] <= near_the_end:
+            return waiting, (log.lines[positions[0]], log.lines[positions[-1]])
+    return None

@@ -16,6 +16,7 @@ from appliance.protocol import EvidenceLine
 OPENING = "Traceback (most recent call last):"
 MAX_OPEN = 16
 MAX_LINES = 3000
+MAX_SILENT = 300  # lines of others
 MAX_FRAMES = 40
 LINES_BEFORE = 6
 
@@ -57,7 +58,7 @@ class LoggedException:
         return f"{self.type}: {first}" if first else self.type
 
 
-@dataclass
+@dataclass(eq=False)
 class _Open:
     """A traceback that has begun. `headed`: whether its lines carry a logger's prefix; None while it is not known."""
 
@@ -66,6 +67,7 @@ class _Open:
     lead: str
     link: str
     start: int
+    latest: int
     prefix: str
     indent: str
     headed: bool | None
@@ -103,7 +105,7 @@ class TracebackReader:
             said, link = self._said_before(key)
         # A sentence before the opening stands there alone; a prefix that is no sentence may stand before each line.
         headed = None if header else False
-        opened = _Open(key, level, said, link, number, before, indent, headed)
+        opened = _Open(key, level, said, link, number, number, before, indent, headed)
         self._open.append(opened)
         if len(self._open) > MAX_OPEN:
             del self._open[0]
@@ -120,7 +122,7 @@ class TracebackReader:
     def _follow(self, number: int, text: str) -> LoggedException | None:
         dressed = None
         for opened in reversed(self._open):
-            if number - opened.start > MAX_LINES:
+            if number - opened.latest > MAX_SILENT or number - opened.start > MAX_LINES:
                 self._open.remove(opened)
                 return None
             if text.startswith(opened.prefix) and text[len(opened.prefix) :][:1] in (" ", "\t") and opened.prefix:
@@ -143,6 +145,7 @@ class TracebackReader:
         return None
 
     def _take(self, opened: _Open, number: int, words: str) -> LoggedException | None:
+        opened.latest = number
         if not words.strip():
             return None
         if words[0] in " \t":

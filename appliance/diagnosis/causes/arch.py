@@ -44,10 +44,8 @@ CAUSES = (
     Cause(
         family="arch",
         name="torch-without-architecture",
-        signs=("is not compatible with the current pytorch", "no longer supports this gpu", "cuda capability"),
-        pattern=r"(?:cuda capability (?P<capability>sm_\d+)|not compatible|no longer supports"
-        r"|minimum (?:and maximum )?cuda"
-        r" capability)",
+        signs=("is not compatible with the current pytorch", "no longer supports this gpu"),
+        details=r"cuda capability (?P<capability>sm_\d+)",
         summary="This build of PyTorch has no code for this GPU's architecture.",
         fix="Run the image that was built for this GPU's architecture.",
         command=_CAPABILITY,

@@ -12,7 +12,8 @@ CAUSES = (
         name="unknown-argument",
         signs=("unrecognized arguments", "no such option", "unknown option", "ambiguous option",
                "unexpected extra argument"),
-        pattern=r"(?:unrecognized arguments|no such option|unknown option|ambiguous option"
+        pattern=r"^(?!.{0,60}(?:nvcc|ptxas|ninja|cc1|gcc|g\+\+)).{0,200}?(?:unrecognized arguments|no such option"
+        r"|unknown option|ambiguous option"
         r"|extra argument)\W{1,4}(?P<argument>\S+)",
         summary="The engine does not know the argument {argument}.",
         fix="Remove the argument from the profile, or write it as this release of the engine does.",

@@ -1,5 +1,9 @@
 """Nothing goes on: what a log says of it, and where the stacks of the processes tell why."""
 
+from __future__ import annotations
+
+from typing import NamedTuple
+
 from appliance.diagnosis.cause import Cause
 
 _STACKS = "py-spy dump --pid <pid of each process>"
@@ -57,17 +61,46 @@ CAUSES = (
     ),
 )
 
-# Lines that a living engine may write once or twice while it compiles; again and again at the end of a log they mean
-# that somebody waits for a process that does not answer.
+
+class Waiting(NamedTuple):
+    """Lines that a living engine may write once or twice while it starts; again and again at the end of a log they mean
+    that it waits for something that does not come."""
+
+    signs: tuple[bytes, ...]
+    family: str
+    cause: str
+    what: str
+    fix: str
+    command: str
+
+
 WAITING = (
-    "no available shared memory broadcast block found",
-    "no available block found in",
-    "waiting for 1 local, 0 remote core engine proc",
-    "core engine proc(s) to start",
-    "waiting for engine core proc",
-    "still waiting for",
-    "waiting for the server to",
-    "not ready yet",
-    "waiting for worker",
-    "waiting for output from mq_engine",
-)  # fmt: skip
+    Waiting(
+        signs=(b"waiting for creating a placement group", b"waiting for placement group"),
+        family="multi-node",
+        cause="not-enough-gpus-in-cluster",
+        what="Ray, which does not find as many free GPUs as the profile asks for",
+        fix="Check that every host has joined and shows its GPUs, that no other job holds them, and that VLLM_HOST_IP "
+        "is each "
+        "host's own address.",
+        command="ray status",
+    ),
+    Waiting(
+        signs=(
+            b"no available shared memory broadcast block found",
+            b"no available block found in",
+            b"core engine proc(s) to start",
+            b"waiting for engine core proc",
+            b"still waiting for",
+            b"waiting for worker",
+            b"waiting for output from mq_engine",
+        ),
+        family="hang",
+        cause="waits-for-worker",
+        what="another of its processes, which does not answer",
+        fix="Take the stacks of its processes while it waits: they say whether a kernel is compiled, a collective "
+        "waits, or a "
+        "file is read. Then end them all and start again.",
+        command=_STACKS,
+    ),
+)
