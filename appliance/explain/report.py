@@ -24,7 +24,7 @@ from appliance.profile.schema import Profile
 from kernels.backend import Objection
 from kernels.cast.architectures import ARCHITECTURES
 from kernels.catalogue import OPS
-from kernels.context import Context
+from kernels.context import CastSummary, Context
 from kernels.libraries import installed
 from kernels.selection import AUTO, Explanation, explain
 
@@ -101,8 +101,10 @@ def report(
     gpu: KnownGpu | None = None,
     libraries: Mapping[str, str] | None = None,
     environ: Mapping[str, str] = os.environ,
+    cast: CastSummary | None = None,
 ) -> Report:
-    """How `profile` would be served on `gpu`, or on this machine's device.
+    """How `profile` would be served on `gpu`, or on this machine's device. `cast` is what a sealed engine could launch,
+    if that is known; else the one that `environ` names is read.
 
     Raises:
         CheckpointError: the model's folder or its config.json cannot be used.
@@ -110,6 +112,7 @@ def report(
     """
     if gpu is not None:
         profile, inventory, environ = structs.replace(profile, device="auto"), machine_with(gpu, inventory.host), {}
+        cast = None
     libraries = installed() if libraries is None else libraries
     folder = locate(profile.model.path, home)
     if profile.engine == "vllm":
@@ -119,7 +122,8 @@ def report(
         explanations, architecture, memory = explain(OPS, context, profile.backends), outline.architecture, None
     else:
         config = read_config(folder)
-        cast = cast_summary(environ) if select_device(profile.device, inventory, environ).gpu else None
+        on_gpu = select_device(profile.device, inventory, environ).gpu is not None
+        cast = cast or cast_summary(environ) if on_gpu else None
         effective = resolve(
             profile, config=config, inventory=inventory, environ=environ, libraries=libraries, cast=cast
         )

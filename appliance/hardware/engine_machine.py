@@ -19,24 +19,34 @@ from kernels.libraries import installed
 
 # Environment variables that say how models are run begin so.
 _PREFIXES: Final = (
-    "CUDA", "DG_", "FLASHINFER_", "HF_", "HUGGINGFACE_", "INGOT_", "NCCL_", "NVIDIA_", "OMP_", "PYTORCH_", "RAY_",
-    "TORCH", "TRANSFORMERS_", "TRITON_", "VLLM_",
+    "CUDA", "DG_", "FLASHINFER_", "GLOO_", "HF_", "HUGGINGFACE_", "INGOT_", "LD_", "NCCL_", "NVIDIA_", "OMP_", "PYTHON",
+    "PYTORCH_", "RAY_", "TORCH", "TRANSFORMERS_", "TRITON_", "UCX_", "VLLM_",
 )  # fmt: skip
-_NAMES: Final = frozenset({"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "HOME", "XDG_CACHE_HOME", "TMPDIR"})
+_NAMES: Final = frozenset({
+    "CC", "CXX", "HOME", "LANG", "LOGNAME", "PATH", "TEMP", "TMP", "TMPDIR", "USER", "USERNAME", "VIRTUAL_ENV",
+    "XDG_CACHE_HOME", "XDG_CONFIG_HOME",
+})  # fmt: skip
 _SECRET: Final = ("TOKEN", "SECRET", "PASSWORD", "KEY")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """`environ` holds the variables that matter to an engine, none of them secret; `libraries` are name -> version of
-    those that backends name; `cast` is what a sealed engine could launch. `place` is the same for two processes that
-    see the same files: what else one of them finds there holds for the other."""
+    those that backends name; `cast` is what a sealed engine could launch. `free_for_next` is the inventory as it will
+    be when the launch that runs has ended, by which another profile is judged; None where nothing runs. `place` is the
+    same for two processes that see the same files: what else one of them finds there holds for the other.
+    """
 
     inventory: Inventory
     environ: dict[str, str] = {}
     libraries: dict[str, str] = {}
     cast: CastSummary | None = None
+    free_for_next: Inventory | None = None
     place: str = ""
     version: str = ""
+
+    @property
+    def for_next(self) -> Inventory:
+        return self.free_for_next or self.inventory
 
 
 def this_machine(environ: Mapping[str, str] = os.environ, home: Home | None = None) -> Machine:

@@ -140,13 +140,15 @@ def inventory_after(inventory: Inventory, running: LaunchPlan | None) -> Invento
         host = inventory.host
         free = min(host.memory_available_bytes + memory.weight_bytes, host.memory_bytes)
         return structs.replace(inventory, host=structs.replace(host, memory_available_bytes=free))
+    freed = memory.weight_bytes + memory.cache_bytes
     gpus = tuple(
-        structs.replace(
-            gpu,
-            memory_free_bytes=min(gpu.memory_free_bytes + memory.weight_bytes + memory.cache_bytes, gpu.memory_bytes),
-        )
+        structs.replace(gpu, memory_free_bytes=min(gpu.memory_free_bytes + freed, gpu.memory_bytes))
         if gpu.uuid == held.uuid
         else gpu
         for gpu in inventory.gpus
     )
-    return structs.replace(inventory, gpus=gpus)
+    host = inventory.host
+    if held.memory_kind == "unified":  # what it gives back is the host's as well
+        free = min(host.memory_available_bytes + freed, host.memory_bytes)
+        host = structs.replace(host, memory_available_bytes=free)
+    return structs.replace(inventory, gpus=gpus, host=host)

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import msgspec
 from litestar import Response, get
+from msgspec import structs
+
+from appliance.serving.front_door import FrontDoor
+
+if TYPE_CHECKING:
+    from appliance.hardware.engine_machine import Machine
+    from appliance.preflight.plans import LaunchPlan
 
 
 @get("/appliance/hardware")
-async def hardware() -> Response[bytes]:
+async def hardware(front_door: FrontDoor) -> Response[bytes]:
     """Looks each time it is asked: memory comes and goes. In a thread, so that requests do not wait for it."""
-    from appliance.hardware.engine_machine import this_machine  # late: the first answer over HTTP does not wait for it
-
-    machine = await asyncio.to_thread(this_machine)
+    machine = await asyncio.to_thread(_look, front_door.supervisor.running)
     return Response(msgspec.json.encode(machine), media_type="application/json")
+
+
+def _look(running: LaunchPlan | None) -> Machine:
+    from appliance.hardware.engine_machine import (
+        this_machine,
+    )  # late: the first answer over HTTP does not wait for them
+    from appliance.preflight.plans import inventory_after
+
+    machine = this_machine()
+    if running is None:
+        return machine
+    return structs.replace(machine, free_for_next=inventory_after(machine.inventory, running))

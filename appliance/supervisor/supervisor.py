@@ -218,11 +218,15 @@ class Supervisor:
         if self._core is not None:
             self._core.kill()
 
+    @property
+    def running(self) -> LaunchPlan | None:
+        """What the launch that has not ended was planned as; None while nothing runs."""
+        return self.plan if self._launch is not None and not self._launch.ended else None
+
     async def attempt(self, launch_id: str, revision: str, document: dict[str, Any]) -> Report | LaunchRecord:
         """Would this profile start? The report if it would; otherwise the record of a launch that never left
         preflight. A running engine is not touched. FileExistsError: there is a launch of this id already."""
-        running = self.plan if self._launch is not None and not self._launch.ended else None
-        report = await asyncio.to_thread(run_preflight, self._home, document, running=running)
+        report = await asyncio.to_thread(run_preflight, self._home, document, running=self.running)
         if report.plan is not None:
             return report
         serving = self._launch is not None and not self._launch.ended  # it may have ended meanwhile

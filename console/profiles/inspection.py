@@ -13,7 +13,7 @@ from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory import MemoryPlan
 from appliance.explain.report import Report, report
 from appliance.explain.words import about, sentences
-from appliance.hardware.device import DeviceError
+from appliance.hardware.device import DeviceError, select_device
 from appliance.hardware.engine_machine import Machine
 from appliance.hardware.known import UnknownGpuError, known_gpu
 from appliance.home import Home
@@ -93,9 +93,10 @@ class Inspector:
             home=self._home,
             document=dict(document),
             environ=seen.machine.environ,
-            inventory=seen.machine.inventory,
+            inventory=seen.machine.for_next,
             listen=None,
             surroundings=Surroundings.here() if seen.is_here else None,
+            machine=None if seen.is_here else seen.machine,
         )
         return run(context).findings
 
@@ -110,10 +111,11 @@ class Inspector:
             found = report(
                 profile,
                 self._home,
-                inventory=machine.inventory,
+                inventory=machine.for_next,
                 gpu=known,
                 libraries=machine.libraries,
                 environ=machine.environ,
+                cast=machine.cast,
             )
         except CheckpointError as error:
             return Selection(gpu, problem=f"{error.message} {error.fix.text}")
@@ -132,13 +134,14 @@ class Inspector:
         profile = documents.load(document)
         try:
             config = read_config(locate(profile.model.path, self._home))
+            device = select_device(profile.device, machine.for_next, machine.environ)
             return resolve(
                 profile,
                 config=config,
-                inventory=machine.inventory,
+                inventory=machine.for_next,
                 environ=machine.environ,
                 libraries=machine.libraries,
-                cast=machine.cast,
+                cast=machine.cast if device.gpu else None,
             )
         except (CheckpointError, DeviceError):
             return None
