@@ -9,7 +9,16 @@ from typing import Any, Literal
 import msgspec
 
 from appliance.checkpoint.config import DTYPES, ModelConfig
-from appliance.checkpoint.memory import CACHE_DTYPES, MemoryLimits, MemoryPlan, plan_memory
+from appliance.checkpoint.memory import (
+    CACHE_DTYPES,
+    DeviceMemory,
+    MemoryLimits,
+    MemoryPlan,
+    NativeFootprint,
+    gpu_memory,
+    host_memory,
+    plan_memory,
+)
 from appliance.checkpoint.selection import selection_context
 from appliance.hardware.device import Device, select_device
 from appliance.hardware.machine import Inventory
@@ -87,13 +96,15 @@ def resolve(
         block_size=profile.block_size,
         kv_cache_memory_bytes=profile.kv_cache_memory_bytes,
     )
-    memory = plan_memory(
+    footprint = NativeFootprint(
         config,
         limits,
         device=device.kind,
-        available_bytes=_available(profile, device, inventory),
         attention=_attention(selection, context, limits),
+        backends={found.op.name: found.chosen.name for found in selection if found.chosen},
+        unified=device.gpu is not None and device.gpu.memory_kind == "unified",
     )
+    memory = plan_memory(footprint, limits, _device_memory(profile, device, inventory))
     if memory.shortened:
         why = f"the model's {config.context_length} do not fit into memory"
         values["max-model-len"] = EffectiveValue(memory.max_model_len, "engine", why)
@@ -125,10 +136,11 @@ def _dtype(config: ModelConfig, device: Device, inventory: Inventory) -> Effecti
     return EffectiveValue(config.dtype, "model", "the checkpoint's own")
 
 
-def _available(profile: Profile, device: Device, inventory: Inventory) -> int:
+def _device_memory(profile: Profile, device: Device, inventory: Inventory) -> DeviceMemory:
+    """The share of the profile is of a GPU's memory; on a host the native engine may take what is free."""
     if device.gpu is None:
-        return inventory.host.memory_available_bytes
-    return min(int(device.gpu.memory_bytes * profile.gpu_memory_utilization), device.gpu.memory_free_bytes)
+        return host_memory(inventory.host)
+    return gpu_memory(device.gpu, profile.gpu_memory_utilization)
 
 
 def _context(

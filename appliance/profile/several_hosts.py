@@ -28,6 +28,7 @@ def problems(get: Callable[[str], Any], missing: object) -> Iterator[Problem]:
             remedy="Give the address that `ray start --head` tells, or `auto` where it runs on this host.",
             patch={"ray.address": "auto"},
         )
+        return
     gpus = value("tensor-parallel-size", 1) * value(PIPELINE, 1)
     if gpus % hosts:
         yield Problem(

@@ -29,7 +29,7 @@ from appliance.supervisor.vllm_client import VllmClient
 from appliance.supervisor.vllm_http import UpstreamGoneError, fetch
 from appliance.supervisor.vllm_selftest import Asker
 from appliance.vllm.command import Command, Place, render
-from appliance.vllm.figures import Figures, load_between, read_figures
+from appliance.vllm.figures import Figures, load_between, own_families, read_figures
 from appliance.vllm.log_phases import PhaseReader, Step
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class VllmLaunch(EngineLaunch):
         self._begin_self_test()
         await self._self_test(plan.profile.served_model_name)
         self.served = await self._ask_what_is_served(plan)
+        self._figures = read_figures(await self.metrics())  # the self-test is nobody's traffic
         self._do(self._watch_load())
         self._ready()
 
@@ -201,12 +202,12 @@ class VllmLaunch(EngineLaunch):
     # ----------------------------------------------------------------------------------------------------------------
 
     async def metrics(self) -> bytes:
-        """vLLM's own, in Prometheus' text format; empty where it does not answer at once."""
+        """vLLM's own, in Prometheus' text format; empty where it does not answer."""
         try:
             status, raw = await fetch(self.client.socket, "/metrics", timeout_s=POLL_TIMEOUT_S)
         except (UpstreamGoneError, TimeoutError):
             return b""
-        return raw if status == 200 else b""
+        return own_families(raw) if status == 200 else b""
 
     async def _watch_load(self) -> None:
         read_at = answered_at = time.monotonic()

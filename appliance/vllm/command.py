@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from appliance.vllm.settings import FLAGS
-from kernels.selection import AUTO
+from kernels.selection import AUTO, VllmOptions
 
 if TYPE_CHECKING:
     from appliance.preflight import VllmPlan
@@ -150,13 +150,13 @@ def _several_hosts(plan: VllmPlan) -> Iterator[tuple[str, str]]:
         yield "GLOO_SOCKET_IFNAME", ray.network_interface
 
 
-def chosen_backends(plan: VllmPlan) -> Iterator[Any]:
-    """How vLLM is told of backends: of those that the profile names, and where `auto` passed one over for a known
-    fault. Otherwise it chooses by itself, as its authors measured."""
+def chosen_backends(plan: VllmPlan) -> Iterator[VllmOptions]:
+    """How vLLM is told of backends: of those that the profile names, and where `auto` had to pass over the one that
+    comes first. Otherwise it chooses by itself, as its authors measured."""
     for explanation in plan.effective.selection if plan.effective else ():
-        passed_over = any(not verdict.usable for verdict in explanation.verdicts)
-        if explanation.chosen is not None and (explanation.requested != AUTO or passed_over):
-            yield explanation.chosen.options
+        chosen = explanation.chosen
+        if chosen is not None and (explanation.requested != AUTO or explanation.verdicts[0].backend != chosen.name):
+            yield chosen.options
 
 
 def _generation_config(sampling: Mapping[str, float | int]) -> str:

@@ -16,6 +16,7 @@ _SAMPLE: Final = re.compile(
     rb"(?:gpu_)?prefix_cache_(?:queries|hits)_total)(?:\{(?P<labels>[^\n]*)\})? (?P<value>[-+.\deE]+)",
     re.MULTILINE,
 )
+_OWN: Final = re.compile(rb"(?:# (?:HELP|TYPE) )?vllm:")
 _FINISHED: Final = re.compile(rb'finished_reason="([^"]*)"')
 
 
@@ -59,6 +60,12 @@ def read_figures(text: bytes) -> Figures:
             field = _FIELDS[name]
             setattr(figures, field, getattr(figures, field) + value)
     return figures
+
+
+def own_families(text: bytes) -> bytes:
+    """Without what vLLM's server tells of its own Python and process: those names belong to whoever answers."""
+    kept = [line for line in text.splitlines(keepends=True) if _OWN.match(line)]
+    return b"".join(kept)
 
 
 def load_between(before: Figures, now: Figures, seconds: float) -> Load:

@@ -1,0 +1,162 @@
+"""A stand-in for `vllm serve`: prints what a real one prints, and answers on the socket that it is given.
+
+FAKE_VLLM, as JSON, says what goes otherwise: `fails` (lines, then exit status 1), `stays` (the same without an exit),
+`hangs` (after so many lines), `nan`, `vectors`, `breaks` (killed after so many pieces of a stream), `waits_s` between
+pieces, `deaf` (to SIGTERM), `leaves` (a process in a session of its own), `silent` (generates nothing after `ready`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+START = """\
+(APIServer pid=1) INFO 11-20 16:20:24 [model.py:733] Resolved architecture: LlamaForCausalLM
+(EngineCore pid=2) INFO 11-20 16:20:30 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='m'
+(Worker pid=3) INFO 11-20 16:20:37 [cpu_model_runner.py:68] Starting to load model m...
+\rLoading safetensors checkpoint shards:   0% Completed | 0/2 [00:00<?, ?it/s]
+\rLoading safetensors checkpoint shards:  50% Completed | 1/2 [00:00<00:00, 36.12it/s]
+\rLoading safetensors checkpoint shards: 100% Completed | 2/2 [00:00<00:00, 36.12it/s]
+(Worker pid=3) INFO 11-20 16:20:37 [default_loader.py:501] Loading weights took 0.03 seconds
+(Worker pid=3) INFO 11-20 16:20:38 [cpu_model_runner.py:87] Warming up model for the compilation...
+(Worker pid=3) INFO 11-20 16:21:02 [cpu_model_runner.py:91] Warming up done.
+(EngineCore pid=2) INFO 11-20 16:21:02 [kv_cache_utils.py:2327] CPU KV cache size: 419,328 tokens
+(EngineCore pid=2) INFO 11-20 16:21:05 [core.py:402] init engine (profile, create kv cache, warmup model) took 26.39 s
+(APIServer pid=1) INFO 11-20 16:21:05 [launcher.py:186] Available routes are:
+""".splitlines()
+
+BEHAVIOUR: dict[str, Any] = json.loads(os.environ.get("FAKE_VLLM", "{}"))
+MAX_MODEL_LEN = 480
+counters = {"prompt": 0, "output": 0, "stop": 0}
+running = 0
+
+
+def main() -> None:
+    arguments = dict(word[2:].partition("=")[::2] for word in sys.argv[2:] if word.startswith("--"))
+    if BEHAVIOUR.get("deaf"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if BEHAVIOUR.get("leaves"):
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "left-by-vllm"], start_new_session=True)
+    for number, line in enumerate(START):
+        if number == BEHAVIOUR.get("hangs"):
+            time.sleep(600)
+        print(line, flush=True)
+        time.sleep(BEHAVIOUR.get("line_s", 0.01))
+    for line in BEHAVIOUR.get("fails", BEHAVIOUR.get("stays", ())):
+        print(line, flush=True)
+    if "stays" in BEHAVIOUR:
+        time.sleep(600)
+    if "fails" in BEHAVIOUR:
+        sys.exit(1)
+    asyncio.run(serve(arguments["uds"], arguments["served-model-name"]))
+
+
+async def serve(path: str, model: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await respond(reader, writer, model)
+        writer.close()
+
+    server = await asyncio.start_unix_server(answer, path, limit=1 << 20)
+    async with server:
+        await server.serve_forever()
+
+
+async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, model: str) -> None:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+    method, target, _ = head[0].split(" ")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
+    body = json.loads(await reader.readexactly(int(headers.get("content-length", 0))) or b"null")
+    path = target.partition("?")[0]
+    if path == "/health":
+        await send(writer, {})
+    elif path == "/metrics":
+        await send(writer, metrics(model).encode(), kind="text/plain")
+    elif path == "/v1/models":
+        await send(writer, {"data": [{"id": model, "max_model_len": MAX_MODEL_LEN, "root": "/secret/place"}]})
+    elif path == "/v1/embeddings" and BEHAVIOUR.get("vectors"):
+        await send(writer, {"data": [{"embedding": [0.5, -0.25]}]})
+    elif path in ("/v1/completions", "/v1/chat/completions") and not BEHAVIOUR.get("vectors"):
+        await generate(reader, writer, body, model)
+    elif path == "/tokenize":
+        await send(writer, {"tokens": [1, 2], "seen": sorted(headers), "target": target, "method": method})
+    else:
+        await send(writer, {"error": {"message": "Not Found", "type": "NotFoundError", "code": 404}}, status=404)
+
+
+async def generate(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: dict[str, Any], model: str
+) -> None:
+    global running
+    if body.get("model") != model:
+        message = f"The model `{body.get('model')}` does not exist."
+        await send(writer, {"error": {"message": message, "type": "NotFoundError", "code": 404}}, status=400)
+        return
+    if BEHAVIOUR.get("silent") and counters["output"]:
+        await asyncio.sleep(600)
+    tokens = int(body.get("max_tokens") or 4)
+    running += 1
+    counters["prompt"] += 3
+    hung_up = asyncio.ensure_future(reader.read(1))  # the end of the client's half: it waits no more
+    try:
+        if body.get("stream"):
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+                         b"server: uvicorn\r\ntransfer-encoding: chunked\r\n\r\n")  # fmt: skip
+            for number in range(tokens):
+                if number == BEHAVIOUR.get("breaks"):
+                    writer.write(b'b\r\ndata: {"cut\r\n')
+                    await writer.drain()
+                    await asyncio.sleep(0.1)
+                    print("Killed", flush=True)
+                    os.kill(os.getpid(), signal.SIGKILL)
+                counters["output"] += 1
+                frame = b"data: " + json.dumps({"choices": [{"text": f" {number}"}]}).encode() + b"\n\n"
+                writer.write(f"{len(frame):x}\r\n".encode() + frame + b"\r\n")
+                await writer.drain()
+                done, _ = await asyncio.wait({hung_up}, timeout=BEHAVIOUR.get("waits_s", 0.001))
+                if done:
+                    print("client hung up", flush=True)
+                    return
+            writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+        else:
+            await asyncio.sleep(BEHAVIOUR.get("waits_s", 0.0))
+            counters["output"] += tokens
+            logprob = float("nan") if BEHAVIOUR.get("nan") else -0.5
+            choice = {"text": " 2", "logprobs": {"token_logprobs": [logprob] * tokens}, "finish_reason": "stop"}
+            await send(writer, {"id": "cmpl-1", "choices": [choice], "usage": {"completion_tokens": tokens}})
+        counters["stop"] += 1
+    finally:
+        running -= 1
+        hung_up.cancel()
+
+
+def metrics(model: str) -> str:
+    label = f'{{engine="0",model_name="{model}"}}'
+    finished = f'{{engine="0",finished_reason="stop",model_name="{model}"}}'
+    return (
+        "# TYPE vllm:num_requests_running gauge\n"
+        f"vllm:num_requests_running{label} {float(running)}\nvllm:num_requests_waiting{label} 0.0\n"
+        f"vllm:kv_cache_usage_perc{label} 0.25\nvllm:prompt_tokens_total{label} {float(counters['prompt'])}\n"
+        f"vllm:generation_tokens_total{label} {float(counters['output'])}\n"
+        f"vllm:request_success_total{finished} {float(counters['stop'])}\n"
+    )
+
+
+async def send(writer: asyncio.StreamWriter, content: Any, status: int = 200, kind: str = "application/json") -> None:
+    raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+    reason = {200: "OK", 400: "Bad Request", 404: "Not Found"}[status]
+    writer.write(
+        f"HTTP/1.1 {status} {reason}\r\ncontent-type: {kind}\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw
+    )
+    await writer.drain()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Preflight of vLLM: is it there, can it be used here, and does it fit device and hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.hardware.machine import Inventory
+from appliance.home import Home
+from appliance.profile.document import check
+from appliance.vllm.installation import read_installation
+from appliance.vllm.program import find_program
+from tests.vllm.stand_in import install
+from tests.vllm.test_vllm_command import CPU, gpus, planned
+
+
+def ours(home: Home, program: Path, changes: dict[str, Any], inventory: Inventory) -> list[str]:
+    """The errors of the checks that are tested here."""
+    _, errors = planned(home, program, changes, inventory, local=True)
+    return [error for error in errors if error.startswith(("vllm", "ray", "engine"))]
+
+
+def test_an_installation_is_read_from_its_files(tmp_path: Path) -> None:
+    """Nothing of it is started: also where its command does nothing."""
+    program = install(tmp_path / "a", "0.33.0rc1+cpu", ray="2.50.0")
+    found = find_program({"INGOT_VLLM": str(program)})
+    installation = read_installation(found)
+    assert (installation.version, installation.built_for, installation.ray) == ("0.33.0rc1+cpu", "cpu", "2.50.0")
+    assert (installation.release, installation.too_old, installation.reads_uuids) == ((0, 33, 0), False, True)
+
+
+@pytest.mark.parametrize(("version", "built_for", "too_old"), [
+    ("0.11.0", "cuda", False), ("0.10.2", "cuda", True), ("0.32.0+rocm700", "rocm", False), ("1.0", "cuda", False),
+])  # fmt: skip
+def test_versions(tmp_path: Path, version: str, built_for: str, too_old: bool) -> None:
+    installation = read_installation(find_program({"INGOT_VLLM": str(install(tmp_path, version))}))
+    assert (installation.built_for, installation.too_old) == (built_for, too_old)
+
+
+@pytest.mark.parametrize(
+    ("version", "uuids", "changes", "with_gpu", "expected"),
+    [
+        ("0.32.0+cpu", True, {}, False, []),
+        ("0.32.0", True, {}, True, []),
+        ("0.32.0+cpu", True, {}, True, ["vllm-built-for-cpu"]),
+        ("0.32.0", True, {"device": "cpu"}, True, ["vllm-built-for-gpus"]),
+        ("0.32.0", True, {}, False, ["vllm-built-for-gpus"]),
+        ("0.9.1", True, {}, True, ["vllm-too-old"]),
+        ("0.32.0", True, {"ray.address": "auto"}, True, ["ray-not-installed"]),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_fix(
+    home: Home, tmp_path: Path, version: str, uuids: bool, changes: dict[str, Any], with_gpu: bool, expected: list[str]
+) -> None:
+    program = install(tmp_path / "vllm", version, reads_uuids=uuids)
+    assert ours(home, program, changes, gpus() if with_gpu else CPU) == expected
+
+
+def test_a_slice_needs_a_vllm_that_reads_uuids(home: Home, tmp_path: Path) -> None:
+    """Older ones end with `invalid literal for int()` (vLLM #41848); whole GPUs are counted for them instead."""
+    old = install(tmp_path / "old", "0.20.1", reads_uuids=False)
+    parent = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+    assert ours(home, old, {}, gpus(parent_uuid=parent)) == ["vllm-reads-no-uuids"]
+    assert ours(home, old, {}, gpus()) == []
+
+
+def test_a_named_command_that_is_not_there_is_not_replaced_by_another(home: Home, tmp_path: Path) -> None:
+    assert planned(home, tmp_path / "nowhere" / "vllm")[1] == ["vllm-unusable"]
+    bare = tmp_path / "bin" / "vllm"
+    bare.parent.mkdir()
+    bare.write_text("#!/bin/sh\n")
+    assert planned(home, bare)[1] == ["vllm-unusable"]
+    bare.chmod(0o755)
+    assert planned(home, bare)[1] == ["vllm-unusable"]
+
+
+@pytest.mark.parametrize(("changes", "field", "remedy"), [
+    ({"ray": {"hosts": 2}}, "ray.hosts", "address"),
+    ({"ray": {"hosts": 2, "address": "auto"}}, "ray.hosts", "pipeline-parallel-size to 2"),
+    ({"ray": {"address": "no port"}}, "ray.address", "HOST:PORT"),
+    ({"ray": {"addres": "auto"}}, "ray.addres", "`ray.address`"),
+    ({"vllm": {"extra-args": {"task": "embed"}}}, "vllm.extra-args.task", "Use `runner`"),
+    ({"vllm": {"extra-args": {"tool-call-parsr": "hermes"}}}, "vllm.extra-args.tool-call-parsr", "`tool-call-parser`"),
+    ({"vllm": {"extra-args": {"tool-call-parser": "/tmp/x.py"}}}, "vllm.extra-args.tool-call-parser", "tool calls"),
+    ({"vllm": {"extra-args": {"distributed-executor-backend": "my.Class"}}},
+     "vllm.extra-args.distributed-executor-backend", "starts the workers"),
+    ({"vllm": {"extra-args": {"compilation-config": "{"}}}, "vllm.extra-args.compilation-config", "as JSON"),
+    ({"vllm": {"extra-args": {"cudagraph-capture-sizes": "1 2"}}}, "vllm.extra-args.cudagraph-capture-sizes", "graphs"),
+    ({"vllm": {"environment": {"VLLM_API_KEY": "x"}}}, "vllm.environment.VLLM_API_KEY", "Remove it"),
+    ({"vllm": {"environment": {"VLLM_ATTENTION_BACKEND": "X"}}}, "vllm.environment.VLLM_ATTENTION_BACKEND",
+     "`backends.attention`"),
+    ({"vllm": {"environment": {"VLLM_HOST_IP": "10.0.0.1"}}}, "vllm.environment.VLLM_HOST_IP", "`ray.host-ip`"),
+])  # fmt: skip
+def test_options_are_judged_when_they_are_saved(changes: dict[str, Any], field: str, remedy: str) -> None:
+    [problem] = check({"name": "a", "model": {"path": "m"}, "engine": "vllm"} | changes)
+    assert problem.field == field
+    assert remedy in problem.remedy

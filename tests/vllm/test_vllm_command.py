@@ -1,0 +1,196 @@
+"""A profile as a command of vLLM: every setting arrives, nothing secret is in it, and nothing is fetched."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from appliance.hardware.known import known_gpu
+from appliance.hardware.machine import Host, Inventory
+from appliance.home import Home
+from appliance.preflight import PreflightContext, VllmPlan, run
+from appliance.preflight.surroundings import Surroundings
+from appliance.profile.document import apply_patch
+from appliance.profile.schema import SETTINGS
+from appliance.vllm.command import NO_DOMAIN, NOT_INHERITED, Command, Place, render
+from appliance.vllm.settings import FLAGS, OTHERWISE
+from tests.tiny import write_checkpoint
+from tests.vllm.stand_in import install
+
+GIB = 1 << 30
+HOST = Host(cores=4, memory_bytes=64 * GIB, memory_available_bytes=64 * GIB)
+CPU = Inventory(gpus=(), driver_version=None, cuda_version=None, host=HOST, problem=None)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("vllm")
+    return {
+        "cpu": install(folder / "cpu"),
+        "cuda": install(folder / "cuda", "0.32.0", ray="2.50.0"),
+        "old": install(folder / "old", "0.12.0", reads_uuids=False),
+    }
+
+
+def gpus(count: int = 1, **fields: Any) -> Inventory:
+    one = known_gpu("H100").as_gpu()
+    several = tuple(
+        structs.replace(one, index=index, uuid=f"GPU-{index:08d}-0000-0000-0000-000000000000", **fields)
+        for index in range(count)
+    )
+    return Inventory(gpus=several, driver_version="580.65", cuda_version=(13, 0), host=HOST, problem=None)
+
+
+def planned(
+    home: Home, program: Path, changes: dict[str, Any] | None = None, inventory: Inventory = CPU, *, local: bool = False
+) -> tuple[VllmPlan | None, list[str]]:
+    """The plan, and the ids of the errors that stand against it."""
+    if not (home.models / "tiny").exists():
+        write_checkpoint(home.models / "tiny", dtype="bfloat16", head_dim=64)
+    document = apply_patch({"name": "chat", "engine": "vllm", "model": {"path": "tiny"}}, changes or {})
+    context = PreflightContext(
+        home=home,
+        document=document,
+        environ={"INGOT_VLLM": str(program)},
+        inventory=inventory,
+        surroundings=Surroundings() if local else None,
+    )
+    report = run(context)
+    plan = report.plan
+    assert plan is None or isinstance(plan, VllmPlan)
+    return plan, [finding.id for finding in report.findings if finding.severity == "error"]
+
+
+def command(home: Home, program: Path, changes: dict[str, Any] | None = None, inventory: Inventory = CPU) -> Command:
+    plan, errors = planned(home, program, changes, inventory)
+    assert plan is not None, errors
+    return render(plan, Place(socket=Path("/run/v.sock"), caches=home.root / "caches"))
+
+
+def test_every_setting_becomes_a_flag_or_says_where_else_it_goes() -> None:
+    rendered = {row.key for row in FLAGS}
+    assert rendered | OTHERWISE == {setting.key for setting in SETTINGS}
+    assert not rendered & OTHERWISE
+
+
+def test_the_least_profile_leaves_the_defaults_to_vllm(home: Home, programs: dict[str, Path]) -> None:
+    """What it says besides: where it listens, how much it takes, whose sampling defaults hold, and that no picture is
+    fetched for a request."""
+    assert command(home, programs["cpu"]).arguments == (
+        str(programs["cpu"]), "serve", str(home.models / "tiny"), "--uds=/run/v.sock", "--served-model-name=chat",
+        "--max-num-seqs=256", "--max-num-batched-tokens=2048", "--max-model-len=512", "--generation-config=vllm",
+        f"--allowed-media-domains={NO_DOMAIN}", "--disable-uvicorn-access-log",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"served-model-name": "org/name"}, "--served-model-name=org/name"),
+        ({"dtype": "float16"}, "--dtype=float16"),
+        ({"max-model-len": 128}, "--max-model-len=128"),
+        ({"max-num-seqs": 7}, "--max-num-seqs=7"),
+        ({"max-num-batched-tokens": 900}, "--max-num-batched-tokens=900"),
+        ({"block-size": 32}, "--block-size=32"),
+        ({"gpu-memory-utilization": 0.5}, "--gpu-memory-utilization=0.5"),
+        ({"kv-cache-dtype": "fp8"}, "--kv-cache-dtype=fp8"),
+        ({"kv-cache-memory-bytes": "3 GiB"}, f"--kv-cache-memory-bytes={3 * GIB}"),
+        ({"enforce-eager": True}, "--enforce-eager"),
+        ({"prefix-caching": False}, "--no-enable-prefix-caching"),
+        ({"backends.attention": "triton"}, "--attention-backend=TRITON_ATTN"),
+        ({"vllm.extra-args.seed": -3}, "--seed=-3"),
+        ({"vllm.extra-args.enable-chunked-prefill": False}, "--no-enable-chunked-prefill"),
+        ({"vllm.extra-args.hf-overrides": '{"a b": "c"}'}, '--hf-overrides={"a b": "c"}'),
+        # What is given by hand wins over what the profile would say.
+        ({"vllm.extra-args.generation-config": "auto"}, "--generation-config=auto"),
+        ({"vllm.extra-args.block-size": 16}, "--block-size=16"),
+    ],
+)  # fmt: skip
+def test_a_setting_arrives(home: Home, programs: dict[str, Path], changes: dict[str, Any], expected: str) -> None:
+    arguments = command(home, programs["cuda"], changes, gpus()).arguments
+    assert expected in arguments
+    name = expected.partition("=")[0]
+    assert len([word for word in arguments if word.partition("=")[0] == name]) == 1
+
+
+def test_a_list_is_several_words(home: Home, programs: dict[str, Path]) -> None:
+    arguments = command(home, programs["cpu"], {"vllm.extra-args.cudagraph-capture-sizes": [1, 2, 4]}).arguments
+    assert arguments[-4:] == ("--cudagraph-capture-sizes", "1", "2", "4")
+
+
+def test_sampling_defaults_are_those_of_the_profile(home: Home, programs: dict[str, Path]) -> None:
+    changes = {"sampling-defaults.temperature": 0.5, "sampling-defaults.max-tokens": 9, "sampling-defaults.top-k": 4}
+    [word] = [w for w in command(home, programs["cpu"], changes).arguments if "override" in w]
+    assert json.loads(word.partition("=")[2]) == {"temperature": 0.5, "max_new_tokens": 9, "top_k": 4}
+
+
+def test_nothing_calls_out_and_everything_is_written_below_the_state_folder(
+    home: Home, programs: dict[str, Path]
+) -> None:
+    environment = command(home, programs["cpu"]).environment
+    assert all(environment[name] == "1" for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "VLLM_NO_USAGE_STATS"))
+    folders = [value for name, value in environment.items() if name.endswith(("_ROOT", "_DIR", "_BASE", "_HOME"))]
+    assert len(folders) >= 8
+    assert all(Path(folder).is_relative_to(home.root / "caches") for folder in folders)
+
+
+def test_the_cache_of_a_cpu_is_said_in_whole_gibibytes(home: Home, programs: dict[str, Path]) -> None:
+    """Left to itself vLLM takes nearly all memory of the machine."""
+    changes = {"kv-cache-memory-bytes": 5 * GIB // 2}
+    assert command(home, programs["cpu"], changes).environment["VLLM_CPU_KVCACHE_SPACE"] == "3"
+    assert int(command(home, programs["cpu"]).environment["VLLM_CPU_KVCACHE_SPACE"]) >= 1
+
+
+def test_gpus_are_named_by_uuid_where_vllm_reads_that_and_counted_where_not(
+    home: Home, programs: dict[str, Path]
+) -> None:
+    changes = {"tensor-parallel-size": 2}
+    inventory = gpus(3)
+    new = command(home, programs["cuda"], changes, inventory).environment
+    assert new["CUDA_VISIBLE_DEVICES"] == ",".join(gpu.uuid for gpu in inventory.gpus[:2])
+    old = command(home, programs["old"], changes, inventory).environment
+    assert (old["CUDA_VISIBLE_DEVICES"], old["CUDA_DEVICE_ORDER"]) == ("0,1", "PCI_BUS_ID")
+
+
+def test_several_hosts_go_through_ray(home: Home, programs: dict[str, Path]) -> None:
+    """Ray gives its workers their GPUs: the launch names none."""
+    changes = {
+        "tensor-parallel-size": 2, "vllm.extra-args.pipeline-parallel-size": 2, "ray.hosts": 2,
+        "ray.address": "10.0.0.1:6379", "ray.host-ip": "10.0.0.1", "ray.network-interface": "eth0",
+    }  # fmt: skip
+    made = command(home, programs["cuda"], changes, gpus(2))
+    assert "--distributed-executor-backend=ray" in made.arguments
+    assert "--pipeline-parallel-size=2" in made.arguments
+    assert made.environment["RAY_ADDRESS"] == "10.0.0.1:6379"
+    assert made.environment["VLLM_HOST_IP"] == "10.0.0.1"
+    assert made.environment["NCCL_SOCKET_IFNAME"] == made.environment["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert "CUDA_VISIBLE_DEVICES" not in made.environment
+
+
+def test_what_would_open_vllm_is_not_inherited(home: Home, programs: dict[str, Path]) -> None:
+    """A key of vLLM's own would shut the front door out; the others open routes that it does not pass on."""
+    inherited = dict.fromkeys(NOT_INHERITED, "1") | {"INGOT_HOME": "x", "PATH": "/bin", "NCCL_DEBUG": "INFO"}
+    made = command(home, programs["cpu"], {"vllm.environment": {"NCCL_DEBUG": "WARN"}})
+    environment = made.whole_environment(inherited)
+    assert not environment.keys() & NOT_INHERITED
+    assert "INGOT_HOME" not in environment
+    assert (environment["PATH"], environment["NCCL_DEBUG"]) == ("/bin", "WARN")
+
+
+def test_the_command_is_shown_as_a_shell_would_take_it(home: Home, programs: dict[str, Path]) -> None:
+    made = command(home, programs["cpu"], {"vllm.extra-args.hf-overrides": '{"a": 1}'})
+    words = shlex.split(made.shown())
+    assert tuple(words[len(made.environment) :]) == made.arguments
+    assert dict(word.split("=", 1) for word in words[: len(made.environment)]) == made.environment
+
+
+def test_a_known_fault_is_kept_from_where_vllm_would_choose_it_by_itself(home: Home, programs: dict[str, Path]) -> None:
+    """This model has no FP8 layer: DeepGEMM's warm-up is not entered (vLLM #41849). What has no fault is left to it."""
+    made = command(home, programs["cuda"], {}, gpus())
+    assert made.environment["VLLM_DEEP_GEMM_WARMUP"] == "skip"
+    assert not [word for word in made.arguments if word.startswith("--attention-backend")]
