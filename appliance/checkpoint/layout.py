@@ -64,6 +64,13 @@ def weight_bytes(config: ModelConfig, item_bytes: int, *, keep_fp8: bool) -> int
     return total
 
 
+def largest_matrix(config: ModelConfig) -> int:
+    """Numbers in the largest matrix that the engine multiplies by at once, experts aside."""
+    products = (part for layer in range(config.num_hidden_layers) for part in _products(config, layer))
+    largest = max(sum(part.rows * part.columns for part in product) for product in products)
+    return max(largest, config.vocab_size * config.hidden_size)
+
+
 def layer_prefix(layer: int) -> str:
     return f"model.layers.{layer}."
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import platform
 import sys
 import traceback
 from pathlib import Path
 
+from appliance.engine.heap import keep_memory
 from appliance.engine.heartbeat import Activity, Counters, Heartbeat
 from appliance.engine.link import CoreLink
 from appliance.protocol import Fatal, Hello
@@ -19,12 +19,11 @@ from appliance.protocol import Fatal, Hello
 # ms sleeping.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# The GNU C library hands memory of some size back to the system as soon as it is free, so that every large intermediate
-# result of a prefill faults its pages in anew: a norm of 512 tokens took 2 ms, and takes 0.2 when memory is kept. The
-# numbers are those of <malloc.h>; other C libraries have no such function.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_KEPT_BYTES = 256 << 20
-_LARGEST_KEPT_BYTES = 32 << 20  # the most that may be asked for
+# oneDNN compiles a product for each shape it meets and keeps the last 1024, and torch keeps as many again: a third of a
+# MiB each. A server meets new shapes for hours, and would grow by hundreds of MiB. So many serve a dozen batch sizes.
+KEPT_PRODUCTS = 64
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KEPT_PRODUCTS))
+os.environ.setdefault("LRU_CACHE_CAPACITY", str(KEPT_PRODUCTS))
 
 
 def main() -> int:
@@ -32,7 +31,7 @@ def main() -> int:
     parser.add_argument("--connect", metavar="FOLDER", type=Path, required=True, help="where to-core and from-core lie")
     parser.add_argument("--parent", metavar="PID", type=int, default=os.getppid(), help="end when this process has")
     options = parser.parse_args()
-    _keep_memory()
+    keep_memory()
     link = CoreLink(options.connect)
     activity = Activity()
     totals: list[Counters] = [Counters()]
@@ -50,13 +49,6 @@ def main() -> int:
     finally:
         link.close()
     return 0
-
-
-def _keep_memory() -> None:
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from appliance.engine.engine import Engine
+from appliance.engine.heap import give_back
 from appliance.engine.heartbeat import Activity, Counters
 from appliance.engine.link import CoreLink
 from appliance.protocol import Abort, CorePhase, EngineConfig, FromCore, Outputs, Shutdown, Submit, ToCore
@@ -38,6 +39,7 @@ def run(link: CoreLink, activity: Activity, totals: list[Counters]) -> None:
 
     started = time.monotonic()
     engine = Engine(config, report, _log)
+    give_back()
     _log(
         f"{config.model_folder} is loaded on {config.device} in {config.dtype} after {time.monotonic() - started:.2f} s"
     )

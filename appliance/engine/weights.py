@@ -76,7 +76,7 @@ def unused_tensors(index: TensorIndex, destinations: Mapping[str, Tensor]) -> li
 
 
 def _tensors(wanted: list[tuple[str, TensorEntry]]) -> Iterator[tuple[str, TensorEntry, Tensor]]:
-    """The tensors as they stand in the files, mapped rather than read."""
+    """The tensors as they stand in the files, mapped rather than read; each is there until the next is asked for."""
     mapped: mmap.mmap | None = None
     current: Path | None = None
     for name, entry in wanted:
@@ -98,3 +98,12 @@ def _tensors(wanted: list[tuple[str, TensorEntry]]) -> Iterator[tuple[str, Tenso
             else torch.empty(0, dtype=dtype)
         )
         yield name, entry, source.view(entry.shape)
+        _let_go(mapped, entry)
+
+
+def _let_go(mapped: mmap.mmap, entry: TensorEntry) -> None:
+    """Give back the pages that a tensor was read from: otherwise a file would be in this process's memory as a whole,
+    beside the copy of it. They stay in the system's cache of files."""
+    start = entry.begin - entry.begin % mmap.PAGESIZE
+    if entry.end > start:
+        mapped.madvise(mmap.MADV_DONTNEED, start, entry.end - start)

@@ -26,13 +26,14 @@ def workspace_bytes(backend: str, context: Context, step: Step) -> int:
 
 
 def _torch(context: Context, step: Step) -> int:
-    """Keys and values copied out of their blocks, widened if the cache is narrower; a chunk's mask against its context,
-    as it is computed and as torch's attention takes it."""
+    """Keys and values copied out of their blocks, widened if the cache is narrower: of several sequences that decode,
+    or of one prefill, with a chunk's mask against its context, as it is computed and as torch's attention takes it."""
     item, cache_item = _ITEM_BYTES[context.dtype], _ITEM_BYTES[context.cache_dtype]
     widened = cache_item if cache_item != item else 0
-    gathered = _gathered_tokens(step) * context.num_kv_heads * context.head_dim * (2 * item + widened)
+    token = context.num_kv_heads * context.head_dim * (2 * item + widened)
     length = step.longest_context
-    return gathered + min(step.num_tokens, length) * length * (1 + item)
+    chunk = length * token + min(step.num_tokens, length) * length * (1 + item)
+    return max(_gathered_tokens(step) * token, chunk)
 
 
 def _triton(context: Context, step: Step) -> int:

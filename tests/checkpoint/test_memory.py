@@ -15,14 +15,17 @@ from appliance.checkpoint.memory import (
     DEFAULT_HOST_CACHE,
     HOST_CACHE_SHARE,
     SHORTEST_USEFUL_CONTEXT,
+    DeviceMemory,
     MemoryLimits,
     MemoryPlan,
+    NativeFootprint,
     plan_memory,
 )
 from appliance.checkpoint.safetensors import read_index
 from tests.tiny import ALIGNED, FP8, write_checkpoint
 
 GIB = 1 << 30
+TRITON_OPS = ("rms_norm", "rotary", "paged_attention", "fp8_linear", "moe_routing", "fused_moe", "sampling")
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +43,11 @@ def plan(config: ModelConfig, device: str, available: int, **changes: Any) -> Me
         "dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "max_model_len": None, "max_num_seqs": 256,
         "max_num_batched_tokens": 2048, "block_size": 16, "kv_cache_memory_bytes": None,
     }  # fmt: skip
-    return plan_memory(
-        config, MemoryLimits(**limits | changes), device=device, available_bytes=available,
-        attention=lambda length: 4096 * length,
-    )  # fmt: skip
+    given = MemoryLimits(**limits | changes)
+    backends = {} if device == "cpu" else dict.fromkeys(TRITON_OPS, "triton")
+    footprint = NativeFootprint(config, given, device, attention=lambda length: 4096 * length, backends=backends)
+    memory = DeviceMemory(kind="host" if device == "cpu" else "dedicated", total=available, free=available)
+    return plan_memory(footprint, given, memory)
 
 
 def test_the_arithmetic_of_a_known_model(llama_8b: ModelConfig) -> None:

@@ -1,0 +1,51 @@
+"""The memory that a plan divides: how much there is, who else holds some of it, and what is left to the engine."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from appliance.hardware.gpu import Gpu
+from appliance.hardware.host import Host
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """Another program with memory of the device. `bytes` is None where the driver does not tell."""
+
+    name: str
+    bytes: int | None = None
+
+
+class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """`kind` is "host", "dedicated" (a GPU's own, or a MIG slice's) or "unified" (a GPU's that is the host's). What the
+    system may reclaim at once, as its cache of files, counts as free. `share` is what the engine may take of `total`;
+    vLLM takes it whatever is free, and refuses to start where that is less."""
+
+    kind: Literal["host", "dedicated", "unified"]
+    total: int
+    free: int
+    share: float = 1.0
+    holders: tuple[Holder, ...] = ()
+
+    @property
+    def held(self) -> int:
+        return max(self.total - self.free, 0)
+
+    @property
+    def available(self) -> int:
+        return max(min(int(self.total * self.share), self.free), 0)
+
+
+def host_memory(host: Host, share: float = 1.0) -> DeviceMemory:
+    return DeviceMemory(kind="host", total=host.memory_bytes, free=host.memory_available_bytes, share=share)
+
+
+def gpu_memory(gpu: Gpu, share: float) -> DeviceMemory:
+    holders = tuple(
+        Holder(name=f"{process.name or 'a process of another container'} ({process.pid})", bytes=process.memory_bytes)
+        for process in gpu.processes
+    )
+    return DeviceMemory(
+        kind=gpu.memory_kind, total=gpu.memory_bytes, free=gpu.memory_free_bytes, share=share, holders=holders
+    )

@@ -1,0 +1,132 @@
+"""What the native engine takes for a model: weights as they are kept, a cache of keys and values, and its step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal
+
+from appliance.checkpoint.layout import largest_matrix, weight_bytes
+from appliance.checkpoint.memory.cache_shape import CacheShape
+from appliance.checkpoint.memory.formats import ITEM_BYTES, MIB
+from appliance.checkpoint.memory.plan import MemoryLimits, Workspace
+from appliance.checkpoint.memory.step import Moment, StepShape, moments
+from appliance.checkpoint.model_config import ModelConfig
+from appliance.checkpoint.selection import keeps_fp8
+
+# The core's process on a CPU, all else aside, as VmHWM counts it: Python with torch's libraries once a model has run
+# (245 MiB), and the products that oneDNN compiled for the last 64 shapes (a third of a MiB each).
+HOST_RUNTIME_BYTES: Final = 275 * MIB
+# A CUDA context with the modules of torch, cuBLAS with its workspace, and Triton's kernels.
+CUDA_RUNTIME_BYTES: Final = 768 * MIB
+# The C library keeps what the core frees, in one heap, but for results of this size: they are outside of it, and given
+# back at once (`appliance/engine/__main__.py`). The heap and the rest are fullest at different moments of a step.
+HEAP_BELOW: Final = 32 * MIB
+# Holes between what stays in the heap and what comes and goes: its share of what a step takes from it, and at least
+# what some hundred steps of different sizes leave behind.
+HEAP_HOLES_SHARE: Final = 0.5
+HEAP_HOLES_BYTES: Final = 10 * MIB
+# What torch's allocator for GPUs loses to blocks of other sizes.
+CUDA_SLACK_SHARE: Final = 0.05
+
+
+@dataclass(frozen=True)
+class NativeFootprint:
+    """`attention` gives the bytes that the chosen backend of attention works in where contexts have up to so many
+    tokens; it never falls as they grow. `backends` names the chosen one of each op."""
+
+    config: ModelConfig
+    limits: MemoryLimits
+    device: Literal["cpu", "cuda"]
+    attention: Callable[[int], int]
+    backends: Mapping[str, str]
+    unified: bool = False
+
+    graph_bytes = 0  # it takes none yet
+    spare_blocks = 1
+    takes_all = False
+
+    @property
+    def context_length(self) -> int:
+        return self.config.context_length
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        return weight_bytes(self.config, self._item, keep_fp8=self._fp8)
+
+    @cached_property
+    def cache(self) -> CacheShape:
+        """Layers with a window keep every token too."""
+        config = self.config
+        heads = 2 * config.num_hidden_layers * config.num_key_value_heads
+        return CacheShape(bytes_per_token=heads * config.head_dim * ITEM_BYTES[self.limits.kv_cache_dtype])
+
+    def workspace(self, max_model_len: int) -> Workspace:
+        attention = self.attention(max_model_len)
+        step, slack = self._step(attention)
+        return Workspace(
+            runtime=self._runtime,
+            step=step,
+            attention=attention,
+            slack=slack,
+            tables=max_model_len * self.config.rotary_dim * self._item,
+            packed=self._second_head,
+            loading=self._loading,
+        )
+
+    def _step(self, attention: int) -> tuple[int, int]:
+        """What a step needs, and what the allocator holds beside that."""
+        limits = self.limits
+        shape = StepShape(
+            tokens=limits.max_num_batched_tokens,
+            sequences=limits.max_num_seqs,
+            item=self._item,
+            fp8=self._fp8,
+            backends=self.backends,
+            attention=attention,
+        )
+        found = moments(self.config, shape)
+        step = max(moment.total for moment in found)
+        if self.device == "cuda":
+            return step, int(step * CUDA_SLACK_SHARE)
+        heap = max(_heap(moment) for moment in found)
+        outside = max(sum(size for size in moment.tensors if size >= HEAP_BELOW) for moment in found)
+        return step, heap + outside - step + int(heap * HEAP_HOLES_SHARE) + HEAP_HOLES_BYTES
+
+    @property
+    def _item(self) -> int:
+        return ITEM_BYTES[self.limits.dtype]
+
+    @property
+    def _fp8(self) -> bool:
+        return keeps_fp8(self.config, self.device, self.limits.dtype)
+
+    @property
+    def _runtime(self) -> int:
+        """The core of a GPU that shares the host's memory takes what its process does as well."""
+        if self.device == "cpu":
+            return HOST_RUNTIME_BYTES
+        return CUDA_RUNTIME_BYTES + (HOST_RUNTIME_BYTES if self.unified else 0)
+
+    @property
+    def _repacks(self) -> bool:
+        """Whether weights take a layout of their kernel's own, each a new copy, when they are loaded."""
+        return self.backends.get("linear") == "onednn"
+
+    @property
+    def _second_head(self) -> int:
+        """An embedding that is also the head cannot be looked up in the layout that the head is multiplied in."""
+        head = self.config.vocab_size * self.config.hidden_size * self._item
+        return head if self._repacks and self.config.tie_word_embeddings else 0
+
+    @property
+    def _loading(self) -> int:
+        """A second head is counted by itself."""
+        return largest_matrix(self.config) * self._item if self._repacks and not self._second_head else 0
+
+
+def _heap(moment: Moment) -> int:
+    """The most that the heap holds of it in a full step or a smaller one, in which large tensors are small enough."""
+    scales = [1.0, *(HEAP_BELOW / size for size in moment.tensors if size > HEAP_BELOW)]
+    return int(max(sum(size * scale for size in moment.tensors if size * scale <= HEAP_BELOW) for scale in scales))

@@ -1,0 +1,224 @@
+"""How a device's memory is divided: weights, what the engine works in, and the key-value cache in what is left.
+
+By arithmetic, before anything is read or started; the engine then allocates what the plan says.
+"""
+
+from __future__ import annotations
+
+import bisect
+from typing import Final, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from appliance.checkpoint.memory.cache_shape import CacheShape
+from appliance.checkpoint.memory.device import DeviceMemory, Holder
+from appliance.checkpoint.memory.fitting import Fitting, fitting
+from appliance.checkpoint.memory.formats import MIB
+
+# A cache of this size serves many short chats. More by default would slow other programs, and the start too: its memory
+# is claimed there, which takes half a second a GiB.
+DEFAULT_HOST_CACHE: Final = 512 * MIB
+HOST_CACHE_SHARE: Final = 0.25
+# A context shortened by itself to fit is still of use down to this length; below, the launch is refused.
+SHORTEST_USEFUL_CONTEXT: Final = 2048
+
+
+class Workspace(msgspec.Struct, frozen=True, kw_only=True):
+    """In bytes, what the engine needs beside weights and cache.
+
+    `runtime` is what its libraries take for themselves; `step` what is alive at the fullest moment of a step, of which
+    `attention` is what its backend works in, whether or not that is the moment; `slack` what the allocator cannot use
+    between these; `tables` those for rotary positions; `packed` copies of weights beside the weights themselves.
+    `loading` is needed before there is a cache: the largest weight again, while its layout is changed.
+    """
+
+    runtime: int
+    step: int
+    attention: int = 0
+    slack: int = 0
+    tables: int = 0
+    packed: int = 0
+    loading: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.runtime + self.step + self.slack + self.tables + self.packed
+
+
+class MemoryLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The profile's part of the plan. `max_model_len` and `kv_cache_memory_bytes` None: to be derived."""
+
+    dtype: str
+    kv_cache_dtype: str
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    kv_cache_memory_bytes: int | None
+
+
+class Footprint(Protocol):
+    """What an engine takes for one model; told without reading weights."""
+
+    @property
+    def context_length(self) -> int:
+        """The longest context that the model was made for."""
+
+    @property
+    def weight_bytes(self) -> int: ...
+
+    @property
+    def graph_bytes(self) -> int: ...
+
+    @property
+    def cache(self) -> CacheShape: ...
+
+    @property
+    def spare_blocks(self) -> int:
+        """Blocks that must be there beside those of one sequence."""
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether the cache takes all that is left, rather than what the sequences can fill."""
+
+    def workspace(self, max_model_len: int) -> Workspace:
+        """Never falls as contexts grow."""
+
+
+class Segment(NamedTuple):
+    """A part of the device's memory: `key` names it for a style sheet, `label` for people."""
+
+    key: str
+    label: str
+    bytes: int
+
+
+class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """All in bytes but `num_blocks`, `block_size` and the two lengths.
+
+    `available_bytes` is what weights, workspace, graphs and cache may take together, of `total_bytes` that the device
+    has. `max_model_len` is the length planned for, `longest_context` the longest that would fit; `fits` says whether
+    the launch can go on. `estimated`: the engine measures by itself when it starts, and may find somewhat less room.
+    """
+
+    kind: Literal["host", "dedicated", "unified"]
+    total_bytes: int
+    held_bytes: int
+    available_bytes: int
+    weight_bytes: int
+    workspace: Workspace
+    graph_bytes: int
+    cache_bytes: int
+    num_blocks: int
+    block_size: int
+    bytes_per_token: int
+    max_model_len: int
+    longest_context: int
+    shortened: bool
+    fits: bool
+    fitting: Fitting
+    holders: tuple[Holder, ...] = ()
+    estimated: bool = False
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Where the cache is small, loading needs more than serving."""
+        serving, loading = self.workspace.total, self.workspace.runtime + self.workspace.loading
+        return max(serving, loading - self.cache_bytes)
+
+    @property
+    def needed_bytes(self) -> int:
+        return self.weight_bytes + self.workspace_bytes + self.graph_bytes + self.cache_bytes
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The whole device, part by part; those of no size are left out. They add up to `total_bytes`, or to more
+        where the plan does not fit."""
+        left = max(self.available_bytes - self.needed_bytes, 0)
+        free = self.total_bytes - self.held_bytes
+        parts = (
+            Segment("weights", "weights", self.weight_bytes),
+            Segment("cache", "cache", self.cache_bytes),
+            Segment("workspace", "workspace", self.workspace_bytes),
+            Segment("graphs", "graphs", self.graph_bytes),
+            Segment("held", "held by others", self.held_bytes),
+            Segment("reserve", "kept free", max(free - self.available_bytes, 0)),
+            Segment("free", "free", left),
+        )
+        return tuple(part for part in parts if part.bytes > 0)
+
+
+def plan_memory(
+    footprint: Footprint, limits: MemoryLimits, memory: DeviceMemory, *, estimated: bool = False
+) -> MemoryPlan:
+    """Divide a device's memory. Never raises: what does not fit has `fits` False.
+
+    The cache gets room for max_num_seqs sequences of max_model_len if there is that much; on a host at most
+    `DEFAULT_HOST_CACHE` unless one sequence needs more, and at most a quarter of the available memory. At least one
+    sequence must fit. Where the profile leaves max_model_len open, it is shortened to fit.
+    """
+
+    def plan(model_len: int) -> MemoryPlan:
+        return _plan_for(footprint, limits, memory, model_len, estimated)
+
+    wanted = limits.max_model_len or footprint.context_length
+    result = plan(wanted)
+    if result.fits:
+        return result
+    # The workspace grows with the context as the cache does, so fitting is monotone: search for its end.
+    lengths = range(0, wanted, limits.block_size)
+    first_misfit = bisect.bisect_left(lengths, True, key=lambda length: not plan(length).fits)
+    longest = lengths[first_misfit - 1] if first_misfit else 0
+    if limits.max_model_len is None and longest >= min(wanted, SHORTEST_USEFUL_CONTEXT):
+        return msgspec.structs.replace(plan(longest), shortened=True)
+    return msgspec.structs.replace(result, longest_context=longest)
+
+
+def _plan_for(
+    footprint: Footprint, limits: MemoryLimits, memory: DeviceMemory, model_len: int, estimated: bool
+) -> MemoryPlan:
+    shape, block = footprint.cache, limits.block_size
+    block_bytes = max(shape.most_bytes_per_token * block, 1)
+    workspace, chunk = footprint.workspace(model_len), limits.max_num_batched_tokens
+    needed = footprint.weight_bytes + footprint.graph_bytes + workspace.total
+    one = shape.sequence_bytes(model_len, block, chunk)
+    least = one + footprint.spare_blocks * block_bytes
+    if limits.kv_cache_memory_bytes is not None:
+        cache = limits.kv_cache_memory_bytes
+    else:
+        cache = max(memory.available - needed, 0)
+        if not footprint.takes_all:
+            cache = min(cache, one * limits.max_num_seqs + footprint.spare_blocks * block_bytes)
+            if memory.kind == "host":
+                cache = min(cache, int(memory.available * HOST_CACHE_SHARE), max(DEFAULT_HOST_CACHE, least))
+    cache -= cache % block_bytes
+    loading = footprint.weight_bytes + workspace.runtime + workspace.loading
+    fits = cache >= least and max(needed + cache, loading) <= memory.available
+    cache = max(cache, -(-least // block_bytes) * block_bytes)
+    return MemoryPlan(
+        kind=memory.kind,
+        total_bytes=memory.total,
+        held_bytes=memory.held,
+        available_bytes=memory.available,
+        weight_bytes=footprint.weight_bytes,
+        workspace=workspace,
+        graph_bytes=footprint.graph_bytes,
+        cache_bytes=cache,
+        num_blocks=cache // block_bytes,
+        block_size=block,
+        bytes_per_token=shape.most_bytes_per_token,
+        max_model_len=model_len,
+        longest_context=model_len,
+        shortened=False,
+        fits=fits,
+        fitting=fitting(
+            shape,
+            cache - footprint.spare_blocks * block_bytes,
+            max_model_len=max(model_len, 1),
+            max_num_seqs=limits.max_num_seqs,
+            block_size=block,
+            chunk=chunk,
+        ),
+        holders=memory.holders,
+        estimated=estimated,
+    )
