@@ -1,23 +1,30 @@
-"""An engine log as numbered lines, read by range, whatever its size: where every 64th line begins, and of each line its
-level and process, kept up as the file grows."""
+"""An engine log as numbered lines, read by range, whatever its size: where every 64th line begins, kept up as the file
+grows. What the lines are is found later, as it is needed."""
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from console.logs import ansi
 from console.logs.classify import HEAD, Classifier, Level
-from console.logs.line import SHOWN_CHARACTERS, Line, decoded, shown
+from console.logs.kinds import LineKinds, read_head
+from console.logs.line import SHOWN_CHARACTERS, Line, shown
+from console.logs.search import LIMIT, Found, Stretch, search
 
 STRIDE = 64
 """Lines between two remembered offsets: what is read in vain at most, against 8 bytes of memory for that many lines."""
 
 BLOCK = 1 << 20
-_MAX_PROCESSES = 255
+KINDS_S = 0.02
+"""So long each refresh goes on finding out what lines are."""
+LOOK_S = 0.3
+"""So long a search takes at most, and then says how far it came."""
+SLICE_S = 0.05
+"""So long one reader keeps the others waiting."""
 
 
 class LogIndex:
@@ -30,24 +37,21 @@ class LogIndex:
 
     def _reset(self) -> None:
         self._identity: tuple[int, int] | None = None
+        self._seen = 0  # bytes that were looked at
         self._position = 0  # where the first line begins that has no end yet
-        self._head = b""  # the beginning of that line, as far as its kind is read from it
-        self._pending = 0  # how many bytes of it have been seen
-        self._offsets: list[int] = []
-        self._levels = bytearray()
-        self._process_of = bytearray()
-        self._processes: list[str] = [""]
-        self._classifier = Classifier()
+        self._total = 0
+        self._offsets = [0]
+        self._kinds = LineKinds()
 
     @property
     def total(self) -> int:
         """How many complete lines are known."""
-        return len(self._levels)
+        return self._total
 
     @property
     def processes(self) -> list[str]:
-        """Names of the processes that wrote lines, in order of appearance."""
-        return [name for name in self._processes if name]
+        """Names of the processes that wrote lines, in order of appearance, as far as the lines have been looked at."""
+        return self._kinds.processes
 
     def refresh(self) -> int:
         """Take in what was written since the last time; the number of complete lines. A file that was replaced or cut
@@ -61,38 +65,27 @@ class LogIndex:
             with file:
                 status = os.fstat(file.fileno())
                 identity = (status.st_dev, status.st_ino)
-                if identity != self._identity or status.st_size < self._position:
+                if identity != self._identity or status.st_size < self._seen:
                     self._reset()
                     self._identity = identity
-                self._read_on(file, status.st_size)
-            return self.total
+                self._count(file, status.st_size)
+                self._kinds.go_on(file, self._total, time.monotonic() + KINDS_S)
+            return self._total
 
-    def _read_on(self, file: BinaryIO, size: int) -> None:
-        file.seek(self._position + self._pending)
-        while (left := size - file.tell()) > 0 and (block := file.read(min(BLOCK, left))):
-            *ends, rest = block.split(b"\n")
-            for end in ends:
-                self._take(self._head + end[:HEAD], self._pending + len(end))
-                self._head, self._pending = b"", 0
-            self._head = (self._head + rest[:HEAD])[:HEAD]
-            self._pending += len(rest)
-
-    def _take(self, head: bytes, length: int) -> None:
-        if len(self._levels) % STRIDE == 0:
-            self._offsets.append(self._position)
-        kind = self._classifier.feed(head)
-        self._levels.append(kind.level)
-        self._process_of.append(self._process_number(kind.process))
-        self._position += length + 1
-
-    def _process_number(self, name: str) -> int:
-        try:
-            return self._processes.index(name)
-        except ValueError:
-            if len(self._processes) > _MAX_PROCESSES:
-                return 0
-            self._processes.append(name)
-            return len(self._processes) - 1
+    def _count(self, file: BinaryIO, size: int) -> None:
+        file.seek(self._seen)
+        total = self._total
+        while self._seen < size and (block := file.read(min(BLOCK, size - self._seen))):
+            at = 0
+            while (end := block.find(b"\n", at)) >= 0:
+                at = end + 1
+                total += 1
+                if total % STRIDE == 0:
+                    self._offsets.append(self._seen + at)
+            if at:
+                self._position = self._seen + at
+            self._seen += len(block)
+        self._total = total
 
     def lines(self, first: int, count: int) -> list[Line]:
         """Lines `first` .. `first + count - 1`, as many of them as there are."""
@@ -112,19 +105,24 @@ class LogIndex:
                 return list(self._pick(file, wanted))
 
     def _pick(self, file: BinaryIO, wanted: list[int]) -> Iterator[Line]:
+        known = self._kinds.known
         at = 0  # the number of the line that the file stands before; 0: nowhere yet
+        guess = Classifier()
         for number in wanted:
-            anchor = (number - 1) // STRIDE
+            # Lines that nobody has looked at yet are judged by those just before them.
+            anchor = max((number - 1) // STRIDE - (number > known), 0)
             if at == 0 or not at <= number or anchor * STRIDE + 1 > at:
                 file.seek(self._offsets[anchor])
-                at = anchor * STRIDE + 1
+                at, guess = anchor * STRIDE + 1, Classifier()
             while at < number:
-                _skip_line(file)
+                head, _ = read_head(file)
+                if number > known:
+                    guess.feed(head)
                 at += 1
             raw, cut = _read_line(file)
             at += 1
-            level = Level(self._levels[number - 1])
-            yield shown(number, raw, level=level, process=self._processes[self._process_of[number - 1]], cut=cut)
+            kind = self._kinds.of(number) if number <= known else guess.feed(raw[:HEAD].rstrip(b"\n"))
+            yield shown(number, raw, level=kind.level, process=kind.process, cut=cut)
 
     def unfinished(self) -> Line | None:
         """What has been written after the last line's end: a line that the engine is still writing."""
@@ -141,52 +139,71 @@ class LogIndex:
             return shown(self.total + 1, raw, level=Level.OTHER, cut=cut)
 
     def matching(
-        self, *, query: str = "", level: Level = Level.OTHER, process: str = "", after: int = 0, limit: int = 50_000
-    ) -> tuple[list[int], int]:
-        """Numbers of the lines after line `after` that are at least of `level`, of `process`, and hold `query`
-        (upper and lower case alike); at most the first `limit`, and how many there are in all."""
-        with self._lock:
-            total = self.total
-            candidates = self._candidates(level, process, after)
-        matches = self._searched(query.casefold(), candidates, after, total) if query else iter(candidates)
-        found: list[int] = []
-        count = 0
-        for number in matches:
-            count += 1
-            if len(found) < limit:
-                found.append(number)
-        return found, count
+        self,
+        *,
+        query: str = "",
+        level: Level = Level.OTHER,
+        process: str = "",
+        after: int = 0,
+        limit: int = LIMIT,
+        within_s: float = LOOK_S,
+    ) -> Found:
+        """The lines after line `after` that are at least of `level`, of `process`, and hold `query` (upper and lower
+        case alike), as far as one gets in `within_s`."""
+        deadline = time.monotonic() + within_s
+        allowed: set[int] | None = None
+        until = self.total
+        if level is not Level.OTHER or process:
+            passing, until = self._passing(level, process, after, deadline)
+            if not query:
+                return Found(passing[:limit], len(passing), max(until, after))
+            allowed = set(passing)
+        elif not query:
+            return Found(list(range(after + 1, min(until, after + limit) + 1)), max(until - after, 0), until)
+        numbers: list[int] = []
+        in_all = 0
+        scanned = after
+        for last, found in self._searched(query.casefold(), after, until, deadline):
+            hits = found if allowed is None else [number for number in found if number in allowed]
+            in_all += len(hits)
+            scanned = last
+            numbers += hits[: limit - len(numbers)]
+        return Found(numbers, in_all, scanned)
 
-    def _candidates(self, level: Level, process: str, after: int) -> list[int] | range:
-        if level is Level.OTHER and not process:
-            return range(after + 1, self.total + 1)
-        wanted = self._processes.index(process) if process in self._processes else None
-        return [
-            number
-            for number in range(after + 1, self.total + 1)
-            if self._levels[number - 1] >= level and (not process or self._process_of[number - 1] == wanted)
-        ]
+    def _passing(self, level: Level, process: str, after: int, deadline: float) -> tuple[list[int], int]:
+        """The lines that pass the filter, and up to which line it is known."""
+        while True:
+            with self._lock:
+                total = self._total
+                if self._kinds.known < total:
+                    try:
+                        with self.path.open("rb") as file:
+                            self._kinds.go_on(file, total, min(deadline, time.monotonic() + SLICE_S))
+                    except FileNotFoundError:
+                        return [], 0
+                if self._kinds.known >= total or time.monotonic() > deadline:
+                    return self._kinds.numbers(level, process, after), self._kinds.known
 
-    def _searched(self, query: str, candidates: list[int] | range, after: int, total: int) -> Iterator[int]:
-        if not candidates:
+    def _searched(self, query: str, after: int, until: int, deadline: float) -> Iterator[tuple[int, list[int]]]:
+        if after >= until:
             return
-        allowed = None if isinstance(candidates, range) else set(candidates)
+        with self._lock:
+            offsets, position, total = self._offsets, self._position, self._total
+        stretches = (
+            Stretch(
+                place * STRIDE + 1,
+                min((place + 1) * STRIDE, until),
+                offsets[place],
+                offsets[place + 1] if (place + 1) * STRIDE <= total else position,
+            )
+            for place in range(after // STRIDE, (until - 1) // STRIDE + 1)
+        )
         try:
             file = self.path.open("rb")
         except FileNotFoundError:
             return
         with file:
-            file.seek(self._offsets[after // STRIDE])
-            for _ in range(after % STRIDE):
-                _skip_line(file)
-            for number in range(after + 1, total + 1):
-                raw = file.readline()
-                if not raw:
-                    return
-                if allowed is not None and number not in allowed:
-                    continue
-                if query in ansi.plain(decoded(raw)).casefold():
-                    yield number
+            yield from search(file, query, stretches, after, deadline)
 
 
 def _read_line(file: BinaryIO) -> tuple[bytes, int]:

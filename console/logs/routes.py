@@ -40,7 +40,7 @@ LEVELS = {"": "All levels", "info": "Info and above", "warning": "Warnings and e
 
 class Matches(msgspec.Struct, frozen=True):
     """Numbers of the lines that match, of those after `after` and up to `scanned`; `count` of them in all, of which
-    `numbers` may be only the first."""
+    `numbers` may be only the first. Of a large log each answer covers a part: ask again from `scanned` on."""
 
     numbers: list[int]
     count: int
@@ -126,11 +126,11 @@ async def log_matches(
     after: Annotated[int, QueryParameter(ge=0, le=10**9)] = 0,
 ) -> Matches:
     index = log_store.index(_folder(catalogue, launch).id)
-    scanned = await asyncio.to_thread(index.refresh)
-    numbers, count = await asyncio.to_thread(
-        index.matching, query=q, level=_level(level), process=process, after=min(after, scanned)
+    total = await asyncio.to_thread(index.refresh)
+    found = await asyncio.to_thread(
+        index.matching, query=q, level=_level(level), process=process, after=min(after, total)
     )
-    return Matches(numbers, count, scanned, index.processes)
+    return Matches(found.numbers, found.in_all, found.scanned, index.processes)
 
 
 @get("/log/download")
@@ -201,8 +201,8 @@ def _line_numbers(text: str) -> list[int]:
 
 def _first_rows(index: LogIndex, *, line: int, q: str, level: Level, process: str) -> list[Line]:
     if q or level or process:
-        numbers, _ = index.matching(query=q, level=level, process=process)
-        return index.numbered(numbers[-FIRST_LINES:])
+        found = index.matching(query=q, level=level, process=process)
+        return index.numbered(found.numbers[-FIRST_LINES:])
     if line:
         return index.lines(line - BEFORE_LINE, FIRST_LINES)
     return index.lines(index.total - FIRST_LINES + 1, FIRST_LINES)

@@ -4,6 +4,8 @@
 import { fetchJson } from "./log-store.js";
 
 const PAUSE_MS = 300; // between two looks at a log that grows
+const BEHIND = 20_000; // lines still to be looked through, beyond which there is no pause to speak of
+const BREATH_MS = 20;
 
 export class LogSearch {
   constructor(onFound) {
@@ -56,7 +58,8 @@ export class LogSearch {
       this.scanned = (passed || found).scanned;
       this.processes = (passed || found).processes;
       this.onFound();
-      await new Promise((done) => setTimeout(done, PAUSE_MS));
+      const behind = store.total - this.scanned > BEHIND;
+      await new Promise((done) => setTimeout(done, behind ? BREATH_MS : PAUSE_MS));
       if (turn !== this.turn) return;
     }
   }
@@ -73,7 +76,7 @@ export class LogSearch {
   words(total) {
     if (!this.filter.q) return "";
     if (!this.count) return this.scanned < total ? "searching" : "nothing found";
-    const count = this.count.toLocaleString("en");
+    const count = this.count.toLocaleString("en") + (total - this.scanned > BEHIND ? " so far" : "");
     return this.at < 0 ? `${count} found` : `${(this.at + 1).toLocaleString("en")} of ${count}`;
   }
 }

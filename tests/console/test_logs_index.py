@@ -57,7 +57,7 @@ def test_ranges_that_do_not_exist(tmp_path):
     assert index.refresh() == 0
     assert index.lines(1, 10) == []
     assert index.unfinished() is None
-    assert index.matching(query="x") == ([], 0)
+    assert index.matching(query="x")[:2] == ([], 0)
     (tmp_path / "engine.log").write_bytes(b"a\nb\n")
     assert index.refresh() == 2
     assert numbers(index.lines(-5, 2)) == [1, 2]
@@ -118,15 +118,69 @@ def test_search_and_filter(tmp_path):
     path.write_text("\n".join(rows) + "\n")
     index = LogIndex(path)
     index.refresh()
-    assert index.matching(query="step 20") == ([20, 200], 2)
-    assert index.matching(query="1m") == ([], 0)
-    assert index.matching(query="step", limit=3) == ([1, 2, 3], 200)
-    assert index.matching(query="step", after=198) == ([199, 200], 2)
-    assert index.matching(level=Level.WARNING) == ([150], 1)
-    assert index.matching(process="api") == ([150], 1)
-    assert index.matching(process="nobody") == ([], 0)
-    assert index.matching(level=Level.ERROR, query="step 20") == ([], 0)
+    assert index.matching(query="step 20")[:2] == ([20, 200], 2)
+    assert index.matching(query="1m")[:2] == ([], 0)
+    assert index.matching(query="step", limit=3)[:2] == ([1, 2, 3], 200)
+    assert index.matching(query="step", after=198)[:2] == ([199, 200], 2)
+    assert index.matching(level=Level.WARNING)[:2] == ([150], 1)
+    assert index.matching(process="api")[:2] == ([150], 1)
+    assert index.matching(process="nobody")[:2] == ([], 0)
+    assert index.matching(level=Level.ERROR, query="step 20")[:2] == ([], 0)
     assert index.processes == ["core", "api"]
+
+
+@given(
+    st.lists(
+        st.text(alphabet="aAbB\u00e9\u0130 \r\x1b[1m\x00", max_size=8).map(lambda text: text.replace("\n", "")),
+        max_size=200,
+    ),
+    st.text(alphabet="aAbB\u00e9 m", min_size=1, max_size=3),
+    st.integers(0, 210),
+)
+@settings(deadline=None, max_examples=80)
+def test_a_search_finds_what_reading_line_by_line_finds(tmp_path_factory, lines, query, after):
+    """Whatever the lines hold, and however often it has to be asked until it is through."""
+    path = tmp_path_factory.mktemp("log") / "engine.log"
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    index = LogIndex(path)
+    total = index.refresh()
+    wanted = [
+        number
+        for number, line in enumerate(lines, 1)
+        if number > after and query.casefold() in ansi.plain(line).casefold()
+    ]
+    found, scanned, asked = [], min(after, total), 0
+    while scanned < total:
+        part = index.matching(query=query, after=scanned, within_s=0)
+        assert part.scanned > scanned
+        found, scanned, asked = found + part.numbers, part.scanned, asked + 1
+    assert found == wanted
+    assert asked <= total // STRIDE + 1
+
+
+def test_a_large_log_is_known_little_by_little(tmp_path):
+    """A filter answers in a moment with what it has come to, and has it all when it was asked often enough; the lines
+    themselves are there at once, each with its level."""
+    path = tmp_path / "engine.log"
+    lines = [f"INFO {number} of the log that says much" for number in range(1, 40_001)]
+    lines[30_000] = "ERROR it broke"
+    lines[30_001] = "Traceback (most recent call last):"
+    lines[30_002] = "ValueError: x"
+    path.write_text("\n".join(lines) + "\n")
+    index = LogIndex(path)
+    index_module.KINDS_S, kept = -1.0, index_module.KINDS_S
+    try:
+        assert index.refresh() == 40_000
+    finally:
+        index_module.KINDS_S = kept
+    assert [line.level for line in index.lines(30_001, 4)] == ["error", "error", "error", "info"]
+    first = index.matching(level=Level.ERROR, within_s=-1)
+    assert (first.numbers, first.scanned < 40_000) == ([], True)
+    found, scanned = [], 0
+    while scanned < 40_000:
+        part = index.matching(level=Level.ERROR, after=scanned, within_s=-1)
+        found, scanned = found + part.numbers, part.scanned
+    assert found == [30_001, 30_002, 30_003]
 
 
 def test_many_processes_do_not_break_the_index(tmp_path):
