@@ -12,7 +12,8 @@ from typing import Any
 
 from appliance.cast.setting import cast_folder, cast_summary
 from appliance.checkpoint.chat_template import ChatTemplate
-from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES, ModelConfig, read_architecture, read_config
+from appliance.checkpoint.config import ModelConfig, read_architecture, read_config
+from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.folder import locate
 from appliance.checkpoint.json_file import read_object
 from appliance.checkpoint.safetensors import TensorIndex, read_index
@@ -146,10 +147,13 @@ class Subject:
             return False
         return any(explained.chosen and explained.chosen.is_compiled for explained in self.effective.selection)
 
-    @property
+    @cached_property
     def readable(self) -> bool:
-        """Whether Ingot reads configs of this architecture: vLLM runs models that it does not."""
-        return self.architecture in SUPPORTED_ARCHITECTURES
+        """Whether Ingot reads this model's config: vLLM runs architectures and quantisations that it does not."""
+        try:
+            return bool(self.config)
+        except CheckpointError:
+            return False
 
     def plan(self) -> LaunchPlan:
         if self.profile.engine == "vllm":

@@ -70,8 +70,8 @@ def vllm(prefix: Path, *, version: str = "0.32.0", **others: str) -> Path:
         "model_executor/layers/quantization/__init__.py": 'QuantizationMethods = Literal["awq", "fp8", "mxfp4"]\n'
         "def get():\n    from .awq import Awq\n    from .mx import Mx\n"
         '    method_to_config = {"awq": Awq, "mxfp4": Mx}\n',
-        "model_executor/layers/quantization/awq.py": "class Base:\n    def get_min_capability(cls):\n        return 75\n"
-        "class Awq(Base):\n    def get_supported_act_dtypes(self):\n        return [torch.half]\n",
+        "model_executor/layers/quantization/awq.py": "class Base:\n    def get_min_capability(cls):\n"
+        "        return 75\nclass Awq(Base):\n    def get_supported_act_dtypes(self):\n        return [torch.half]\n",
         "model_executor/layers/quantization/mx.py": "class Mx:\n    def get_min_capability(cls):\n        return 80\n",
     }
     write(packages.folders[0] / "vllm", source)

@@ -9,6 +9,7 @@ from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.layout import FP8, IGNORED_SUFFIXES, Expected, expected_tensors
 from appliance.checkpoint.safetensors import TensorIndex
+from appliance.preflight.offer import with_vllm
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
@@ -28,7 +29,8 @@ def run(subject: Subject) -> Iterator[Finding]:
     expected = expected_tensors(config)
     yield from _missing(index, expected)
     yield from _misshapen(index, expected)
-    yield from _unreadable(index, expected)
+    if subject.engine == "native":
+        yield from (with_vllm(subject, finding) for finding in _unreadable(index, expected))
     yield from _unused(index, expected, config.architecture)
 
 
@@ -79,8 +81,7 @@ def _unreadable(index: TensorIndex, expected: dict[str, Expected]) -> Iterator[F
             value=entries[first].dtype,
             evidence=(f"read for this tensor, as config.json describes it: {', '.join(_readable(expected[first]))}",),
             fix=Fix(
-                text="Use the model in bfloat16, float16 or float32, or in block-scaled FP8 with its own config.json; "
-                "or `engine: vllm`, where Ingot comes with it."
+                text="Use the model in bfloat16, float16 or float32, or in block-scaled FP8 with its own config.json."
             ),
         )
 
