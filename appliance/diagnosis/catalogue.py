@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import NamedTuple
 
 from appliance.diagnosis.cause import Cause
@@ -21,20 +21,25 @@ class Match(NamedTuple):
 
 @functools.cache
 def _rows_by_word() -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
-    """The positions of the rows under the longest word of each of their signs, and those of rows without signs."""
+    """The positions of the rows under the rarest word of each of their signs, and those of rows without signs."""
+    common = Counter(word for cause in CATALOGUE for sign in cause.signs for word in WORD.findall(sign))
     by_word: dict[str, list[int]] = defaultdict(list)
     for position, cause in enumerate(CATALOGUE):
         for sign in cause.signs:
-            by_word[max(WORD.findall(sign), key=len)].append(position)
+            by_word[min(WORD.findall(sign), key=lambda word: (common[word], -len(word)))].append(position)
     return (
         {word: tuple(positions) for word, positions in by_word.items()},
         tuple(position for position, cause in enumerate(CATALOGUE) if not cause.signs),
     )
 
 
-def causes_of(text: str, places: str = "") -> list[Match]:
+def causes_of(text: str, places: str = "") -> tuple[Match, ...]:
     """What the text means, in the order of the catalogue; `places` is where it was raised."""
-    text = text[:MAX_TEXT]
+    return _causes_of(text[:MAX_TEXT], places[-MAX_TEXT:])
+
+
+@functools.lru_cache(maxsize=256)  # ranks and restarts say the same again and again
+def _causes_of(text: str, places: str) -> tuple[Match, ...]:
     lowered = text.lower()
     by_word, wordless = _rows_by_word()
     positions = set(wordless) if places else set()
@@ -45,4 +50,4 @@ def causes_of(text: str, places: str = "") -> list[Match]:
         groups = CATALOGUE[position].match(text, lowered, places)
         if groups is not None:
             found.append(Match(CATALOGUE[position], groups))
-    return found
+    return tuple(found)

@@ -17,7 +17,7 @@ UNKNOWN = "?"
 @dataclass(frozen=True)
 class Cause:
     """`signs` are lower-case phrases of which one must stand in an exception's text (its type and message) or in a
-    log line; the longest run of letters (or digits) in each stands there as a whole one. `pattern` must match there as
+    log line; each run of letters (or digits) in it stands there as a whole one. `pattern` must match there as
     well, where there is one, and `details` may; their named groups can be used in `summary`, `fix` and `command`, as in
     "{needed} GiB". `where` must match the places of the traceback, one a line, the innermost last.
 
@@ -54,8 +54,12 @@ class Cause:
 
     def match(self, text: str, lowered: str, places: str = "") -> dict[str, str] | None:
         """The named groups; None where this is not the cause."""
-        if self.signs and not any(sign in lowered for sign in self.signs):
-            return None
+        if self.signs:
+            for sign in self.signs:  # most rows end here: a loop is twice as fast as any()
+                if sign in lowered:
+                    break
+            else:
+                return None
         if self.where and not self.compiled_where.search(places):
             return None
         found = self.compiled.search(text)

@@ -109,7 +109,7 @@ class _Story:
                 first = later
         if first is not None and first.specific:
             return first.diagnosis()
-        told = list(error_lines(self.log))
+        told: list[ErrorLine] = []
         line = self._line(told, before=first)
         if line is not None and (line.specific or first is None or first.match is None):
             return line.diagnosis()
@@ -154,10 +154,12 @@ class _Story:
                 unknown = unknown or _Candidate(None, tuple(links))
         return vague or unknown
 
-    def _line(self, told: Sequence[ErrorLine], before: _Candidate | None) -> _Candidate | None:
-        """What a single line tells. Beside an unknown exception it counts only where it came first."""
+    def _line(self, told: list[ErrorLine], before: _Candidate | None) -> _Candidate | None:
+        """What a single line tells. Beside an unknown exception it counts only where it came first. `told` gets the
+        lines that were looked at."""
         vague: _Candidate | None = None
-        for line in told:
+        for line in error_lines(self.log):
+            told.append(line)
             if line.tier == "warning" or (line.exception is not None and _is_pointer_line(line.exception)):
                 continue
             if before is not None and before.match is None and line.line.number > before.number:
@@ -165,8 +167,7 @@ class _Story:
             after = self.ready is not None and not self.failed
             if self.ready is not None and line.line.number < self.ready:
                 continue
-            places = _places(line.exception) if line.exception else ""
-            for match in causes_of(line.text, places):
+            for match in _causes_of_line(line):
                 cause = match.cause
                 if not (cause.line or line.exception is not None or line.tier == "error"):
                     continue
@@ -212,7 +213,7 @@ class _Story:
         if self.ready is not None:
             return None
         for line in told:
-            for match in causes_of(line.text):
+            for match in _causes_of_line(line):
                 if match.cause.warning:
                     return telling.known(match, (), line.line)
         return None
@@ -249,6 +250,14 @@ def _best_of(links: Sequence[LoggedException]) -> _Candidate | None:
                 return candidate
             vague = vague or candidate
     return vague
+
+
+def _causes_of_line(line: ErrorLine) -> tuple[Match, ...]:
+    """What the exception means that it tells, or else the whole line."""
+    found: tuple[Match, ...] = ()
+    if line.exception is not None:
+        found = causes_of(line.exception.text, _places(line.exception))
+    return found or causes_of(line.line.text)
 
 
 def _places(exception: LoggedException) -> str:

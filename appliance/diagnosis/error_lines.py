@@ -20,39 +20,38 @@ WORDS = (
     b"unable", b"xid", b"restart", b"back-off", b"backoff", b"nccl warn", b"unrecognized", b"invalid", b"signal",
     b"sigterm", b"oom", b"refused", b"timed out", b"timeout", b"abort", b"seg", b"dumped", b"unsatisfied", b"already",
     b"too old", b"initialized", b"supported", b"undefined", b"terminate", b"status=", b"uncorrectable", b"fallen",
-    b"mismatch", b"insufficient", b"manifest", b"missing", b"too many", b"no space", b"exited", b"watchdog", b"exceeds",
+    b"mismatch", b"insufficient", b"manifest", b"missing", b"too many", b"no space", b"exited", b"watchdog",
+    b"exceeds",
 )  # fmt: skip
 QUIET = ("INFO", "DEBUG", "NOTICE")
 WARNINGS = ("WARNING", "WARN")
 FIRST, LAST = 300, 100
 SAME = 80  # lines that end alike say the same
 # What an engine was asked to do, in whatever words it prints it.
-DUMP = re.compile(
-    r"non-default args|Namespace\(|ServerArgs\(|server_args=|engine_args|\bwith config:|Initializing (?:a"
-    r"|an) .{0,40}engine|Dumping"
-    r" (?:input|scheduler)|^(?:\$ |# |\+ )?(?:docker|podman|python3?|vllm|sglang|nerdctl|sudo|kubectl) (?:run|serve|-m"
-    r"|launch|exec)|^args: "
-    r"|^\s{0,8}\[?\"?(?:command|args|entrypoint)\"?:"
+DUMPS = (
+    "non-default args", "namespace(", "serverargs(", "server_args=", "engine_args", " with config: ", "dumping input",
+    "dumping scheduler",
+)  # fmt: skip
+ECHO = re.compile(
+    r"(?:\$ |# |\+ )?(?:docker|podman|python3?|vllm|sglang|nerdctl|sudo|kubectl) (?:run|serve|-m|launch|exec)\b|args: "
+    r"|\[?\"?(?:command|args|entrypoint)\"?:"
 )
 # Advice, and failures that somebody has already got over.
-ADVISORY = re.compile(
-    r"`\w*(?:Error|Exception)\b[^`]{0,200}`|\w+Warning: |if you (?:see|get|encounter|run into|are running)|(?:may"
-    r"|might|can|could) "
-    r"(?:cause|lead|result|fail|raise)|fall(?:ing|s)? ?back|fallback|ignor(?:e|ing|ed)\b|skipp(?:ing|ed)\b|"
-    r"not (?:critical|fatal)|harmless|retry(?:ing)?\b|consider (?:setting|using|increasing|decreasing|raising"
-    r"|lowering)|to (?:avoid|suppress|"
-    r"silence) this|deprecat|errno: 97|optional|will be disabled|is disabled\b|disabling|please refer"
-    r"|performance might be",
-    re.IGNORECASE,
-)
+ADVICE = (
+    "warning: ", "if you see", "if you get", "if you encounter", "if you are running", "may cause", "might cause",
+    "can cause", "could cause", "may lead", "can lead", "could lead", "may result", "may fail", "might fail",
+    "may raise", "can raise", "fall back", "falling back", "falls back", "fallback", "ignore", "ignoring", "skipping",
+    "skipped", "not critical", "not fatal", "harmless", "retrying", "consider setting", "consider using",
+    "consider increasing", "consider decreasing", "consider raising", "consider lowering", "to avoid this",
+    "to suppress this", "to silence this", "deprecat", "errno: 97", "optional", "will be disabled", "is disabled.",
+    "disabling", "please refer", "performance might be", "error`", "errors like",
+)  # fmt: skip
 # So said by loggers at the level of errors, and survived.
-TOLERATED = re.compile(
-    r"failed to (?:import|load) .{0,80}(?:plugin|extension)|usage stat|Fail to set RLIMIT|Found ulimit|libibverbs"
-    r"|openmpi|telemetry|prometheus"
-    r"|Config file not found|using default|NET/Plugin|net plugin|ncclnet_|libnccl-net|No plugin found|TUNER/Plugin"
-    r"|PROFILER/Plugin",
-    re.IGNORECASE,
-)
+TOLERATED = (
+    "usage stat", "fail to set rlimit", "found ulimit", "libibverbs", "openmpi", "telemetry", "prometheus",
+    "config file not found", "using default", "net/plugin", "net plugin", "ncclnet_", "libnccl-net",
+    "no plugin found", "tuner/plugin", "profiler/plugin", "model info cache",
+)  # fmt: skip
 CODE = re.compile(r'(?:raise |return |assert |File "|self\.|\^)')
 
 Tier = Literal["error", "bare", "warning"]
@@ -66,10 +65,6 @@ class ErrorLine:
     line: EvidenceLine
     tier: Tier
     exception: LoggedException | None
-
-    @property
-    def text(self) -> str:
-        return self.exception.text if self.exception else self.line.text
 
 
 def error_lines(log: Searchable) -> Iterator[ErrorLine]:
@@ -95,21 +90,23 @@ def error_lines(log: Searchable) -> Iterator[ErrorLine]:
 
 def _read(log: Searchable, position: int) -> ErrorLine | None:
     line = log.lines[position]
-    text = plain(line.text)
-    dressed = undress(text)
+    dressed = undress(plain(line.text))
     words = dressed.words.strip()
-    if dressed.level in QUIET or DUMP.search(words) or CODE.match(words) or TOLERATED.search(words):
+    lowered = words.lower()
+    if dressed.level in QUIET or CODE.match(words) or ECHO.match(words) or _holds(lowered, (*DUMPS, *TOLERATED)):
         return None
-    exception = None
-    if "rror" in words or "xception" in words or "Cast" in words or "Resources" in words:
-        exception = lone_exception(line, dressed)
-        if exception is not None and dressed.words[:1] in (" ", "\t") and not words.startswith(exception.type):
-            return None  # a line of code
+    exception = lone_exception(line, dressed)
+    if exception is not None and dressed.words[:1] in (" ", "\t") and not words.startswith(exception.type):
+        return None  # a line of code
     if dressed.level in WARNINGS:
         return ErrorLine(EvidenceLine(line.number, words), "warning", exception)
-    if ADVISORY.search(words):
+    if _holds(lowered, ADVICE):
         return None
     if exception is not None:
         exception = with_lines_around(exception, log.lines, position)
     tier: Tier = "error" if dressed.level else "bare"
     return ErrorLine(EvidenceLine(line.number, words), tier, exception)
+
+
+def _holds(text: str, phrases: tuple[str, ...]) -> bool:
+    return any(map(text.__contains__, phrases))

@@ -14,16 +14,14 @@ from appliance.diagnosis.pointers import is_aftermath, is_pointer, is_survived
 from appliance.diagnosis.traceback_reader import CHAIN, FRAME, OPENING, LoggedException, TracebackReader
 from appliance.protocol import EvidenceLine
 
-MAX_EXCEPTIONS = 400
+MAX_EXCEPTIONS = 100
 MAX_LINES_BACK = 60
 MAX_MESSAGE_LINES = 40
 MAX_MESSAGE = 4000
-# `Type: message` where a statement may begin: alone, after a prefix, or after what a program says before it.
-LONE = re.compile(
-    r"(?:^|[\s:\])>('\"=-])(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}(?:[A-Z]\w{0,60})?(?:Error|Exception|Fault|Resources"
-    r"|Cast|IsEnabled))"
-    r"(?:: |\(['\"])(?P<message>\S.*)$"
-)
+MAX_TYPE = 200
+# The end of a type's name, where `Type: message` may begin.
+LONE = re.compile(r"(?:Error|Exception|Fault|Resources|Cast|IsEnabled)(?:: |\(['\"])(?=\S)")
+STATEMENT_BEFORE = " \t:])>('\"=-"
 REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
 ENDS_MESSAGE = (OPENING, "Exception ignored in", "[rank", "Process ", "Killed", *CHAIN)
 
@@ -44,13 +42,21 @@ def exceptions_in(lines: Sequence[EvidenceLine]) -> list[LoggedException]:
 
 def lone_exception(line: EvidenceLine, dressed: Dressed) -> LoggedException | None:
     """An exception that a line tells without its traceback, which was cut off or never there."""
-    found = LONE.search(REPEATED.sub("", dressed.words))
+    words = REPEATED.sub("", dressed.words) if "[repeated" in dressed.words else dressed.words
+    found = LONE.search(words)
     if found is None:
         return None
-    text = REPEATED.sub("", dressed.words)[found.start("type") :].rstrip()
+    start = found.start()
+    while start and (words[start - 1].isalnum() or words[start - 1] in "._") and found.start() - start < MAX_TYPE:
+        start -= 1
+    if start and words[start - 1] not in STATEMENT_BEFORE:
+        return None
+    if start == found.start() and not found[0].startswith(("Error", "Exception")):
+        return None  # a word of a sentence
+    text = words[start:].rstrip()
     return LoggedException(
-        type=found["type"],
-        message=found["message"].rstrip(),
+        type=words[start : found.end()].rstrip(": ('\""),
+        message=words[found.end() :].rstrip(),
         text=text,
         line=EvidenceLine(line.number, text),
         key=dressed.key,
@@ -112,7 +118,7 @@ def with_message(exception: LoggedException, lines: Sequence[EvidenceLine]) -> L
                 continue  # the same process's other voice
             break
         words = dressed.words
-        if not words.strip() or any(words.lstrip(" |+").startswith(sign) for sign in ENDS_MESSAGE) or OPENING in words:
+        if not words.strip() or words.lstrip(" |+").startswith(ENDS_MESSAGE) or OPENING in words:
             break
         more.append(words.rstrip())
         size += len(words)

@@ -40,6 +40,8 @@ def ready_at(log: Searchable) -> int | None:
 
 def restarts(log: Searchable) -> tuple[int, EvidenceLine | None]:
     """How often it was restarted, and the last line that says so."""
+    if not log.holds(b"restart", b"back"):
+        return 0, None
     positions = sorted({position for word in RESTARTS for position in log.positions(word)})
     if not positions:
         return 0, None

@@ -26,6 +26,9 @@ class Searchable:
             yield position
             at = self._text.find(word, self._starts[position + 1])
 
+    def holds(self, *words: bytes) -> bool:
+        return any(word in self._text for word in words)
+
     def last(self, word: bytes) -> int | None:
         """The position of the last line that holds the word."""
         at = self._text.rfind(word)

@@ -142,6 +142,8 @@ def test_the_end_of_a_long_log_and_its_first_exception_are_read(
     """Of a log that does not fit, the parts that matter, with their true line numbers."""
     monkeypatch.setattr(log_text, "WHOLE_BYTES", 1 << 16)
     monkeypatch.setattr(log_text, "PART_BYTES", 1 << 12)
+    monkeypatch.setattr(log_text, "PLACE_BYTES", 1 << 12)
+    monkeypatch.setattr(log_text, "BEFORE_BYTES", 1 << 10)
     noise = [f"line {number} " + "x" * 60 for number in range(1, 20_001)]
     lines = [*noise[:9_000], *OOM.split("\n"), *noise[9_000:]]
     path = tmp_path / "engine.log"

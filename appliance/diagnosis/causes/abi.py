@@ -19,7 +19,8 @@ CAUSES = (
     Cause(
         family="abi",
         name="glibc-too-old",
-        signs=("version `glibc", "version `cxxabi", "version 'glibc", "version 'cxxabi"),
+        signs=("version `glibc", "version `glibcxx", "version 'glibcxx", "version `cxxabi", "version 'glibc",
+               "version 'cxxabi"),
         pattern=r"version [`'](?P<version>(?:GLIBC(?:XX)?|CXXABI)_[\d.]+)' not found",
         summary="A library needs {version}, which is newer than this system's.",
         fix="Use the container image, which brings its own, or a newer system.",
