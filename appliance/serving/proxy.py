@@ -48,7 +48,7 @@ class Proxy:
         self._access = access
 
     def takes(self, scope: Scope) -> bool:
-        http = scope["type"] == ScopeType.HTTP and scope["method"] == "POST" and scope["path"] in POST
+        http = scope["type"] == ScopeType.HTTP and scope["method"] == "POST" and _path(scope) in POST
         return http and self._front_door.on_vllm
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,9 +128,14 @@ class Proxy:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+def _path(scope: Scope) -> str:
+    """As the routes beside this one are found: slashes too many make no other path."""
+    path = scope["path"]
+    return path if path in POST else "/" + "/".join(part for part in path.split("/") if part)
+
+
 def _target(scope: Scope) -> bytes:
-    query = scope["query_string"]
-    path = scope["path"].encode()  # one of POST
+    query, path = scope["query_string"], _path(scope).encode()
     return path + b"?" + query if query else path
 
 

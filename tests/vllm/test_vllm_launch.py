@@ -1,0 +1,174 @@
+"""A launch of vLLM from start to end, over a stand-in that prints and answers as vLLM does: what comes right, what goes
+wrong, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.running import fetch, wait_for
+from tests.vllm.real import PROFILE, Engine, family, front_door
+from tests.vllm.stand_in import install
+
+TOO_LARGE = (
+    "To serve at least one request with the models's max seq len (4096), (64.00 GiB KV cache is needed, which is "
+    "larger than the available KV cache memory (1.00 GiB). Based on the available memory, the estimated maximum model "
+    "length is 64. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+)
+OUT_OF_MEMORY = [
+    "(EngineCore pid=2) ERROR 11-20 16:21:05 [core.py:1093] EngineCore failed to start.",
+    "(EngineCore pid=2) ERROR 11-20 16:21:05 [core.py:1093] Traceback (most recent call last):",
+    '(EngineCore pid=2) ERROR 11-20 16:21:05 [core.py:1093]   File "/x/vllm/v1/engine/core.py", line 10, in run',
+    f"(EngineCore pid=2) ERROR 11-20 16:21:05 [core.py:1093] ValueError: {TOO_LARGE}",
+    "(APIServer pid=1) Traceback (most recent call last):",
+    '(APIServer pid=1)   File "/x/vllm/entrypoints/cli/main.py", line 73, in main',
+    "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(tmp_path_factory.mktemp("stand-in"))
+
+
+@contextlib.contextmanager
+def started(tmp_path: Path, program: Path, profile: dict[str, Any] | None = None, **behaviour: Any) -> Iterator[Engine]:
+    variables = {"FAKE_VLLM": json.dumps(behaviour)}
+    with front_door(tmp_path, PROFILE | (profile or {}), str(program), **variables) as engine:
+        yield engine
+
+
+def phases(state: dict[str, Any]) -> dict[str, str]:
+    return {phase["phase"]: phase.get("outcome", "") for phase in state["launch"]["phases"]}
+
+
+def test_a_good_start_goes_through_the_phases_and_leaves_nothing(tmp_path: Path, program: Path) -> None:
+    """The first line of the log is the command; the length of the context is what vLLM itself says."""
+    with started(tmp_path, program, leaves=True) as engine:
+        state = engine.wait("ready", timeout_s=30)
+        assert list(phases(state)) == [
+            "preflight", "engine start", "weights", "compile", "cache", "self-test", "ready",
+        ]  # fmt: skip
+        assert set(phases(state).values()) == {"done"}
+        weights = next(phase for phase in state["launch"]["phases"] if phase["phase"] == "weights")
+        assert weights["progress"] == {"done": 2, "total": 2, "unit": "shards"}
+        assert (state["max_model_len"], state["models"]) == (480, ["real"])
+        first = engine.log().splitlines()[0]
+        assert first.startswith("ingot: starts ")
+        assert f"{program} serve " in first
+        assert "--uds=" in first
+        everything = family(engine.process.pid)
+        assert any("left-by-vllm" in process.cmdline() for process in everything)
+        engine.stop()
+        _, alive = psutil.wait_procs(everything, timeout=5)
+        assert not alive
+        assert fetch(f"{engine.url}/health") == (0, None)
+    record = json.loads(next((tmp_path / "home" / "launches").glob("*/launch.json")).read_text())
+    assert record["state"] == "stopped"
+
+
+def test_what_ends_a_start_is_told_with_the_line_that_says_so(tmp_path: Path, program: Path) -> None:
+    with started(tmp_path, program, fails=OUT_OF_MEMORY) as engine:
+        state = engine.wait("failed", timeout_s=30)
+        diagnosis = state["launch"]["diagnosis"]
+        assert diagnosis["family"] == "memory"
+        assert any("larger than the available KV cache memory" in line["text"] for line in diagnosis["evidence"])
+        lines = engine.log().split("\n")
+        assert all(line["text"][:60] in lines[line["number"] - 1] for line in diagnosis["evidence"])
+        assert state["launch"]["exit_status"] == "exit status 1"
+
+
+def test_an_engine_that_logs_its_end_and_stays_has_failed(tmp_path: Path, program: Path) -> None:
+    """It is not starting for ever; and it is ended."""
+    with started(tmp_path, program, stays=OUT_OF_MEMORY) as engine:
+        state = engine.wait("failed", timeout_s=30)
+        assert state["launch"]["diagnosis"]["family"] == "memory"
+        wait_for("nothing runs", lambda: not family(engine.process.pid), 5)
+
+
+def test_one_killed_while_it_serves_is_failed_within_a_second(tmp_path: Path, program: Path) -> None:
+    """By a signal that it cannot answer, as the kernel's out-of-memory killer sends it."""
+    with started(tmp_path, program) as engine:
+        engine.wait("ready", timeout_s=30)
+        server = next(process for process in family(engine.process.pid) if "--max-num-seqs=256" in process.cmdline()
+                      and "appliance.supervisor.guard" not in process.cmdline())  # fmt: skip
+        server.kill()
+        began = time.monotonic()
+        state = engine.wait("failed", timeout_s=5)
+        assert time.monotonic() - began < 1.5
+        assert "SIGKILL" in state["launch"]["exit_status"]
+        assert fetch(f"{engine.url}/v1/completions", {"model": "real", "prompt": "x"})[0] == 503
+
+
+def test_nothing_is_left_when_the_front_door_is_killed(tmp_path: Path, program: Path) -> None:
+    """Not even what left for a session of its own, and does not hear SIGTERM."""
+    with started(tmp_path, program, leaves=True, deaf=True) as engine:
+        engine.wait("ready", timeout_s=30)
+        everything = family(engine.process.pid)
+        assert len(everything) >= 3
+        engine.process.kill()
+        _, alive = psutil.wait_procs(everything, timeout=5)
+        assert not alive
+
+
+def test_one_that_does_not_hear_is_ended_all_the_same(tmp_path: Path, program: Path) -> None:
+    with started(tmp_path, program, deaf=True) as engine:
+        engine.wait("ready", timeout_s=30)
+        everything = family(engine.process.pid)
+        began = time.monotonic()
+        engine.stop()
+        _, alive = psutil.wait_procs(everything, timeout=1)
+        assert not alive
+        assert time.monotonic() - began < 12
+
+
+def test_a_stopped_engine_is_hung(tmp_path: Path, program: Path) -> None:
+    with started(tmp_path, program) as engine:
+        engine.wait("ready", timeout_s=30)
+        for process in family(engine.process.pid):
+            os.kill(process.pid, signal.SIGSTOP)
+        state = engine.wait("hung", "failed", timeout_s=20)
+        assert state["state"] == "hung"
+        assert "SIGSTOP" in state["launch"]["reason"]
+
+
+def test_numbers_that_are_none_fail_the_self_test(tmp_path: Path, program: Path) -> None:
+    with started(tmp_path, program, nan=True) as engine:
+        state = engine.wait("failed", "ready", timeout_s=30)
+        assert state["state"] == "failed"
+        assert "self-test" in state["launch"]["reason"]
+        assert phases(state)["self-test"] == "failed"
+
+
+def test_a_model_that_makes_vectors_is_proved_by_one(tmp_path: Path, program: Path) -> None:
+    with started(tmp_path, program, vectors=True) as engine:
+        engine.wait("ready", timeout_s=30)
+        status, answer = fetch(f"{engine.url}/v1/embeddings", {"model": "real", "input": "x"})
+        assert (status, answer["data"][0]["embedding"]) == (200, [0.5, -0.25])
+
+
+def test_figures_become_the_dashboards_load_and_our_counters(tmp_path: Path, program: Path) -> None:
+    """vLLM's own metrics are there too, under their own names; those of its Python are not."""
+    with started(tmp_path, program) as engine:
+        engine.wait("ready", timeout_s=30)
+        fetch(f"{engine.url}/v1/completions", {"model": "real", "prompt": "x", "max_tokens": 11})
+        import urllib.request
+
+        def counted() -> str | None:
+            with urllib.request.urlopen(f"{engine.url}/metrics") as answer:
+                text: str = answer.read().decode()
+            return text if "ingot:generation_tokens_total 11.0" in text else None
+
+        text = wait_for("the tokens are counted", counted, 5)
+        assert 'vllm:kv_cache_usage_perc{engine="0",model_name="real"} 0.25' in text
+        assert "ingot:kv_cache_usage_perc 0.25" in text
+        assert engine.state()["load"]["cache_usage"] == 0.25
