@@ -66,13 +66,6 @@ async def test_only_backups_can_be_downloaded(client, name):
 # ---- hardware -------------------------------------------------------------------------------------------------------
 
 
-async def test_hardware(client):
-    """Cores and memory of this machine."""
-    text = (await client.get("/hardware")).text
-    assert "Cores" in text
-    assert "GiB" in text
-
-
 # ---- benchmarks -----------------------------------------------------------------------------------------------------
 
 
