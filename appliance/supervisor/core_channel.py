@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,6 +14,7 @@ from appliance.protocol import FromCore, ToCore, decode_from_core, encode
 
 # The system's limit for the path of a Unix socket is 107 bytes.
 LONGEST_FOLDER = 90
+LISTENING_AGAIN_S = 0.005
 
 
 class CoreGoneError(RuntimeError):
@@ -33,6 +35,12 @@ class CoreChannel:
         self._to_core.bind(f"ipc://{self.folder}/to-core")
         self._from_core = self._context.socket(zmq.PULL)
         self._from_core.bind(f"ipc://{self.folder}/from-core")
+
+    async def listening(self) -> None:
+        """Returns when the core can be sent to. Its first word may come before: it makes two connections, and they
+        take as long as they take."""
+        while not self._to_core.poll(0, zmq.POLLOUT):
+            await asyncio.sleep(LISTENING_AGAIN_S)
 
     def send(self, message: ToCore) -> None:
         try:

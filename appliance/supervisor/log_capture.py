@@ -82,7 +82,7 @@ class LogCapture:
         return not self._thread.is_alive()
 
     def add(self, lines: list[str]) -> None:
-        """More lines for the log, of our own, once everything has been drained."""
+        """More lines for the log, of our own; between two of the engine's where it still prints."""
         with contextlib.ExitStack() as stack:
             file: IO[bytes] | None = None
             if lines:

@@ -69,6 +69,7 @@ class NativeLaunch(EngineLaunch):
         self.launch.change(State.STARTING)
         self._phase(Phase.CORE_START)
         await self._hello.wait()
+        await self._core.channel.listening()
         # The core was started before its GPU was known, and has not touched any yet.
         config = msgspec.structs.replace(plan.engine_config(), environment=plan.environment)
         self._watch.runs_on(config.device)

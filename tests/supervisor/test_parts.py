@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import subprocess
@@ -9,11 +10,24 @@ import sys
 from pathlib import Path
 
 import pytest
+import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.protocol import LaunchRecord, Phase, PhaseRecord, SamplingParams, State, TokenOutput
+from appliance.protocol import (
+    Hello,
+    LaunchRecord,
+    Phase,
+    PhaseRecord,
+    SamplingParams,
+    Shutdown,
+    State,
+    TokenOutput,
+    decode_to_core,
+    encode,
+)
 from appliance.supervisor.child import exit_in_words
+from appliance.supervisor.core_channel import CoreChannel, CoreGoneError
 from appliance.supervisor.core_client import CoreClient, EngineGoneError, merge
 from appliance.supervisor.deadlines import FLOORS_S, SILENCE_S, Watch
 from appliance.supervisor.lock import HomeInUseError, Owner, OwnerLock
@@ -187,3 +201,22 @@ def test_the_parts_import_no_torch() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     for module in ("torch", "numpy", "transformers", "tokenizers", "jinja2", "rich", "sqlalchemy", "prometheus_client"):
         assert f"'{module}'" not in loaded
+
+
+async def test_a_core_that_has_spoken_is_sent_to_only_when_it_listens() -> None:
+    """It makes two connections, and the one for speaking may be there first."""
+    channel = CoreChannel()
+    with zmq.Context() as context, context.socket(zmq.PUSH) as speaks, context.socket(zmq.PULL) as listens:
+        speaks.connect(f"ipc://{channel.folder}/from-core")
+        speaks.send(encode(Hello(pid=1, python="scripted")))
+        assert isinstance(await channel.receive(), Hello)
+        with pytest.raises(CoreGoneError):
+            channel.send(Shutdown())
+        waiting = asyncio.create_task(channel.listening())
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        listens.connect(f"ipc://{channel.folder}/to-core")
+        await asyncio.wait_for(waiting, 5)
+        channel.send(Shutdown())
+        assert decode_to_core(await asyncio.to_thread(listens.recv)) == Shutdown()
+        channel.close()
