@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.preflight.context import CheckResult, PreflightContext, Report
 from appliance.preflight.registry import CHECKS, Check
 from appliance.preflight.subject import Subject
+from appliance.profile.shown import plain
 from appliance.protocol import Finding, Fix, Severity
 
 
@@ -56,7 +59,25 @@ def _run_one(check: Check, subject: Subject) -> list[Finding]:
                 fix=Fix(text="Make it a folder that the user of this process may read, and try again."),
             )
         )
-    return found
+    return [_writable(finding) for finding in found]
+
+
+def _writable(finding: Finding) -> Finding:
+    """As JSON can hold it: names of files and variables may be bytes that are no text, which Python shows as halves of
+    characters."""
+    try:
+        msgspec.json.encode(finding)
+    except UnicodeEncodeError:
+        return msgspec.convert(_plain(msgspec.to_builtins(finding)), Finding)
+    return finding
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, str):
+        return plain(data)
+    if isinstance(data, dict):
+        return {_plain(key): _plain(value) for key, value in data.items()}
+    return [_plain(item) for item in data] if isinstance(data, list) else data
 
 
 def _outcome(found: list[Finding]) -> Literal["passed", "warning", "error"]:

@@ -43,4 +43,4 @@ def _python_of(path: Path) -> Path:
         first = b""
     interpreter = first.removeprefix(b"#!").strip().decode(errors="replace") if first.startswith(b"#!") else ""
     named = Path(interpreter)
-    return named if named.is_absolute() and named.name.startswith("python") else path.with_name("python")
+    return named if named.is_absolute() and named.name.startswith("python") else path.parent / "python"

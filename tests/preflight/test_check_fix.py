@@ -1,4 +1,4 @@
-"""`ingot check --fix`: what a change of the profile can mend is mended, nothing else is touched, and nothing is lost."""
+"""`ingot check --fix`: what a change of the profile mends is mended, nothing else is touched, and nothing is lost."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ def as_finding(refusal: BackendRefusedError) -> Finding:
     )
 
 
-def _fix(refusal: BackendRefusedError) -> Fix | None:
+def _fix(refusal: BackendRefusedError) -> Fix:
     if refusal.requested == AUTO:
-        return None
+        return Fix(text="Nothing here can compute it; the evidence says what each backend would need.")
     remedy = next((v.remedy for v in refusal.verdicts if v.backend == refusal.requested), "")
     usable = any(verdict.usable for verdict in refusal.verdicts)
     text = "Let Ingot choose." if usable else "No other backend can run here either; the evidence says why."

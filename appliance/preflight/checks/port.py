@@ -40,6 +40,7 @@ def _finding(subject: Subject, host: str, port: int, error: OSError) -> Finding:
                 message=f"{where} is held by the `ingot serve` of this state folder (process {pid}).",
                 field="port",
                 value=port,
+                fix=Fix(text="Nothing need be done: the next launch takes its place."),
             )
         holder = _name(pid) if pid is not None else "a process of another user"
         return Finding(
