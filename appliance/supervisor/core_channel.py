@@ -39,7 +39,7 @@ class CoreChannel:
     async def listening(self) -> None:
         """Returns when the core can be sent to. Its first word may come before: it makes two connections, and they
         take as long as they take."""
-        while not self._to_core.poll(0, zmq.POLLOUT):
+        while not self._to_core.poll(0, zmq.POLLOUT):  # noqa: ASYNC110  ZeroMQ tells nobody of a connection
             await asyncio.sleep(LISTENING_AGAIN_S)
 
     def send(self, message: ToCore) -> None:
