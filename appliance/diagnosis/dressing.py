@@ -36,7 +36,7 @@ _LAYERS = (
     rf"(?P<clock>\[?{_CLOCK}\]? )",
 )
 _LAYER = re.compile("|".join(_LAYERS))
-_COMPOSE = re.compile(r"(?P<service>[A-Za-z][\w.-]{0,80}) {0,40}\| ?")
+_COMPOSE = re.compile(r"(?P<service>\[?[A-Za-z][\w.-]{0,80}\]?) {0,40}\| ?")
 _GLOG_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "FATAL"}
 
 

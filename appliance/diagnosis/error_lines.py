@@ -38,7 +38,7 @@ ECHO = re.compile(
 )
 # Advice, and failures that somebody has already got over.
 ADVICE = (
-    "warning: ", "if you see", "if you get", "if you encounter", "if you are running", "may cause", "might cause",
+    "if you see", "if you get", "if you encounter", "if you are running", "may cause", "might cause",
     "can cause", "could cause", "may lead", "can lead", "could lead", "may result", "may fail", "might fail",
     "may raise", "can raise", "fall back", "falling back", "falls back", "fallback", "ignore", "ignoring", "skipping",
     "skipped", "not critical", "not fatal", "harmless", "retrying", "consider setting", "consider using",
@@ -75,7 +75,7 @@ def error_lines(log: Searchable) -> Iterator[ErrorLine]:
     for position in positions:
         text = log.lines[position].text
         head = text[:160]
-        if "]     " in head or " INFO " in head or "DEBUG " in head or head.startswith("INFO"):
+        if (".py:" in head and "]     " in head) or " INFO " in head or "DEBUG " in head or head.startswith("INFO"):
             continue  # code of a traceback, or of no interest: most of a log, and cheaply told
         if text[-SAME:] not in seen:
             seen.add(text[-SAME:])
@@ -98,7 +98,7 @@ def _read(log: Searchable, position: int) -> ErrorLine | None:
     exception = lone_exception(line, dressed)
     if exception is not None and dressed.words[:1] in (" ", "\t") and not words.startswith(exception.type):
         return None  # a line of code
-    if dressed.level in WARNINGS:
+    if dressed.level in WARNINGS or "warning: " in lowered:
         return ErrorLine(EvidenceLine(line.number, words), "warning", exception)
     if _holds(lowered, ADVICE):
         return None

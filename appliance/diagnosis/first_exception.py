@@ -20,7 +20,7 @@ MAX_MESSAGE_LINES = 40
 MAX_MESSAGE = 4000
 MAX_TYPE = 200
 # The end of a type's name, where `Type: message` may begin.
-LONE = re.compile(r"(?:Error|Exception|Fault|Resources|Cast|IsEnabled)(?:: |\(['\"])(?=\S)")
+LONE = re.compile(r"(?:Error|Exception|Fault|Resources|Cast|IsEnabled)(?:_\w{1,60})?(?:: |\(['\"]|$)")
 STATEMENT_BEFORE = " \t:])>('\"=-"
 REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
 ENDS_MESSAGE = (OPENING, "Exception ignored in", "[rank", "Process ", "Killed", *CHAIN)
@@ -53,6 +53,8 @@ def lone_exception(line: EvidenceLine, dressed: Dressed) -> LoggedException | No
         return None
     if start == found.start() and not found[0].startswith(("Error", "Exception")):
         return None  # a word of a sentence
+    if found.end() == len(words) and words[:start].strip():
+        return None  # without a message it stands alone
     text = words[start:].rstrip()
     return LoggedException(
         type=words[start : found.end()].rstrip(": ('\""),

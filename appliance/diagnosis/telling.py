@@ -9,9 +9,11 @@ import msgspec
 
 from appliance.diagnosis.catalogue import Match
 from appliance.diagnosis.traceback_reader import LoggedException
+from appliance.diagnosis.vocabulary import family_of
 from appliance.protocol import Diagnosis, EvidenceLine, Fix
 
 MAX_TEXT = 500
+UNRECOGNISED = "unrecognised"  # where only the words tell the family
 MAX_EVIDENCE = 6
 OWN_FRAMES = 3
 # Where an engine's own code lies, rather than what it calls.
@@ -44,8 +46,11 @@ def known(match: Match, exceptions: Sequence[LoggedException] = (), line: Eviden
 
 
 def unknown(exception: LoggedException) -> Diagnosis:
+    family = family_of(exception.text)
     return Diagnosis(
         summary=f"The engine ended with {exception.headline[:MAX_TEXT]}",
+        family=family,
+        cause=UNRECOGNISED if family else None,
         evidence=shown([*_telling_frames(exception, OWN_FRAMES), exception.line]),
         fix=Fix(text="This cause is not known here. Send this launch's log to support."),
     )

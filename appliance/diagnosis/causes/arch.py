@@ -81,6 +81,21 @@ CAUSES = (
     ),
     Cause(
         family="arch",
+        name="gpu-too-old",
+        signs=("sm", "cc", "hopper", "blackwell", "ampere", "ada", "turing", "volta"),
+        pattern=r"(?:\bsm[ _]?\d|\bcc ?\d|hopper|blackwell|ampere|\bada\b|turing|volta).{0,80}(?:support|requir|only"
+        r"|need|implement)"
+        r"|(?:only|requires?|support\w*|needs?|implement\w*).{0,60}(?:\bsm[ _]?\d|\bcc ?\d|hopper|blackwell|ampere"
+        r"|\bada\b|turing|volta)",
+        summary="A kernel that the engine wants to use does not run on this GPU's architecture.",
+        fix="Let the engine choose its backends by itself, or run the image that was built for this GPU's "
+        "architecture.",
+        patch={"backends": None},
+        command=_CAPABILITY,
+        vague=True,
+    ),
+    Cause(
+        family="arch",
         name="cpu-architecture",
         signs=("exec format error", "no matching manifest for linux", "does not match the detected host platform"),
         summary="The program or image was built for another processor architecture than this machine's.",

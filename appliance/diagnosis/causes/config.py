@@ -49,10 +49,10 @@ CAUSES = (
         name="more-gpus-than-there-are",
         signs=("larger than the number of available gpus", "world size", "invalid device ordinal",
                "tensor parallel size", "number of gpus", "gpus available", "visible devices", "available gpus",
-               "cuda_error_invalid_device", "device_count", "not enough gpus", "number of devices"),
+               "cuda_error_invalid_device", "device_count", "num_gpus", "not enough gpus", "number of devices"),
         pattern=r"(?:(?:larger|greater|exceed\w*|more) (?:than )?.{0,60}(?:gpus?|devices?)(?: \((?P<have>\d+)\))?"
         r"|invalid device ordinal"
-        r"|error_invalid_device|not enough gpus|have enough gpus|but only (?P<only>\d+))",
+        r"|error_invalid_device|device < num_gpus|not enough gpus|have enough gpus|but only (?P<only>\d+))",
         summary="The profile asks for more GPUs than can be used here.",
         fix="Make tensor-parallel-size no larger than the number of GPUs, and check CUDA_VISIBLE_DEVICES.",
         patch={"tensor-parallel-size": number("have")},

@@ -42,8 +42,7 @@ CAUSES = (
         family="driver",
         name="driver-not-loaded",
         signs=("driver not loaded", "nvidia-container-cli", "failed to initialize nvml", "nvml: ",
-               "nvmlerror_driver", "nvmlerror_libnotfound", "nvmlerror_libraryn", "nvmlerror_unknown",
-               "nvmlerror_uninitialized", "nvml shared library not found",
+               "nvmlerror", "nvml shared library not found",
                "can't communicate with the nvidia driver", "couldn't communicate with the nvidia",
                "load library failed: libnvidia-ml", "libnvidia-ml.so.1"),
         pattern=r"(?:initialization error|detection error|not loaded|fail|couldn't|can't|not found|unknown|cannot open"

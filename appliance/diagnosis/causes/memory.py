@@ -152,9 +152,10 @@ CAUSES = (
     Cause(
         family="memory",
         name="gpu-out-of-memory",
-        signs=(*_OOM, "cublas_status_alloc_failed", "cudnn_status_alloc_failed", "cudaerrormemoryallocation",
-               "cuda_error_out_of_memory", "cuda out of memory occurred", "failed to allocate memory on gpu",
-               "failed to allocate device memory"),
+        signs=(*_OOM, "out of memory", "cublas_status_alloc_failed", "cudnn_status_alloc_failed",
+               "cudaerrormemoryallocation", "cuda_error_out_of_memory", "cuda out of memory occurred",
+               "failed to allocate memory on gpu", "failed to allocate device memory"),
+        pattern=r"cuda|gpu|hip|xpu|device|OutOfMemoryError|status_alloc|allocat",
         summary="The GPU's memory is full.",
         fix=_LESS,
         patch={"gpu-memory-utilization": 0.8},
@@ -210,9 +211,9 @@ CAUSES = (
     Cause(
         family="memory",
         name="killed",
-        signs=("killed", "137", "sigkill", "signal 9"),
+        signs=("killed", "137", "sigkill", "signal 9", "exit code: -9", "exitcode: -9", "died (-9)", "exit code -9"),
         pattern=r"^(?:\S{1,80}: )?(?:line \d+: )?\s{0,8}(?:\d+ )?Killed\b(?! by)|exit(?:ed)?(?: with)?(?: code"
-        r"| status)?:? 137\b"
+        r"| status)?:? ?(?:137|-9)\b|exit ?code:? -9\b|died \(-9\)"
         r"|code=killed, status=9/KILL|(?:signal 9|SIGKILL).{0,40}$",
         summary="The engine was killed with SIGKILL: most likely by the kernel because memory ran out, or by a person.",
         fix="Look for the kernel's out-of-memory line; if it is there, give the machine or the container more memory, "

@@ -62,12 +62,12 @@ CAUSES = (
         family="model-config",
         name="architecture-not-supported",
         signs=("are not supported for now", "unsupported architecture", "does not recognize this architecture",
-               "not supported", "unsupported model", "model type", "model_type", "failed to be inspected",
+               "not supported", "unsupported model", "model type", "model_type",
                "is not supported yet", "unknown model architecture", "unrecognized configuration class",
                "has no vllm implementation", "no implementation", "unsupported architectures",
                "cannot find model module", "has no sglang implementation", "gguf model with", "unrecognized model",
                "should have a `model_type`", "unknown gguf"),
-        pattern=r"architectures?\b.{0,2500}?\b(?:not supported|unsupported|failed to be inspected)"
+        pattern=r"architectures?\b.{0,2500}?\b(?:not supported|unsupported)"
         r"|unsupported (?:model )?architecture"
         r"|recognize this architecture|model.type.{0,80}(?:not supported|not recognized|unsupported|unknown)"
         r"|unrecognized (?:model|config)"
@@ -76,6 +76,15 @@ CAUSES = (
         fix="Run this model with the vllm engine, or a newer release of it, or choose a model of a supported "
         "architecture.",
         patch=_VLLM,
+    ),
+    Cause(
+        family="model-config",
+        name="architecture-not-inspected",
+        signs=("failed to be inspected", "error in inspecting model architecture"),
+        summary="The engine could not load its own code for this model's architecture.",
+        fix="Read what the log says before this; a library of the image may be missing or of another version.",
+        patch=_VLLM,
+        vague=True,
     ),
     Cause(
         family="model-config",
@@ -93,10 +102,9 @@ CAUSES = (
         name="config-missing",
         signs=("file named config.json", "no config.json", "config.json", "params.json", "no config file found",
                "generation_config", "preprocessor_config.json", "configuration file"),
-        pattern=r"(?:does not appear to have a file named|No such file or directory.{0,300}|not found.{0,40}|no "
-        r"|can't find.{0,40}|missing"
-        r".{0,40}|unable to load.{0,40})(?:\w*config\.json|params\.json|config file)|config\.json.{0,40}(?:missing"
-        r"|not found)",
+        pattern=r"(?:does not appear to have a file named|no such file or directory|not found|can't find|missing"
+        r"|unable to load|\bno\b)"
+        r".{0,300}?(?:\w*config\.json|params\.json|config file)|config\.json.{0,40}(?:missing|not found)",
         summary="The model's folder has no config.json.",
         fix="Copy the whole model folder again, or correct the path.",
     ),
