@@ -12,6 +12,9 @@ from kernels.moe_routing import Routing
 # Experts of all layers together: some four times what the largest published models have. A config with more is
 # damaged, and listing its tensors would take all memory.
 MOST_EXPERTS: Final = 1 << 17
+# Where the number of experts stands: models that are built as Mixtral is name it in the first way.
+_COUNTS: Final = ("num_local_experts", "num_experts")
+_OF_MIXTRAL: Final = "block_sparse_moe"
 
 
 class ExpertFamily(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +50,8 @@ def read_experts(fields: Fields, family: ExpertFamily | None, num_layers: int) -
     if family is None:
         return None
     layers = frozenset(range(num_layers)) if family.every_layer else _sparse_layers(fields, num_layers)
-    key = "num_local_experts" if fields.given.get("num_local_experts") is not None else "num_experts"
+    own = "num_local_experts" if family.block == _OF_MIXTRAL else "num_experts"
+    key = next((name for name in _COUNTS if fields.given.get(name) is not None), own)
     num_experts = fields.integer(key, 0, 1 << 16)
     if not layers or (not num_experts and not family.every_layer):
         return None

@@ -6,6 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from appliance.checkpoint.fields import Fields
 
+# What says how many dimensions of a head there are, or are turned; the first that is given.
+_DECIDING: Final = ("rotary_dim", "head_dim", "hidden_size")
 ROPE_TYPES: Final = ("default", "linear", "llama3", "yarn")
 
 
@@ -25,11 +27,15 @@ def read_rope(fields: Fields, head_dim: int, default_theta: float) -> Rope:
     theta = fields.number("rope_theta", above=1, maximum=1e12, default=default_theta)
     theta = inner.number("rope_theta", above=1, maximum=1e12, default=theta)
     rotary_dim = fields.integer("rotary_dim", 2, head_dim, default=head_dim)
+    decides, key = fields, next((name for name in _DECIDING if fields.given.get(name) is not None), "head_dim")
     for holder in (fields, inner):
         if holder.given.get("partial_rotary_factor") is not None:
             rotary_dim = int(head_dim * holder.number("partial_rotary_factor", above=0, maximum=1))
+            decides, key = holder, "partial_rotary_factor"
     if rotary_dim % 2 or rotary_dim < 2:
-        fields.refuse("head_dim", "RoPE needs an even number of dimensions.", value=head_dim)
+        value = decides.given.get(key, head_dim)
+        why = f"RoPE turns an even number of a head's dimensions, and that makes {rotary_dim} of {head_dim}."
+        decides.refuse(key, why, value=value)
     return Rope(theta, _scaling(fields, inner, raw), rotary_dim)
 
 

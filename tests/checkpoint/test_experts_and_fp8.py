@@ -209,7 +209,7 @@ def test_partial_rotary_embedding_in_both_spellings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "changes", "field"),
     [
-        ("mixtral", {"num_local_experts": OMIT}, "num_experts"),
+        ("mixtral", {"num_local_experts": OMIT}, "num_local_experts"),
         ("mixtral", {"num_local_experts": 0}, "num_local_experts"),
         ("mixtral", {"num_local_experts": 65536, "num_hidden_layers": 4096}, "num_local_experts"),
         ("mixtral", {"num_experts_per_tok": 9}, "num_experts_per_tok"),
@@ -226,7 +226,7 @@ def test_partial_rotary_embedding_in_both_spellings(tmp_path: Path) -> None:
         ("minimax_m2", {"n_group": 4, "topk_group": OMIT}, "topk_group"),
         ("minimax_m2", {"n_group": 4, "topk_group": 1, "num_experts_per_tok": 3}, "topk_group"),
         ("minimax_m2", {"rotary_dim": 33}, "rotary_dim"),
-        ("minimax_m2", {"rotary_dim": 15}, "head_dim"),
+        ("minimax_m2", {"rotary_dim": 15}, "rotary_dim"),
     ],
 )
 def test_nonsense_about_experts_is_named(tmp_path: Path, family: str, changes: dict[str, Any], field: str) -> None:
