@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
 EVERY_S_WHILE_MOVING = 0.25
+LIST_WITHIN_S = 1.0
 HISTORY_S = 600
 RECENT = 5
 OUTPUT_LINES = 20
@@ -63,6 +64,7 @@ class Follower:
         self._control = control
         self._hub = hub
         self._index = LaunchIndex(database, home)
+        self._listing: asyncio.Task[None] | None = None
         self._failing: dict[str, str] = {}
         self._woken = asyncio.Event()
         self.client = httpx.AsyncClient(base_url=engine_url, timeout=2.0, trust_env=False)
@@ -83,14 +85,15 @@ class Follower:
                     await asyncio.wait_for(self._woken.wait(), EVERY_S_WHILE_MOVING if moving else EVERY_S)
                 self._woken.clear()
         finally:
+            if self._listing is not None:
+                self._listing.cancel()
             await self.client.aclose()
 
     async def look(self) -> EngineView:
         control, problem = await self._control_status()
         self.client.base_url = control.url or self._engine_url
         appliance = await self._appliance_state()
-        with self._going_on("The list of launches"):  # it stays as it was; pages go on
-            await self._index.refresh()
+        await self._list_launches()
         state, since = _state(self.view, control, appliance)
         silent_end = state is State.FAILED and appliance is None
         async with self._database.session() as session:
@@ -119,6 +122,17 @@ class Follower:
                 if done is not None:
                     await done
         return self.view
+
+    async def _list_launches(self) -> None:
+        """Bring the list of launches up to date. While the database is locked it stays as it was, and nobody waits
+        for it: the engine's state does not come from there."""
+        if self._listing is None or self._listing.done():
+            self._listing = asyncio.create_task(self._refresh_index())
+        await asyncio.wait({self._listing}, timeout=LIST_WITHIN_S)
+
+    async def _refresh_index(self) -> None:
+        with self._going_on("The list of launches"):
+            await self._index.refresh()
 
     @contextmanager
     def _going_on(self, what: str) -> Iterator[None]:

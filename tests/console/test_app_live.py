@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import time
 from contextlib import aclosing, suppress
 
 import pytest
 import sqlalchemy.exc
 
+from console.engine_control.base import EngineStatus
 from console.live import routes
 from console.live.hub import FEED_LIMIT, TOPIC_LIMIT, Hub, Message
 from console.live.routes import frames
+from tests.console.launch_folders import failed_launch, ready_launch
 
 
 async def _yes() -> bool:
@@ -183,3 +187,26 @@ async def test_a_stream_ends_with_its_session(monkeypatch):
     hub.publish("strip", "secret")
     assert [frame async for frame in frames(hub, {"strip": ""}, no)] == [b": open\n\n"]
     assert hub.listening == 0
+
+
+async def test_a_locked_database_does_not_keep_the_engines_state_from_pages(home, console, client, control):
+    """While another program holds the write lock the list of launches waits; launch pages answer from their folders,
+    the dashboard follows the engine, and the list comes up to date once the lock is gone."""
+    ready_launch(home, "20261120-100000-aaaa")
+    await console.follower.look()
+    held = sqlite3.connect(home.database, isolation_level=None)
+    held.execute("BEGIN EXCLUSIVE")
+    failed_launch(home, "20261120-110000-bbbb")
+    control.present = EngineStatus(running=True, who="process 1")
+    began = time.monotonic()
+    view = await console.follower.look()
+    assert view.state == "starting"
+    page = await client.get("/launches/20261120-110000-bbbb")
+    assert "in “graphs”" in page.text
+    assert "The MoE kernel" in (await client.get("/launches")).text
+    assert time.monotonic() - began < 4
+    held.execute("COMMIT")
+    held.close()
+    async with asyncio.timeout(10):
+        while len(console.follower.view.recent) < 2:
+            await console.follower.look()
