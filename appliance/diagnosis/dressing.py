@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-ANSI = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[ -/]?[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
+ANSI = re.compile(
+    r"(?:\x1b|ESC|\^\[|#033|\\u001b|\\x1b|\\033)(?:\[[0-9;?]{0,20}[ -/]?[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))"
+)
 MAX_LAYERS = 9
 MAX_LINE = 4000
 
@@ -53,7 +55,7 @@ def plain(text: str) -> str:
     """Without colours and other terminal codes; of a progress bar only what was drawn last; never very long."""
     if len(text) > MAX_LINE:
         text = text[:MAX_LINE]
-    if "\x1b" in text:
+    if "\x1b" in text or "[0m" in text or "[3" in text:  # some stores write the code's name instead of it
         text = ANSI.sub("", text)
     if "\r" in text:
         text = text.rstrip("\r").rpartition("\r")[2]

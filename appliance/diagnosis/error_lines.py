@@ -23,6 +23,7 @@ WORDS = (
     b"mismatch", b"insufficient", b"manifest", b"missing", b"too many", b"no space", b"exited", b"watchdog",
     b"exceeds",
 )  # fmt: skip
+TOLD_QUIETLY = ("no platform detected",)
 QUIET = ("INFO", "DEBUG", "NOTICE")
 WARNINGS = ("WARNING", "WARN")
 FIRST, LAST = 300, 100
@@ -38,19 +39,20 @@ ECHO = re.compile(
 )
 # Advice, and failures that somebody has already got over.
 ADVICE = (
-    "if you see", "if you get", "if you encounter", "if you are running", "may cause", "might cause",
-    "can cause", "could cause", "may lead", "can lead", "could lead", "may result", "may fail", "might fail",
-    "may raise", "can raise", "fall back", "falling back", "falls back", "fallback", "ignore", "ignoring", "skipping",
-    "skipped", "not critical", "not fatal", "harmless", "retrying", "consider setting", "consider using",
-    "consider increasing", "consider decreasing", "consider raising", "consider lowering", "to avoid this",
-    "to suppress this", "to silence this", "deprecat", "errno: 97", "optional", "will be disabled", "is disabled.",
-    "disabling", "please refer", "performance might be", "error`", "errors like",
+    "if you see", "if you get", "if you encounter", "if you are running", "may cause", "might cause", "can cause",
+    "could cause", "may lead", "can lead", "could lead", "may result", "may fail", "might fail", "may raise",
+    "can raise", "fall back", "falling back", "falls back", "fallback", "ignore", "ignoring", "skipping", "skipped",
+    "not critical", "not fatal", "harmless", "retrying", "consider setting", "consider using", "consider increasing",
+    "consider decreasing", "consider raising", "consider lowering", "to avoid this", "to suppress this",
+    "to silence this", "deprecat", "errno: 97", "optional", "will be disabled", "is disabled.", "disabling",
+    "please refer", "performance might be", "error`", "errors like",
 )  # fmt: skip
 # So said by loggers at the level of errors, and survived.
 TOLERATED = (
     "usage stat", "fail to set rlimit", "found ulimit", "libibverbs", "openmpi", "telemetry", "prometheus",
     "config file not found", "using default", "net/plugin", "net plugin", "ncclnet_", "libnccl-net",
-    "no plugin found", "tuner/plugin", "profiler/plugin", "model info cache",
+    "no plugin found", "tuner/plugin", "profiler/plugin", "model info cache", "nccl info", "call to bind failed",
+    "ras failed",
 )  # fmt: skip
 CODE = re.compile(r'(?:raise |return |assert |File "|self\.|\^)')
 
@@ -74,9 +76,8 @@ def error_lines(log: Searchable) -> Iterator[ErrorLine]:
     fresh = []
     for position in positions:
         text = log.lines[position].text
-        head = text[:160]
-        if (".py:" in head and "]     " in head) or " INFO " in head or "DEBUG " in head or head.startswith("INFO"):
-            continue  # code of a traceback, or of no interest: most of a log, and cheaply told
+        if _is_quiet(text[:160]):
+            continue
         if text[-SAME:] not in seen:
             seen.add(text[-SAME:])
             fresh.append(position)
@@ -88,11 +89,20 @@ def error_lines(log: Searchable) -> Iterator[ErrorLine]:
             yield found
 
 
+def _is_quiet(head: str) -> bool:
+    """By its beginning, and cheaply: code of a traceback, or a line at a level of no interest."""
+    if ".py:" in head and "]     " in head:
+        return True
+    return (" INFO " in head or "DEBUG " in head or head.startswith("INFO")) and "o platform" not in head
+
+
 def _read(log: Searchable, position: int) -> ErrorLine | None:
     line = log.lines[position]
     dressed = undress(plain(line.text))
     words = dressed.words.strip()
     lowered = words.lower()
+    if dressed.level in QUIET and _holds(lowered, TOLD_QUIETLY):
+        return ErrorLine(EvidenceLine(line.number, words), "warning", None)
     if dressed.level in QUIET or CODE.match(words) or ECHO.match(words) or _holds(lowered, (*DUMPS, *TOLERATED)):
         return None
     exception = lone_exception(line, dressed)

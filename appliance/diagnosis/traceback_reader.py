@@ -6,6 +6,7 @@ logger's prefix before each line, others only before the first.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import deque
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ MAX_LINES = 3000
 MAX_SILENT = 300  # lines of others
 MAX_FRAMES = 40
 LINES_BEFORE = 6
+MAX_PREFIX = 100
 
 END = re.compile(r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80})(?::(?: (?P<message>.*))?)?$")
 TYPE_NAME = re.compile(r"(?:Error|Exception|Exit|Interrupt|Fault|Warning|Failed|Iteration|Resources|Cast|Group|Empty)$")
@@ -71,6 +73,7 @@ class _Open:
     prefix: str
     indent: str
     headed: bool | None
+    unknown: re.Pattern[str] | None  # a prefix of nobody's that we know, with other numbers on each line
     first: tuple[EvidenceLine, str] | None = None
     frames: deque[tuple[EvidenceLine, str]] = field(default_factory=lambda: deque(maxlen=MAX_FRAMES))
 
@@ -101,11 +104,12 @@ class TracebackReader:
         indent = lead if not lead.strip(" |+-E") else ""
         said = lead.strip(" |+-:\t")
         link = ""
-        if len(said) < 3:
+        if len(said) < 3 or not any(map(str.isalpha, said)):
             said, link = self._said_before(key)
         # A sentence before the opening stands there alone; a prefix that is no sentence may stand before each line.
         headed = None if header else False
-        opened = _Open(key, level, said, link, number, number, before, indent, headed)
+        unknown = _prefix(lead) if lead.strip() and not header and not indent else None
+        opened = _Open(key, level, said, link, number, number, before, indent, headed, unknown)
         self._open.append(opened)
         if len(self._open) > MAX_OPEN:
             del self._open[0]
@@ -137,6 +141,8 @@ class TracebackReader:
                 if opened.headed is None or opened.headed != dressed.header:
                     continue
                 words = dressed.words
+            if opened.unknown is not None and (prefix := opened.unknown.match(words)) is not None:
+                words = words[prefix.end() :]
             if opened.indent:
                 if not words.startswith(opened.indent):
                     continue
@@ -157,7 +163,7 @@ class TracebackReader:
             elif opened.frames and not opened.frames[-1][1] and not opened.frames[-1][0].text.endswith(")"):
                 opened.frames[-1] = (opened.frames[-1][0], words.strip()[:200])
             return None
-        end = END.match(words)
+        end = END.match(words.rstrip())
         if end is None or not _is_type(end["type"], bool(end["message"]), opened):
             return None
         self._open.remove(opened)
@@ -178,9 +184,14 @@ class TracebackReader:
         )
 
 
+@functools.lru_cache(maxsize=64)
+def _prefix(text: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\d+", r"\\d+", re.escape(text[:MAX_PREFIX])))
+
+
 def _ends_at_once(words: str) -> bool:
     """A traceback without a frame, whose next line is its last."""
-    end = END.match(words)
+    end = END.match(words.rstrip())
     return end is not None and TYPE_NAME.search(end["type"]) is not None
 
 

@@ -3,7 +3,8 @@
 from appliance.diagnosis.cause import Cause, number
 
 _VALIDATED = (
-    r"validation errors? for (?P<config>\w+)\s{1,6}(?P<what>[\w.\[\]-]{0,60}\s{1,6})?(?:Value error|Assertion failed), "
+    r"^(?!.{0,2000}failed to be inspected).{0,300}?validation errors? for (?P<config>\w+)\s{1,6}"
+    r"(?P<what>[\w.\[\]-]{0,60}\s{1,6})?"
 )
 
 CAUSES = (
@@ -149,7 +150,7 @@ CAUSES = (
         family="config",
         name="setting-refused",
         signs=("validation error for", "validation errors for"),
-        pattern=_VALIDATED + r"(?P<why>[^\[\n]{1,300})",
+        pattern=_VALIDATED + r"(?:Value error|Assertion failed), (?P<why>[^\[\n]{1,300})",
         summary="The engine does not accept a setting ({config}): {why}",
         fix="Correct the setting that the message names, or remove it so that its default holds.",
     ),
@@ -157,8 +158,7 @@ CAUSES = (
         family="config",
         name="setting-refused",
         signs=("validation error for", "validation errors for"),
-        pattern=r"validation errors? for "
-        r"(?P<config>\w+)\s{1,6}(?P<what>[\w.\[\]-]{1,60})?\s{0,6}(?P<why>[^\[\n]{1,200})?",
+        pattern=_VALIDATED + r"(?P<why>[^\[\n]{1,200})?",
         summary="The engine does not accept a setting: {config} {what}: {why}",
         fix="Correct the setting that the message names, or remove it so that its default holds.",
     ),

@@ -149,6 +149,16 @@ CAUSES = (
     ),
     Cause(
         family="driver",
+        name="no-gpu-visible",
+        signs=("no platform detected", "unspecifiedplatform"),
+        summary="The engine found no GPU here that it can use.",
+        fix="Check that nvidia-smi works in the same place (in a container: that it was started with access to the "
+        "GPUs, and that its driver libraries are on LD_LIBRARY_PATH).",
+        command="nvidia-smi",
+        warning=True,
+    ),
+    Cause(
+        family="driver",
         name="cuda-initialisation",
         signs=("cuda initialization", "unexpected error from cudagetdevicecount", "cuda unknown error",
                "cudagetdevicecount", "cuinit", "cuda driver initialization failed", "cuda_error_not_initialized",

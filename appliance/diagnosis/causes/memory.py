@@ -211,10 +211,11 @@ CAUSES = (
     Cause(
         family="memory",
         name="killed",
-        signs=("killed", "137", "sigkill", "signal 9", "exit code: -9", "exitcode: -9", "died (-9)", "exit code -9"),
-        pattern=r"^(?:\S{1,80}: )?(?:line \d+: )?\s{0,8}(?:\d+ )?Killed\b(?! by)|exit(?:ed)?(?: with)?(?: code"
-        r"| status)?:? ?(?:137|-9)\b|exit ?code:? -9\b|died \(-9\)"
-        r"|code=killed, status=9/KILL|(?:signal 9|SIGKILL).{0,40}$",
+        signs=("killed", "137", "sigkill", "signal 9", "exit code: -9", "exitcode: -9", "died (-9)", "exit code -9",
+               "return code = -9"),
+        pattern=r"^(?:\S{1,80}: )?(?:line \d+: )?\s{0,8}(?:\d+ )?Killed\b(?! by)|[\]%|] ?Killed\s{0,80}$"
+        r"|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code) ?[:=]? ?(?:137|-9)\b|died \(-9\)"
+        r"|code=killed, status=9/KILL|signal: killed|(?:signal 9|SIGKILL).{0,40}$",
         summary="The engine was killed with SIGKILL: most likely by the kernel because memory ran out, or by a person.",
         fix="Look for the kernel's out-of-memory line; if it is there, give the machine or the container more memory, "
         "or "

@@ -9,7 +9,7 @@ CAUSES = (
         signs=("address already in use", "[errno 98]", "eaddrinuse", "port is already allocated", "already in use",
                "ports are not available", "only one usage of each socket address",
                "failed to listen on any local network address", "could not find open port", "errno: 98"),
-        pattern=r"(?:address|port|bind|listen|socket|EADDRINUSE|errno:? 98).{0,200}|98",
+        pattern=r"^(?!.{0,200}NCCL).{0,300}?(?:address|port|bind|listen|socket|EADDRINUSE|errno:? 98).{0,200}|98",
         summary="Another program already listens on this address and port.",
         fix="End the program that holds the port, or choose another with --port.",
         command="ss -ltnp",
