@@ -10,7 +10,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-containers test-flashinfer lint format bench-start bench-cpu diagnosis-score model clean
+.PHONY: help run test test-architectures test-containers test-flashinfer test-vllm lint format bench-start bench-cpu \
+	diagnosis-score bench-proxy model clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +32,9 @@ test-containers: $(VENV)/.dev ## build the images and try them: needs a Docker d
 test-flashinfer: $(VENV)/.dev ## build modules of FlashInfer with nvcc, and load them sealed: minutes, and 300 MB from the index
 	INGOT_FLASHINFER_TESTS=1 $(BIN)/pytest tests/cast/test_flashinfer_built.py
 
+test-vllm: $(VENV)/.dev ## start a real vLLM for CPUs, well and in every way that fails: minutes, and 2 GB from the index once
+	INGOT_VLLM_TESTS=1 INGOT_VLLM=$$($(BIN)/python tests/vllm/install.py) $(BIN)/pytest tests/vllm/test_real_vllm.py -v
+
 lint: $(VENV)/.dev ## format, lint, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -50,6 +54,9 @@ bench-cpu: $(VENV)/.dev ## tokens a second on the CPU; INGOT_VLLM_VENV names a v
 
 diagnosis-score: $(VENV)/.dev ## the diagnosis against the real start logs in ../shared/startup-logs
 	@$(BIN)/python -m tests.diagnosis.score
+
+bench-proxy: $(VENV)/.dev ## what the front door adds to the latency of a real vLLM
+	INGOT_VLLM=$$($(BIN)/python tests/vllm/install.py) $(BIN)/python -m tests.vllm.bench_proxy
 
 model: $(VENV)/.dev ## train the bundled model again (minutes)
 	$(BIN)/python -m appliance.selftest.train

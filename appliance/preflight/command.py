@@ -13,6 +13,7 @@ from appliance import hardware
 from appliance.home import Home
 from appliance.preflight.context import PreflightContext, Report
 from appliance.preflight.fixing import Mended, Which, mend
+from appliance.preflight.plans import VllmPlan
 from appliance.preflight.runner import run
 from appliance.preflight.saving import NotSavedError, save_active, save_file
 from appliance.preflight.surroundings import Surroundings
@@ -20,6 +21,7 @@ from appliance.profile import document as documents
 from appliance.profile.chosen import NoSuchProfileError, chosen_document
 from appliance.profile.schema import ProfileError
 from appliance.protocol import Finding, Fix, Severity
+from appliance.vllm.command import Place, render
 
 
 @click.command()
@@ -71,13 +73,15 @@ def check(source: str | None, host: str, port: int, which: Which | None, each: b
             report = mended.report
             saved = _save(home, source, mended) if mended.applied else ""
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_as_data(report, mended, saved))).decode())
+        click.echo(msgspec.json.format(msgspec.json.encode(_as_data(report, mended, saved, home))).decode())
     else:
         from appliance.preflight.printing import show, show_mended  # rich takes longer to import than the checks to run
 
         if mended is not None:
             show_mended(mended, documents.diff(chosen, mended.document), saved)
         show(report, each=each)
+        if command := _command(report, home):
+            click.echo(f"It runs {command}")
     if any(finding.severity is Severity.ERROR for finding in report.findings):
         raise SystemExit(1)
 
@@ -102,7 +106,14 @@ def _unreadable(source: str | None, message: str, remedy: str) -> Finding:
     )
 
 
-def _as_data(report: Report, mended: Mended | None, saved: str) -> dict[str, Any]:
+def _command(report: Report, home: Home) -> str | None:
+    """What starts vLLM; the native engine is not a command of anybody else's."""
+    if not isinstance(report.plan, VllmPlan):
+        return None
+    return render(report.plan, Place.below(home)).shown()
+
+
+def _as_data(report: Report, mended: Mended | None, saved: str, home: Home) -> dict[str, Any]:
     """What a program gets; docs/preflight.md describes it."""
     plan = report.plan
     return {
@@ -112,6 +123,7 @@ def _as_data(report: Report, mended: Mended | None, saved: str) -> dict[str, Any
         "checks": report.checks,
         "effective": plan.effective.values if plan and plan.effective else None,
         "memory": plan.memory if plan else None,
+        "command": _command(report, home),
         "mended": None
         if mended is None
         else {

@@ -107,6 +107,9 @@ class EngineLaunch:
     def read_log(self, first: int, lines: list[str]) -> None:
         """Everything that the engine prints, in the thread that reads it."""
 
+    def read_progress(self, bar: str) -> None:
+        """A progress bar as it moves, likewise."""
+
     # ----------------------------------------------------------------------------------------------------------------
     # What both have
     # ----------------------------------------------------------------------------------------------------------------
@@ -157,7 +160,7 @@ class EngineLaunch:
     def _attach(self, child: Child) -> None:
         """From here on everything the process says is kept, and its end is noted."""
         self.child = child
-        self._capture = LogCapture(child.output, self.launch.folder.log, self._read_log)
+        self._capture = LogCapture(child.output, self.launch.folder.log, self._read_log, self.read_progress)
         for work in (self._await_exit(child), self._pass_on_log(self._capture)):
             self._do(work)
 

@@ -41,6 +41,13 @@ class LineSplitter:
         """What was left without an end of line."""
         return [self._take()] if self._partial else []
 
+    @property
+    def rewritten(self) -> str:
+        """A progress bar as it stands now, in a line that has not ended; empty where the line is an ordinary one."""
+        if b"\r" not in self._partial:
+            return ""
+        return bytes(self._partial).rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+
     def _add(self, piece: bytes) -> None:
         room = MAX_LINE_BYTES - len(self._partial)
         self._partial += piece[:room]
@@ -56,12 +63,20 @@ class LineSplitter:
 
 
 class LogCapture:
-    """`observe` is called with every batch of lines and the number of its first, in the thread that reads them."""
+    """`observe` is called with every batch of lines and the number of its first, in the thread that reads them;
+    `glimpse` with a progress bar that is still being rewritten."""
 
-    def __init__(self, source: IO[bytes], path: Path, observe: Callable[[int, list[str]], None] | None = None) -> None:
+    def __init__(
+        self,
+        source: IO[bytes],
+        path: Path,
+        observe: Callable[[int, list[str]], None] | None = None,
+        glimpse: Callable[[str], None] | None = None,
+    ) -> None:
         self._source = source
         self._path = path
         self._observe = observe
+        self._glimpse = glimpse
         self._lock = threading.Lock()
         self._waiting: deque[str] = deque(maxlen=MAX_WAITING_LINES)
         self._count = 0
@@ -103,6 +118,8 @@ class LogCapture:
             # The pipe is always read, even when the disk is full: an engine must never block on its own log.
             while data := os.read(self._source.fileno(), READ_BYTES):
                 self._keep(file, splitter.feed(data))
+                if self._glimpse is not None and (bar := splitter.rewritten):
+                    self._glimpse(bar)
             self._keep(file, splitter.finish())
 
     def _keep(self, file: IO[bytes] | None, lines: list[str]) -> None:

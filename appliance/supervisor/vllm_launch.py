@@ -122,19 +122,22 @@ class VllmLaunch(EngineLaunch):
 
     def read_log(self, first: int, lines: list[str]) -> None:
         for line in lines:
-            if self._reader is not None and (step := self._reader.feed(line)) is not None:
-                self._loop.call_soon_threadsafe(self._take, step)
+            self.read_progress(line)
+
+    def read_progress(self, bar: str) -> None:
+        if self._reader is not None and (step := self._reader.feed(bar)) is not None:
+            self._loop.call_soon_threadsafe(self._take, step)
 
     # ----------------------------------------------------------------------------------------------------------------
     # Starting
     # ----------------------------------------------------------------------------------------------------------------
 
     def _run(self, plan: VllmPlan) -> None:
-        caches = cache_folder(self._home)
-        caches.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place = Place.below(self._home, self.client.socket)
+        place.caches.mkdir(mode=0o700, parents=True, exist_ok=True)
         eager = plan.profile.enforce_eager
         self._reader = PhaseReader(compiles=not eager, captures=not eager and self._device != "cpu")
-        command = render(plan, Place(socket=self.client.socket, caches=caches))
+        command = render(plan, place)
         self._attach(Child([*GUARD, *command.arguments], command.whole_environment(os.environ)))
         self._say(command)
 
@@ -226,11 +229,6 @@ class VllmLaunch(EngineLaunch):
             self.load = load_between(before, self._figures, now - read_at)
             read_at = answered_at = now
             self.launch.beat(self.load)
-
-
-def cache_folder(home: Home) -> Path:
-    """Where every launch of vLLM finds what earlier ones have compiled."""
-    return home.root / "caches" / "vllm"
 
 
 def _private_folder() -> Path:

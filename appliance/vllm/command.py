@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from appliance.home import Home
 from appliance.vllm.settings import FLAGS
 from kernels.selection import AUTO, VllmOptions
 
@@ -25,6 +26,9 @@ GIB: Final = 1 << 30
 UNKNOWN_CACHE_GIB: Final = 4
 # A host name that can never be: no picture or sound is fetched from anywhere, only what a request brings along.
 NO_DOMAIN: Final = "nowhere.invalid"
+
+# A launch makes its own, which only its user can open.
+UNKNOWN_SOCKET: Final = Path("/tmp/ingot-vllm-.../vllm.sock")
 
 OFFLINE: Final = {
     "HF_HUB_OFFLINE": "1",
@@ -71,6 +75,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     socket: Path
     caches: Path
+
+    @classmethod
+    def below(cls, home: Home, socket: Path = UNKNOWN_SOCKET) -> Place:
+        """Every launch on one state folder finds what earlier ones have compiled."""
+        return cls(socket=socket, caches=home.root / "caches" / "vllm")
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,9 @@
 """A stand-in for `vllm serve`: prints what a real one prints, and answers on the socket that it is given.
 
 FAKE_VLLM, as JSON, says what goes otherwise: `fails` (lines, then exit status 1), `stays` (the same without an exit),
-`hangs` (after so many lines), `nan`, `vectors`, `breaks` (killed after so many pieces of a stream), `waits_s` between
-pieces, `deaf` (to SIGTERM), `leaves` (a process in a session of its own), `silent` (generates nothing after `ready`).
+`hangs` (after so many lines, with a `bar` in the next), `nan`, `vectors`, `breaks` (killed after so many pieces of a
+stream), `waits_s` between pieces, `deaf` (to SIGTERM), `leaves` (a process in a session of its own), `silent`
+(generates nothing after `ready`).
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def main() -> None:
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "left-by-vllm"], start_new_session=True)
     for number, line in enumerate(START):
         if number == BEHAVIOUR.get("hangs"):
+            print(BEHAVIOUR.get("bar", ""), end="", flush=True)
             time.sleep(600)
         print(line, flush=True)
         time.sleep(BEHAVIOUR.get("line_s", 0.01))

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from msgspec import structs
 
+from appliance.hardware import Host, Inventory
 from appliance.hardware.known import known_gpu
-from appliance.hardware.machine import Host, Inventory
 from appliance.home import Home
 from appliance.preflight import PreflightContext, VllmPlan, run
+from appliance.preflight.command import check
 from appliance.preflight.surroundings import Surroundings
 from appliance.profile.document import apply_patch
 from appliance.profile.schema import SETTINGS
@@ -43,7 +45,7 @@ def gpus(count: int = 1, **fields: Any) -> Inventory:
         structs.replace(one, index=index, uuid=f"GPU-{index:08d}-0000-0000-0000-000000000000", **fields)
         for index in range(count)
     )
-    return Inventory(gpus=several, driver_version="580.65", cuda_version=(13, 0), host=HOST, problem=None)
+    return Inventory(gpus=several, driver_version="580.65", cuda_version="13.0", host=HOST, problem=None)
 
 
 def planned(
@@ -187,6 +189,19 @@ def test_the_command_is_shown_as_a_shell_would_take_it(home: Home, programs: dic
     words = shlex.split(made.shown())
     assert tuple(words[len(made.environment) :]) == made.arguments
     assert dict(word.split("=", 1) for word in words[: len(made.environment)]) == made.environment
+
+
+def test_check_shows_the_command(home: Home, programs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """To people, and as JSON to programs."""
+    write_checkpoint(home.models / "tiny")
+    profile = home.root / "profile.yaml"
+    profile.write_text("name: chat\nengine: vllm\ndevice: cpu\nmodel: {path: tiny}\n")
+    monkeypatch.setenv("INGOT_VLLM", str(programs["cpu"]))
+    options = ["--profile", str(profile), "--port", "0"]
+    shown = CliRunner().invoke(check, options)
+    line = next(line for line in shown.output.splitlines() if line.startswith("It runs "))
+    assert f"{programs['cpu']} serve {home.models / 'tiny'}" in line
+    assert json.loads(CliRunner().invoke(check, [*options, "--json"]).output)["command"] in line
 
 
 def test_a_known_fault_is_kept_from_where_vllm_would_choose_it_by_itself(home: Home, programs: dict[str, Path]) -> None:

@@ -76,6 +76,19 @@ def test_a_good_start_goes_through_the_phases_and_leaves_nothing(tmp_path: Path,
     assert record["state"] == "stopped"
 
 
+def test_a_progress_bar_moves_a_phase_while_it_is_rewritten(tmp_path: Path, program: Path) -> None:
+    """tqdm ends no line until it is done: a bar that stands still for minutes would look like a hung start."""
+    bar = "\rLoading safetensors checkpoint shards:  43% Completed | 3/7 [00:00<00:00, 36.12it/s]"
+    with started(tmp_path, program, hangs=3, bar=bar) as engine:
+        engine.wait("starting", timeout_s=30)
+
+        def moved() -> bool:
+            weights = [phase for phase in engine.state()["launch"]["phases"] if phase["phase"] == "weights"]
+            return bool(weights) and weights[0]["progress"] == {"done": 3, "total": 7, "unit": "shards"}
+
+        wait_for("the phase moves", moved, 20)
+
+
 def test_what_ends_a_start_is_told_with_the_line_that_says_so(tmp_path: Path, program: Path) -> None:
     with started(tmp_path, program, fails=OUT_OF_MEMORY) as engine:
         state = engine.wait("failed", timeout_s=30)

@@ -163,7 +163,7 @@ def test_vllm_stops_when_the_client_hangs_up(engine: Engine) -> None:
         else:
             time.sleep(0.1)
         sock.close()
-        wait_for("vLLM hears of it", lambda b=before: engine.log().count("client hung up") > b, 5)
+        wait_for("vLLM hears of it", lambda: engine.log().count("client hung up") > before, 5)  # noqa: B023
 
 
 def test_many_clients_at_a_time_get_each_their_own(engine: Engine) -> None:
