@@ -13,6 +13,7 @@ from msgspec import structs
 from appliance.hardware.gpu import Gpu
 from appliance.hardware.host import Host, read_host
 from appliance.hardware.nvml import Nvml, NvmlUnavailable, load_nvml
+from appliance.hardware.patience import Patience
 from appliance.hardware.problems import (
     DRIVER_VERSION,
     PCI_DEVICES,
@@ -90,9 +91,13 @@ def replayed(path: Path, *, home: Home | None = None, environ: Mapping[str, str]
     return structs.replace(found, replayed=str(path))
 
 
+_patience: Patience[Reading] = Patience()
+
+
 def _look(nvml: Nvml | None, host: Host, signs: Signs, sees: Seen) -> Inventory:
     try:
-        reading = read_gpus(nvml if nvml is not None else load_nvml(), sees)
+        library = nvml if nvml is not None else load_nvml()
+        reading = _patience.call(lambda: read_gpus(library, sees))
     except NvmlUnavailable as error:
         return structs.replace(_without_gpus(host, driver_problem(error, signs)), kernel_driver=signs.kernel_driver)
     return _inventory(reading, host, tuple(gpu_problems(reading, signs)), signs)

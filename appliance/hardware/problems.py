@@ -62,6 +62,15 @@ def driver_problem(error: NvmlUnavailable, signs: Signs) -> Finding | None:
             Fix(text="Restart the machine, so that the kernel loads the new driver.", command="sudo reboot"),
             evidence=(str(error),),
         )
+    if error.kind == "hangs":
+        return _problem(
+            "driver-hangs",
+            f"{error} No GPU can be used, and programs that use one may stand still.",
+            Fix(
+                text="Look for Xid lines in the kernel's log; a GPU that failed so needs a restart of the machine.",
+                command="sudo dmesg | grep -i -e xid -e nvrm",
+            ),
+        )
     if error.kind == "failed":
         return _problem(
             "driver-fails",

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import httpx
 import msgspec
@@ -17,7 +18,10 @@ from console.access.token import token_header
 
 GOOD_FOR_S = 5.0
 """How long a look is good for while somebody types."""
-TIMEOUT_S = 3.0
+SLOW_S = 1.0
+"""A look that took longer is good for twice as long as it took: nobody is to wait for each page."""
+TIMEOUT_S = 12.0
+"""A front door answers within the time that it waits for a driver; where it does not, it stands still."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +64,21 @@ class Machines:
         self._environ = environ
         self._lock = threading.Lock()
         self._seen: Seen | None = None
-        self._at = 0.0
+        self._at = self._took_s = 0.0
+
+    @cached_property
+    def _client(self) -> httpx.Client:
+        return httpx.Client(trust_env=False)  # takes longer to make than to use
 
     def look(self, good_for_s: float = GOOD_FOR_S) -> Seen:
         """Blocking. An earlier look counts if it is not older than `good_for_s`."""
         with self._lock:  # several fields of a form ask at once; one look is enough for them
-            if self._seen is None or time.monotonic() - self._at >= good_for_s:
+            now = time.monotonic()
+            if self._took_s > SLOW_S:
+                good_for_s = max(good_for_s, 2 * self._took_s)
+            if self._seen is None or now - self._at >= good_for_s:
                 self._seen, self._at = self._look(), time.monotonic()
+                self._took_s = self._at - now
             return self._seen
 
     def _look(self) -> Seen:
@@ -74,29 +86,29 @@ class Machines:
         problem = ""
         if url:
             try:
-                return Seen(_ask(url, self._home), url)
+                return Seen(self._ask(url), url)
             except httpx.ConnectError:
                 pass  # no front door: nothing is wrong with that
             except _NoAnswer as error:
                 problem = f"The engine's front door at {url} does not tell of its machine: {error}."
         return Seen(this_machine(self._environ, self._home), problem=problem)
 
+    def _ask(self, url: str) -> Machine:
+        """Raises httpx.ConnectError where nobody listens, and _NoAnswer for anything but a machine."""
+        try:
+            response = self._client.get(
+                f"{url}/appliance/hardware", headers=token_header(self._home), timeout=TIMEOUT_S
+            )
+            if response.status_code != 200:
+                raise _NoAnswer(f"it answered with status {response.status_code}")
+            return msgspec.json.decode(response.content, type=Machine)
+        except httpx.ConnectError:
+            raise
+        except httpx.HTTPError as error:
+            raise _NoAnswer(type(error).__name__) from error
+        except msgspec.MsgspecError as error:
+            raise _NoAnswer(f"it is of another version ({error})") from error
+
 
 class _NoAnswer(Exception):
     """A front door that is there, and does not say what was asked."""
-
-
-def _ask(url: str, home: Home) -> Machine:
-    try:
-        response = httpx.get(
-            f"{url}/appliance/hardware", headers=token_header(home), timeout=TIMEOUT_S, trust_env=False
-        )
-        if response.status_code != 200:
-            raise _NoAnswer(f"it answered with status {response.status_code}")
-        return msgspec.json.decode(response.content, type=Machine)
-    except httpx.ConnectError:
-        raise
-    except httpx.HTTPError as error:
-        raise _NoAnswer(type(error).__name__) from error
-    except msgspec.MsgspecError as error:
-        raise _NoAnswer(f"it is of another version ({error})") from error

@@ -168,6 +168,23 @@ def test_a_look_is_shared_by_those_who_ask_at_once(machines: Machines, engine: E
     assert engine.asked == 2
 
 
+def test_a_front_door_that_stands_still_holds_up_one_page(
+    machines: Machines, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those after it get what was found then, until twice the time has gone by."""
+    monkeypatch.setattr("console.hardware.machines.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("console.hardware.machines.SLOW_S", 0.05)
+    engine.tell(recorded("none"))
+    engine.delay_s = 0.5
+    seen = machines.look(0.0)
+    assert "does not tell of its machine: ReadTimeout" in seen.problem
+    assert not seen.is_engines
+    engine.delay_s = 0.0
+    assert machines.look(0.0) is seen
+    time.sleep(0.6)
+    assert machines.look(0.0).is_engines
+
+
 def test_previews_are_judged_by_the_engines_machine(home: Home, machines: Machines, engine: Engine) -> None:
     """Its devices, memory and libraries, though this console has none of them; and that is said."""
     engine.tell(recorded("rtx-pro-6000-x2"))

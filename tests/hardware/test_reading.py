@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ import pytest
 
 from appliance.hardware import inventory
 from appliance.hardware.container import numbers_are_the_machines
-from appliance.hardware.nvml import load_nvml
+from appliance.hardware.nvml import NvmlUnavailable, load_nvml
+from appliance.hardware.patience import Patience
+from appliance.hardware.problems import Signs, driver_problem
 from appliance.hardware.processes import is_the_same
 from appliance.hardware.reading import read_gpus
 from appliance.hardware.replay import NvmlRecording, Recording, load_recording, replaying
@@ -127,14 +131,33 @@ def test_a_library_without_a_function_loses_that_figure_only() -> None:
 
 def test_the_library_itself_answers_as_the_recordings_do() -> None:
     """The real `pynvml` on this machine, whatever that has: reading never raises, and takes less than 0.1 s."""
-    import time
-
     inventory()
     started = time.perf_counter()
     found = inventory()
     assert time.perf_counter() - started < 0.1 * max(1, len(found.boards))
     assert found.host.cores >= 1
     assert hasattr(load_nvml(), "nvmlDeviceGetTemperature")
+
+
+def test_a_driver_that_never_answers_is_not_waited_for() -> None:
+    """It is said once the patience is over, and at once as long as the call that stands has not returned; then all is
+    as before."""
+    let_go = threading.Event()
+    patience: Patience[str] = Patience(0.05)
+    for _ in range(3):
+        with pytest.raises(NvmlUnavailable, match=r"within 0\.05 s") as caught:
+            patience.call(lambda: str(let_go.wait(30)))
+        assert caught.value.kind == "hangs"
+    assert [thread.name for thread in threading.enumerate()].count("nvml") == 1
+    let_go.set()
+    deadline = time.monotonic() + 10
+    while "nvml" in [thread.name for thread in threading.enumerate()] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert patience.call(lambda: "there") == "there"
+    with pytest.raises(ZeroDivisionError):
+        patience.call(lambda: str(1 / 0))
+    problem = driver_problem(caught.value, Signs(pci=("0000:01:00.0",)))
+    assert problem.id == "driver-hangs"
 
 
 def test_a_machine_without_a_driver(tmp_path: Path) -> None:
@@ -172,9 +195,6 @@ def test_the_driver_of_the_kernel_is_read(tmp_path: Path) -> None:
 )
 def test_a_container_that_was_given_none_on_purpose_has_no_problem(given: str | None, expected: list[str]) -> None:
     """NVIDIA_VISIBLE_DEVICES says what its makers wanted."""
-    from appliance.hardware.nvml import NvmlUnavailable
-    from appliance.hardware.problems import Signs, driver_problem
-
     signs = Signs(pci=("0000:01:00.0",), kernel_driver="580.95.05", container="Docker", given=given)
     problem = driver_problem(NvmlUnavailable("No library.", "no-driver"), signs)
     assert [problem.id] if problem else expected == []
