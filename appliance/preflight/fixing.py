@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -59,7 +59,12 @@ def mend(context: PreflightContext, which: Which) -> Mended:
     return Mended(current, tuple(applied), report)
 
 
-def _patched(findings: Iterable[Finding], which: Which) -> Iterator[Applied]:
+def joined(findings: Iterable[Finding], which: Which) -> dict[str, Any]:
+    """One patch that does what the fixes of these findings do, as far as they do not touch the same settings."""
+    return {key: value for one in _compatible(_patched(list(findings), which)) for key, value in one.patch.items()}
+
+
+def _patched(findings: Sequence[Finding], which: Which) -> Iterator[Applied]:
     """Errors first: a warning's fix gives way to theirs."""
     severities = (Severity.ERROR,) if which == "errors" else (Severity.ERROR, Severity.WARNING)
     for severity in severities:

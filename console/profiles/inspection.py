@@ -18,12 +18,15 @@ from appliance.hardware.engine_machine import Machine
 from appliance.hardware.known import UnknownGpuError, known_gpu
 from appliance.home import Home
 from appliance.preflight import PreflightContext, Surroundings, run
+from appliance.preflight.fixing import joined
 from appliance.profile import document as documents
 from appliance.profile.effective import Effective, EffectiveValue, resolve
 from appliance.profile.schema import Problem
 from appliance.profile.sizes import size_text
-from appliance.protocol import Finding
+from appliance.protocol import Finding, Severity
 from console.hardware.machines import Machines
+
+_ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,18 @@ class Inspection:
     memory: MemoryPlan | None = None
     device: str = ""
     judged_by: str = ""
+
+    @property
+    def ordered(self) -> list[Finding]:
+        """What keeps it from starting first; otherwise in the order of the checks."""
+        return sorted(self.findings, key=lambda finding: _ORDER.index(finding.severity))
+
+    @property
+    def mends(self) -> dict[str, Any] | None:
+        """One patch for all findings that have one, where those are several."""
+        patched = [finding for finding in self.findings if finding.fix and finding.fix.patch]
+        patch = joined(patched, "all")
+        return patch if len(patched) > 1 and len(patch) > 1 else None
 
     @property
     def could_start(self) -> bool:
