@@ -27,9 +27,10 @@ from appliance.profile.schema import SETTINGS, Profile
 from appliance.profile.sizes import size_text
 from kernels.catalogue import OPS, PAGED_ATTENTION
 from kernels.libraries import installed
-from kernels.paged_attention.workspace import Step, workspace_bytes
+from kernels.paged_attention.workspace import Step, workspace_tensors
 from kernels.selection import AUTO, BackendRefusedError, CastSummary, Context, Explanation, explain
 
+Attention = Callable[[int], tuple[tuple[int, ...], ...]]
 Source = Literal["default", "profile", "model", "gpu", "environment", "engine"]
 
 
@@ -166,14 +167,14 @@ def _context(
     )
 
 
-def _attention(selection: Sequence[Explanation], context: Context, limits: MemoryLimits) -> Callable[[int], int]:
+def _attention(selection: Sequence[Explanation], context: Context, limits: MemoryLimits) -> Attention:
     """What the chosen backend of attention works in, by the longest context. Nothing where the launch is refused for
     want of one; and vLLM measures by itself what its own takes."""
     chosen = next((explanation.chosen for explanation in selection if explanation.op is PAGED_ATTENTION), None)
     if chosen is None or chosen.engine != "native":
-        return lambda _: 0
+        return lambda _: ()
     name, tokens, seqs = chosen.name, limits.max_num_batched_tokens, limits.max_num_seqs
-    return lambda length: workspace_bytes(name, context, Step(tokens, seqs, length))
+    return lambda length: workspace_tensors(name, context, Step(tokens, seqs, length))
 
 
 def workers(profile: Profile) -> int:

@@ -22,35 +22,44 @@ class Step(NamedTuple):
 
 def workspace_bytes(backend: str, context: Context, step: Step) -> int:
     """An upper bound for one of the native backends. It grows with each number of `step`, or stays."""
+    return max(sum(tensors) for tensors in workspace_tensors(backend, context, step))
+
+
+def workspace_tensors(backend: str, context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
+    """The same tensor by tensor, of each moment that may be the fullest."""
     return _BY_BACKEND[backend](context, step)
 
 
-def _torch(context: Context, step: Step) -> int:
+def _torch(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
     """Keys and values copied out of their blocks, widened if the cache is narrower: of several sequences that decode,
     or of one prefill, with a chunk's mask against its context, as it is computed and as torch's attention takes it."""
     item, cache_item = _ITEM_BYTES[context.dtype], _ITEM_BYTES[context.cache_dtype]
-    widened = cache_item if cache_item != item else 0
-    token = context.num_kv_heads * context.head_dim * (2 * item + widened)
+    width = context.num_kv_heads * context.head_dim
+    narrow = width * cache_item if cache_item != item else 0
     length = step.longest_context
-    chunk = length * token + min(step.num_tokens, length) * length * (1 + item)
-    return max(_gathered_tokens(step) * token, chunk)
+    mask = min(step.num_tokens, length) * length
+
+    def gathered(tokens: int) -> tuple[int, int, int]:
+        return tokens * width * item, tokens * width * item, tokens * narrow
+
+    return gathered(_gathered_tokens(step)), (*gathered(length), mask, mask * item)
 
 
-def _triton(context: Context, step: Step) -> int:
+def _triton(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
     """The parts of decodes; from sm_90 on also prefills' keys and values, copied together in the model's dtype."""
     decodes = scratch_bytes(context.num_heads, context.head_dim, step.longest_context)
     if not variants.gathers(context.arch, context.head_dim):
-        return decodes
+        return ((decodes,),)
     token = 2 * context.num_kv_heads * context.head_dim * _ITEM_BYTES[context.dtype]
-    return decodes + _gathered_tokens(step) * token
+    return ((decodes, _gathered_tokens(step) * token),)
 
 
-def _flashinfer(context: Context, step: Step) -> int:
+def _flashinfer(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
     """Taken once for any step."""
-    return modules.workspace_bytes(context)
+    return ((modules.workspace_bytes(context),),)
 
 
-_BY_BACKEND: Final[Mapping[str, Callable[[Context, Step], int]]] = {
+_BY_BACKEND: Final[Mapping[str, Callable[[Context, Step], tuple[tuple[int, ...], ...]]]] = {
     "torch": _torch,
     "triton": _triton,
     "flashinfer": _flashinfer,

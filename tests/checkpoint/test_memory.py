@@ -45,7 +45,7 @@ def plan(config: ModelConfig, device: str, available: int, **changes: Any) -> Me
     }  # fmt: skip
     given = MemoryLimits(**limits | changes)
     backends = {} if device == "cpu" else dict.fromkeys(TRITON_OPS, "triton")
-    footprint = NativeFootprint(config, given, device, attention=lambda length: 4096 * length, backends=backends)
+    footprint = NativeFootprint(config, given, device, attention=lambda length: ((4096 * length,),), backends=backends)
     memory = DeviceMemory(kind="host" if device == "cpu" else "dedicated", total=available, free=available)
     return plan_memory(footprint, given, memory)
 
@@ -160,7 +160,7 @@ def test_what_is_planned_holds(llama_8b: ModelConfig, device: str, available: in
     assert result.num_blocks > blocks_of_one
     if result.fits:
         assert result.needed_bytes <= available
-        assert result.longest_context == result.max_model_len
+        assert result.longest_context >= result.max_model_len
         if limits["kv_cache_memory_bytes"] is None:
             assert result.num_blocks <= blocks_of_one * limits["max_num_seqs"] + 1
             assert device == "cuda" or result.cache_bytes <= available * HOST_CACHE_SHARE

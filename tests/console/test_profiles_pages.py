@@ -186,7 +186,7 @@ async def test_what_is_said_while_somebody_types(client, model):
     assert re.search(r'id="note-max-num-seqs" data-wrong hx-swap-oob="true"', said.text)
     fine = await client.post("/profiles/-/check", data=fields(chat()), headers=HTMX)
     assert "could start" in text_of(fine)
-    assert re.search(r"Fits \S+ sequences? of \S+ tokens", text_of(fine))
+    assert re.search(r"Fits \S+ sequences? of (the full )?\S+ tokens", text_of(fine))
     assert "what the model was made for" in text_of(fine)
     gone = await client.post("/profiles/-/check", data=fields({"name": "a", "model": {"path": "Gone"}}), headers=HTMX)
     assert "can be saved, would not start" in text_of(gone)

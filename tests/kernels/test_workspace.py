@@ -23,7 +23,7 @@ from kernels.launch import launching_for
 from kernels.paged_attention import reference, triton, workspace
 from kernels.paged_attention.cases import Shape, batch
 from kernels.paged_attention.metadata import AttentionMetadata
-from kernels.paged_attention.workspace import Step, workspace_bytes
+from kernels.paged_attention.workspace import Step, workspace_bytes, workspace_tensors
 from kernels.selection import choose_all
 from tests.kernels.peak import Peak
 from tests.tiny import BASE, FAMILIES, FP8
@@ -131,7 +131,7 @@ def test_a_step_stays_within_the_plan(tmp_path, family, arch, quantised):
     shape = StepShape(
         tokens=tokens, sequences=seqs, item=2, fp8=bool(quantised),
         backends={name: choice.backend.name for name, choice in choices.items()},
-        attention=workspace_bytes("triton", context, Step(tokens, seqs, length)),
+        attention=workspace_tensors("triton", context, Step(tokens, seqs, length)),
     )  # fmt: skip
     planned = max(moment.total for moment in moments(config, shape))
     model = build(BuildContext(config, bind(choices), META, torch.bfloat16, length, bool(quantised)))

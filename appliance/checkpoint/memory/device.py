@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
+from appliance.checkpoint.memory.formats import MIB
 from appliance.hardware.gpu import Gpu
 from appliance.hardware.host import Host
+
+# Left to a host's other programs, and to what the C library's heap grows by under requests of many different lengths.
+HOST_RESERVE: Final = 256 * MIB
+HOST_RESERVE_SHARE: Final = 0.05  # of a small host
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,12 +25,13 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
     """`kind` is "host", "dedicated" (a GPU's own, or a MIG slice's) or "unified" (a GPU's that is the host's). What the
     system may reclaim at once, as its cache of files, counts as free. `share` is what the engine may take of `total`;
-    vLLM takes it whatever is free, and refuses to start where that is less."""
+    vLLM takes it whatever is free, and refuses to start where that is less. `reserve` stays free whatever the share."""
 
     kind: Literal["host", "dedicated", "unified"]
     total: int
     free: int
     share: float = 1.0
+    reserve: int = 0
     holders: tuple[Holder, ...] = ()
 
     @property
@@ -34,11 +40,12 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def available(self) -> int:
-        return max(min(int(self.total * self.share), self.free), 0)
+        return max(min(int(self.total * self.share), self.free - self.reserve), 0)
 
 
-def host_memory(host: Host, share: float = 1.0) -> DeviceMemory:
-    return DeviceMemory(kind="host", total=host.memory_bytes, free=host.memory_available_bytes, share=share)
+def host_memory(host: Host) -> DeviceMemory:
+    reserve = min(HOST_RESERVE, int(host.memory_bytes * HOST_RESERVE_SHARE))
+    return DeviceMemory(kind="host", total=host.memory_bytes, free=host.memory_available_bytes, reserve=reserve)
 
 
 def gpu_memory(gpu: Gpu, share: float) -> DeviceMemory:

@@ -11,7 +11,7 @@ from appliance.checkpoint.layout import largest_matrix, weight_bytes
 from appliance.checkpoint.memory.cache_shape import CacheShape
 from appliance.checkpoint.memory.formats import ITEM_BYTES, MIB
 from appliance.checkpoint.memory.plan import MemoryLimits, Workspace
-from appliance.checkpoint.memory.step import Moment, StepShape, moments
+from appliance.checkpoint.memory.step import SAMPLING, Moment, StepShape, moments
 from appliance.checkpoint.model_config import ModelConfig
 from appliance.checkpoint.selection import keeps_fp8
 
@@ -33,13 +33,13 @@ CUDA_SLACK_SHARE: Final = 0.05
 
 @dataclass(frozen=True)
 class NativeFootprint:
-    """`attention` gives the bytes that the chosen backend of attention works in where contexts have up to so many
-    tokens; it never falls as they grow. `backends` names the chosen one of each op."""
+    """`attention` gives what the chosen backend of attention works in where contexts have up to so many tokens, as
+    `StepShape` has it; it never falls as they grow. `backends` names the chosen one of each op."""
 
     config: ModelConfig
     limits: MemoryLimits
     device: Literal["cpu", "cuda"]
-    attention: Callable[[int], int]
+    attention: Callable[[int], tuple[tuple[int, ...], ...]]
     backends: Mapping[str, str]
     unified: bool = False
 
@@ -68,14 +68,14 @@ class NativeFootprint:
         return Workspace(
             runtime=self._runtime,
             step=step,
-            attention=attention,
+            attention=max((sum(tensors) for tensors in attention), default=0),
             slack=slack,
             tables=max_model_len * self.config.rotary_dim * self._item,
             packed=self._second_head,
             loading=self._loading,
         )
 
-    def _step(self, attention: int) -> tuple[int, int]:
+    def _step(self, attention: tuple[tuple[int, ...], ...]) -> tuple[int, int]:
         """What a step needs, and what the allocator holds beside that."""
         limits = self.limits
         shape = StepShape(
@@ -127,6 +127,7 @@ class NativeFootprint:
 
 
 def _heap(moment: Moment) -> int:
-    """The most that the heap holds of it in a full step or a smaller one, in which large tensors are small enough."""
-    scales = [1.0, *(HEAP_BELOW / size for size in moment.tensors if size > HEAP_BELOW)]
-    return int(max(sum(size * scale for size in moment.tensors if size * scale <= HEAP_BELOW) for scale in scales))
+    """What the heap holds of it. Rows of logits are as many as sequences draw: fewer of them are in the heap."""
+    if moment.name == SAMPLING:
+        return sum(min(size, HEAP_BELOW) for size in moment.tensors)
+    return sum(size for size in moment.tensors if size < HEAP_BELOW)

@@ -6,6 +6,7 @@ By arithmetic, before anything is read or started; the engine then allocates wha
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable
 from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -97,8 +98,9 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """All in bytes but `num_blocks`, `block_size` and the two lengths.
 
     `available_bytes` is what weights, workspace, graphs and cache may take together, of `total_bytes` that the device
-    has. `max_model_len` is the length planned for, `longest_context` the longest that would fit; `fits` says whether
-    the launch can go on. `estimated`: the engine measures by itself when it starts, and may find somewhat less room.
+    has. `max_model_len` is the length planned for, `longest_context` the longest that would fit, up to the model's own;
+    `fits` says whether the launch can go on. `estimated`: the engine measures by itself when it starts, and may find
+    somewhat less room.
     """
 
     kind: Literal["host", "dedicated", "unified"]
@@ -164,14 +166,19 @@ def plan_memory(
     wanted = limits.max_model_len or footprint.context_length
     result = plan(wanted)
     if result.fits:
-        return result
-    # The workspace grows with the context as the cache does, so fitting is monotone: search for its end.
-    lengths = range(0, wanted, limits.block_size)
-    first_misfit = bisect.bisect_left(lengths, True, key=lambda length: not plan(length).fits)
-    longest = lengths[first_misfit - 1] if first_misfit else 0
+        longest = _longest(range(wanted, footprint.context_length + 1), plan)
+        return msgspec.structs.replace(result, longest_context=max(longest, wanted))
+    longest = _longest(range(0, wanted, limits.block_size), plan)
     if limits.max_model_len is None and longest >= min(wanted, SHORTEST_USEFUL_CONTEXT):
         return msgspec.structs.replace(plan(longest), shortened=True)
     return msgspec.structs.replace(result, longest_context=longest)
+
+
+def _longest(lengths: range, plan: Callable[[int], MemoryPlan]) -> int:
+    """The longest of `lengths` that fits, or 0. The workspace grows with the context as the cache does, so that fitting
+    is monotone: its end is searched for."""
+    first_misfit = bisect.bisect_left(lengths, True, key=lambda length: not plan(length).fits)
+    return lengths[first_misfit - 1] if first_misfit else 0
 
 
 def _plan_for(

@@ -9,30 +9,31 @@ to the tensors that the engine really makes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from appliance.checkpoint.experts import Experts
 from appliance.checkpoint.model_config import ModelConfig
 
+SAMPLING: Final = "sampling"
 # What Triton's sampling notes of each 4096 logits: numbers and masses at 16 thresholds, and three results.
-_NOTED_BYTES = (16 * 8 + 16) / 4096
+_NOTED_BYTES: Final = (16 * 8 + 16) / 4096
 # Of a token: its id, its position and its place in the cache.
-_INDEX_BYTES = 24
+_INDEX_BYTES: Final = 24
 
 
 class StepShape(msgspec.Struct, frozen=True, kw_only=True):
     """The most that a step computes, and how. `backends` names the chosen one of each op; `fp8` says that weights are
     kept in block-scaled FP8; `item` is the bytes of a number in the model's dtype. `attention` is what the backend of
-    attention works in."""
+    attention works in, tensor by tensor, at each moment that may be its fullest."""
 
     tokens: int
     sequences: int
     item: int
     fp8: bool
     backends: Mapping[str, str]
-    attention: int = 0
+    attention: tuple[tuple[int, ...], ...] = ()
 
     def torch(self, op: str) -> bool:
         """Whether `op` is computed by torch or one of its libraries, which keep intermediate results."""
@@ -57,17 +58,15 @@ def moments(config: ModelConfig, shape: StepShape) -> list[Moment]:
     carried = (hidden, hidden, _INDEX_BYTES)
     found = [
         _moment("norm", tokens, *carried, hidden, hidden, *_norm(config.hidden_size, shape)),
-        Moment("sampling", tuple(_sampling(config, shape))),
+        Moment(SAMPLING, tuple(_sampling(config, shape))),
     ]
     # In attention its input besides, in the feed-forward layer also attention's result.
     for widths in _attention(config, shape):
         found.append(_moment("attention", tokens, *carried, hidden, *widths))
     for widths in _feed_forward(config, shape):
         found.append(_moment("feed-forward", tokens, *carried, hidden, hidden, *widths))
-    if shape.attention:
-        # Keys and values, of equal size.
-        name, tensors = _attending(config, shape)
-        found.append(Moment(name, (*tensors, shape.attention // 2, shape.attention - shape.attention // 2)))
+    name, around = _attending(config, shape)
+    found += [Moment(name, (*around, *tensors)) for tensors in shape.attention]
     if dequantised := _dequantised(config, shape):
         fullest = max(found, key=lambda moment: moment.total)
         found.append(Moment("feed-forward", (*fullest.tensors, dequantised)))
