@@ -97,29 +97,45 @@ class Child:
 
     async def end(self, grace_s: float, first: signal.Signals = signal.SIGTERM) -> int:
         """Ask the group to end, and make it end after `grace_s` seconds."""
+        family = _handles(descendants(self.pid))  # before their parents are gone, and they are nobody's
         self.send(signal.SIGCONT)  # a stopped process would not hear the next one
         self.send(first)
         if not await self.ended_within(grace_s):
-            self._kill()
-        return await self.wait()
+            self.send(signal.SIGKILL)
+        status = await self.wait()
+        _kill(family)
+        return status
 
     def kill(self) -> int:
         """The same without an event loop and without asking."""
-        self._kill()
-        return self._process.wait()
-
-    def _kill(self) -> None:
-        """The group, and whoever left it for a session of their own: they are found before their parents are gone."""
-        escaped = descendants(self.pid)
+        family = _handles(descendants(self.pid))
         self.send(signal.SIGKILL)
-        for pid in escaped:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        status = self._process.wait()
+        _kill(family)
+        return status
 
     def _reap(self, loop: asyncio.AbstractEventLoop, exited: asyncio.Future[int]) -> None:
         # Seen dead but not yet reaped, the leader still holds the group's id: what it left behind can be killed safely.
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(ChildProcessError):  # `kill` has reaped it
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         self.send(signal.SIGKILL)
         status = self._process.wait()
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
             loop.call_soon_threadsafe(exited.set_result, status)
+
+
+def _handles(pids: Sequence[int]) -> list[int]:
+    """Descriptors of processes: a number may mean another process by the time it is used."""
+    found: list[int] = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found.append(os.pidfd_open(pid))
+    return found
+
+
+def _kill(handles: Sequence[int]) -> None:
+    """Whoever left the group for a session of their own, where no signal to the group reaches."""
+    for handle in handles:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        os.close(handle)

@@ -233,6 +233,7 @@ async def test_a_probe_harms_nobody_and_keeps_quiet_while_others_get_tokens(
     while (await asyncio.wait_for(generation.read(), 10)).finish_reason is None:
         continue
     assert asked == []
+    client.release(generation)
     assert supervisor.state is State.READY
     await supervisor.stop()
     await running

@@ -198,7 +198,7 @@ def test_a_gpus_memory_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(looks, None) is None
     monkeypatch.setattr(device_memory, "inventory", lambda: machine(holding(80)))
     (line,) = device_memory.wait_until_free(CARD, 0.01)
-    assert "80 GiB" in line
+    assert "80.0 GiB of NVIDIA H200" in line
     assert "python (7)" in line
 
 
