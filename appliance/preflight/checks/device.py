@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from appliance.hardware.device import DeviceError
+from appliance.hardware.replay import INGOT_HARDWARE
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
 
 def run(subject: Subject) -> Iterator[Finding]:
     profile, inventory = subject.profile, subject.context.inventory
+    if inventory.replayed:
+        yield Finding(
+            id="hardware-replayed",
+            severity=Severity.INFO,
+            message="All this is judged by a recording of hardware, not by the machine that is here.",
+            field=INGOT_HARDWARE,
+            value=inventory.replayed,
+            fix=Fix(text="To start an engine, do without it.", command=f"unset {INGOT_HARDWARE}"),
+        )
     try:
         device = subject.device
     except DeviceError as error:
