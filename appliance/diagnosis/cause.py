@@ -86,8 +86,15 @@ class Cause:
         return Fix(
             text=self.fix.format_map(groups),
             patch=patch or None,
-            command=self.command.format_map(groups) if self.command is not None else None,
+            command=self._command_for(groups),
         )
+
+    def _command_for(self, groups: Groups) -> str | None:
+        """Without the parts whose groups are not known."""
+        if self.command is None:
+            return None
+        parts = [part for part in self.command.split("; ") if "{" not in part or UNKNOWN not in part.format_map(groups)]
+        return "; ".join(parts).format_map(groups) or None
 
 
 def number(name: str) -> Derived:

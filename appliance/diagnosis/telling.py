@@ -25,7 +25,8 @@ PLUMBING = re.compile(
     r"|_contextlib"
     r"|torch/_ops|functools|click/|typer/|/entrypoints/cli/|tracing/otel|site-packages/ray/"
 )
-OPEN_PLACE = re.compile(r"(?:: | \()\?\)?(?=[.,: )]|$)")
+# A group that the log did not fill, with the words around it.
+OPEN_PLACE = re.compile(r" \([^()?]{0,60}\?[^()]{0,80}\)|: \?(?=[.,: )]|$)")
 
 
 def known(match: Match, exceptions: Sequence[LoggedException] = (), line: EvidenceLine | None = None) -> Diagnosis:

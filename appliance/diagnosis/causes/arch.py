@@ -58,7 +58,8 @@ CAUSES = (
         name="shared-memory-of-the-gpu",
         signs=("out of resource: shared memory", "outofresources", "out of resource:"),
         details=r"Required: (?P<needed>\d+),? Hardware limit: (?P<limit>\d+)",
-        summary="A kernel needs {needed} bytes of a multiprocessor's shared memory, and this GPU has {limit}.",
+        summary="A kernel needs more of a multiprocessor's shared memory than this GPU has ({needed} of {limit} "
+        "bytes).",
         fix="Let the engine choose another backend, or use an engine whose kernels are tuned for this GPU.",
         patch={"backends": None},
     ),

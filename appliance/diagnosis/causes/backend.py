@@ -55,7 +55,7 @@ CAUSES = (
         name="op-not-for-this-device",
         signs=("with arguments from the", "not implemented for the device", "is not currently implemented for the"),
         details=r"Could not run '(?P<op>[^']{1,80})' with arguments from the '(?P<device>\w+)'",
-        summary="The operation {op} does not exist for the device {device}.",
+        summary="An operation does not exist for the device that it is to run on ({op}, {device}).",
         fix="Let the engine choose its backends by itself, or run on a device that this build has kernels for.",
         patch=_AUTO,
     ),

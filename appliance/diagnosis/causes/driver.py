@@ -69,7 +69,7 @@ CAUSES = (
     Cause(
         family="driver",
         name="driver-too-old",
-        signs=("undefined symbol: cu",),
+        signs=("undefined symbol",),
         pattern=r"undefined symbol: (?P<symbol>cu(?-i:[A-Z])\w{2,60})",
         summary="The NVIDIA driver is older than this build's CUDA needs: it has no {symbol}.",
         fix="Install a newer NVIDIA driver on this machine, or run a build for an older CUDA.",

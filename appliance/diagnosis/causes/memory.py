@@ -63,8 +63,7 @@ CAUSES = (
         signs=("larger than the available kv cache memory",
                "larger than the maximum number of tokens that can be stored", "kv cache is needed"),
         details=r"max seq len \((?P<asked>\d+)\).{0,80}?(?P<needed>[\d.]+) ?Gi?B.{0,120}?\((?P<available>[\d.]+) ?Gi?B",
-        summary="The cache of one request of full length ({asked} tokens) needs {needed} GiB, and {available} GiB is "
-        "left.",
+        summary="The cache of one request of full length does not fit ({needed} GiB needed, {available} GiB left).",
         fix="Allow a shorter context, or give the engine more of the GPU's memory.",
         patch={"max-model-len": 4096},
     ),
@@ -115,7 +114,7 @@ CAUSES = (
         name="sampler-out-of-memory",
         signs=("warming up sampler", "warming up pooler"),
         details=r"with (?P<requests>\d+) dummy",
-        summary="The GPU's memory is full: no room for the sampling of {requests} requests at once.",
+        summary="The GPU's memory is full: there is no room to sample for so many requests at once ({requests}).",
         fix="Let fewer requests run at the same time.",
         patch={"max-num-seqs": 64},
     ),

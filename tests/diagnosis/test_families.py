@@ -1,0 +1,150 @@
+# ruff: noqa: E501, ISC004 - log lines are as long as they are
+"""One line of each cause, as an engine, a library or the system may write it, and the family it is told as."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance.diagnosis.causes import FAMILIES
+from appliance.diagnosis.diagnose import diagnose
+from appliance.diagnosis.log_text import number_lines
+from appliance.profile.schema import SETTINGS
+
+# (family, cause, line): written for this test; only what a pattern must find is as it really is.
+LINES = (
+    ("mig", "mig-uuid-not-understood", "ValueError: invalid literal for int() with base 10: 'MIG-00000000-1111'"),
+    ("mig", "mig-slice-unknown", "nvidia-container-cli: device error: MIG-00000000-1111: unknown device"),
+    ("memory", "oom-killed", "[99.123456] Out of memory: Killed process 4711 (VLLM::EngineCor) total-vm:1kB"),
+    ("memory", "cache-too-small", "ValueError: serving one request of max seq len (9000) takes (2.0 GiB KV cache is needed, "
+     "larger than the available (1.0 GiB); estimated maximum model length is 4432."),
+    ("memory", "gpu-memory-held-by-others", "ValueError: Free memory on device cuda:0 (10.0/40.0 GiB) on startup is less than "
+     "desired GPU memory utilization (0.9, 36.0 GiB)."),
+    ("memory", "gpu-out-of-memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+     "capacity of 23.50 GiB of which 1.25 GiB is free."),
+    ("memory", "host-out-of-memory", "OSError: [Errno 12] Cannot allocate memory"),
+    ("memory", "killed", "./start.sh: line 7: 42 Killed   vllm serve /m"),
+    ("kernel-crash", "illegal-memory-access", "RuntimeError: CUDA error: an illegal memory access was encountered"),
+    ("kernel-crash", "segmentation-fault", "Segmentation fault (core dumped)"),
+    ("kernel-crash", "gpu-page-fault", "NVRM: Xid (PCI:0000:17:00): 31, pid=1, MMU Fault"),
+    ("arch", "no-kernel-image", "RuntimeError: CUDA error: no kernel image is available for execution on the device"),
+    ("arch", "shared-memory-of-the-gpu", "triton.OutOfResources: out of resource: shared memory, Required: 200000, Hardware "
+     "limit: 101376."),
+    ("arch", "cpu-architecture", "exec /usr/bin/vllm: exec format error"),
+    ("jit-toolchain", "nvcc-missing", "/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found"),
+    ("jit-toolchain", "ninja-missing", "FileNotFoundError: [Errno 2] No such file or directory: 'ninja'"),
+    ("jit-toolchain", "python-headers-missing", "/tmp/a.c:1:10: fatal error: Python.h: No such file or directory"),
+    ("jit-toolchain", "header-missing", "/tmp/a.cu:1:10: fatal error: cublasLt.h: No such file or directory"),
+    ("jit-toolchain", "ptxas-too-old", "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'"),
+    ("jit-toolchain", "deepgemm-unusable", "RuntimeError: DeepGEMM backend is not available or outdated."),
+    ("driver", "driver-too-old-for-image", "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=13.0"),
+    ("driver", "container-toolkit-missing", 'docker: could not select device driver "" with capabilities: [[gpu]].'),
+    ("driver", "nvml-mismatch", "Failed to initialize NVML: Driver/library version mismatch"),
+    ("driver", "fabric-manager", "RuntimeError: Error 802: system not yet initialized"),
+    ("driver", "driver-too-old", "ImportError: /x/_C.abi3.so: undefined symbol: cuTensorMapEncodeTiled"),
+    ("driver", "gpu-hardware", "RuntimeError: CUDA error: uncorrectable ECC error encountered"),
+    ("driver", "gpu-busy", "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"),
+    ("driver", "no-gpu-visible", "RuntimeError: No CUDA GPUs are available"),
+    ("nccl", "shared-memory-too-small", "h:1:1 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-x to 9 bytes"),
+    ("nccl", "peer-access", "RuntimeError: CUDA error: peer access is not supported between these two devices"),
+    ("nccl", "nccl-error", "RuntimeError: NCCL error: unhandled system error"),
+    ("port", "address-in-use", "OSError: [Errno 98] Address already in use"),
+    ("permission", "cache-not-writable", "PermissionError: [Errno 13] Permission denied: '/.triton'"),
+    ("permission", "permission-denied", "PermissionError: [Errno 13] Permission denied: '/models/x/config.json'"),
+    ("host", "disk-full", "OSError: [Errno 28] No space left on device"),
+    ("host", "read-only-file-system", "OSError: [Errno 30] Read-only file system: '/state/x'"),
+    ("host", "storage-fault", "OSError: [Errno 5] Input/output error: '/mnt/x'"),
+    ("multi-node", "not-enough-gpus-in-cluster", "ValueError: The number of required GPUs exceeds the total number of available GPUs"),
+    ("abi", "undefined-symbol", "ImportError: /x/_C.so: undefined symbol: _ZN3c104cuda"),
+    ("abi", "glibc-too-old", "ImportError: /lib/libc.so.6: version `GLIBC_2.34' not found (required by /x.so)"),
+    ("abi", "package-missing", "ModuleNotFoundError: No module named 'zmq'"),
+    ("offline", "hub-offline", "huggingface_hub.errors.OfflineModeIsEnabled: Cannot reach https://huggingface.co/a/b: offline mode "
+     "is enabled."),
+    ("offline", "model-path-missing", "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'a': '/models/x'."),
+    ("offline", "hub-gated", "OSError: You are trying to access a gated repo."),
+    ("weights", "safetensors-damaged", "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge"),
+    ("weights", "weight-missing", "KeyError: 'model.layers.3.mlp.up_proj.weight'"),
+    ("weights", "no-weights", "RuntimeError: Cannot find any model weights with `/m`"),
+    ("model-config", "heads-not-divisible", "ValueError: Total number of attention heads (28) must be divisible by tensor parallel "
+     "size (8)."),
+    ("model-config", "architecture-not-supported", "ValueError: Model architectures ['Foo'] are not supported for now."),
+    ("model-config", "context-too-long", "ValueError: User-specified max_model_len (9000) is greater than the derived max_model_len "
+     "(max_position_embeddings=4096)."),
+    ("model-config", "tokenizer", "OSError: Can't load tokenizer for '/m'."),
+    ("quant-dtype", "bfloat16-not-supported", "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0."),
+    ("quant-dtype", "quantised-shape-not-divisible", "ValueError: The output_size of gate's weight = 192 is not divisible by weight "
+     "quantization block_n = 128."),
+    ("config", "unknown-argument", "vllm: error: unrecognized arguments: --frobnicate 3"),
+    ("config", "argument-value", "api: error: argument --dtype: invalid choice: 'bf17' (choose from 'auto', 'half')"),
+    ("config", "more-gpus-than-there-are", "ValueError: World size (8) is larger than the number of available GPUs (2) in this node."),
+    ("backend", "no-attention-backend", "ValueError: No valid attention backend found for cuda with head_size 80"),
+    ("compile", "compile-cache", "AssertionError: failed to get the hash of the compiled graph"),
+    ("hang", "watchdog", "[2025-11-20 10:00:00 TP0] Watchdog timeout (forward_ct=2)"),
+    ("crash-loop", "restart-loop", "vllm.service: Scheduled restart job, restart counter is at 17."),
+)  # fmt: skip
+PREFIXES = (
+    "",
+    "(EngineCore_DP0 pid=77) ERROR 11-20 10:02:11 [core.py:708] ",
+    "(Worker_TP1 pid=92) ",
+    "ERROR 05-12 10:11:12 core.py:396] ",
+    "vllm-1  | ",
+    "2025-11-20T10:02:11.123456789Z ",
+    "2025-11-20T10:02:11.123456789Z stderr F ",
+    "Nov 20 10:02:11 spark vllm[4711]: ",
+    "2025-11-20 10:02:11.123 | ERROR    | app.engine:run:12 - ",
+    "\x1b[1;36m(APIServer pid=1)\x1b[0;0m ",
+    "[rank0]: ",
+)
+
+
+@pytest.mark.parametrize(("family", "cause", "line"), LINES, ids=[f"{row[0]}-{row[1]}" for row in LINES])
+def test_a_line_is_told_by_its_cause(family: str, cause: str, line: str) -> None:
+    """With a summary without open places and a fix that can be followed."""
+    found = diagnose(number_lines(f"INFO starting\n{line}\n"))
+    assert (found.family, found.cause) == (family, cause)
+    assert not any(open_ in found.summary for open_ in ("{", "?", "  "))
+    assert found.fix is not None
+    assert found.fix.text
+    assert [evidence.number for evidence in found.evidence] == [2]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_what_stands_before_a_line_changes_nothing(prefix: str) -> None:
+    """Containers, journals, process tags, loggers and colours are read through, and are no part of the evidence."""
+    for family, _, line in LINES:
+        found = diagnose(number_lines(f"{prefix}starting\n{prefix}{line}\n"))
+        assert found.family == family, (prefix, line)
+        assert not found.evidence[-1].text.startswith(prefix.strip() or "\0")
+
+
+def test_every_family_has_a_line() -> None:
+    """Those of the README of the shared logs, and no other."""
+    assert {row[0] for row in LINES} == set(FAMILIES)
+    assert len(FAMILIES) == 21
+
+
+def test_a_patch_names_settings_that_a_profile_has() -> None:
+    """Dotted keys of the schema, with the value that the log tells."""
+    known = {setting.key for setting in SETTINGS}
+    for _, _, line in LINES:
+        found = diagnose(number_lines(line))
+        for key in (found.fix.patch or {}) if found.fix else {}:
+            assert key in known or key.split(".")[0] in {"vllm", "backends"}, key
+
+
+@pytest.mark.parametrize(
+    ("cause", "patch"),
+    [
+        ("cache-too-small", {"max-model-len": 4432}),
+        ("gpu-memory-held-by-others", {"gpu-memory-utilization": 0.24}),
+        ("heads-not-divisible", {"tensor-parallel-size": 7}),
+        ("context-too-long", {"max-model-len": 4096}),
+        ("more-gpus-than-there-are", {"tensor-parallel-size": 2}),
+        ("bfloat16-not-supported", {"dtype": "float16"}),
+    ],
+)
+def test_a_patch_takes_its_value_from_the_log(cause: str, patch: dict[str, object]) -> None:
+    """What fits by the engine's own figures."""
+    (line,) = [row[2] for row in LINES if row[1] == cause]
+    found = diagnose(number_lines(line))
+    assert found.fix is not None
+    assert found.fix.patch == patch
