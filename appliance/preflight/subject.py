@@ -6,6 +6,7 @@ that builds on the part names that one in its `after`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from appliance.profile.schema import Profile
 from appliance.vllm.command import CACHES, NOT_INHERITED, OFFLINE
 from appliance.vllm.installation import read_installation
 from appliance.vllm.program import Program, find_program
+from kernels.libraries import DISTRIBUTIONS
 
 
 class Subject:
@@ -100,9 +102,17 @@ class Subject:
             config=self.config,
             inventory=self.inventory,
             environ=self.context.environ,
-            libraries=machine.libraries if machine else None,
+            libraries=machine.libraries if machine else self._libraries,
             cast=cast if self.device.gpu else None,
         )
+
+    @property
+    def _libraries(self) -> Mapping[str, str] | None:
+        """Those of vLLM's own Python, which need not be ours; None stands for ours."""
+        if self.engine != "vllm":
+            return None
+        found = {name: self.packages.version(distribution) for name, distribution in DISTRIBUTIONS.items()}
+        return {name: version for name, version in found.items() if version is not None}
 
     @cached_property
     def vllm(self) -> Program | None:
