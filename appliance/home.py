@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import os
+import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -72,6 +74,15 @@ class Home:
     def launch(self, launch_id: str) -> Path:
         return self.launches / launch_id
 
+    def new_launch_id(self, now: float | None = None) -> str:
+        """Ids sort in the order in which they were made, also after the clock was set back: they are of the time, or of
+        the moment after the newest launch's that is there."""
+        ticks = int((time.time() if now is None else now) * _TICKS)
+        with contextlib.suppress(FileNotFoundError):
+            there = (_ticks(entry.name) for entry in os.scandir(self.launches))
+            ticks = max((ticks, *(known + 1 for known in there if known is not None)))
+        return launch_id_of(ticks)
+
     def create(self) -> Home:
         """Make the folders that are ours to make; readable by this user only, since they hold keys and logs. So are the
         files that this process writes from here on, wherever the folder lies."""
@@ -83,10 +94,25 @@ class Home:
         return self
 
 
-def new_launch_id(now: float | None = None) -> str:
-    """Ids sort by time: `20261120-095145-3f2a` (UTC); the last part is the second's fraction, in 65536ths."""
-    second, fraction = divmod(time.time() if now is None else now, 1)
-    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(second)) + f"-{int(fraction * 65536):04x}"
+LAUNCH_ID = re.compile(r"(\d{8}-\d{6})-([0-9a-f]{4})")
+_TICKS = 65536
+
+
+def launch_id_of(ticks: int) -> str:
+    """`20261120-095145-3f2a`, of 65536ths of a second since the epoch (UTC)."""
+    second, tick = divmod(ticks, _TICKS)
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(second)) + f"-{tick:04x}"
+
+
+def _ticks(launch_id: str) -> int | None:
+    """None of a name that is no launch's, or of no day."""
+    found = LAUNCH_ID.fullmatch(launch_id)
+    if found is None:
+        return None
+    try:
+        return calendar.timegm(time.strptime(found[1], "%Y%m%d-%H%M%S")) * _TICKS + int(found[2], 16)
+    except ValueError:
+        return None
 
 
 def write_atomically(path: Path, data: str | bytes, mode: int = 0o600) -> None:

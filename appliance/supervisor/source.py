@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from appliance.home import Home, new_launch_id
+from appliance.home import Home
 from appliance.profile import document as documents
 from appliance.profile.active import bundled_profile, read_active
 from appliance.profile.schema import ProfileError
@@ -31,21 +31,21 @@ def read_source(home: Home, file: Path | None) -> Source:
     asked = sys.stdin is not None and sys.stdin.isatty()
     try:
         if file is not None:
-            return Source(launch=new_launch_id(), document=documents.parse(file.read_bytes()), asked=asked)
+            return Source(launch=home.new_launch_id(), document=documents.parse(file.read_bytes()), asked=asked)
         active = read_active(home)
     except ProfileError as error:
         problems = [_finding(p.field, p.value, p.message, p.remedy) for p in error.problems]
-        return Source(launch=new_launch_id(), document={}, problems=tuple(problems))
+        return Source(launch=home.new_launch_id(), document={}, problems=tuple(problems))
     except OSError as error:
         message = f"The profile file cannot be read: {error.strerror}."
         problem = _finding("", str(file), message, "Name a file that exists and may be read.")
-        return Source(launch=new_launch_id(), document={}, problems=(problem,))
+        return Source(launch=home.new_launch_id(), document={}, problems=(problem,))
     if active is None:
-        return Source(launch=new_launch_id(), document=bundled_profile(), asked=asked)
+        return Source(launch=home.new_launch_id(), document=bundled_profile(), asked=asked)
     # The console chooses the id, so that it can follow the launch; a restart of the same revision is a new launch.
     chosen = active.launch if active.launch is not None and not home.launch(active.launch).exists() else None
     return Source(
-        launch=chosen or new_launch_id(),
+        launch=chosen or home.new_launch_id(),
         revision=active.revision,
         document=active.document,
         asked=asked or chosen is not None,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from appliance import __version__
-from appliance.home import Home, new_launch_id
+from appliance.home import Home
 from appliance.protocol import ApplianceState, Diagnosis, Finding, LaunchRecord, Load, Phase, Severity, State
 from appliance.supervisor.core_client import CoreClient
 from appliance.supervisor.ending import End
@@ -139,7 +139,7 @@ class Supervisor:
             # A fault of this program. Whoever asks must not be told of a start that goes on for ever.
             fault = f"Ingot itself failed: {type(error).__name__}: {error}"
             if self._launch is None:
-                self._fail_unrecorded(fault, new_launch_id())
+                self._fail_unrecorded(fault, self._home.new_launch_id())
             elif not self._launch.ended:
                 self._launch.change(State.FAILED, fault)
             raise

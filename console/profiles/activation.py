@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 from sqlalchemy.dialects.sqlite import insert
 
-from appliance.home import Home, new_launch_id, write_atomically
+from appliance.home import Home, write_atomically
 from appliance.profile.active import ActiveProfile, write_active
 from appliance.protocol import Finding
 from console.db.models import ActiveRevision
@@ -88,13 +88,13 @@ class Activator:
             self._under_way = None
 
     async def _activate(self, revision: SavedRevision, *, anyway: bool) -> Activated:
-        launch = new_launch_id()
+        launch = self._home.new_launch_id()
         document = revision.to_run()
         verdict = await self._preflight.ask(launch=launch, revision=revision.label, document=document)
         if verdict.refused and not anyway:
             raise Refused(revision.profile, revision.number, verdict.findings, verdict.attempt)
         if verdict.attempt is not None:
-            launch = new_launch_id()  # the refused attempt keeps its own
+            launch = self._home.new_launch_id()  # the refused attempt keeps its own
         await self._make_active(revision, launch)
         if self._control is not None:
             try:

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from appliance.home import Home, new_launch_id, write_atomically
+from appliance.home import Home, write_atomically
 
 
 def mode(path) -> int:
@@ -60,5 +60,19 @@ def test_a_reader_never_sees_a_part_of_a_file_that_is_being_replaced(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
-def test_launch_ids_sort_by_time():
-    assert new_launch_id(0) < new_launch_id(1) < new_launch_id(4_000_000_000)
+def test_launch_ids_sort_by_time(tmp_path):
+    home = Home.at(tmp_path)
+    assert home.new_launch_id(0) < home.new_launch_id(1) < home.new_launch_id(4_000_000_000)
+
+
+def test_launch_ids_sort_in_the_order_of_the_launches_though_the_clock_is_set_back(tmp_path):
+    home = Home.at(tmp_path).create()
+    now = 1_795_168_305.25
+    ids = []
+    for second in (now, now, now - 3600, now - 3600.5, now + 1):
+        ids.append(home.new_launch_id(second))
+        home.launch(ids[-1]).mkdir()
+    for other in ("20269999-000000-0000", "notes", "20991231-235959-zzzz"):
+        home.launch(other).mkdir()
+    assert ids == sorted(set(ids))
+    assert home.new_launch_id(now + 2) == home.new_launch_id(now + 2) > ids[-1]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.home import Home, new_launch_id
+from appliance.home import Home
 from appliance.protocol import Progress, State
 from console.launches.catalogue import Catalogue
 from console.launches.folder import LaunchFolder
@@ -128,7 +128,7 @@ def test_the_current_launch(home):
 
 def test_launches_of_one_second_are_listed_in_their_order(home):
     """A refused attempt and the launch that was made in spite of it are told apart by the fraction."""
-    ids = [new_launch_id(1795168305.0 + tenths / 10) for tenths in range(1, 10)]
+    ids = [home.new_launch_id(1795168305.0 + tenths / 10) for tenths in range(1, 10)]
     for name in ids:
         ready_launch(home, name)
     assert Catalogue(home).ids() == ids[::-1]
