@@ -10,7 +10,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from appliance.diagnosis.dressing import Dressed, plain, undress
-from appliance.diagnosis.pointers import is_aftermath, is_pointer, is_survived
+from appliance.diagnosis.pointers import is_aftermath, is_dump, is_pointer, is_survived
 from appliance.diagnosis.traceback_reader import CHAIN, FRAME, OPENING, LoggedException, TracebackReader
 from appliance.protocol import EvidenceLine
 
@@ -23,6 +23,8 @@ MAX_TYPE = 200
 LONE = re.compile(r"(?:Error|Exception|Fault|Resources|Cast|IsEnabled)(?:_\w{1,60})?(?:: |\(['\"]|$)")
 STATEMENT_BEFORE = " \t:])>('\"=-"
 REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
+# A first line that only says how many lines follow which say something.
+HEADING = re.compile(r"validation errors? for \w+$")
 ENDS_MESSAGE = (OPENING, "Exception ignored in", "[rank", "Process ", "Killed", *CHAIN)
 
 
@@ -97,7 +99,7 @@ def _first_lone(lines: Sequence[EvidenceLine]) -> LoggedException | None:
     for index, line in enumerate(lines):
         if ("Error" in line.text or "Exception" in line.text) and "\n" not in line.text:
             dressed = undress(plain(line.text))
-            lone = lone_exception(line, dressed)
+            lone = None if is_dump(dressed.words) else lone_exception(line, dressed)
             if lone is not None and not is_survived(lone) and not is_pointer(lone):
                 return with_lines_around(lone, lines, index)
     return None
@@ -110,6 +112,7 @@ def with_message(exception: LoggedException, lines: Sequence[EvidenceLine]) -> L
         return exception
     first = undress(plain(lines[index].text))
     more: list[str] = []
+    details: list[EvidenceLine] = []
     size = 0
     for line in lines[index + 1 : index + 1 + MAX_MESSAGE_LINES]:
         dressed = undress(plain(line.text))
@@ -123,9 +126,15 @@ def with_message(exception: LoggedException, lines: Sequence[EvidenceLine]) -> L
         if not words.strip() or words.lstrip(" |+").startswith(ENDS_MESSAGE) or OPENING in words:
             break
         more.append(words.rstrip())
+        details.append(EvidenceLine(line.number, words.strip()))
         size += len(words)
         if size > MAX_MESSAGE:
             break
     if not more:
         return exception
-    return replace(exception, text="\n".join([exception.text, *more]), message="\n".join([exception.message, *more]))
+    return replace(
+        exception,
+        text="\n".join([exception.text, *more]),
+        message="\n".join([exception.message, *more]),
+        details=tuple(details[:1]) if HEADING.search(exception.text) else (),
+    )

@@ -34,7 +34,7 @@ def known(match: Match, exceptions: Sequence[LoggedException] = (), line: Eviden
     evidence: list[EvidenceLine] = []
     for exception in exceptions:
         frame = _telling_frames(exception, 1)
-        evidence += [*frame, exception.line]
+        evidence += [*frame, exception.line, *exception.details]
     if line is not None:
         evidence.append(line)
     return Diagnosis(
@@ -52,7 +52,7 @@ def unknown(exception: LoggedException) -> Diagnosis:
         summary=f"The engine ended with {exception.headline[:MAX_TEXT]}",
         family=family,
         cause=UNRECOGNISED if family else None,
-        evidence=shown([*_telling_frames(exception, OWN_FRAMES), exception.line]),
+        evidence=shown([*_telling_frames(exception, OWN_FRAMES), exception.line, *exception.details]),
         fix=Fix(text="This cause is not known here. Send this launch's log to support."),
     )
 

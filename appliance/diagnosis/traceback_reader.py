@@ -37,13 +37,15 @@ CHAIN = {
 class LoggedException:
     """`line` is where the exception's own line stands; `text` is that line without prefix, with the lines of a longer
     message. `lead` is what was said right before the traceback; `level` the logger's level, "" for a bare one; `link`
-    says whether it follows another of the same chain. `frames` are (place, code), the innermost last."""
+    says whether it follows another of the same chain. `frames` are (place, code), the innermost last. `details` is
+    what its own line only announces."""
 
     type: str
     message: str
     text: str
     line: EvidenceLine
     frames: tuple[tuple[EvidenceLine, str], ...] = ()
+    details: tuple[EvidenceLine, ...] = ()
     key: str = ""
     level: str = ""
     lead: str = ""
