@@ -17,7 +17,7 @@ from appliance.diagnosis.pointers import (
     is_pointer,
     is_survived,
 )
-from appliance.diagnosis.progress import ready_at, restarts, waiting_for
+from appliance.diagnosis.progress import goes_on_after, ready_at, restarts, waiting_for
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.protocol import Diagnosis, EvidenceLine, Fatal
@@ -110,12 +110,13 @@ class _Story:
         if first is not None and first.specific:
             return first.diagnosis()
         told: list[ErrorLine] = []
-        line = self._line(told, before=first)
+        judged = {link.line.number for chain in chains for link in chain}
+        line = self._line(told, judged, before=first)
         if line is not None and (line.specific or first is None or first.match is None):
             return line.diagnosis()
         if first is not None:
             return first.diagnosis()
-        return self._waits() or self._loops() or self._only_pointed_at(chains) or self._only_warned(told, chains)
+        return self._waits() or self._loops() or self._only_pointed_at(told, chains) or self._only_warned(told, chains)
 
     def certain(self) -> Diagnosis | None:
         """A known cause of an exception that ends a process, whatever else happened."""
@@ -132,7 +133,9 @@ class _Story:
         """Whether a chain that is not surely the end of a process may be."""
         if self.ready is not None and (chain[0].start < self.ready or not self.failed):
             return False
-        return not any(is_survived(link) or is_end_on_request(link) for link in chain)
+        if any(is_survived(link) or is_end_on_request(link) for link in chain):
+            return False
+        return self.failed or bool(chain[-1].level) or not goes_on_after(chain[-1], self.lines)
 
     def _first(self, chains: Iterable[Sequence[LoggedException]]) -> _Candidate | None:
         """The first that is known for certain, else the first that is known, else the first."""
@@ -154,11 +157,13 @@ class _Story:
                 unknown = unknown or _Candidate(None, tuple(links))
         return vague or unknown
 
-    def _line(self, told: list[ErrorLine], before: _Candidate | None) -> _Candidate | None:
+    def _line(self, told: list[ErrorLine], judged: set[int], before: _Candidate | None) -> _Candidate | None:
         """What a single line tells. Beside an unknown exception it counts only where it came first. `told` gets the
-        lines that were looked at."""
+        lines that were looked at; `judged` are those of exceptions with a traceback, which are done with."""
         vague: _Candidate | None = None
         for line in error_lines(self.log):
+            if line.line.number in judged:
+                continue
             told.append(line)
             if line.tier == "warning" or (line.exception is not None and _is_pointer_line(line.exception)):
                 continue
@@ -190,7 +195,9 @@ class _Story:
         times, line = restarts(self.log)
         return telling.restart_loop(times, line) if line is not None else None
 
-    def _only_pointed_at(self, chains: Sequence[Sequence[LoggedException]]) -> Diagnosis | None:
+    def _only_pointed_at(
+        self, told: Sequence[ErrorLine], chains: Sequence[Sequence[LoggedException]]
+    ) -> Diagnosis | None:
         """Better an exception that points elsewhere than nothing; one that was survived only if no process goes on."""
         for chain in chains:
             if self.ready is not None and chain[0].start < self.ready:
@@ -203,16 +210,20 @@ class _Story:
             if self.ready is None or self.failed or _ends_a_process(chain):
                 return best.diagnosis() if best is not None else telling.unknown(chain[0])
         if self.ready is None or self.failed:
-            lone = first_exception(self.lines)
-            if lone is not None and not is_survived(lone) and not is_end_on_request(lone) and not lone.frames:
-                return telling.unknown(lone)
+            for line in told:
+                if line.exception is not None and line.tier != "warning" and not is_end_on_request(line.exception):
+                    return telling.unknown(line.exception)
         return None
 
     def _only_warned(self, told: Sequence[ErrorLine], chains: Sequence[Sequence[LoggedException]]) -> Diagnosis | None:
         """Where nothing else tells why it failed, a warning may; never in a log of an engine that serves."""
         if self.ready is not None:
             return None
+        position = self.log.last(b"info ")
+        last_progress = self.lines[position].number if position is not None else 0
         for line in told:
+            if line.line.number < last_progress and not self.failed:
+                continue  # whoever warned went on
             for match in _causes_of_line(line):
                 if match.cause.warning:
                     return telling.known(match, (), line.line)

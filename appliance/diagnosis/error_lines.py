@@ -10,6 +10,7 @@ from typing import Literal
 
 from appliance.diagnosis.dressing import plain, undress
 from appliance.diagnosis.first_exception import lone_exception, with_lines_around
+from appliance.diagnosis.pointers import is_dump
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.protocol import EvidenceLine
@@ -28,15 +29,6 @@ QUIET = ("INFO", "DEBUG", "NOTICE")
 WARNINGS = ("WARNING", "WARN")
 FIRST, LAST = 300, 100
 SAME = 80  # lines that end alike say the same
-# What an engine was asked to do, in whatever words it prints it.
-DUMPS = (
-    "non-default args", "namespace(", "serverargs(", "server_args=", "engine_args", " with config: ", "dumping input",
-    "dumping scheduler",
-)  # fmt: skip
-ECHO = re.compile(
-    r"(?:\$ |# |\+ )?(?:docker|podman|python3?|vllm|sglang|nerdctl|sudo|kubectl) (?:run|serve|-m|launch|exec)\b|args: "
-    r"|\[?\"?(?:command|args|entrypoint)\"?:"
-)
 # Advice, and failures that somebody has already got over.
 ADVICE = (
     "if you see", "if you get", "if you encounter", "if you are running", "may cause", "might cause", "can cause",
@@ -103,7 +95,7 @@ def _read(log: Searchable, position: int) -> ErrorLine | None:
     lowered = words.lower()
     if dressed.level in QUIET and _holds(lowered, TOLD_QUIETLY):
         return ErrorLine(EvidenceLine(line.number, words), "warning", None)
-    if dressed.level in QUIET or CODE.match(words) or ECHO.match(words) or _holds(lowered, (*DUMPS, *TOLERATED)):
+    if dressed.level in QUIET or CODE.match(words) or is_dump(words) or _holds(lowered, TOLERATED):
         return None
     exception = lone_exception(line, dressed)
     if exception is not None and dressed.words[:1] in (" ", "\t") and not words.startswith(exception.type):

@@ -75,6 +75,18 @@ ENTRY = _any(
 )
 ENGINE_PATH = re.compile(r"[/\"](?:vllm|sglang|sgl-workspace|appliance)[/\"-]")
 FRAMES_TO_ENGINE = 6
+# What an engine was asked to do, in whatever words it or a shell prints it.
+DUMP = _any(
+    r"non-default args|\b(?:Namespace|ServerArgs)\(|server_args=|engine_args| with config: ",
+    r"dumping (?:input|scheduler)",
+    r"^(?:[$#+] )?(?:docker|podman|python3?|vllm|sglang|nerdctl|sudo|kubectl) (?:run|serve|-m|launch|exec)\b|^args: ",
+    r"^\[?\"?(?:command|args|entrypoint)\"?:",
+)
+
+
+def is_dump(words: str) -> bool:
+    """Arguments and settings, printed. What an exception says may stand in them."""
+    return DUMP.search(words) is not None
 
 
 def is_pointer(exception: LoggedException) -> bool:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
 
 from appliance.diagnosis.causes.hang import WAITING, Waiting
+from appliance.diagnosis.dressing import plain, undress
 from appliance.diagnosis.searchable import Searchable
+from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.protocol import EvidenceLine
 
 READY = (
@@ -26,9 +31,11 @@ RESTARTS = (
     b"start request repeated too quickly",
 )
 COUNTER = re.compile(r"counter is at (\d+)")
+# What an engine that ends still says.
+ENDING = re.compile(r"kill|shut|terminat|stop|exit|sig[a-z]{3,4}\b|error|fail|died|dead|abort|exception", re.IGNORECASE)
+LINES_AFTER = 400
 # A process that waits says so last.
-LAST_SHARE = 0.2
-LAST_LINES = 20
+LAST_LINES = 5
 TIMES = 2
 
 
@@ -36,6 +43,16 @@ def ready_at(log: Searchable) -> int | None:
     """The position of the last line that only an engine which serves writes."""
     found = [position for word in READY if (position := log.last(word)) is not None]
     return max(found, default=None)
+
+
+def goes_on_after(exception: LoggedException, lines: Sequence[EvidenceLine]) -> bool:
+    """Whether the process that told the exception logs on as if nothing had happened."""
+    begin = bisect_right(lines, exception.line.number, key=attrgetter("number"))
+    for line in lines[begin : begin + LINES_AFTER]:
+        dressed = undress(plain(line.text))
+        if dressed.key == exception.key and dressed.header and dressed.level in ("INFO", "DEBUG", ""):
+            return ENDING.search(dressed.words) is None
+    return False
 
 
 def restarts(log: Searchable) -> tuple[int, EvidenceLine | None]:
@@ -52,9 +69,8 @@ def restarts(log: Searchable) -> tuple[int, EvidenceLine | None]:
 
 def waiting_for(log: Searchable) -> tuple[Waiting, tuple[EvidenceLine, ...]] | None:
     """For what a process waits at the end of its log, with the first and the last line that say so."""
-    near_the_end = max(LAST_LINES, int(len(log.lines) * LAST_SHARE))
     for waiting in WAITING:
         positions = sorted({position for sign in waiting.signs for position in log.positions(sign)})
-        if len(positions) >= TIMES and len(log.lines) - positions[-1] <= near_the_end:
+        if len(positions) >= TIMES and len(log.lines) - positions[-1] <= LAST_LINES:
             return waiting, (log.lines[positions[0]], log.lines[positions[-1]])
     return None

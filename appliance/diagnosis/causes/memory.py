@@ -69,6 +69,15 @@ CAUSES = (
     ),
     Cause(
         family="memory",
+        name="cache-larger-than-memory",
+        signs=("is less than requested memory for kv", "less than the requested memory for kv"),
+        details=r"\((?P<free>[\d.]+)/(?P<total>[\d.]+) ?GiB\).{0,120}?requested memory for kv \((?P<asked>[\d.]+) ?Gi?B",
+        summary="The profile asks for a cache of {asked} GiB, and {free} GiB of memory are free.",
+        fix="Let the cache be sized by the memory that there is, or end other programs that hold memory.",
+        patch={"kv-cache-memory-bytes": None},
+    ),
+    Cause(
+        family="memory",
         name="no-room-for-cache",
         signs=("no available memory for the cache blocks", "not enough gpu memory available to serve", "no room for",
                "gpu blocks: 0", "num_gpu_blocks=0", "cannot auto-fit max_model_len"),

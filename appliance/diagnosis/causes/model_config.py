@@ -114,10 +114,10 @@ CAUSES = (
         signs=("tokenizer", "sentencepiece", "tiktoken", "untagged enum", "vocab.json", "merges.txt", "spiece.model",
                "tekken"),
         pattern=r"tokenizer.{0,120}(?:missing|not found|cannot|can't|could not|couldn't|invalid|unable|does not exist"
-        r"|not currently|fail"
-        r"|error|no such|unknown|must be)|(?:can't|couldn't|could not|unable|cannot|failed|error"
-        r"|no such file).{0,160}(?:tokenizer|sentencepiece|tiktoken"
-        r"|vocab|merges|tekken)|untagged enum|(?:sentencepiece|tiktoken).{0,80}(?:not found|required|install|needed)",
+        r"|not currently|fail|no such|unknown|must be)|untagged enum"
+        r"|(?:can't|couldn't|could not|unable|cannot|failed|no such file|error loading).{0,160}"
+        r"(?:tokenizer|sentencepiece|tiktoken|vocab|merges|tekken)"
+        r"|(?:sentencepiece|tiktoken).{0,80}(?:not found|required|install|needed)",
         summary="The model's tokenizer cannot be loaded.",
         fix="Put the model's tokenizer.json (or tokenizer.model) and tokenizer_config.json into its folder; where a "
         "library such "

@@ -14,6 +14,15 @@ CAUSES = (
     ),
     Cause(
         family="quant-dtype",
+        name="unknown-dtype",
+        signs=("module 'torch' has no attribute '", "unknown dtype"),
+        pattern=r"(?:module 'torch' has no attribute|unknown dtype:?) '?(?P<dtype>b?float\w*|u?int\d+|bf16|fp\d+)\b",
+        summary="The checkpoint, or the profile, names a number format that does not exist: {dtype}.",
+        fix="Name the format in the profile, and mend torch_dtype (or dtype) in the model's config.json.",
+        patch={"dtype": "bfloat16"},
+    ),
+    Cause(
+        family="quant-dtype",
         name="float16-not-supported",
         signs=("does not support float16", "fp16 is not supported"),
         summary="This model cannot be computed in float16.",
