@@ -71,6 +71,7 @@ def environment() -> Environment:
         phase_line=phase_line,
         fix_changes=fixes.changes,
         fix_place=fixes.place,
+        fix_together=fixes.together,
     )
     made.filters.update(formats.FILTERS)
     return made

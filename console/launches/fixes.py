@@ -73,7 +73,7 @@ def together(record: LaunchRecord) -> Fix | None:
             joined[key] = value
     if len(patches) < 2:
         return None
-    return Fix(text="Do at once what the findings below offer one by one.", patch=joined)
+    return Fix(text="Make the changes of these findings at once.", patch=joined)
 
 
 def _overlaps(key: str, patch: Mapping[str, Any]) -> bool:

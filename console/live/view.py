@@ -8,6 +8,7 @@ from appliance.protocol import ApplianceState, LaunchRecord, Load, Severity, Sta
 from console.db.models import Launch
 from console.engine_control.base import EngineStatus
 from console.formats import seconds
+from console.launches.outcome import sentence
 
 WORDS: dict[State, str] = {
     State.IDLE: "idle",
@@ -148,10 +149,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
 
 def where_it_ended(launch: LaunchRecord) -> str:
     """`Failed after 6.2 s, in “graphs”.`; the reason too where no card says more."""
-    verb = "Hung" if launch.state is State.HUNG else "Failed"
-    after = f" after {seconds((launch.ended or launch.since) - launch.started)}"
-    broken = [phase.phase for phase in launch.phases if phase.outcome in (None, "failed")]
-    told = f"{verb}{after}, in “{broken[-1]}”." if broken else f"{verb}{after}."
+    told = sentence(launch, runs=False)
     explained = launch.diagnosis or launch.findings or not launch.reason
     return told if explained else f"{told} {launch.reason}"
 

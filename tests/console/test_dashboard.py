@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 import time
 
 import msgspec
@@ -24,8 +25,12 @@ from appliance.protocol import (
 )
 from console.db.models import ActiveRevision, Profile, Revision
 from console.engine_control.base import EngineStatus
+from console.launches.catalogue import Catalogue
+from console.launches.follow_up import write_follow_up
 from console.settings import ConsoleConfig
 from tests.console.front_door import FrontDoor
+from tests.console.launch_folders import failed_launch
+from tests.console.launch_kinds import refused
 
 
 @pytest.fixture
@@ -139,6 +144,40 @@ async def test_a_refused_attempt_beside_a_running_engine(client, console, door):
     assert "other r9 was not started" in text
     assert "the running engine was not touched" in text
     assert "The tokenizer is missing." in text
+
+
+async def test_an_attempt_with_several_errors_is_told_in_short(client, console, door, home):
+    """What they say, one fix for those that a change can mend, and the way to each; what a patch replaces is shown."""
+    refused(home, "20261120-110000-bbbb", attempt=True)
+    attempt = Catalogue(home).find("20261120-110000-bbbb").record()
+    door.state = ApplianceState(
+        state=State.READY, since=time.time(), version="0", launch=_launch(State.READY), attempt=attempt
+    )
+    await console.follower.look()
+    text = (await client.get("/")).text
+    assert "3 things stand in its way" in text
+    assert text.count("/apply-fix") == 1
+    assert "Apply them all and restart" in text
+    assert re.search(r"<del>.*131072</del><ins>.*40960</ins>", text)
+    assert 'href="/launches/20261120-110000-bbbb">Each with its own fix' in text
+
+
+async def test_a_roll_back_by_itself_says_that_it_is_one(client, console, door, home):
+    """What runs now is not what was asked for: the dashboard says so as long as it runs."""
+    failed_launch(home, "20261120-090000-aaaa")
+    write_follow_up(
+        home,
+        "20261120-090000-aaaa",
+        "automatic-roll-back",
+        launch="20261120-100000-aaaa",
+        profile="small",
+        revision="r2",
+    )
+    door.state = ApplianceState(state=State.READY, since=time.time(), version="0", launch=_launch(State.READY))
+    await console.follower.look()
+    text = (await client.get("/")).text
+    assert "This is a roll-back that the console made by itself, as the profile says" in text
+    assert 'href="/launches/20261120-090000-aaaa"' in text
 
 
 async def test_every_state_has_its_page(client, console, door):
