@@ -128,8 +128,7 @@ class VllmPlan(LaunchPlan):
 def inventory_after(inventory: Inventory, running: LaunchPlan | None) -> Inventory:
     """The machine as it will be when `running` has ended.
 
-    A GPU's weights and cache were allocated in full. On a host only the weights are counted: the system gives the
-    cache's pages as they are first written, so that an unused cache is free memory already.
+    Weights and cache were allocated in full, on a host too: the engine writes zeros into its cache when it starts.
     """
     if running is None:
         return inventory
@@ -138,7 +137,7 @@ def inventory_after(inventory: Inventory, running: LaunchPlan | None) -> Invento
         return inventory
     if held is None:
         host = inventory.host
-        free = min(host.memory_available_bytes + memory.weight_bytes, host.memory_bytes)
+        free = min(host.memory_available_bytes + memory.weight_bytes + memory.cache_bytes, host.memory_bytes)
         return structs.replace(inventory, host=structs.replace(host, memory_available_bytes=free))
     freed = memory.weight_bytes + memory.cache_bytes
     gpus = tuple(

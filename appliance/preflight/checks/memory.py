@@ -1,34 +1,41 @@
-"""Weights, workspace and cache fit into the device's memory."""
+"""Weights, workspace and cache fit into the device's memory. A fix is offered only if the plan made with it fits."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
-from appliance.checkpoint.memory import MemoryPlan
+from appliance.checkpoint.memory import SHORTEST_USEFUL_CONTEXT, MemoryPlan
 from appliance.preflight.subject import Subject
-from appliance.profile.schema import Profile
+from appliance.profile import document
+from appliance.profile.effective import resolve
+from appliance.profile.schema import BY_KEY, Profile
 from appliance.profile.sizes import size_text
 from appliance.protocol import Finding, Fix, Severity
+
+# Fewer requests at a time, in the order in which they are tried.
+SMALLER_BATCHES = ((64, 1024), (16, 512), (4, 128))
+# The largest share of a GPU that is worth asking for: drivers and displays take from the rest.
+MOST_OF_A_GPU = 0.95
+
+Patch = dict[str, Any]
 
 
 def run(subject: Subject) -> Iterator[Finding]:
     plan, profile, gpu = subject.effective.memory, subject.profile, subject.effective.device.gpu
     where = f"of memory on {gpu.name}" if gpu else "of this machine's memory"
-    evidence = (
-        f"weights {size_text(plan.weight_bytes)}",
-        f"workspace {size_text(plan.workspace_bytes)}",
-        f"cache {size_text(plan.cache_bytes)} ({plan.num_blocks} blocks of {plan.block_size} tokens)",
-        f"available {size_text(plan.available_bytes)}",
-    )
+    evidence = tuple(_evidence(plan))
     if not plan.fits:
+        small = _cache_is_given_too_small(plan, profile)
         yield Finding(
             id="memory-too-small",
             severity=Severity.ERROR,
             message=_why(plan, profile, where),
-            field="kv-cache-memory-bytes" if _cache_is_given_too_small(plan, profile) else "max-model-len",
-            value=plan.max_model_len,
+            field="kv-cache-memory-bytes" if small else "max-model-len",
+            value=profile.kv_cache_memory_bytes if small else plan.max_model_len,
             evidence=evidence,
-            fix=_fix(plan, profile),
+            fix=_fix(subject, plan),
         )
     elif plan.shortened:
         yield Finding(
@@ -43,34 +50,84 @@ def run(subject: Subject) -> Iterator[Finding]:
         )
 
 
+def _evidence(plan: MemoryPlan) -> Iterator[str]:
+    for part in plan.segments:
+        detail = f" ({plan.num_blocks} blocks of {plan.block_size} tokens)" if part.key == "cache" else ""
+        yield f"{part.label} {size_text(part.bytes)}{detail}"
+    yield f"available to the engine {size_text(plan.available_bytes)} of {size_text(plan.total_bytes)}"
+    for holder in plan.holders[:8]:
+        yield f"held by {holder.name}" + (f": {size_text(holder.bytes)}" if holder.bytes is not None else "")
+
+
 def _cache_is_given_too_small(plan: MemoryPlan, profile: Profile) -> bool:
     given = profile.kv_cache_memory_bytes
     return given is not None and given < plan.cache_bytes
 
 
 def _why(plan: MemoryPlan, profile: Profile, where: str) -> str:
-    model, free = size_text(plan.weight_bytes + plan.workspace_bytes), size_text(plan.available_bytes)
+    model = plan.needed_bytes - plan.cache_bytes
+    needs, free = size_text(model), size_text(plan.available_bytes)
     given = profile.kv_cache_memory_bytes
-    if plan.weight_bytes + plan.workspace_bytes > plan.available_bytes:
-        return f"The model needs {model} for weights and workspace, and {free} {where} are free."
+    if model > plan.available_bytes:
+        return f"The model needs {needs} for weights and workspace, and {free} {where} can be used."
     if given is not None and given < plan.cache_bytes:
         return f"A cache of {size_text(given)} does not hold one request of {plan.max_model_len} tokens."
     if given is not None:
-        return f"A cache of {size_text(given)} does not fit: the model needs {model}, and {free} {where} are free."
+        return f"A cache of {size_text(given)} does not fit: the model needs {needs}, and {free} {where} can be used."
     return (
         f"One request of {plan.max_model_len} tokens needs a cache of {size_text(plan.cache_bytes)}, which does not "
-        f"fit: the model needs {model}, and {free} {where} are free."
+        f"fit: the model needs {needs}, and {free} {where} can be used."
     )
 
 
-def _fix(plan: MemoryPlan, profile: Profile) -> Fix:
-    if plan.longest_context > 0:
-        text = f"Use max-model-len {plan.longest_context}, the longest that fits."
-        return Fix(text=text, patch={"max-model-len": plan.longest_context})
+def _fix(subject: Subject, plan: MemoryPlan) -> Fix:
+    """The first change that fits with a context of use; else the first that fits at all."""
+    found: list[tuple[int, Fix]] = []
+    wanted = min(plan.max_model_len, SHORTEST_USEFUL_CONTEXT)
+    for text, patch in _patches(subject, plan):
+        after = _planned(subject, patch)
+        if not after.fits and after.longest_context:
+            patch |= {"max-model-len": after.longest_context}
+            text += f" with max-model-len {after.longest_context}, the longest that then fits"
+            after = _planned(subject, patch)
+        if after.fits:
+            fix = Fix(text=f"{text}.", patch=patch)
+            if after.max_model_len >= wanted:
+                return fix
+            found.append((after.max_model_len, fix))
+    if found:
+        return max(found, key=lambda each: each[0])[1]
+    who = ", ".join(holder.name for holder in plan.holders[:3])
+    end = f"End {who}" if who else "End other programs that hold memory"
+    return Fix(text=f"{end}; or choose a smaller model, one in fewer bits, or a larger device.")
+
+
+def _patches(subject: Subject, plan: MemoryPlan) -> Iterator[tuple[str, Patch]]:
+    """Changes that may help, least first; each in words without a full stop."""
+    profile, gpu = subject.profile, subject.effective.device.gpu
+    if plan.longest_context:
+        text = f"Use max-model-len {plan.longest_context}, the longest that fits"
+        yield text, {"max-model-len": plan.longest_context}
     if profile.kv_cache_memory_bytes is not None:
-        return Fix(text="Let Ingot size the cache.", patch={"kv-cache-memory-bytes": None})
-    if profile.max_num_seqs > 16 or profile.max_num_batched_tokens > 512:
-        text = "Allow fewer requests at a time; end other programs that hold memory; or choose a smaller model."
-        patch = {"max-num-seqs": min(profile.max_num_seqs, 16), "max-num-batched-tokens": 512}
-        return Fix(text=text, patch=patch)
-    return Fix(text="End other programs that hold memory, or choose a smaller model or a larger device.")
+        yield "Let Ingot size the cache", {"kv-cache-memory-bytes": None}
+    larger: Patch = {"kv-cache-memory-bytes": None} if profile.kv_cache_memory_bytes is not None else {}
+    if gpu is not None and gpu.memory_bytes:
+        share = min(math.floor(gpu.memory_free_bytes / gpu.memory_bytes * 100) / 100, MOST_OF_A_GPU)
+        if share > profile.gpu_memory_utilization:
+            yield f"Use {share:g} of the GPU", larger | {"gpu-memory-utilization": share}
+    for sequences, tokens in SMALLER_BATCHES:
+        if profile.max_num_seqs > sequences or profile.max_num_batched_tokens > tokens:
+            smaller = {
+                "max-num-seqs": min(profile.max_num_seqs, sequences),
+                "max-num-batched-tokens": min(profile.max_num_batched_tokens, tokens),
+            }
+            yield "Allow fewer requests at a time", larger | smaller
+    for other in subject.inventory.gpus:
+        if gpu is not None and other.uuid != gpu.uuid and other.memory_free_bytes > gpu.memory_free_bytes:
+            yield f"Use {other.name}, of which {size_text(other.memory_free_bytes)} are free", {"device": other.uuid}
+
+
+def _planned(subject: Subject, patch: Patch) -> MemoryPlan:
+    assert set(patch) <= set(BY_KEY)
+    profile = document.load(document.apply_patch(dict(subject.context.document), patch))
+    return resolve(profile, config=subject.config, inventory=subject.inventory, environ=subject.context.environ).memory
