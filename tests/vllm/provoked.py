@@ -19,11 +19,11 @@ Prepare = Callable[[Path], None]
 @dataclass(frozen=True)
 class Provoked:
     """`prepare` spoils a good model folder; `changes` are dotted keys of the profile, `arguments` and `environment`
-    what is given to vLLM behind Ingot's back. `family` and `evidence` are what the diagnosis of vLLM's log says,
+    what is given to vLLM behind Ingot's back. `families` and `evidence` are what the diagnosis of vLLM's log says,
     `preflight` the finding that would have refused the start before it began, where one can."""
 
     name: str
-    family: str
+    families: tuple[str, ...]  # several where several are right
     evidence: str
     preflight: str | None = None
     prepare: Prepare = lambda folder: None
@@ -89,109 +89,107 @@ def make_model(folder: Path, case: Provoked) -> Path:
 PROVOKED = (
     Provoked(
         "context longer than the model's",
-        "model config",
+        ("model-config",),
         "max_model_len",
         preflight="context-too-long",
         changes={"max-model-len": 4096},
     ),
     Provoked(
         "more cache than there is memory",
-        "memory",
-        "memory",
-        preflight="memory-not-enough",
+        ("memory",),
+        "requested memory for kv",
+        preflight="memory-too-small",
         changes={"kv-cache-memory-bytes": "900 TiB"},
     ),
     Provoked(
         "one request needs more cache than there is",
-        "memory",
+        ("memory",),
         "KV cache",
-        preflight="memory-not-enough",
+        preflight="memory-too-small",
         prepare=edit_config(max_position_embeddings=4_194_304),
         changes={"max-model-len": 4_194_304, "kv-cache-memory-bytes": "1 GiB"},
     ),
     Provoked(
         "no tokenizer",
-        "model config",
+        ("model-config",),
         "okenizer",
         preflight="tokenizer-missing",
         prepare=remove("tokenizer*.json", "special_tokens_map.json"),
     ),
     Provoked(
         "an architecture that vLLM has not",
-        "architecture",
+        ("model-config",),
         "NoSuchModelForCausalLM",
-        preflight="architecture-unsupported",
         prepare=edit_config(architectures=["NoSuchModelForCausalLM"], model_type="llama"),
     ),
     Provoked(
         "a number format that does not exist",
-        "quantisation and dtype",
+        ("quant-dtype",),
         "float12",
         prepare=edit_config(torch_dtype="float12"),
     ),
     Provoked(
         "a format of the cache that this device has not",
-        "quantisation and dtype",
-        "nvfp4",
-        changes={},
-        arguments=("--kv-cache-dtype=nvfp4",),
+        ("quant-dtype",),
+        "KV cache requires",
+        changes={"kv-cache-dtype": "fp8"},
     ),
     Provoked(
         "a port that is taken",
-        "port",
+        ("port",),
         "ddress already in use",
         arguments=("--host=127.0.0.1", "--port={port}"),
     ),
     Provoked(
         "a shard that was cut off",
-        "weights",
+        ("weights",),
         "afetensor",
-        preflight="weights-truncated",
+        preflight="safetensors-invalid",
         prepare=cut("model.safetensors", 0.6),
     ),
     Provoked(
         "a shard that is not there",
-        "weights",
+        ("weights",),
         "model-00002-of-00002",
         preflight="shard-missing",
         prepare=split_and_lose_a_shard,
     ),
     Provoked(
         "a tensor of another shape than the config says",
-        "weights",
+        ("weights",),
         "size",
         preflight="tensor-shape",
         prepare=widen_a_tensor,
     ),
     Provoked(
         "an argument that vLLM does not know",
-        "model config",
+        ("model-config",),
         "no-such-argument",
         arguments=("--no-such-argument=1",),
     ),
     Provoked(
         "a config that is not JSON",
-        "model config",
+        ("model-config",),
         "config",
         preflight="config-unreadable",
         prepare=cut("config.json", 0.5),
     ),
     Provoked(
         "a quantisation that nobody knows",
-        "quantisation and dtype",
+        ("quant-dtype",),
         "no_such_method",
-        preflight="quantization-unsupported",
+        preflight="quantization-unknown",
         prepare=edit_config(quantization_config={"quant_method": "no_such_method"}),
     ),
     Provoked(
         "a parser of tool calls that vLLM has not",
-        "model config",
+        ("model-config",),
         "no_such_parser",
         changes={"vllm.extra-args.enable-auto-tool-choice": True, "vllm.extra-args.tool-call-parser": "no_such_parser"},
     ),
     Provoked(
         "a folder without weights",
-        "weights",
+        ("weights",),
         "model weights",
         preflight="weights-missing",
         prepare=remove("*.safetensors"),

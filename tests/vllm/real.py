@@ -88,9 +88,9 @@ def front_door(folder: Path, profile: dict[str, Any], vllm: str = VLLM, **variab
 
 
 @contextlib.contextmanager
-def serving(folder: Path) -> Iterator[Engine]:
+def serving(folder: Path, profile: dict[str, Any] = PROFILE) -> Iterator[Engine]:
     """One that is ready."""
-    with front_door(folder, PROFILE) as engine:
+    with front_door(folder, profile) as engine:
         state = engine.wait("ready", "failed", "hung")
         assert state["state"] == "ready", f"{state}\n{engine.log()[-3000:]}"
         yield engine
