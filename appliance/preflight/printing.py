@@ -10,9 +10,9 @@ from rich.text import Text
 
 from appliance.preflight.context import CheckResult, Report
 from appliance.preflight.fixing import Mended
+from appliance.preflight.memory_bar import show_memory
 from appliance.preflight.plans import LaunchPlan
 from appliance.profile.document import Change
-from appliance.profile.sizes import size_text
 from appliance.protocol import Finding, Severity
 
 OUTCOMES = {
@@ -119,8 +119,4 @@ def _show_plan(console: Console, plan: LaunchPlan) -> None:
         console.print(f"{plan.profile.engine} on {where}: {plan.device.why}. It tells by itself what memory it needs.")
         return
     console.print(f"{plan.config.architecture} in {effective['dtype'].value} on {where}: {plan.device.why}.")
-    console.print(
-        f"Memory: {size_text(memory.needed_bytes)} of {size_text(memory.available_bytes)}: weights "
-        f"{size_text(memory.weight_bytes)}, cache {size_text(memory.cache_bytes)} for "
-        f"{memory.num_blocks * memory.block_size} tokens, workspace {size_text(memory.workspace_bytes)}."
-    )
+    show_memory(console, memory, "the CPU's host" if plan.device.gpu is None else plan.device.gpu.name)
