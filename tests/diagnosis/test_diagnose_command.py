@@ -1,0 +1,101 @@
+"""`ingot diagnose`: for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from appliance.diagnosis.causes import FAMILIES
+from appliance.diagnosis.command import diagnose
+from appliance.protocol import LaunchRecord, State
+from tests.diagnosis import made_up_logs as logs
+
+
+def run(*arguments: str, home: Path, stdin: bytes | None = None) -> Result:
+    return CliRunner(env={"INGOT_HOME": str(home)}).invoke(diagnose, list(arguments), input=stdin)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "some.log"
+    path.write_text(logs.VLLM_WORKERS)
+    return path
+
+
+def test_a_person_reads_cause_evidence_and_what_to_do(log: Path, tmp_path: Path) -> None:
+    """In this order."""
+    result = run(str(log), home=tmp_path)
+    assert result.exit_code == 0
+    wanted = ["memory is full", "memory: gpu-out-of-memory", "9  torch.OutOfMemoryError", "To do:",
+              "gpu-memory-utilization: 0.8"]  # fmt: skip
+    places = [result.output.index(part) for part in wanted]
+    assert places == sorted(places)
+
+
+def test_a_program_reads_an_object(log: Path, tmp_path: Path) -> None:
+    """The same from a file and from standard input."""
+    result = run(str(log), "--json", home=tmp_path)
+    told = json.loads(result.output)
+    assert told["outcome"] == "known"
+    assert told["family"] in FAMILIES
+    assert told["cause"] == "gpu-out-of-memory"
+    assert [line["line"] for line in told["evidence"]] == [6, 9]
+    assert told["evidence"][1]["text"].startswith("torch.OutOfMemoryError")
+    assert told["fix"]["patch"] == {"gpu-memory-utilization": 0.8}
+    assert json.loads(run("-", "--json", home=tmp_path, stdin=log.read_bytes()).output) == told
+
+
+def test_a_healthy_log_and_an_unknown_failure_can_be_told_apart(tmp_path: Path) -> None:
+    """Both have no family."""
+    for text, outcome, fix in ((logs.HEALTHY_SGLANG, "no failure", False), (logs.NATIVE, "unknown", True)):
+        told = json.loads(run("-", "--json", home=tmp_path, stdin=text.encode()).output)
+        assert (told["outcome"], told["family"], told["fix"] is not None) == (outcome, None, fix)
+    assert "not known" in run("-", home=tmp_path, stdin=logs.NATIVE.encode()).output
+    assert "tells of no failure" in run("-", home=tmp_path, stdin=logs.HEALTHY_SGLANG.encode()).output
+
+
+def test_a_launch_is_found_by_its_id(tmp_path: Path) -> None:
+    """A hung one with what its supervisor saw."""
+    folder = tmp_path / "launches" / "20251120-1"
+    folder.mkdir(parents=True)
+    (folder / "engine.log").write_text("INFO loading\n")
+    record = LaunchRecord(id="20251120-1", profile="x", started=0.0, state=State.HUNG, reason="silent for 30 s")
+    (folder / "launch.json").write_bytes(msgspec.json.encode(record))
+    (folder / "stacks.txt").write_text("Process 7: vllm\n    all_reduce (torch/distributed/distributed_c10d.py:9)\n")
+    for name in ("20251120-1", str(folder)):
+        told = json.loads(run(name, "--json", home=tmp_path).output)
+        assert told["family"] == "nccl"
+        assert "silent for 30 s" in told["summary"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(None, "There is no file"), (b"\x1f\x8b" + b"\0\1" * 500, "holds binary data"), (b"", "empty")],
+)
+def test_what_is_no_log_is_said_so(content: bytes | None, says: str, tmp_path: Path) -> None:
+    """Missing, binary, empty."""
+    path = tmp_path / "x"
+    if content is not None:
+        path.write_bytes(content)
+    result = run(str(path), home=tmp_path)
+    assert says in result.output
+    assert result.exit_code == (0 if content == b"" else 2)
+    assert "Traceback" not in result.output
+
+
+def test_a_folder_without_a_log_and_one_without_rights(tmp_path: Path) -> None:
+    """Said in a sentence."""
+    result = run(str(tmp_path), home=tmp_path)
+    assert result.exit_code == 2
+    assert "without engine.log" in result.output
+
+
+def test_windows_text_is_read(tmp_path: Path) -> None:
+    """UTF-16 with its mark, and carriage returns."""
+    path = tmp_path / "x.log"
+    path.write_bytes(logs.VLLM_ARGUMENT.replace("\n", "\r\n").encode("utf-16"))
+    assert json.loads(run(str(path), "--json", home=tmp_path).output)["cause"] == "context-too-long"
