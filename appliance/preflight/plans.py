@@ -100,11 +100,17 @@ class NativePlan(LaunchPlan):
 @dataclass(frozen=True, kw_only=True)
 class VllmPlan(LaunchPlan):
     """vLLM covers more models than Ingot reads, and tells the sizes of those by itself. `gpus` are all that it takes on
-    this host. `reads_uuids`: this vLLM finds them by UUID; older ones count them, as NVML does."""
+    this host. `reads_uuids`: this vLLM finds them by UUID; older ones count them, as NVML does. `estimate` is what the
+    model will take, as far as that can be told beforehand."""
 
     program: Program
     gpus: tuple[Gpu, ...] = ()
     reads_uuids: bool = True
+    estimate: MemoryPlan | None = None
+
+    @property
+    def memory(self) -> MemoryPlan | None:
+        return self.estimate
 
     @property
     def environment(self) -> dict[str, str]:

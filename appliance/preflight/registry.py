@@ -127,7 +127,7 @@ CHECKS: tuple[Check, ...] = (
     Check("held-memory", "Memory is not held by others", held_memory.run, MEMORY,
           "the program ended, or `gpu-memory-utilization` lowered to what is free", ("device",)),
     Check("memory", "Memory is enough", memory.run, MEMORY,
-          "the longest `max-model-len` that fits", ("architecture", "device", "context-length"), on_config=True),
+          "the longest `max-model-len` that fits", ("architecture", "device", "context-length", "weights")),
     Check("allocator", "Allocator settings are safe", allocator.run, ENVIRONMENT,
           "the variable removed", ("profile",)),
     Check("variables", "Variables are spelt right", variables.run, ENVIRONMENT,

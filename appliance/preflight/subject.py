@@ -17,6 +17,7 @@ from appliance.checkpoint.config import ModelConfig, read_architecture, read_con
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.folder import locate
 from appliance.checkpoint.json_file import read_object
+from appliance.checkpoint.memory import MemoryPlan
 from appliance.checkpoint.safetensors import TensorIndex, read_index
 from appliance.checkpoint.tokenizer import Tokenizer
 from appliance.hardware.device import Device, select_device, visible_gpus
@@ -29,6 +30,7 @@ from appliance.preflight.vllm_source import VllmSource, vllm_source
 from appliance.profile import document
 from appliance.profile.effective import Effective, resolve, workers
 from appliance.profile.schema import Profile
+from appliance.profile.vllm_memory import vllm_memory
 from appliance.vllm.command import CACHES, NOT_INHERITED, OFFLINE
 from appliance.vllm.installation import read_installation
 from appliance.vllm.program import Program, find_program
@@ -115,6 +117,19 @@ class Subject:
         return {name: version for name, version in found.items() if version is not None}
 
     @cached_property
+    def memory(self) -> MemoryPlan | None:
+        """None where only vLLM can tell."""
+        return self.memory_of(self.profile) if self.engine == "vllm" else self.effective.memory
+
+    def memory_of(self, profile: Profile) -> MemoryPlan | None:
+        """As it would be with another profile of the same model."""
+        device = select_device(profile.device, self.inventory, self.context.environ)
+        if profile.engine == "vllm":
+            return vllm_memory(profile, self.folder, device, self.inventory)
+        found = resolve(profile, config=self.config, inventory=self.inventory, environ=self.context.environ)
+        return found.memory
+
+    @cached_property
     def vllm(self) -> Program | None:
         """The vLLM that this installation would start; None where there is none."""
         return find_program(self.context.environ)
@@ -179,6 +194,7 @@ class Subject:
                 reads_uuids=installation.reads_uuids,
                 config=self.config if self.readable else None,
                 effective=self.effective if self.readable else None,
+                estimate=self.memory,
             )
         return NativePlan(
             profile=self.profile,

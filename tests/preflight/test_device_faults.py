@@ -8,7 +8,7 @@ import pytest
 
 from appliance.hardware import Gpu, Host, Inventory
 from appliance.home import Home
-from appliance.preflight import PreflightContext, Report, run
+from appliance.preflight import NativePlan, PreflightContext, Report, run
 from appliance.preflight.checks import allocator
 from appliance.preflight.registry import Check
 from appliance.profile.document import apply_patch
@@ -59,7 +59,7 @@ def test_a_mig_slice_is_found_by_its_uuid(home: Home, named_by: str) -> None:
     write_checkpoint(home.models / "tiny")
     environ = {"CUDA_VISIBLE_DEVICES": SLICES[1]} if named_by == "environment" else {}
     plan = look(home, {} if environ else {"device": SLICES[1]}, environ).plan
-    assert plan is not None
+    assert isinstance(plan, NativePlan)
     assert plan.device.gpu is not None
     assert plan.device.gpu.name.endswith("MIG 1g.10gb")
     assert plan.memory.available_bytes <= 10 * GIB

@@ -4,16 +4,21 @@ that as can be, on which it does not; a fix that is a patch leads to a profile w
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from appliance.hardware import Inventory
 from appliance.home import Home
 from appliance.preflight import Surroundings
+from appliance.preflight.elf import needed_glibc
 from appliance.preflight.packages import Packages
 from appliance.protocol import Finding, Severity
 from tests.preflight.machines import GIB, ids, install, look, one, recorded, sane, vllm, write
@@ -226,7 +231,7 @@ def test_different_gpus_together_are_a_warning(home: Home, program: dict[str, st
     inventory = recorded("rtx-pro-6000-x2")
     mixed = (inventory.gpus[0], structs.replace(inventory.gpus[1], name="NVIDIA GeForce RTX 5090"))
     changes = {"engine": "vllm", "tensor-parallel-size": 2}
-    machine = {"inventory": structs.replace(inventory, gpus=mixed), "environ": program}
+    machine: dict[str, Any] = {"inventory": structs.replace(inventory, gpus=mixed), "environ": program}
     finding = one(look(home, changes, only="parallelism", **machine))
     assert (finding.id, finding.severity) == ("gpus-differ", Severity.WARNING)
     mended(home, finding, changes, "parallelism", **machine)
@@ -247,7 +252,7 @@ def test_memory_that_others_hold_is_told_with_their_names(
     home: Home, program: dict[str, str], engine: str, severity: Severity
 ) -> None:
     """vLLM #20305 ends there; the native engine makes its cache smaller."""
-    machine = {"inventory": half_full(recorded("rtx-pro-6000")), "environ": program}
+    machine: dict[str, Any] = {"inventory": half_full(recorded("rtx-pro-6000")), "environ": program}
     finding = one(look(home, {"engine": engine}, only="held-memory", **machine))
     assert (finding.id, finding.severity) == ("memory-held", severity)
     process = machine["inventory"].gpus[0].processes[0]
@@ -340,3 +345,28 @@ def test_a_clock_that_is_behind_its_own_files_is_told(home: Home, tmp_path: Path
         assert ids(look(home, inventory=recorded("none"), surroundings=then, only="clock")) == found
     at_1970 = Surroundings(root=tmp_path, now=12.0)
     assert "1970-01-01" in one(look(home, inventory=recorded("none"), surroundings=at_1970, only="clock")).message
+
+
+def test_vllms_own_library_says_which_c_library_it_needs(home: Home, tmp_path: Path) -> None:
+    """vLLM #15592: its wheel named an older one. Asked as objdump would be."""
+    library = next(Path(msgspec.__file__).parent.glob("_core*.so"))
+    content = library.read_bytes()
+    names = sorted(set(re.findall(rb"GLIBC_2\.\d\d(?!\d)", content)))
+    newest = max(int(name[-2:]) for name in names) if names else 0
+    assert needed_glibc(library) >= (2, newest)
+    program = vllm(tmp_path / "vllm")
+    [packages] = (tmp_path / "vllm").glob("lib/python3.12/site-packages")
+    (packages / "vllm/_C.abi3.so").write_bytes(content.replace(names[-1], b"GLIBC_2.99"))
+    report = look(
+        home, {"engine": "vllm"}, inventory=recorded("h200-x8"), surroundings=sane(tmp_path / "root"),
+        environ={"INGOT_VLLM": str(program)}, only="libraries",
+    )  # fmt: skip
+    assert ids(report) == ["glibc-too-old"]
+    assert "glibc 2.99" in one(report).message
+
+
+@given(rest=st.binary(max_size=300))
+def test_a_damaged_library_says_nothing(tmp_path_factory: pytest.TempPathFactory, rest: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged.so"
+    path.write_bytes(b"\x7fELF\x02\x01" + rest)
+    assert needed_glibc(path) is None or needed_glibc(path) > (0, 0)

@@ -10,6 +10,7 @@ import pytest
 
 from appliance.checkpoint.layout import SCALE
 from appliance.home import Home
+from appliance.preflight import NativePlan
 from appliance.preflight.context import Report
 from appliance.protocol import Severity
 from tests.preflight.test_preflight_checks import card, look, machine, only
@@ -38,7 +39,7 @@ def test_a_cache_in_8_bits_is_planned_as_it_is_kept(home: Home, given: str, kept
     write_checkpoint(home.models / "tiny")
     full, small = look(home).plan, look(home, {"kv-cache-dtype": given}).plan
     assert full is not None
-    assert small is not None
+    assert isinstance(small, NativePlan)
     assert small.effective["kv-cache-dtype"].value == given
     assert small.effective.context.kv_cache_dtype == small.engine_config().kv_cache_dtype == kept
     assert small.memory.bytes_per_token * 4 == full.memory.bytes_per_token

