@@ -46,7 +46,8 @@ class Nvml(Protocol):
 
 class NvmlUnavailable(Exception):
     """The library or the driver does not answer. `kind` says how: "not-installed" (nvidia-ml-py), "no-driver" (which
-    is no fault where there is no GPU), "mismatch" (of the kernel's driver with its library), "hangs", or "failed"."""
+    is no fault where there is no GPU), "mismatch" (of the kernel's driver with its library), "permission", "hangs",
+    "unknown" (which is what a container gets whose access was taken away), or "failed"."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)

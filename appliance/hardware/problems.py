@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -44,41 +44,69 @@ def read_signs(
     )
 
 
+class _Row(NamedTuple):
+    """A way in which the driver does not answer. `message` may hold `{error}`, what it said, and `{loaded}`, which
+    driver the kernel has loaded."""
+
+    id: str
+    message: str
+    fix: str
+    command: str
+
+
+# Kind of NvmlUnavailable -> what is told of it. Every message is followed by "No GPU can be used."
+_DRIVER: Final = {
+    "not-installed": _Row("nvml-missing", "{error}", "Install it beside Ingot.", "pip install nvidia-ml-py"),
+    "mismatch": _Row(
+        "driver-mismatch",
+        "The NVIDIA driver was updated while it was in use: its library is of another version than its part in the "
+        "kernel.{loaded}",
+        "Restart the machine, so that the kernel loads the new driver.",
+        "sudo reboot",
+    ),
+    "hangs": _Row(
+        "driver-hangs",
+        "{error} Programs that use a GPU may stand still as well.",
+        "Look for Xid lines in the kernel's log; a GPU that failed so needs a restart of the machine.",
+        "sudo dmesg | grep -i -e xid -e nvrm",
+    ),
+    "permission": _Row(
+        "driver-permission",
+        "This user may not open the device files of the NVIDIA driver.",
+        "Give it access to them, on most systems by the group `video` or `render`; in a container, give it all of "
+        "/dev/nvidia*, /dev/nvidiactl among them.",
+        "ls -l /dev/nvidia*",
+    ),
+    "taken-away": _Row(
+        "gpus-taken-away",
+        "The NVIDIA driver answers this container with an unknown error, as it does once the container's access to its "
+        "GPUs has been taken away: systemd does that when it reloads its units.",
+        "Restart the container. That it happens again is prevented by Docker's cgroup driver `cgroupfs`, or by naming "
+        "the device files in the container's settings.",
+        "docker compose restart engine",
+    ),
+    "failed": _Row("driver-fails", "{error}", "The kernel's log says why.", "sudo dmesg | grep -i nvrm"),
+}
+
+
 def driver_problem(error: NvmlUnavailable, signs: Signs) -> Finding | None:
     """Why nothing can be known of GPUs. A machine without a GPU has no problem; nor has a container that was given none
     on purpose."""
-    if error.kind == "not-installed":
-        return _problem(
-            "nvml-missing",
-            f"{error} No GPU can be used.",
-            Fix(text="Install it beside Ingot.", command="pip install nvidia-ml-py"),
-        )
-    if error.kind == "mismatch":
-        loaded = f" The kernel has loaded {signs.kernel_driver}." if signs.kernel_driver else ""
-        return _problem(
-            "driver-mismatch",
-            "The NVIDIA driver was updated while it was in use: its library is of another version than its part in "
-            f"the kernel.{loaded} No GPU can be used.",
-            Fix(text="Restart the machine, so that the kernel loads the new driver.", command="sudo reboot"),
-            evidence=(str(error),),
-        )
-    if error.kind == "hangs":
-        return _problem(
-            "driver-hangs",
-            f"{error} No GPU can be used, and programs that use one may stand still.",
-            Fix(
-                text="Look for Xid lines in the kernel's log; a GPU that failed so needs a restart of the machine.",
-                command="sudo dmesg | grep -i -e xid -e nvrm",
-            ),
-        )
-    if error.kind == "failed":
-        return _problem(
-            "driver-fails",
-            f"{error} No GPU can be used.",
-            Fix(text="The kernel's log says why.", command="sudo dmesg | grep -i nvrm"),
-        )
-    if signs.container and (signs.pci or signs.kernel_driver) and signs.given in _NONE_GIVEN:
-        return None  # left without GPUs on purpose
+    kind = error.kind
+    if kind == "no-driver":
+        return _no_driver(error, signs)
+    if kind == "unknown":
+        kind = "taken-away" if signs.container else "failed"
+    row = _DRIVER[kind]
+    loaded = f" The kernel has loaded {signs.kernel_driver}." if signs.kernel_driver else ""
+    message = row.message.format(error=error, loaded=loaded)
+    said = () if "{error}" in row.message else (str(error),)
+    return _problem(row.id, f"{message} No GPU can be used.", Fix(text=row.fix, command=row.command), said)
+
+
+def _no_driver(error: NvmlUnavailable, signs: Signs) -> Finding | None:
+    if signs.container and signs.given in _NONE_GIVEN:
+        return None
     if signs.container and signs.kernel_driver:
         return _not_given(signs)
     if not signs.pci:

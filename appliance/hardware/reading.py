@@ -75,6 +75,8 @@ def _unavailable(error: Exception) -> NvmlUnavailable:
         "NVMLError_LibraryNotFound": "no-driver",
         "NVMLError_DriverNotLoaded": "no-driver",
         "NVMLError_LibRmVersionMismatch": "mismatch",
+        "NVMLError_NoPermission": "permission",
+        "NVMLError_Unknown": "unknown",
     }.get(type(error).__name__, "failed")
     return NvmlUnavailable(f"The NVIDIA driver does not answer: {str(error).rstrip('.')}.", kind)
 

@@ -45,8 +45,12 @@ class Seen:
     @property
     def whose(self) -> str:
         if self.is_engines:
-            return "the engine's machine"
-        return "this console's own machine, as no engine answers" if not self.problem else "this console's own machine"
+            told = "the engine's machine"
+        elif self.problem:
+            told = "this console's own machine"
+        else:
+            told = "this console's own machine, as no engine answers"
+        return f"{told}, replayed from a recording" if self.machine.inventory.replayed else told
 
 
 class Machines:

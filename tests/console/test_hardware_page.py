@@ -192,7 +192,7 @@ def test_previews_are_judged_by_the_engines_machine(home: Home, machines: Machin
     uuids = [gpu.uuid for gpu in machine_of("rtx-pro-6000-x2").gpus]
     assert [value for value, _ in inspector.devices()] == ["cpu", *uuids]
     found = inspector.inspect(DOCUMENT | {"device": uuids[1]})
-    assert found.judged_by == "the engine's machine"
+    assert found.judged_by == "the engine's machine, replayed from a recording"
     assert uuids[1] in found.device
     assert found.effective["device"].value == uuids[1]
     assert found.effective["dtype"].value == "bfloat16"

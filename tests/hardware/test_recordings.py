@@ -53,6 +53,8 @@ MACHINES = {
     "nvml-missing": (None, None, [], 0),
     "not-given": (None, None, [], 0),
     "driver-mismatch": (None, None, [], 0),
+    "no-permission": (None, None, [], 0),
+    "gpus-taken-away": (None, None, [], 0),
     "gpu-lost": ("580.95.05", "13.0", [("Workstation Edition", 97887, 97873, "sm_120", "dedicated")], 0),
     "processes-refused": ("580.95.05", "13.0", [("Workstation Edition", 97887, 36667, "sm_120", "dedicated")], 0),
     "mig-in-container": ("535.183.01", "12.2", [("MIG 1g.10gb", 9984, 1112, "sm_90", "dedicated")], 1),
@@ -63,6 +65,8 @@ PROBLEMS = {
     "nvml-missing": ("driver-missing", "an NVIDIA GPU in this machine", "modprobe nvidia"),
     "not-given": ("gpus-not-given", "NVIDIA_VISIBLE_DEVICES is not set", "--gpus all"),
     "driver-mismatch": ("driver-mismatch", "loaded 550.54.14", "reboot"),
+    "no-permission": ("driver-permission", "may not open the device files", "ls -l /dev/nvidia*"),
+    "gpus-taken-away": ("gpus-taken-away", "has been taken away", "compose restart engine"),
     "gpu-lost": ("gpu-unreadable", "GPU 0 cannot be read: GPU is lost", "--gpu-reset -i 0"),
     "mig-without-slices": ("mig-without-slices", "GPU 0 (NVIDIA A100-SXM4-80GB)", "mig -i 0 -lgip"),
 }
