@@ -165,7 +165,7 @@ def _by_uuid(text: str, inventory: Inventory) -> VisibleEntry:
         uuid = _UUID.match(named)
         digits = _digits(uuid[1]) if uuid else ""
         of_slices = named.startswith("MIG-")
-        found = [gpu for gpu in inventory.gpus if _digits(gpu.uuid).startswith(digits)]
+        found = [gpu for gpu in inventory.gpus if digits and _digits(gpu.uuid).startswith(digits)]
         found = [gpu for gpu in found if of_slices or gpu.parent_uuid is None]
         parents = [gpu for gpu in inventory.divided if digits and _digits(gpu.uuid).startswith(digits)]
         if not found and len(parents) == 1:

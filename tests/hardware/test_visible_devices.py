@@ -106,7 +106,7 @@ def wrong(found: VisibleDevices) -> list[str]:
         (f"0,{SECOND}", ["", "mixed"], "a list that begins with an index ends at the first UUID"),
         (f"{SECOND},0", ["", "mixed"], "a list that begins with a UUID ends at the first index"),
         (f"{FIRST}, {SECOND}", ["", "unknown"], "A space stands before"),
-        ("GPU-", ["ambiguous"], "begins the UUIDs of 8 devices"),
+        ("GPU-", ["unknown"], "There is no GPU- here"),
         ("GPU-ffffffff", ["unknown"], "There is no GPU-ffffffff here"),
         ("all", ["unknown"], "NVIDIA_VISIBLE_DEVICES"),
         ("cuda:0", ["unknown"], "neither an index nor a UUID"),
@@ -119,6 +119,22 @@ def test_each_entry_says_what_is_wrong_with_it(listed: str, kinds: list[str], sa
     assert wrong(found) == kinds
     assert said in " ".join(entry.why for entry in found.entries)
     assert [entry.wrong for entry in found.problems] == [kind for kind in kinds if kind not in ("", "hides-all")]
+
+
+def test_without_a_digit_no_gpu_is_named() -> None:
+    """Not even where there is but one; measured on one H200."""
+    one = machine_of("rtx-pro-6000")
+    for listed in ("GPU-", "GPU-x", "MIG-", "GPU-,GPU-"):
+        assert read_visible(listed, one).gpus == ()
+    assert read_visible("0x0", one).gpus == one.gpus
+
+
+def test_a_beginning_that_several_uuids_have_names_none() -> None:
+    eight = [gpu for gpu in EIGHT.gpus if gpu.uuid.startswith("GPU-23")]
+    assert len(eight) == 2
+    found = read_visible("GPU-23", EIGHT)
+    assert (found.gpus, wrong(found)) == ((), ["ambiguous"])
+    assert "begins the UUIDs of 2 devices" in found.entries[0].why
 
 
 def test_what_a_list_meant_is_given_by_uuids() -> None:
