@@ -371,9 +371,10 @@ def test_check_writes_json_for_programs(home: Home, tiny: Path, tmp_path: Path) 
     """Without importing rich, and within two seconds."""
     file = tmp_path / "p.yaml"
     file.write_text("name: chat\nmodel: {path: tiny}\nmax-model-len: 4096\n")
-    best = min(_seconds(lambda: ingot_check(home, "--profile", str(file), "--json")) for _ in range(2))
-    assert best < 2
+    before = os.times()
     ran = ingot_check(home, "--profile", str(file), "--json")
+    after = os.times()  # of the processor: whatever else this machine does meanwhile is not the command's
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 2
     data = json.loads(ran.stdout)
     assert ran.returncode == 1
     assert data["could-start"] is False
