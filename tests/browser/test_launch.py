@@ -7,13 +7,19 @@ import os
 import re
 import signal
 import zipfile
+from pathlib import Path
 
 import psutil
 import pytest
 import yaml
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
+from appliance.home import Home
+from tests.browser.conftest import watch
+from tests.console.launch_kinds import gallery
 from tests.running import Appliance
+
+AXE = next((Path(__file__).parent / "vendor").glob("axe-core-*.min.js")).read_text()
 
 TOO_LONG = 1_000_000
 """A context that no model has."""
@@ -110,10 +116,24 @@ def test_the_export_is_one_file(page: Page, running: Appliance):
     assert {"README.txt", "engine.log", "launch.json", "profile.yaml", "hardware.json"} <= set(names)
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_no_launch_page_scrolls_sideways(page: Page, running: Appliance, width):
-    page.set_viewport_size({"width": width, "height": 844})
-    for folder in sorted((running.home / "launches").iterdir()):
-        page.goto(f"{running.console}/launches/{folder.name}")
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
+def test_the_page_of_every_kind_of_end_is_for_everyone(browser: Browser, running: Appliance, signed_in, scheme, width):
+    """No violation that axe-core finds, nothing wider than the screen, nothing that the page's own policy stops."""
+    home = Home.at(running.home)
+    ids = gallery(home, day=f"2020010{1 + (scheme == 'dark')}")
+    context = browser.new_context(
+        color_scheme=scheme,
+        viewport={"width": width, "height": 844},
+        storage_state=signed_in.storage_state(),
+    )
+    page = context.new_page()
+    problems = watch(page)
+    for kind, launch in ids.items():
+        page.goto(f"{running.console}/launches/{launch}")
         expect(page.locator(".launch-sentence")).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{page.url} at {width} px"
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), kind
+        page.evaluate(AXE)
+        found = page.evaluate("async () => (await axe.run()).violations")
+        assert [(violation["id"], violation["nodes"][0]["html"]) for violation in found] == [], kind
+    context.close()
+    assert problems == []

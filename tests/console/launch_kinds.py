@@ -229,13 +229,13 @@ KINDS = {
 }
 
 
-def gallery(home: Home, started: float = STARTED) -> dict[str, str]:
-    """A launch of every kind after two good ones; the id of each by its kind."""
-    ready_launch(home, "20261119-080000-0000", started=started - 90_000)
-    stopped(home, "20261119-090000-0000", revision="r6", started=started - 80_000)
-    failed_in_a_phase(home, "20261119-100000-0000", started=started - 70_000)
+def gallery(home: Home, started: float = STARTED, day: str = "20261120") -> dict[str, str]:
+    """A launch of every kind after two good ones; the id of each by its kind. `day` is what the ids begin with."""
+    ready_launch(home, f"{day}-010000-0000", started=started - 90_000)
+    stopped(home, f"{day}-020000-0000", revision="r6", started=started - 80_000)
+    failed_in_a_phase(home, f"{day}-030000-0000", started=started - 70_000)
     ids = {}
     for place, (kind, make) in enumerate(KINDS.items()):
-        ids[kind] = f"20261120-1{place}0000-aaaa"
+        ids[kind] = f"{day}-1{place}0000-aaaa"
         make(home, ids[kind], started=started - 20_000 + 1000 * place)
     return ids

@@ -166,10 +166,10 @@ def test_a_log_that_is_too_large_is_sent_in_part(home, monkeypatch):
 
 
 def test_memory_does_not_grow_with_the_log(home):
-    """Ten megabytes go through in two."""
+    """Four megabytes go through in one and a half."""
     launch = hung(home, ID)
     with (launch.folder / "engine.log").open("w") as file:
-        for number in range(70_000):
+        for number in range(25_000):
             file.write(f"INFO 11-20 10:00:00 [loggers.py:127] step {number}: {os.urandom(48).hex()}\n")
     folder = Catalogue(home).find(ID)
     machines = Machines(home)
@@ -178,8 +178,8 @@ def test_memory_does_not_grow_with_the_log(home):
     size = sum(len(chunk) for chunk in export(home, folder, machines, Inspector(home, machines=machines)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert size > 4 << 20
-    assert peak < 2 << 20
+    assert size > 1 << 20
+    assert peak < 3 << 19
 
 
 async def test_the_page_offers_it_and_it_can_be_taken_home(client, home, leaky):

@@ -94,7 +94,7 @@ def test_what_is_no_secret_stays(line):
 
 
 def test_every_row_of_the_table_finds_one_of_the_planted_secrets():
-    found = set()
+    found: set[str] = set()
     for line in PLANTED:
         redactor = Redactor()
         redactor.line(line)

@@ -149,7 +149,8 @@ def test_a_search_finds_what_reading_line_by_line_finds(tmp_path_factory, lines,
         for number, line in enumerate(lines, 1)
         if number > after and query.casefold() in ansi.plain(line).casefold()
     ]
-    found, scanned, asked = [], min(after, total), 0
+    found: list[int] = []
+    scanned, asked = min(after, total), 0
     while scanned < total:
         part = index.matching(query=query, after=scanned, within_s=0)
         assert part.scanned > scanned
@@ -176,7 +177,8 @@ def test_a_large_log_is_known_little_by_little(tmp_path):
     assert [line.level for line in index.lines(30_001, 4)] == ["error", "error", "error", "info"]
     first = index.matching(level=Level.ERROR, within_s=-1)
     assert (first.numbers, first.scanned < 40_000) == ([], True)
-    found, scanned = [], 0
+    found: list[int] = []
+    scanned = 0
     while scanned < 40_000:
         part = index.matching(level=Level.ERROR, after=scanned, within_s=-1)
         found, scanned = found + part.numbers, part.scanned
