@@ -106,6 +106,8 @@ class Core:
                 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
                 (Path(self.script["write"])).write_text(str(child.pid))
             case "flood":
+                if "first" in self.script:
+                    print(f"Traceback (most recent call last):\n{self.script['first']}", file=sys.stderr, flush=True)
                 line = b"x" * 98 + b"\n"
                 for _ in range(self.script.get("megabytes", 20) * 100):
                     os.write(1, line * 106)
