@@ -47,8 +47,7 @@ PLACES = (
            "jit-toolchain", "tuning", "tunes or warms up kernels", _CACHES),
     _place(r"huggingface_hub|urllib3|requests/|httpx|httpcore|socket\.create_connection|getaddrinfo|modelscope",
            "offline", "hub-asked", "waits for an answer from the network",
-           "Copy the whole model to this machine and set HF_HUB_OFFLINE=1.",
-           patch={"vllm.environment.HF_HUB_OFFLINE": "1"}),
+           "Copy the whole model to this machine and set HF_HUB_OFFLINE=1.", command="export HF_HUB_OFFLINE=1"),
     _place(r"distributed_c10d|pynccl|ncclComm|all_reduce|all_gather|broadcast \(torch|barrier|init_process_group"
            r"|TCPStore|rendezvous|ProcessGroup|nvshmem|deep_ep",
            "nccl", "waits-in-collective", "waits in a collective for another rank",

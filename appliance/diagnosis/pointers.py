@@ -79,8 +79,8 @@ FRAMES_TO_ENGINE = 6
 DUMP = _any(
     r"non-default args|\b(?:Namespace|ServerArgs)\(|server_args=|engine_args| with config: ",
     r"dumping (?:input|scheduler)",
-    r"^(?:[$#+] )?(?:docker|podman|python3?|vllm|sglang|nerdctl|sudo|kubectl) (?:run|serve|-m|launch|exec)\b|^args: ",
-    r"^\[?\"?(?:command|args|entrypoint)\"?:",
+    r"^(?:[$#+] )?(?:docker|podman|nerdctl|kubectl|sudo|python3?|vllm|sglang) (?:run|serve|-m|launch|exec)\b(?!: err)",
+    r"^args: |^\[?\"?(?:command|args|entrypoint)\"?:",
 )
 
 

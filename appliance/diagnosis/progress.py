@@ -28,6 +28,7 @@ RESTARTS = (
     b"back-off restarting",
     b"crashloopbackoff",
     b"restarting (",
+    b"(restarting)",
     b"start request repeated too quickly",
 )
 COUNTER = re.compile(r"counter is at (\d+)")

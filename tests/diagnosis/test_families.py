@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.diagnosis.causes import FAMILIES
+from appliance.diagnosis.causes import CATALOGUE, FAMILIES
 from appliance.diagnosis.diagnose import diagnose
+from appliance.diagnosis.hangs import PLACES
 from appliance.diagnosis.log_text import number_lines
 from appliance.profile.schema import SETTINGS
+from appliance.profile.vllm_options import FLAGS, VARIABLES
 
 # (family, cause, line): written for this test; only what a pattern must find is as it really is.
 LINES = (
@@ -122,13 +124,16 @@ def test_every_family_has_a_line() -> None:
     assert len(FAMILIES) == 21
 
 
-def test_a_patch_names_settings_that_a_profile_has() -> None:
-    """Dotted keys of the schema, with the value that the log tells."""
-    known = {setting.key for setting in SETTINGS}
-    for _, _, line in LINES:
-        found = diagnose(number_lines(line))
-        for key in (found.fix.patch or {}) if found.fix else {}:
-            assert key in known or key.split(".")[0] in {"vllm", "backends"}, key
+FIXES = [cause.patch for cause in CATALOGUE] + [place.fix.patch for place in PLACES]
+
+
+@pytest.mark.parametrize("patch", [patch for patch in FIXES if patch], ids=str)
+def test_a_patch_can_be_applied(patch: dict[str, object]) -> None:
+    """Every key is one of the schema's, a group of them, or on the lists of what vLLM may be handed."""
+    allowed = {setting.key for setting in SETTINGS} | {"backends", "vllm.environment"}
+    allowed |= {f"vllm.extra-args.{flag.name}" for flag in FLAGS}
+    allowed |= {f"vllm.environment.{variable.name}" for variable in VARIABLES}
+    assert set(patch) <= allowed
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,12 @@ CAUSES = (
     Cause(
         family="abi",
         name="undefined-symbol",
-        signs=("undefined symbol", "symbol lookup error", "symbol not found"),
+        signs=("undefined symbol", "symbol lookup error"),
         details=r"undefined symbol:? (?P<symbol>[^\s,)]{1,80})",
         summary="Two libraries do not fit each other: one needs a symbol that the other does not have ({symbol}).",
         fix=_REINSTALL,
         line=True,
         warning=True,
-        vague=False,
     ),
     Cause(
         family="abi",
@@ -46,7 +45,6 @@ CAUSES = (
         pattern=r"different|numpy|nms|against|incompatib|abi|descriptors|mismatch|does not match",
         summary="Two libraries were built for different versions of a third.",
         fix=_REINSTALL,
-        warning=False,
     ),
     Cause(
         family="abi",

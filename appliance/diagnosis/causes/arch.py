@@ -85,9 +85,8 @@ CAUSES = (
         name="gpu-too-old",
         signs=("sm", "cc", "hopper", "blackwell", "ampere", "ada", "turing", "volta"),
         pattern=r"(?:\bsm[ _]?\d|\bcc ?\d|hopper|blackwell|ampere|\bada\b|turing|volta).{0,80}(?:support|requir|only"
-        r"|need|implement)"
-        r"|(?:only|requires?|support\w*|needs?|implement\w*).{0,60}(?:\bsm[ _]?\d|\bcc ?\d|hopper|blackwell|ampere"
-        r"|\bada\b|turing|volta)",
+        r"|need|implement)|(?:only|requires?|support\w*|needs?|implement\w*).{0,60}(?:\bsm[ _]?\d|\bcc ?\d|hopper"
+        r"|blackwell|ampere|\bada\b|turing|volta)",
         summary="A kernel that the engine wants to use does not run on this GPU's architecture.",
         fix="Let the engine choose its backends by itself, or run the image that was built for this GPU's "
         "architecture.",

@@ -2,7 +2,7 @@
 
 from appliance.diagnosis.cause import Cause
 
-_AUTO = {"backends": None, "vllm.environment.VLLM_ATTENTION_BACKEND": None}
+_AUTO = {"backends": None}
 
 CAUSES = (
     Cause(
@@ -22,11 +22,10 @@ CAUSES = (
                "attention backend", "is not valid for this configuration", "invalid attention backend",
                "unknown attention backend", "attn_backend", "attention_backend", "attention_backend_"),
         pattern=r"(?:no (?:valid )?attention|not (?:a )?valid|invalid|unknown|not support|unsupported|unrecognized"
-        r"|not available"
-        r"|requires|cannot be used|only support|must be)",
+        r"|not available|requires|cannot be used|only support|must be)",
         summary="No attention backend, or not the one that was forced, serves this model on this GPU.",
         fix="Let the engine choose the attention backend by itself.",
-        patch={"backends.attention": "auto", "vllm.environment.VLLM_ATTENTION_BACKEND": None},
+        patch={"backends.attention": "auto"},
     ),
     Cause(
         family="backend",
@@ -35,7 +34,7 @@ CAUSES = (
         pattern=r"not support|unsupported|only support|supported head|must be|invalid|exceed",
         summary="The attention backend does not have this model's head size.",
         fix="Let the engine choose the attention backend by itself.",
-        patch={"backends.attention": "auto", "vllm.environment.VLLM_ATTENTION_BACKEND": None},
+        patch={"backends.attention": "auto"},
     ),
     Cause(
         family="backend",
@@ -44,8 +43,7 @@ CAUSES = (
                "flash-attn", "xformers", "trtllm", "cutlass", "aiter", "tilelang", "flashattn", "fa3", "fa4",
                "mooncake", "deepep", "deep_ep", "pplx", "nixl", "marlin", "machete", "triton attention"),
         pattern=r"not (?:supported|available|installed|implemented|found|compatible)|unsupported|is required|requires"
-        r"|unavailable"
-        r"|not support|only support|please install|failed to import|cannot be used|no module named",
+        r"|unavailable|not support|only support|please install|failed to import|cannot be used|no module named",
         summary="A backend that the profile or the model asks for cannot be used here.",
         fix="Take the choice of the backend back, so that the engine takes one that this GPU and this image have.",
         patch=_AUTO,
@@ -58,6 +56,16 @@ CAUSES = (
         summary="An operation does not exist for the device that it is to run on ({op}, {device}).",
         fix="Let the engine choose its backends by itself, or run on a device that this build has kernels for.",
         patch=_AUTO,
+    ),
+    Cause(
+        family="backend",
+        name="not-implemented",
+        signs=("no operator found", "notimplementederror", "no suitable kernel", "no kernel found",
+               "no available kernel"),
+        summary="What the model asks for is not implemented in the backend that is to serve it.",
+        fix="Let the engine choose its backends by itself, or use a newer release of it.",
+        patch=_AUTO,
+        vague=True,
     ),
     Cause(
         family="backend",

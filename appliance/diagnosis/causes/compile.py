@@ -14,7 +14,6 @@ CAUSES = (
         pattern=r"(?:fail|assert|error|corrupt|missing|mismatch|not found|no such file|invalid|truncated|eof|cannot)",
         summary="A compiled graph could not be read from, or written to, the cache of torch.compile.",
         fix="Remove the cache, or run without torch.compile.",
-        patch={"vllm.environment.VLLM_DISABLE_COMPILE_CACHE": "1"},
         command=_CLEAR,
     ),
     Cause(

@@ -14,8 +14,7 @@ CAUSES = (
         signs=("unrecognized arguments", "no such option", "unknown option", "ambiguous option",
                "unexpected extra argument"),
         pattern=r"^(?!.{0,60}(?:nvcc|ptxas|ninja|cc1|gcc|g\+\+)).{0,200}?(?:unrecognized arguments|no such option"
-        r"|unknown option|ambiguous option"
-        r"|extra argument)\W{1,4}(?P<argument>\S+)",
+        r"|unknown option|ambiguous option|extra argument)\W{1,4}(?P<argument>\S+)",
         summary="The engine does not know the argument {argument}.",
         fix="Remove the argument from the profile, or write it as this release of the engine does.",
         line=True,
@@ -28,8 +27,7 @@ CAUSES = (
                "error: argument", "invalid json string", "cannot be converted", "invalid loads value",
                "invalid parse_type value"),
         pattern=r"(?:argument (?P<argument>--?[\w-]+(?:/-\w+)?)[^\n:]{0,40}: )?(?P<why>[^\n]{0,60}(?:invalid|expected"
-        r"|required|not allowed|cannot be"
-        r" converted)[^\n]{0,160})",
+        r"|required|not allowed|cannot be converted)[^\n]{0,160})",
         summary="The engine does not accept a value of its command line ({argument}): {why}",
         fix="Correct the value in the profile, or remove the setting so that its default holds.",
         line=True,
@@ -39,8 +37,7 @@ CAUSES = (
         name="batched-tokens-too-few",
         signs=("max_num_batched_tokens", "max-num-batched-tokens"),
         pattern=r"max.num.batched.tokens.{0,20}?\(?(?P<tokens>\d+)?\)?.{0,60}(?:smaller than|greater than or equal"
-        r"|less than|must be)"
-        r".{0,60}?(?P<limit>\d{3,})?",
+        r"|less than|must be).{0,60}?(?P<limit>\d{3,})?",
         summary="max-num-batched-tokens is smaller than the context or the number of sequences needs.",
         fix="Leave max-num-batched-tokens out, or make max-model-len as short.",
         patch={"max-num-batched-tokens": None},
@@ -52,8 +49,8 @@ CAUSES = (
                "tensor parallel size", "number of gpus", "gpus available", "visible devices", "available gpus",
                "cuda_error_invalid_device", "device_count", "num_gpus", "not enough gpus", "number of devices"),
         pattern=r"(?:(?:larger|greater|exceed\w*|more) (?:than )?.{0,60}(?:gpus?|devices?)(?: \((?P<have>\d+)\))?"
-        r"|invalid device ordinal"
-        r"|error_invalid_device|device < num_gpus|not enough gpus|have enough gpus|but only (?P<only>\d+))",
+        r"|invalid device ordinal|error_invalid_device|device < num_gpus|not enough gpus|have enough gpus"
+        r"|but only (?P<only>\d+))",
         summary="The profile asks for more GPUs than can be used here.",
         fix="Make tensor-parallel-size no larger than the number of GPUs, and check CUDA_VISIBLE_DEVICES.",
         patch={"tensor-parallel-size": number("have")},
@@ -75,8 +72,8 @@ CAUSES = (
         name="environment-value",
         signs=("vllm_", "invalid value", "environment variable", "sglang_", "cuda_visible_devices", "nccl_"),
         pattern=r"(?:invalid value '?(?P<value>[^'\n]{1,60})'? for (?P<variable>[A-Z][A-Z0-9_]{3,60})|(?P<also>(?:VLLM"
-        r"|SGLANG|CUDA|NCCL|HF)_[A-Z0-9_]"
-        r"{3,60})\b.{0,60}(?:must be|is not a valid|invalid|not supported|should be|is set to empty))",
+        r"|SGLANG|CUDA|NCCL|HF)_[A-Z0-9_]{3,60})\b.{0,60}(?:must be|is not a valid|invalid|not supported|should be"
+        r"|is set to empty))",
         summary="An environment variable has a value that the engine does not accept: {variable}.",
         fix="Remove the variable from the profile, or give it one of the values that the message names.",
         patch={"vllm.environment": None},
@@ -109,7 +106,6 @@ CAUSES = (
         pattern=r"not support|must|invalid|unsupported|require|unknown|mismatch|cannot|should|missing|error",
         summary="The settings of speculative decoding do not fit this model.",
         fix="Leave speculative decoding out.",
-        patch={"vllm.extra-args.speculative-config": None},
     ),
     Cause(
         family="config",
@@ -117,10 +113,8 @@ CAUSES = (
         signs=("does not support", "--task", "--runner", "--convert", "is not a generative model", "embedding model",
                "encoder-decoder", "not support pipeline parallel", "pipeline parallelism", "expert parallel"),
         pattern=r"(?:--?(?:task|runner|convert)\b.{0,80}(?:not|must|invalid)|does(?: not|n't) support (?:the )?(?:'|`"
-        r"|--)?(?:task|runner|\w+ (?:task"
-        r"|api|parallel|prefill|caching)|embedding|generat\w+|pooling)|pipeline parallel\w*.{0,40}not"
-        r"|not support.{0,40}(?:pipeline|expert) parallel"
-        r"|encoder-decoder.{0,60}not)",
+        r"|--)?(?:task|runner|\w+ (?:task|api|parallel|prefill|caching)|embedding|generat\w+|pooling)"
+        r"|pipeline parallel\w*.{0,40}not|not support.{0,40}(?:pipeline|expert) parallel|encoder-decoder.{0,60}not)",
         summary="This model does not do what the profile asks of it.",
         fix="Remove the setting that asks for it (task, parallelism or caching) from the profile.",
     ),
@@ -130,7 +124,7 @@ CAUSES = (
         signs=("re-initialize cuda in forked subprocess", "finished its bootstrapping phase", "freeze_support"),
         summary="A process of the engine was forked after CUDA had been initialised.",
         fix="Let the engine spawn its processes.",
-        patch={"vllm.environment.VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn"},
+        patch={"vllm.environment.VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
     ),
     Cause(
         family="config",
@@ -139,8 +133,7 @@ CAUSES = (
                "not a directory: unknown", "undefined volume", "undefined network", "yaml:", "validating compose",
                "invalid reference format", "invalid compose", "services.", "are you trying to mount a directory"),
         pattern=r"does not exist|invalid|denied|already in use|not a directory|undefined|mapping|did not find|expected"
-        r"|must be"
-        r"|additional propert|mount a directory",
+        r"|must be|additional propert|mount a directory",
         summary="The container's own settings are wrong: a mount, a name, or the compose file.",
         fix="Correct what the message names.",
         command="docker compose config",
@@ -172,8 +165,8 @@ CAUSES = (
                "scheduler", "mem_fraction_static", "dp_size", "chunked_prefill_size", "page_size",
                "distributed_executor_backend", "executor backend"),
         pattern=r"^(?:\w+\.)*(?:ValueError|AssertionError|TypeError|NotImplementedError"
-        r"|RuntimeError)[:\s].{0,200}?(?P<why>must|should|invalid|not supported"
-        r"|unknown|cannot|unsupported|expected|is not|greater|less than|only support|require)",
+        r"|RuntimeError)[:\s].{0,200}?(?P<why>must|should|invalid|not supported|unknown|cannot|unsupported|expected"
+        r"|is not|greater|less than|only support|require)",
         summary="The engine does not accept the value of a setting.",
         fix="Remove the setting that the message names, so that its default holds.",
         vague=True,

@@ -7,7 +7,7 @@ CAUSES = (
         family="crash-loop",
         name="restart-loop",
         signs=("restart counter is at", "crashloopbackoff", "back-off restarting", "start request repeated too quickly",
-               "restarting (", "start-limit-hit", "restart count", "restarted too often"),
+               "restarting (", "(restarting)", "start-limit-hit", "restart count", "restarted too often"),
         details=r"counter is at (?P<times>\d+)",
         summary="The engine is restarted again and again and fails each time.",
         fix="Stop it, and read the first error of one start; then start it by hand.",

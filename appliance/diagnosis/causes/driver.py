@@ -49,11 +49,9 @@ CAUSES = (
         r"|error)",
         summary="The NVIDIA driver does not answer on this machine, or the container lost its GPU.",
         fix="Check that nvidia-smi works on the host; if only the container lost it, start the container again (a "
-        "reload of "
-        "systemd takes GPUs from running containers).",
+        "reload of systemd takes GPUs from running containers).",
         command="nvidia-smi",
         line=True,
-        warning=False,
     ),
     Cause(
         family="driver",
@@ -126,8 +124,7 @@ CAUSES = (
                "exclusive-process", "exclusive process", "cuda_error_device_unavailable"),
         summary="The GPU is held exclusively by another process, or a crashed one has left it unusable.",
         fix="End the process that holds the GPU (nvidia-smi lists them) and set the compute mode back; if nothing "
-        "holds it, "
-        "reset the GPU or restart the machine.",
+        "holds it, reset the GPU or restart the machine.",
         command="nvidia-smi -c 0; nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
     ),
     Cause(
@@ -145,7 +142,6 @@ CAUSES = (
         "GPUs), or run the model on the processor.",
         patch={"device": "cpu"},
         command="nvidia-smi",
-        warning=False,
     ),
     Cause(
         family="driver",
@@ -166,8 +162,7 @@ CAUSES = (
         pattern=r"cuda|cuinit",
         summary="CUDA could not be initialised.",
         fix="Check that nvidia-smi works in the same place; a restart of the machine or of the container loads the "
-        "driver "
-        "afresh.",
+        "driver afresh.",
         command="nvidia-smi",
         warning=True,
         line=True,

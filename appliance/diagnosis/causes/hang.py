@@ -29,12 +29,10 @@ CAUSES = (
             "timed out during initialization",
         ),
         pattern=r"(?:engine|worker|server|rpc|core|execute_model|sample_tokens|probe|ready|initiali[sz]ation"
-        r"|startup).{0,80}(?:time|ready"
-        r"|fail)|(?:timed? ?out|ready).{0,80}(?:engine|worker|server|core|rpc)",
+        r"|startup).{0,80}(?:time|ready|fail)|(?:timed? ?out|ready).{0,80}(?:engine|worker|server|core|rpc)",
         summary="The engine, or one of its workers, did not answer in time.",
         fix="Start it again and take the stacks of its processes while it waits; where kernels are compiled, give it "
-        "more time "
-        "(VLLM_ENGINE_READY_TIMEOUT_S) or run from a cast.",
+        "more time (VLLM_ENGINE_READY_TIMEOUT_S) or run from a cast.",
         patch={"vllm.environment.VLLM_ENGINE_READY_TIMEOUT_S": "1800"},
         command=_STACKS,
         line=True,
@@ -81,8 +79,7 @@ WAITING = (
         cause="not-enough-gpus-in-cluster",
         what="Ray, which does not find as many free GPUs as the profile asks for",
         fix="Check that every host has joined and shows its GPUs, that no other job holds them, and that VLLM_HOST_IP "
-        "is each "
-        "host's own address.",
+        "is each host's own address.",
         command="ray status",
     ),
     Waiting(
@@ -99,8 +96,7 @@ WAITING = (
         cause="waits-for-worker",
         what="another of its processes, which does not answer",
         fix="Take the stacks of its processes while it waits: they say whether a kernel is compiled, a collective "
-        "waits, or a "
-        "file is read. Then end them all and start again.",
+        "waits, or a file is read. Then end them all and start again.",
         command=_STACKS,
     ),
 )

@@ -80,7 +80,7 @@ CAUSES = (
         pattern=r"'ascii' codec|locale|surrogates not allowed",
         summary="The system's character set is not UTF-8.",
         fix="Set LANG=C.UTF-8 in the engine's environment.",
-        patch={"vllm.environment.LANG": "C.UTF-8"},
+        command="export LANG=C.UTF-8",
     ),
     Cause(
         family="host",
@@ -107,7 +107,6 @@ CAUSES = (
         pattern=r"fail|not permitted|error|required|no available|not installed|invalid",
         summary="Memory or processes cannot be bound to the processor's nodes here.",
         fix="Give the container the right to (--cap-add SYS_NICE), or do without binding.",
-        line=False,
     ),
     Cause(
         family="host",

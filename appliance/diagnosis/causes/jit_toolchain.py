@@ -20,10 +20,9 @@ CAUSES = (
         name="nvcc-missing",
         signs=("nvcc", "cuda_home", "cuda_path", "cuda toolkit"),
         pattern=r"nvcc['\"]?:? ?(?:command )?not found|No such file or directory: '[^']{0,200}nvcc'"
-        r"|could not find nvcc|nvcc.{0,40}"
-        r"(?:not found|does not exist|is not installed|no such file)|CUDA_(?:HOME|PATH).{0,60}(?:not set|undefined"
-        r"|not found|is None)"
-        r"|CUDA toolkit.{0,40}not (?:found|installed)|could not find (?:the )?CUDA",
+        r"|could not find nvcc|nvcc.{0,40}(?:not found|does not exist|is not installed|no such file)|CUDA_(?:HOME"
+        r"|PATH).{0,60}(?:not set|undefined|not found|is None)|CUDA toolkit.{0,40}not (?:found|installed)"
+        r"|could not find (?:the )?CUDA",
         summary="The engine wants to compile a kernel and there is no nvcc here.",
         fix=_CAST + "the CUDA toolkit, with CUDA_HOME set.",
         command="which nvcc; echo $CUDA_HOME",
@@ -34,8 +33,7 @@ CAUSES = (
         name="ninja-missing",
         signs=("ninja",),
         pattern=r"ninja is required|No such file or directory: '(?:[^']{0,200}/)?ninja'"
-        r"|ninja['\"]?:? ?(?:command )?not found"
-        r"|could not find ninja|no module named 'ninja'",
+        r"|ninja['\"]?:? ?(?:command )?not found|could not find ninja|no module named 'ninja'",
         summary="The engine wants to compile a kernel and there is no ninja here.",
         fix=_CAST + "ninja on its PATH.",
         command="which ninja",
@@ -58,13 +56,11 @@ CAUSES = (
         name="ptxas-too-old",
         signs=("ptxas", "compute_", "gpu-name", "gpu-architecture", "gpu architecture"),
         pattern=r"(?:Value '(?P<architecture>\w+)' is not defined for option"
-        r"|unsupported gpu architecture '?(?P<also>\w*)'?"
-        r"|ptxas fatal\s{0,4}: Unsupported \.?(?:version|target))",
+        r"|unsupported gpu architecture '?(?P<also>\w*)'?|ptxas fatal\s{0,4}: Unsupported \.?(?:version|target))",
         summary="The assembler or compiler here is older than this GPU and does not know its architecture.",
         fix="Use the tools of a newer CUDA toolkit: TRITON_PTXAS_PATH for Triton, CUDA_HOME for the others; or run "
-        "from a cast "
-        "for this architecture.",
-        patch={"vllm.environment.TRITON_PTXAS_PATH": "/usr/local/cuda/bin/ptxas"},
+        "from a cast for this architecture.",
+        command="export TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas",
         line=True,
     ),
     Cause(
@@ -172,8 +168,7 @@ CAUSES = (
         name="build-failed",
         signs=(),
         where=r"(?:flashinfer/jit|triton/(?:compiler|backends|runtime/(?:build|jit))|torch/utils/cpp_extension"
-        r"|tvm_ffi/cpp|cute/|tilelang/jit)"
-        r"[^\n]{0,200}$",
+        r"|tvm_ffi/cpp|cute/|tilelang/jit)[^\n]{0,200}$",
         summary="A kernel could not be compiled or loaded as the engine ran.",
         fix="Run from a cast, or use an image that has the compiled kernels.",
         vague=True,

@@ -12,8 +12,7 @@ CAUSES = (
                "invalid address space", "illegal address", "invalid program counter", "hardware stack error"),
         summary="A GPU kernel read or wrote memory that it must not.",
         fix="Let the engine choose its backends by itself, and run without CUDA graphs; with CUDA_LAUNCH_BLOCKING=1 "
-        "the log "
-        "names the kernel.",
+        "the log names the kernel.",
         patch=_TRY,
         deadly=True,
     ),
@@ -26,6 +25,7 @@ CAUSES = (
         fix="Check that tokenizer and weights are of the same model; run without CUDA graphs to see which kernel it "
         "is.",
         patch={"enforce-eager": True},
+        line=True,
         deadly=True,
     ),
     Cause(
@@ -48,8 +48,7 @@ CAUSES = (
                "cublas_status_invalid_value", "cublas_status_not_supported", "cusparse_status"),
         summary="A GPU kernel failed while it ran.",
         fix="Let the engine choose its backends by itself, and run without CUDA graphs; look for Xid lines in the "
-        "kernel's "
-        "log as well.",
+        "kernel's log as well.",
         patch=_TRY,
         command="dmesg -T | grep -i -e xid -e nvrm",
         deadly=True,
@@ -105,8 +104,8 @@ CAUSES = (
         signs=("segmentation fault", "sigsegv", "segfault", "fatal python error", "sigbus", "bus error",
                "status=11/segv", "core dumped", "139", "135", "floating point exception"),
         pattern=r"segmentation fault|SIGSEGV|segfault (?:encountered|at)|fatal python error: (?:bus|abort|floating)"
-        r"|SIGBUS|11/SEGV"
-        r"|core dumped|bus error|floating point exception|exit(?:ed)?(?: with)?(?: code| status)?:? 13[59]\b",
+        r"|SIGBUS|11/SEGV|core dumped|bus error|floating point exception|exit(?:ed)?(?: with)?(?: code"
+        r"| status)?:? 13[59]\b",
         summary="Native code in the engine crashed.",
         fix="Let the engine choose its backends by itself. If it happens again, send this launch's log to support.",
         patch={"backends": None},

@@ -44,7 +44,7 @@ CAUSES = (
                "killed signal terminated program"),
         summary="The kernel killed a compiler that the engine had started, because memory ran out.",
         fix="Let fewer compilers run at once, or run from a cast, which compiles nothing.",
-        patch={"vllm.environment.MAX_JOBS": "2"},
+        command="export MAX_JOBS=2",
         line=True,
     ),
     Cause(
@@ -83,8 +83,8 @@ CAUSES = (
                "gpu blocks: 0", "num_gpu_blocks=0", "cannot auto-fit max_model_len"),
         pattern=r"cache|serve|blocks",
         summary="After the weights and a step's own memory, nothing of the engine's share is left for the cache.",
-        fix="Give the engine more of the GPU's memory, or choose a smaller or quantised checkpoint; if another process "
-        "holds GPU memory, end it first.",
+        fix="Give the engine more of the GPU's memory, or choose a smaller or quantised checkpoint; if another "
+        "process holds GPU memory, end it first.",
         patch={"gpu-memory-utilization": 0.95},
     ),
     Cause(
@@ -193,7 +193,6 @@ CAUSES = (
         signs=("too large swap space", "swap space is too large"),
         summary="The swap space for the cache is larger than this machine's memory allows.",
         fix="Leave swap-space out, or make it smaller.",
-        patch={"vllm.extra-args.swap-space": None},
     ),
     Cause(
         family="memory",
@@ -202,8 +201,7 @@ CAUSES = (
         pattern=r"fail|error|out of memory|limit",
         summary="Host memory could not be pinned for the GPU.",
         fix="Raise the limit of locked memory (ulimit -l unlimited; in a container --ulimit memlock=-1), and offload "
-        "less "
-        "to the host.",
+        "less to the host.",
         command="ulimit -l",
     ),
     Cause(
@@ -226,8 +224,7 @@ CAUSES = (
         r"|code=killed, status=9/KILL|signal: killed|(?:signal 9|SIGKILL).{0,40}$",
         summary="The engine was killed with SIGKILL: most likely by the kernel because memory ran out, or by a person.",
         fix="Look for the kernel's out-of-memory line; if it is there, give the machine or the container more memory, "
-        "or "
-        "make the cache smaller with a shorter context.",
+        "or make the cache smaller with a shorter context.",
         command="dmesg -T | grep -i -e 'out of memory' -e oom",
         line=True,
         deadly=True,

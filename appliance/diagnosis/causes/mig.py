@@ -10,8 +10,7 @@ CAUSES = (
         pattern=r"base 10: '(?P<device>MIG-[^']{1,80})'",
         summary="The engine reads CUDA_VISIBLE_DEVICES as numbers and does not understand the MIG slice {device}.",
         fix="Start it in a container that has only this slice, with CUDA_VISIBLE_DEVICES=0, or use an engine that "
-        "takes "
-        "UUIDs, as the native one does.",
+        "takes UUIDs, as the native one does.",
         patch={"engine": "native"},
         command="nvidia-smi -L",
     ),
@@ -30,14 +29,11 @@ CAUSES = (
         name="mig-slice-unknown",
         signs=("unknown device", "no such device", "mig-", "nvidia.com/mig", "mig device", "mig instance", "mig mode"),
         pattern=r"MIG-\S{0,80}:? (?:unknown|not found|invalid)|(?:unknown|invalid|no such|unresolvable"
-        r"|could not find).{0,80}\bMIG\b"
-        r"|nvidia\.com/mig|MIG (?:device|instance|mode).{0,80}(?:not (?:found|supported|enabled|available)|unknown"
-        r"|invalid"
-        r"|fail|no )|no MIG",
+        r"|could not find).{0,80}\bMIG\b|nvidia\.com/mig|MIG (?:device|instance|mode).{0,80}(?:not (?:found|supported"
+        r"|enabled|available)|unknown|invalid|fail|no )|no MIG",
         summary="The MIG slice that was asked for is not there.",
         fix="List the slices and name one that exists; after a restart of the machine or a change of the MIG layout "
-        "the "
-        "UUIDs are new.",
+        "the UUIDs are new.",
         patch={"device": "auto"},
         command="nvidia-smi -L",
         line=True,

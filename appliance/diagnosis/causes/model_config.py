@@ -39,14 +39,13 @@ CAUSES = (
     Cause(
         family="model-config",
         name="not-divisible",
-        signs=("is not divisible by", "must be divisible by", "not divisible", "should be divisible",
+        signs=("must divide", "is not divisible by", "must be divisible by", "not divisible", "should be divisible",
                "be divisible by"),
         pattern=r"(?:(?P<what>\d+) is not divisible by (?P<by>\d+)|divisible by (?:the )?(?:tensor|tp|world|num_heads"
-        r"|pipeline)|divisible)",
+        r"|pipeline)|divisible|must divide)",
         summary="A size of the model cannot be split over this many GPUs.",
         fix="Use fewer GPUs (a smaller tensor-parallel-size) whose number divides the model's heads and sizes.",
         patch={"tensor-parallel-size": 1},
-        vague=False,
     ),
     Cause(
         family="model-config",
@@ -67,11 +66,10 @@ CAUSES = (
                "has no vllm implementation", "no implementation", "unsupported architectures",
                "cannot find model module", "has no sglang implementation", "gguf model with", "unrecognized model",
                "should have a `model_type`", "unknown gguf"),
-        pattern=r"architectures?\b.{0,2500}?\b(?:not supported|unsupported)"
-        r"|unsupported (?:model )?architecture"
+        pattern=r"architectures?\b.{0,2500}?\b(?:not supported|unsupported)|unsupported (?:model )?architecture"
         r"|recognize this architecture|model.type.{0,80}(?:not supported|not recognized|unsupported|unknown)"
-        r"|unrecognized (?:model|config)"
-        r"|no \w+ implementation|cannot find model module|unknown (?:model architecture|gguf)|`model_type`",
+        r"|unrecognized (?:model|config)|no \w+ implementation|cannot find model module|unknown (?:model architecture"
+        r"|gguf)|`model_type`",
         summary="The engine does not have this model's architecture.",
         fix="Run this model with the vllm engine, or a newer release of it, or choose a model of a supported "
         "architecture.",
@@ -94,8 +92,7 @@ CAUSES = (
         pattern=r"JSONDecodeError|not a valid JSON|config\.json.{0,40}(?:not|no) (?:a )?(?:valid )?JSON|invalid json",
         summary="One of the model's JSON files cannot be read, or the path is not a model's folder.",
         fix="Copy the model's config.json, tokenizer.json and tokenizer_config.json again: one is cut off or is a web "
-        "page "
-        "instead of the file; a GGUF file needs its folder or an engine for it.",
+        "page instead of the file; a GGUF file needs its folder or an engine for it.",
     ),
     Cause(
         family="model-config",
@@ -103,8 +100,8 @@ CAUSES = (
         signs=("file named config.json", "no config.json", "config.json", "params.json", "no config file found",
                "generation_config", "preprocessor_config.json", "configuration file"),
         pattern=r"(?:does not appear to have a file named|no such file or directory|not found|can't find|missing"
-        r"|unable to load|\bno\b)"
-        r".{0,300}?(?:\w*config\.json|params\.json|config file)|config\.json.{0,40}(?:missing|not found)",
+        r"|unable to load|\bno\b).{0,300}?(?:\w*config\.json|params\.json|config file)|config\.json.{0,40}(?:missing"
+        r"|not found)",
         summary="The model's folder has no config.json.",
         fix="Copy the whole model folder again, or correct the path.",
     ),
@@ -114,14 +111,12 @@ CAUSES = (
         signs=("tokenizer", "sentencepiece", "tiktoken", "untagged enum", "vocab.json", "merges.txt", "spiece.model",
                "tekken"),
         pattern=r"tokenizer.{0,120}(?:missing|not found|cannot|can't|could not|couldn't|invalid|unable|does not exist"
-        r"|not currently|fail|no such|unknown|must be)|untagged enum"
-        r"|(?:can't|couldn't|could not|unable|cannot|failed|no such file|error loading).{0,160}"
-        r"(?:tokenizer|sentencepiece|tiktoken|vocab|merges|tekken)"
+        r"|not currently|fail|no such|unknown|must be)|untagged enum|(?:can't|couldn't|could not|unable|cannot|failed"
+        r"|no such file|error loading).{0,160}(?:tokenizer|sentencepiece|tiktoken|vocab|merges|tekken)"
         r"|(?:sentencepiece|tiktoken).{0,80}(?:not found|required|install|needed)",
         summary="The model's tokenizer cannot be loaded.",
         fix="Put the model's tokenizer.json (or tokenizer.model) and tokenizer_config.json into its folder; where a "
-        "library such "
-        "as sentencepiece is missing, use an image that has it.",
+        "library such as sentencepiece is missing, use an image that has it.",
     ),
     Cause(
         family="model-config",
@@ -185,8 +180,7 @@ CAUSES = (
         name="config-not-read",
         signs=(),
         where=r"(?:transformers_utils/config|transformers/(?:models/auto|configuration_utils|tokenization|modeling)"
-        r"|configs?/model_config)"
-        r"[^\n]{0,200}$",
+        r"|configs?/model_config)[^\n]{0,200}$",
         pattern=r"^(?!.{0,60}(?:Permission|No space|ImportError|ModuleNotFound))",
         summary="The model's own files could not be read as the engine expects them.",
         fix="Check that the folder is whole and of a model that this engine supports.",

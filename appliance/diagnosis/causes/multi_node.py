@@ -12,8 +12,7 @@ CAUSES = (
         pattern=r"placement group|exceeds the total|no available node|has no \w+ available|not enough resources",
         summary="The cluster does not have as many GPUs, or not on the hosts, as the profile asks for.",
         fix="Check that every host has joined and shows its GPUs, or make tensor-parallel-size times "
-        "pipeline-parallel-size "
-        "no larger than their number.",
+        "pipeline-parallel-size no larger than their number.",
         command="ray status",
         line=True,
     ),
@@ -26,8 +25,7 @@ CAUSES = (
                "ray client", "ray nodes", "ray workers", "rayworkererror", "ray.init", "ray compiled graph",
                "pip install ray"),
         pattern=r"not (?:find|found|initiali[sz]ed|installed|started|ready|connect)|could not|fail|unable|died"
-        r"|timed? ?out|no module"
-        r"|mismatch|install|unexpectedly",
+        r"|timed? ?out|no module|mismatch|install|unexpectedly",
         summary="Ray does not run here, cannot be reached, or lost a host.",
         fix="Start Ray on the head and let every host join it before the engine starts; the same Ray and Python "
         "version on all.",
@@ -60,15 +58,11 @@ CAUSES = (
                "client socket has timed out", "tcpstore", "rendezvous", "connectfullmesh", "timed out after",
                "clients joined", "wait timeout", "socket timeout", "failed to connect to", "no route to host"),
         pattern=r"(?:dist\w+error|client socket|tcpstore|rendezvous|connectfullmesh|clients joined"
-        r"|failed to connect to.{0,80}:\d{2,5}"
-        r"|no route to host)",
-        where="",
+        r"|failed to connect to.{0,80}:\d{2,5}|no route to host)",
         summary="The processes did not find each other in time over the network.",
         fix="Check that the head's address and port can be reached from every host, and that no firewall lies "
-        "between; name "
-        "the interface with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME.",
+        "between; name the interface with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME.",
         patch={"vllm.environment.NCCL_DEBUG": "INFO"},
-        vague=False,
     ),
     Cause(
         family="multi-node",

@@ -111,8 +111,8 @@ CAUSES = (
                "processgroupnccl", "c10d", "gloo"),
         pattern=r"nccl|unhandled|distbackend|gloo|c10d",
         summary="A collective between the GPUs failed.",
-        fix="Check the size of /dev/shm (16 GB, or --ipc=host); with NCCL_DEBUG=INFO the log says why. Where P2P is at "
-        "fault, NCCL_P2P_DISABLE=1 helps.",
+        fix="Check the size of /dev/shm (16 GB, or --ipc=host); with NCCL_DEBUG=INFO the log says why. Where P2P is "
+        "at fault, NCCL_P2P_DISABLE=1 helps.",
         patch={"vllm.environment.NCCL_DEBUG": "INFO"},
         command="df -h /dev/shm; nvidia-smi topo -m",
         vague=True,

@@ -5,7 +5,6 @@ from appliance.diagnosis.cause import Cause
 _LOCAL = (
     "Copy the whole model folder to this machine and give its path; with HF_HUB_OFFLINE=1 nothing asks the hub in vain."
 )
-_PATCH = {"vllm.environment.HF_HUB_OFFLINE": "1"}
 
 CAUSES = (
     Cause(
@@ -38,7 +37,7 @@ CAUSES = (
         details=r"huggingface\.co/(?P<what>[\w.-]+/[\w.-]+)",
         summary="The engine asks the hub for a file that is not on this machine, and the hub is not to be reached.",
         fix=_LOCAL,
-        patch=_PATCH,
+        command="export HF_HUB_OFFLINE=1",
     ),
     Cause(
         family="offline",
@@ -48,8 +47,7 @@ CAUSES = (
                "path_or_model_id", "model path does not exist", "no such model", "not found in modelscope",
                "does not exist on"),
         pattern=r"(?:valid model identifier|correct path to a directory|path_or_model_id|path does not exist"
-        r"|no such model|modelscope"
-        r"|does not exist on)",
+        r"|no such model|modelscope|does not exist on)",
         summary="The model's path is no folder on this machine, and no model of the hub.",
         fix="Correct the path; in a container, check that the folder is mounted there.",
     ),
@@ -61,7 +59,7 @@ CAUSES = (
         summary="A tokenizer library wants to download its vocabulary.",
         fix="Copy the vocabulary files to this machine and name their folder in TIKTOKEN_ENCODINGS_BASE (or "
         "TIKTOKEN_CACHE_DIR).",
-        patch={"vllm.environment.TIKTOKEN_ENCODINGS_BASE": "/models/tiktoken"},
+        command="export TIKTOKEN_ENCODINGS_BASE=/models/tiktoken",
     ),
     Cause(
         family="offline",
@@ -85,7 +83,6 @@ CAUSES = (
         "is wrong.",
         fix="Check the clock; make the proxy's certificate known (REQUESTS_CA_BUNDLE, SSL_CERT_FILE), or work from a "
         "local folder.",
-        patch=_PATCH,
         command="date -u",
         line=True,
     ),
@@ -100,11 +97,10 @@ CAUSES = (
                "newconnectionerror", "urlopen error", "remotedisconnected", "remote end closed",
                "chunkedencodingerror", "incompleteread"),
         pattern=r"(?:retries|resolution|not known|unreachable|timeout|timed out|resolve|getaddrinfo|nodename|refused"
-        r"|proxy|ssl|violation"
-        r"|cannot reach|connect|no such host|download|closed|urlopen|disconnect|incomplete)",
+        r"|proxy|ssl|violation|cannot reach|connect|no such host|download|closed|urlopen|disconnect|incomplete)",
         summary="The engine wants to reach something outside this machine, and cannot.",
         fix=_LOCAL,
-        patch=_PATCH,
+        command="export HF_HUB_OFFLINE=1",
     ),
     Cause(
         family="offline",
@@ -114,7 +110,7 @@ CAUSES = (
         pattern=r"^(?!.{0,40}(?:PermissionError|No space|Errno 28|Errno 13|JSONDecode))",
         summary="The engine asks a model hub, and that failed.",
         fix=_LOCAL,
-        patch=_PATCH,
+        command="export HF_HUB_OFFLINE=1",
         vague=True,
     ),
 )  # fmt: skip

@@ -18,13 +18,10 @@ CAUSES = (
         name="cache-not-writable",
         signs=("permissionerror", "permission denied", "read-only"),
         pattern=r"permission ?(?:error|denied).{0,60}?'(?P<path>[^']{0,200}(?:/\.(?:cache|triton|config|local|nv"
-        r"|flashinfer|vllm|dg_jit)"
-        r"|cache)[^']{0,200})'",
+        r"|flashinfer|vllm|dg_jit)|cache)[^']{0,200})'",
         summary="The engine may not write its cache folder {path}: it runs as a user whose home that is not.",
         fix="Set HOME (and TRITON_CACHE_DIR, VLLM_CACHE_ROOT, XDG_CACHE_HOME) to a folder that this user may write.",
-        patch={"vllm.environment.HOME": "/tmp", "vllm.environment.VLLM_CACHE_ROOT": "/tmp/vllm",
-               "vllm.environment.TRITON_CACHE_DIR": "/tmp/triton"},
-        command="id; ls -ld {path}",
+        command="export HOME=/tmp VLLM_CACHE_ROOT=/tmp/vllm TRITON_CACHE_DIR=/tmp/triton; id; ls -ld {path}",
     ),
     Cause(
         family="permission",
@@ -32,8 +29,7 @@ CAUSES = (
         signs=("getpwuid(): uid not found", "no username set", "getpwuid()", "i have no name"),
         summary="The engine runs as a user id that this system has no name for.",
         fix="Set USER and HOME in its environment (HOME to a folder that it may write), or run it as a known user.",
-        patch={"vllm.environment.USER": "engine", "vllm.environment.HOME": "/tmp"},
-        command="id",
+        command="export USER=engine HOME=/tmp",
     ),
     Cause(
         family="permission",
@@ -53,6 +49,5 @@ CAUSES = (
         fix="Check who owns the state folder, the models folder and the devices, and as whom Ingot runs.",
         command="id; ls -l /dev/nvidia*",
         line=True,
-        vague=False,
     ),
 )  # fmt: skip

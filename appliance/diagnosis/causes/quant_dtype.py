@@ -33,8 +33,8 @@ CAUSES = (
         family="quant-dtype",
         name="dtype-not-for-quantisation",
         signs=("is not supported for quantization method",),
-        pattern=r"(?P<dtype>[\w.]+) is not supported for quantization method (?P<method>[\w-]+).{0,80}?\[torc"
-        r"h\.(?P<only>float16)\]",
+        pattern=r"(?P<dtype>[\w.]+) is not supported for quantization method "
+        r"(?P<method>[\w-]+).{0,80}?\[torch\.(?P<only>float16)\]",
         summary="The quantisation {method} does not compute in {dtype}, only in {only}.",
         fix="Use {only}.",
         patch={"dtype": "float16"},
@@ -60,8 +60,7 @@ CAUSES = (
         r"|requires",
         summary="This GPU, or this build, does not compute with the checkpoint's quantisation.",
         fix="Choose a checkpoint in a format that this GPU has (bf16, AWQ or GPTQ run on most; FP8 needs compute "
-        "capability "
-        "8.9, FP4 10.0).",
+        "capability 8.9, FP4 10.0).",
         command="nvidia-smi --query-gpu=name,compute_cap --format=csv",
     ),
     Cause(
@@ -104,8 +103,7 @@ CAUSES = (
                "bitsandbytes", "auto_gptq", "autoawq", "gptqmodel", "modelopt", "fbgemm", "torchao", "quant_algo",
                "hf_quant_config"),
         pattern=r"unknown|invalid|unsupported|not (?:supported|found|available|installed|implemented)|cannot find"
-        r"|please install"
-        r"|no compressed-tensors|requires|must be|no module named|only support|missing",
+        r"|please install|no compressed-tensors|requires|must be|no module named|only support|missing",
         summary="This build does not have the checkpoint's quantisation, or the checkpoint does not describe it as "
         "expected.",
         fix="Choose a checkpoint whose quantisation the engine knows, or an image that has the library for it.",

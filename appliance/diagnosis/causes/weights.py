@@ -21,8 +21,8 @@ CAUSES = (
                "invalidheaderdeserialization", "metadataincompletebuffer", "incomplete metadata",
                "file not fully covered", "invalidoffset", "header too large", "header too small", "safetensors"),
         pattern=r"SafetensorError|deserializ\w+ header|Header(?:Too|_too| too)|InvalidHeader|IncompleteBuffer"
-        r"|incomplete metadata"
-        r"|InvalidOffset|safetensors.{0,80}(?:truncated|ends before|damaged|too short|corrupt|invalid)",
+        r"|incomplete metadata|InvalidOffset|safetensors.{0,80}(?:truncated|ends before|damaged|too short|corrupt"
+        r"|invalid)",
         summary="A weight file is damaged, or was not copied to its end.",
         fix=_AGAIN,
         command="ls -l *.safetensors; sha256sum *.safetensors",
@@ -83,14 +83,11 @@ CAUSES = (
                "must match the existing size", "does not match the expected shape", "mismatched shapes",
                "mismatchedshapes", "parameter shape", "tensor sizes", "param_data.shape"),
         pattern=r"size mismatch for|(?:tensor|weight|param\w*).{0,80}(?:has|of) shape.{0,80}(?:expected|but|instead)"
-        r"|attempted to load"
-        r"|shape .{0,40}is invalid for input of size|copying a param|mismatch|loaded.?weight|exceeds dimension"
-        r"|must match the"
-        r"|does not match the expected shape|param_data",
+        r"|attempted to load|shape .{0,40}is invalid for input of size|copying a param|mismatch|loaded.?weight"
+        r"|exceeds dimension|must match the|does not match the expected shape|param_data",
         summary="A weight has another shape than config.json says, or than this number of GPUs can split.",
         fix="Check that config.json and the weights are of the same model; with several GPUs try one, or a number "
-        "that divides "
-        "the model's heads.",
+        "that divides the model's heads.",
     ),
     Cause(
         family="weights",
@@ -98,10 +95,8 @@ CAUSES = (
         signs=("missing", "not found", "no module or parameter named", "not initialized from checkpoint", "missing key",
                "unexpected key", "keyerror", "lacks", "no tensor", "following weights were not"),
         pattern=r"(?:missing|no|not found|lacks).{0,40}(?:tensor|weight|parameter"
-        r"|module)s?.{0,20}[`'\"](?P<name>[\w.]{3,120})"
-        r"|KeyError: ['\"](?P<key>(?:[\w-]+\.){1,12}[\w-]+)['\"]|not initialized from checkpoint|(?:missing"
-        r"|unexpected) key.{0,20}in state_dict"
-        r"|no module or parameter named",
+        r"|module)s?.{0,20}[`'\"](?P<name>[\w.]{3,120})|KeyError: ['\"](?P<key>(?:[\w-]+\.){1,12}[\w-]+)['\"]"
+        r"|not initialized from checkpoint|(?:missing|unexpected) key.{0,20}in state_dict|no module or parameter named",
         summary="The checkpoint lacks a weight that the model needs, or holds one that it does not know.",
         fix="Copy the whole model folder again: a shard is missing, or the files belong to another model or format.",
     ),
@@ -110,8 +105,8 @@ CAUSES = (
         name="weights-not-loaded",
         signs=(),
         where=r"(?:model_loader|weight_utils|load_weights|safetensors|weight_loader)[^\n]{0,200}$",
-        pattern=r"^(?:\w+\.)*(?:AssertionError|KeyError|ValueError|RuntimeError|IndexError|OSError|FileNotFoundError)\b"
-        r"(?!.{0,300}(?:out of memory|CUDA error|quant|No space|Permission|trust_remote))",
+        pattern=r"^(?:\w+\.)*(?:AssertionError|KeyError|ValueError|RuntimeError|IndexError|OSError"
+        r"|FileNotFoundError)\b(?!.{0,300}(?:out of memory|CUDA error|quant|No space|Permission|trust_remote))",
         summary="A weight of the checkpoint could not be put where the model wants it.",
         fix="Check that config.json and the weights are of the same model, and whole.",
         vague=True,
