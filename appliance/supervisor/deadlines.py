@@ -13,13 +13,20 @@ TIMES_LAST_GOOD = 3.0
 FLOORS_S: dict[str, float] = {
     Phase.PREFLIGHT: 30.0,
     Phase.CORE_START: 60.0,
-    # vLLM imports for half a minute, twice, from a cold disk; what it compiles and measures takes minutes in silence.
-    Phase.ENGINE_START: 300.0,
     Phase.WEIGHTS: 120.0,
-    Phase.COMPILE: 900.0,
     Phase.CACHE: 60.0,
     Phase.GRAPHS: 120.0,
     Phase.SELF_TEST: 120.0,
+}
+# The same for vLLM, which imports for half a minute, twice, from a cold disk, and compiles for minutes without a word:
+# its graph, and while it measures memory and captures graphs the kernels of its libraries.
+VLLM_FLOORS_S: dict[str, float] = FLOORS_S | {
+    Phase.ENGINE_START: 300.0,
+    Phase.WEIGHTS: 300.0,
+    Phase.COMPILE: 900.0,
+    Phase.CACHE: 900.0,
+    Phase.GRAPHS: 900.0,
+    Phase.SELF_TEST: 300.0,
 }
 
 # How long one step of the engine may take. A GPU needs a second or so for the largest one (all of
@@ -40,6 +47,7 @@ class Watch:
         self._busy_s = 0.0
         self.longest_step_s = 0.0
         self._step_limit_s = max(STEP_LIMITS_S.values())
+        self._floors_s = FLOORS_S
         self._began: dict[str, float] = {}
         self._moved: dict[str, float] = {}
 
@@ -56,6 +64,9 @@ class Watch:
         """`device` as the core is configured with, such as "cuda:0"."""
         self._step_limit_s = STEP_LIMITS_S[device.partition(":")[0]]
 
+    def runs_vllm(self) -> None:
+        self._floors_s = VLLM_FLOORS_S
+
     def excuse(self, now: float) -> None:
         """We were not listening ourselves (a machine that swaps or slept): the silence until now does not count."""
         self._heard = max(self._heard, now)
@@ -68,7 +79,7 @@ class Watch:
             del self._began[phase], self._moved[phase]
 
     def limit_s(self, phase: str) -> float:
-        return max(FLOORS_S[phase], TIMES_LAST_GOOD * self._learned.get(phase, 0.0))
+        return max(self._floors_s[phase], TIMES_LAST_GOOD * self._learned.get(phase, 0.0))
 
     def silent(self, now: float) -> bool:
         return self._said_hello and now - self._heard > SILENCE_S

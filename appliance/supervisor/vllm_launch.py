@@ -62,6 +62,7 @@ class VllmLaunch(EngineLaunch):
 
     def __init__(self, home: Home, launch: Launch, on_figures: OnFigures) -> None:
         super().__init__(home, launch)
+        self._watch.runs_vllm()
         self._folder = _private_folder()
         self.client = VllmClient(self._folder / "vllm.sock")
         self.served: ServedByVllm | None = None
@@ -79,11 +80,20 @@ class VllmLaunch(EngineLaunch):
         self.launch.change(State.STARTING)
         self._device = plan.device.kind
         self._phase(Phase.ENGINE_START)
-        self._run(plan)
+        try:
+            self._run(plan)
+        except OSError as error:
+            reason = f"vLLM cannot be started: {error.filename or 'its process'}: {error.strerror}"
+            self.finish(End(state=State.FAILED, reason=reason))
+            return
         await self._answers()
         self._begin_self_test()
-        await self._self_test(plan.profile.served_model_name)
-        self.served = await self._ask_what_is_served(plan)
+        try:
+            await self._self_test(plan.profile.served_model_name)
+            self.served = await self._ask_what_is_served(plan)
+        except (UpstreamGoneError, TimeoutError) as error:
+            await asyncio.sleep(FATAL_GRACE_S)  # its end, or its last exception, says more than this
+            raise SelfTestError(f"self-test: vLLM: {error or 'no answer in time'}") from error
         self._figures = read_figures(await self.metrics())  # the self-test is nobody's traffic
         self._do(self._watch_load())
         self._ready()
@@ -96,8 +106,8 @@ class VllmLaunch(EngineLaunch):
         try:
             await self._asker.ask(1, timeout_s=2 * self.probe_limit_s())
         except (UpstreamGoneError, TimeoutError) as error:
-            await asyncio.sleep(FATAL_GRACE_S)  # its end, or its last exception, says more than this
-            raise ProbeError(f"vLLM: {error}") from error
+            await asyncio.sleep(FATAL_GRACE_S)  # as above
+            raise ProbeError(f"vLLM: {error or 'no answer in time'}") from error
         except SelfTestError as error:
             raise ProbeError(str(error)) from error
 
@@ -179,11 +189,7 @@ class VllmLaunch(EngineLaunch):
 
     async def _self_test(self, name: str) -> None:
         self._asker = Asker(self.client.socket, name)
-        try:
-            await self._asker.ask(SELF_TEST_TOKENS, timeout_s=self.probe_limit_s())
-        except UpstreamGoneError as error:
-            await asyncio.sleep(FATAL_GRACE_S)
-            raise SelfTestError(f"self-test: vLLM: {error}") from error
+        await self._asker.ask(SELF_TEST_TOKENS, timeout_s=self.probe_limit_s())
         self._phase(Phase.SELF_TEST, Progress(done=1, total=1, unit="prompts"))
         self._end_phase(Phase.SELF_TEST)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from tests.tiny import write_checkpoint
@@ -70,14 +69,6 @@ def split_and_lose_a_shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     (folder / "model.safetensors").unlink()
     (folder / "model-00002-of-00002.safetensors").unlink()
-
-
-def widen_a_tensor(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
-    name = "model.layers.0.mlp.gate_proj.weight"
-    tensors[name] = np.concatenate([tensors[name], tensors[name]])
-    save_file(tensors, path)
 
 
 def make_model(folder: Path, case: Provoked) -> Path:
@@ -155,11 +146,11 @@ PROVOKED = (
         prepare=split_and_lose_a_shard,
     ),
     Provoked(
-        "a tensor of another shape than the config says",
+        "tensors smaller than the config says",
         ("weights",),
         "size",
         preflight="tensor-shape",
-        prepare=widen_a_tensor,
+        prepare=edit_config(intermediate_size=256),
     ),
     Provoked(
         "an argument that vLLM does not know",
