@@ -12,10 +12,16 @@ modules=.gpu-cast
 
 if [ "${1:-}" = prepare ]; then
     # Only what such a machine lacks: the rest (torch, Triton, transformers) must fit its driver, and is its own.
-    for platform in manylinux_2_17_x86_64 manylinux_2_28_x86_64; do platforms="${platforms:-} --platform $platform"; done
+    for platform in manylinux1_x86_64 manylinux2014_x86_64 manylinux_2_17_x86_64 manylinux_2_28_x86_64; do platforms="${platforms:-} --platform $platform"; done
     # shellcheck disable=SC2086 # lists of words
     python3 -m pip download --quiet --no-deps --constraint constraints.txt --only-binary :all: --python-version 3.12 \
         $platforms --dest "$wheels" msgspec pyzmq pytest-asyncio apache-tvm-ffi flashinfer-python
+    # The front door's own, with all that they need but the large ones that every such machine has.
+    # shellcheck disable=SC2086
+    python3 -m pip download --quiet --constraint constraints.txt --only-binary :all: --python-version 3.12 $platforms \
+        --dest "$wheels/front-door" click httpx jinja2 litestar litestar-htmx nvidia-ml-py prometheus-client psutil \
+        py-spy pyyaml rich tokenizers uvicorn
+    rm -f "$wheels"/front-door/{numpy,hf_xet,huggingface_hub,faker,msgspec}*.whl
     python3 - "${2:-sm_90}" "$modules" <<'PY'
 import sys
 from pathlib import Path
@@ -39,7 +45,9 @@ if [ -d "$wheels" ]; then
     install="python3 -m pip install --quiet --no-index --no-deps --no-compile --target"
     $install "$site/flashinfer" "$wheels"/{flashinfer,apache}*.whl
     $install "$site/others" "$wheels"/{msgspec,pytest,pyzmq}*.whl
-    PYTHONPATH=".:$site/others"
+    $install "$site/front-door" "$wheels"/front-door/*.whl
+    PATH="$site/front-door/bin:$PATH"  # py-spy
+    PYTHONPATH=".:$site/others:$site/front-door"
     with_flashinfer="$PYTHONPATH:$site/flashinfer"
 fi
 python3 - <<'PY'
@@ -56,6 +64,8 @@ trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 KEEP="$work/cast" tests/gpu/cast_and_verify.sh "$arch" --triton-only || failed=1
 INGOT_GPU_CAST="$work/cast" TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_sealed_engine.py -q -p no:cacheprovider \
     || failed=1
+INGOT_GPU_CAST="$work/cast" TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_front_door_on_gpu.py -q -s \
+    -p no:cacheprovider || failed=1
 # The engine is not sealed in its tests, and would have FlashInfer compile what it lacks.
 TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_native_engine.py -q -p no:cacheprovider -n 8 || failed=1
 if [ -d "$modules" ]; then
