@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter, defaultdict
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from appliance.diagnosis.cause import Cause
 from appliance.diagnosis.causes import CATALOGUE
@@ -33,13 +33,17 @@ def _rows_by_word() -> tuple[dict[str, tuple[int, ...]], tuple[int, ...]]:
     )
 
 
-def causes_of(text: str, places: str = "") -> tuple[Match, ...]:
-    """What the text means, in the order of the catalogue; `places` is where it was raised."""
-    return _causes_of(text[:MAX_TEXT], places[-MAX_TEXT:])
+Flag = Literal["line", "warning", "deadly"]
+
+
+def causes_of(text: str, places: str = "", only: Flag | None = None) -> tuple[Match, ...]:
+    """What the text means, in the order of the catalogue, up to the first that is certain; `places` is where it was
+    raised. `only`: by the rows with this flag."""
+    return _causes_of(text[:MAX_TEXT], places[-MAX_TEXT:], only)
 
 
 @functools.lru_cache(maxsize=256)  # ranks and restarts say the same again and again
-def _causes_of(text: str, places: str) -> tuple[Match, ...]:
+def _causes_of(text: str, places: str, only: Flag | None) -> tuple[Match, ...]:
     lowered = text.lower()
     by_word, wordless = _rows_by_word()
     positions = set(wordless) if places else set()
@@ -47,7 +51,12 @@ def _causes_of(text: str, places: str) -> tuple[Match, ...]:
         positions.update(by_word[word])
     found = []
     for position in sorted(positions):
-        groups = CATALOGUE[position].match(text, lowered, places)
+        cause = CATALOGUE[position]
+        if only is not None and not getattr(cause, only):
+            continue
+        groups = cause.match(text, lowered, places)
         if groups is not None:
-            found.append(Match(CATALOGUE[position], groups))
+            found.append(Match(cause, groups))
+            if not cause.vague:
+                break
     return tuple(found)

@@ -169,15 +169,10 @@ class _Story:
                 continue
             if before is not None and before.match is None and line.line.number > before.number:
                 continue
-            after = self.ready is not None and not self.failed
             if self.ready is not None and line.line.number < self.ready:
                 continue
-            for match in _causes_of_line(line):
+            for match in _causes_of_line(line, after=self.ready is not None and not self.failed):
                 cause = match.cause
-                if not (cause.line or line.exception is not None or line.tier == "error"):
-                    continue
-                if after and not cause.deadly:
-                    continue
                 candidate = _Candidate(match, (line.exception,) if line.exception else (), line)
                 if cause.vague:
                     vague = vague or candidate
@@ -224,9 +219,8 @@ class _Story:
         for line in told:
             if line.line.number < last_progress and not self.failed:
                 continue  # whoever warned went on
-            for match in _causes_of_line(line):
-                if match.cause.warning:
-                    return telling.known(match, (), line.line)
+            for match in causes_of(line.line.text, only="warning"):
+                return telling.known(match, (), line.line)
         return None
 
 
@@ -263,12 +257,14 @@ def _best_of(links: Sequence[LoggedException]) -> _Candidate | None:
     return vague
 
 
-def _causes_of_line(line: ErrorLine) -> tuple[Match, ...]:
-    """What the exception means that it tells, or else the whole line."""
+def _causes_of_line(line: ErrorLine, after: bool) -> tuple[Match, ...]:
+    """What the exception means that it tells, or else the whole line. `after`: the engine was ready before, and only
+    what no process survives counts."""
     found: tuple[Match, ...] = ()
     if line.exception is not None:
-        found = causes_of(line.exception.text, _places(line.exception))
-    return found or causes_of(line.line.text)
+        found = causes_of(line.exception.text, _places(line.exception), "deadly" if after else None)
+    marked = line.exception is not None or line.tier == "error"
+    return found or causes_of(line.line.text, only="deadly" if after else None if marked else "line")
 
 
 def _places(exception: LoggedException) -> str:

@@ -3,6 +3,7 @@ that nothing dies of."""
 
 from __future__ import annotations
 
+import functools
 import re
 
 from appliance.diagnosis.traceback_reader import LoggedException
@@ -76,25 +77,33 @@ ENTRY = _any(
 ENGINE_PATH = re.compile(r"[/\"](?:vllm|sglang|sgl-workspace|appliance)[/\"-]")
 FRAMES_TO_ENGINE = 6
 # What an engine was asked to do, in whatever words it or a shell prints it.
-DUMP = _any(
-    r"non-default args|\b(?:Namespace|ServerArgs)\(|server_args=|engine_args| with config: ",
-    r"dumping (?:input|scheduler)",
-    r"^(?:[$#+] )?(?:docker|podman|nerdctl|kubectl|sudo|python3?|vllm|sglang) (?:run|serve|-m|launch|exec)\b(?!: err)",
-    r"^args: |^\[?\"?(?:command|args|entrypoint)\"?:",
+DUMPS = (
+    "non-default args", "namespace(", "serverargs(", "server_args=", "engine_args", " with config: ", "dumping input",
+    "dumping scheduler",
+)  # fmt: skip
+ECHO = re.compile(
+    r"(?:[$#+] )?(?:docker|podman|nerdctl|kubectl|sudo|python3?|vllm|sglang) (?:run|serve|-m|launch|exec)\b(?!: error)"
+    r"|args: |\[?\"?(?:command|args|entrypoint)\"?:"
 )
 
 
 def is_dump(words: str) -> bool:
     """Arguments and settings, printed. What an exception says may stand in them."""
-    return DUMP.search(words) is not None
+    lowered = words.lower()
+    return ECHO.match(words) is not None or any(map(lowered.__contains__, DUMPS))
+
+
+@functools.lru_cache(maxsize=1024)  # ranks and restarts say the same again and again
+def _holds(text: str, pattern: re.Pattern[str]) -> bool:
+    return pattern.search(text) is not None
 
 
 def is_pointer(exception: LoggedException) -> bool:
-    return POINTER.search(exception.headline) is not None or is_end_on_request(exception)
+    return _holds(exception.headline, POINTER) or is_end_on_request(exception)
 
 
 def is_aftermath(exception: LoggedException) -> bool:
-    return AFTERMATH.search(exception.text) is not None
+    return _holds(exception.text, AFTERMATH)
 
 
 def is_end_on_request(exception: LoggedException) -> bool:
@@ -104,7 +113,7 @@ def is_end_on_request(exception: LoggedException) -> bool:
 def is_survived(exception: LoggedException) -> bool:
     """Told by somebody who caught it and went on."""
     return exception.level in ("DEBUG", "INFO", "NOTICE", "WARNING", "WARN") or (
-        SURVIVED.search(exception.lead) is not None and FATAL_LEAD.search(exception.lead) is None
+        _holds(exception.lead, SURVIVED) and not _holds(exception.lead, FATAL_LEAD)
     )
 
 
@@ -112,7 +121,7 @@ def is_fatal(exception: LoggedException) -> bool:
     """Whether the process that it stands for ends: its engine says so, or nothing caught it."""
     if is_end_on_request(exception) or is_survived(exception):
         return False
-    if FATAL_LEAD.search(exception.lead):
+    if _holds(exception.lead, FATAL_LEAD):
         return True
     places = [place.text for place, _ in exception.frames[:FRAMES_TO_ENGINE]]
     return (

@@ -87,7 +87,7 @@ def main() -> None:
     share = sum(row.right for row in failures) / max(len(failures), 1)
     silent = sum(row.right for row in healthy)
     speed = milliseconds_per_megabyte(index)
-    figures = {
+    figures: dict[str, dict[str, Any]] = {
         "failures-told-right": {"value": round(share, 4), "goal": GOAL_SHARE, "ok": share >= GOAL_SHARE},
         "healthy-silent": {"value": silent, "goal": len(healthy), "ok": silent == len(healthy)},
         "ms-per-megabyte": {"value": round(speed, 1), "goal": GOAL_MS_PER_MB, "ok": speed <= GOAL_MS_PER_MB},
