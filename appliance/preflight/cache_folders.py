@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from appliance.preflight.subject import Subject
 
@@ -25,11 +25,9 @@ class CacheFolder:
     on_cpu: bool = False
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     row: CacheFolder
     path: Path
-    named: bool
 
 
 CACHE_FOLDERS: Final = (
@@ -45,20 +43,16 @@ CACHE_FOLDERS: Final = (
 
 
 def places(subject: Subject) -> Iterator[Place]:
-    """Those that this launch uses; nothing is said of one that follows from no variable where HOME is unknown."""
+    """Those that this launch uses; vLLM is given folders of its own. Nothing is said where HOME is unknown."""
     if not subject.compiles:
         return
     environ = subject.engine_environ
-    home = environ.get("HOME", "")
     for row in CACHE_FOLDERS:
         used = subject.engine in row.engines and (row.on_cpu or subject.device.gpu is not None)
         if not used or (row.package and subject.packages.version(row.package) is None):
             continue
-        named = environ.get(row.variable, "")
+        named, home = environ.get(row.variable, ""), environ.get("HOME", "")
         if named.startswith("/"):
-            yield Place(row, Path(named) / row.below, named=True)
-        elif row.default.startswith(".cache/") and environ.get("XDG_CACHE_HOME", "").startswith("/"):
-            path = Path(environ["XDG_CACHE_HOME"]) / row.default.removeprefix(".cache/")
-            yield Place(row, path if row.engines == ("vllm",) else Path(home or "/") / row.default, named=False)
+            yield Place(row, Path(named) / row.below)
         elif home.startswith("/"):
-            yield Place(row, Path(home) / row.default, named=False)
+            yield Place(row, Path(home) / row.default)

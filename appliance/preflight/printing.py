@@ -115,8 +115,11 @@ def _show_plan(console: Console, plan: LaunchPlan) -> None:
     effective, memory = plan.effective, plan.memory
     where = "the CPU" if plan.device.gpu is None else str(plan.device.gpu)
     console.print(Text(f"{plan.profile.name} can start.", "bold green"))
-    if plan.config is None or effective is None or memory is None:
-        console.print(f"{plan.profile.engine} on {where}: {plan.device.why}. It tells by itself what memory it needs.")
+    if plan.config is None or effective is None:
+        console.print(f"{plan.profile.engine} on {where}: {plan.device.why}.")
+    else:
+        console.print(f"{plan.config.architecture} in {effective['dtype'].value} on {where}: {plan.device.why}.")
+    if memory is None:
+        console.print("It tells by itself what memory it needs.")
         return
-    console.print(f"{plan.config.architecture} in {effective['dtype'].value} on {where}: {plan.device.why}.")
     show_memory(console, memory, "the CPU's host" if plan.device.gpu is None else plan.device.gpu.name)

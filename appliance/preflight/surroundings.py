@@ -68,14 +68,6 @@ class Surroundings:
         holding = [mount for mount in self.mounts if path.is_relative_to(mount.place)]
         return max(reversed(holding), key=lambda mount: len(mount.place.parts), default=None)
 
-    @cached_property
-    def user_is_known(self) -> bool:
-        """Whether /etc/passwd names this user: in containers that run as a random number, it does not."""
-        text = self.text("/etc/passwd")
-        if text is None:
-            return True  # the names may come from elsewhere
-        return any(line.split(":")[2:3] == [str(self.uid)] for line in text.splitlines())
-
 
 def nearest_existing(path: Path) -> Path | None:
     """The path itself, or the folder above it that would have to take it; None where that cannot be told."""

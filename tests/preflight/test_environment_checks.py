@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,16 @@ def test_a_name_that_is_nearly_a_known_one_is_a_slip(name: str, right: str | Non
     """And a name that others use is none: these stand in the environments of common images."""
     found = dict(misspelt({name: "1"}, [*OURS, *SHARED, *NCCL]))
     assert found == ({name: right} if right else {})
+
+
+def test_no_variable_of_ours_is_taken_for_a_slip() -> None:
+    """Of all that stand in code, compose file and Dockerfile."""
+    root = Path(__file__).parents[2]
+    files = [root / "compose.yaml", root / "Dockerfile", root / "Makefile"]
+    files += [*root.glob("appliance/**/*.py"), *root.glob("console/**/*.py"), *root.glob("kernels/**/*.py")]
+    names = {name for file in files for name in re.findall(r"INGOT_[A-Z]+(?:_[A-Z]+)*", file.read_text())}
+    assert len(names) > 15
+    assert list(misspelt(dict.fromkeys(names, "1"), [*OURS, *SHARED, *NCCL])) == []
 
 
 def test_slips_of_vllms_names_are_told_where_vllm_is_to_run(
@@ -372,3 +383,15 @@ def test_distributions_are_found_without_importing_them(tmp_path: Path) -> None:
     install(tmp_path / "b", flash_attn="2.0")
     folders = [tmp_path / name / "lib/python3.12/site-packages" for name in ("a", "b", "none")]
     assert Packages(tuple(folders)).version("flash-attn") == "1.0"
+
+
+def test_caches_of_vllm_that_another_user_made_are_told_once(
+    home: Home, program: dict[str, str], around: Surroundings
+) -> None:
+    """One folder, however many caches lie in it; here a file stands in its place."""
+    (home.root / "caches").write_text("")
+    seen = replace(around, root=Path("/"))
+    report = look(
+        home, {"engine": "vllm"}, inventory=recorded(GPU), surroundings=seen, environ=program, only="caches-writable"
+    )
+    assert one(report).fix.command == f"chown -R {os.geteuid()} {home.root}/caches"

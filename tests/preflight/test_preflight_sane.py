@@ -24,13 +24,8 @@ from appliance.protocol import Severity
 from tests.preflight.machines import NAMES, install, look, recorded, sane, vllm
 from tests.tiny import FP8, write_checkpoint
 
-# Machines on which something is wrong by themselves, and what is said of it.
-TROUBLED = {
-    "driver-mismatch": "driver-mismatch",
-    "gpu-lost": "gpu-unreadable",
-    "mig-without-slices": "mig-without-slices",
-    "not-given": "gpus-not-given",
-    "nvml-missing": "driver-missing",
+# Machines on which something is wrong: what hardware says of itself, and what only a check finds.
+TROUBLED = {name: found[0].id for name in NAMES if (found := recorded(name).problems)} | {
     "processes-refused": "memory-held",
     "mig-in-container": "memory-held",
     "old-driver": "driver-too-old",

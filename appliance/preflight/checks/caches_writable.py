@@ -7,40 +7,26 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from appliance.preflight.cache_folders import Place, places
+from appliance.preflight.cache_folders import CacheFolder, Place, places
 from appliance.preflight.subject import Subject
 from appliance.preflight.surroundings import can_write, nearest_existing
 from appliance.protocol import Finding, Fix, Severity
 
-# Inductor asks for the user's name to make its folder; any of these variables answers in place of /etc/passwd.
-NAMES_OF_USER = ("LOGNAME", "USER", "LNAME", "USERNAME")
-
 
 def run(subject: Subject) -> Iterator[Finding]:
+    told: set[Path | None] = set()
     for place in places(subject):
         here = subject.here.at(place.path)
         if not can_write(here):
-            yield _unwritable(subject, place, here)
+            nearest = nearest_existing(here)
+            if nearest not in told or subject.engine == "native":  # each of the native engine's has its own way out
+                yield _unwritable(subject, place, nearest)
+            told.add(nearest)
         elif (owner := _foreign_owner(subject, here)) is not None:
             yield _foreign(subject, place, owner)
-    environ = subject.engine_environ
-    nameless = not subject.here.user_is_known and not any(environ.get(name) for name in NAMES_OF_USER)
-    if nameless and subject.engine == "vllm" and subject.compiles and not environ.get("TORCHINDUCTOR_CACHE_DIR"):
-        yield Finding(
-            id="user-without-name",
-            severity=Severity.ERROR,
-            message=f"User {subject.here.uid} has no name in /etc/passwd, which torch.compile asks for its folder: "
-            "KeyError, uid not found.",
-            field="TORCHINDUCTOR_CACHE_DIR",
-            fix=Fix(
-                text="Give the process a name, or torch.compile a folder.",
-                command=f"export USER=ingot TORCHINDUCTOR_CACHE_DIR={_ours(subject, 'inductor')}",
-            ),
-        )
 
 
-def _unwritable(subject: Subject, place: Place, here: Path) -> Finding:
-    nearest = nearest_existing(here)
+def _unwritable(subject: Subject, place: Place, nearest: Path | None) -> Finding:
     row = place.row
     return Finding(
         id="cache-unwritable",
@@ -52,10 +38,19 @@ def _unwritable(subject: Subject, place: Place, here: Path) -> Finding:
             f"{nearest} belongs to user {_owner(nearest)}" if nearest else f"{place.path} cannot be looked at",
             f"HOME is {subject.engine_environ.get('HOME', 'not set')}",
         ),
-        fix=Fix(
-            text=f"Set {row.variable} to a folder on a volume that this user may write.",
-            command=f"export {row.variable}={_ours(subject, row.variable.partition('_')[0].lower())}",
-        ),
+        fix=_way_out(subject, row, nearest),
+    )
+
+
+def _way_out(subject: Subject, row: CacheFolder, nearest: Path | None) -> Fix:
+    if subject.engine == "vllm":  # its caches lie in the state folder
+        return Fix(
+            text="Give that folder to the user of the engine.",
+            command=f"chown -R {subject.here.uid} {shlex.quote(str(nearest))}",
+        )
+    return Fix(
+        text=f"Set {row.variable} to a folder on a volume that this user may write.",
+        command=f"export {row.variable}={_ours(subject, row.variable.partition('_')[0].lower())}",
     )
 
 
