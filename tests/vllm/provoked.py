@@ -154,7 +154,7 @@ PROVOKED = (
     ),
     Provoked(
         "an argument that vLLM does not know",
-        ("model-config",),
+        ("config",),
         "no-such-argument",
         arguments=("--no-such-argument=1",),
     ),
@@ -174,7 +174,7 @@ PROVOKED = (
     ),
     Provoked(
         "a parser of tool calls that vLLM has not",
-        ("model-config",),
+        ("config",),
         "no_such_parser",
         changes={"vllm.extra-args.enable-auto-tool-choice": True, "vllm.extra-args.tool-call-parser": "no_such_parser"},
     ),

@@ -139,9 +139,9 @@ def test_one_that_does_not_hear_is_ended_all_the_same(tmp_path: Path, program: P
         everything = family(engine.process.pid)
         began = time.monotonic()
         engine.stop()
-        _, alive = psutil.wait_procs(everything, timeout=1)
+        assert time.monotonic() - began < 19  # not killed by the test itself
+        _, alive = psutil.wait_procs(everything, timeout=5)
         assert not alive
-        assert time.monotonic() - began < 12
 
 
 def test_a_stopped_engine_is_hung(tmp_path: Path, program: Path) -> None:
