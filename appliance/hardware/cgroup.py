@@ -4,6 +4,7 @@ own group up to the root of what is mounted. Swap does not count."""
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeVar
@@ -78,7 +79,7 @@ def _up(mount: _Mount, path: str) -> Iterator[Path]:
     for part in parts:
         folder = folder / part
         chain.append(folder)
-    return reversed([folder for folder in chain if folder.is_dir()])
+    return reversed([folder for folder in chain if os.path.isdir(folder)])
 
 
 def _memory_limit(version: str, folder: Path) -> int | None:

@@ -18,7 +18,7 @@ def container(environ: Mapping[str, str], proc: Path = PROC) -> str | None:
     if "KUBERNETES_SERVICE_HOST" in environ:
         return "Kubernetes"
     for mark, name in _MARKS:
-        if Path(mark).exists():
+        if os.path.exists(mark):
             return name
     if environ.get("container"):  # set by systemd-nspawn, LXC and others
         return environ["container"]

@@ -28,7 +28,7 @@ def read_disks(home: Home) -> tuple[Disk, ...]:
     above it."""
     found = []
     for purpose, folder in (("state", home.root), ("models", home.models)):
-        there = next((place for place in (folder, *folder.parents) if place.is_dir()), None)
+        there = next((place for place in (folder, *folder.parents) if os.path.isdir(place)), None)
         room = space(there) if there else None
         if room is None:
             continue

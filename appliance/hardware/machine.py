@@ -66,7 +66,7 @@ def inventory(
     named = environ.get(INGOT_HARDWARE)
     if named and nvml is None:
         try:
-            return replayed(Path(named), home=home, environ=environ)
+            return replayed(Path(named), home=home)
         except RecordingError as error:
             wrong = Finding(
                 id="hardware-recording",
@@ -82,12 +82,17 @@ def inventory(
     return _look(nvml, host, signs, is_the_same)
 
 
-def replayed(path: Path, *, home: Home | None = None, environ: Mapping[str, str] = os.environ) -> Inventory:
+def replayed(path: Path, *, home: Home | None = None) -> Inventory:
     """What the machine that was recorded has. Raises RecordingError."""
     recording: Recording = load_recording(path)
     host = host_of(recording, read_host(home))
     signs = Signs(pci=recording.pci, kernel_driver=recording.kernel_driver, container=host.container)
-    found = _look(replaying(recording), host, signs, lambda pid: True)
+    try:
+        found = _look(replaying(recording), host, signs, lambda pid: True)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # answers that NVML does not give
+        raise RecordingError(
+            f"{path} is no recording of hardware: what it holds of NVML is wrong ({error})."
+        ) from error
     return structs.replace(found, replayed=str(path))
 
 

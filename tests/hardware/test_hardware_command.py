@@ -21,6 +21,12 @@ NAMES = sorted(path.stem for path in RECORDINGS.glob("*.json"))
 DOCUMENT = Path(__file__).parents[2] / "docs" / "hardware.md"
 
 
+def device(**answers: object) -> str:
+    """A recording of one GPU that answers so."""
+    sound = {"UUID": "GPU-1", "CudaComputeCapability": [9, 0], "MemoryInfo": {"total": 1, "free": 1}}
+    return json.dumps({"about": "x", "nvml": {"devices": [sound | answers]}})
+
+
 def run(*arguments: str, width: int = 110, **environ: str) -> Result:
     return CliRunner().invoke(hardware, arguments, env={"COLUMNS": str(width), **environ})
 
@@ -118,6 +124,10 @@ def test_the_variable_replays_everywhere(tmp_path: Path) -> None:
         ('{"about": "x", "nvml": {}, "host": {"cores": "many"}}', "`$.cores`"),
         ('{"about": "x", "nvml": {}, "host": {"colour": 1}}', "a host has no colour"),
         ('{"about": "x", "nvml": {}, "format": 2}', "`$.format`"),
+        (device(MemoryInfo=5), "what it holds of NVML is wrong"),
+        (device(MemoryInfo={"total": "much"}), "what it holds of NVML is wrong"),
+        (device(CudaComputeCapability="9.0"), "what it holds of NVML is wrong"),
+        (device(MigMode=[1, 1], slices=7), "what it holds of NVML is wrong"),
     ],
 )
 def test_a_file_that_is_no_recording_is_refused_with_where(text: str, said: str, tmp_path: Path) -> None:

@@ -178,6 +178,7 @@ def test_disks_and_limits_are_the_systems(tmp_path: Path) -> None:
     assert 0 < state.free_bytes <= state.total_bytes
     assert not state.read_only
     assert space(tmp_path / "missing") is None
+    assert len(read_disks(Home.at(tmp_path / ("a name too long" * 30)))) == 2  # of the folder above it
     host = read_host()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert host.open_files == (None if soft == resource.RLIM_INFINITY else soft)
