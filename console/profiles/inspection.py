@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from appliance.checkpoint import CheckpointError, locate
@@ -23,6 +23,7 @@ from appliance.profile import document as documents
 from appliance.profile.effective import Effective, EffectiveValue, resolve
 from appliance.profile.schema import Problem
 from appliance.profile.sizes import size_text
+from appliance.profile.vllm_memory import vllm_memory
 from appliance.protocol import Finding, Severity
 from console.hardware.machines import Machines
 
@@ -91,15 +92,11 @@ class Inspector:
         seen = self._machines.look()
         findings = self.preflight(document)
         effective = self._effective(document, seen.machine)
-        if effective is None:
-            return Inspection(findings=findings, judged_by=seen.whose)
-        return Inspection(
-            findings=findings,
-            effective=effective.values,
-            memory=effective.memory,
-            device=str(effective.device.gpu) if effective.device.gpu else "the CPU",
-            judged_by=seen.whose,
-        )
+        found = Inspection(findings=findings, judged_by=seen.whose)
+        if effective is not None:
+            device = str(effective.device.gpu) if effective.device.gpu else "the CPU"
+            found = replace(found, effective=effective.values, memory=effective.memory, device=device)
+        return self._estimated(found, document, seen.machine) if document.get("engine") == "vllm" else found
 
     def preflight(self, document: Mapping[str, Any]) -> list[Finding]:
         """Every check but those on the engine's port, which a running engine holds."""
@@ -143,6 +140,17 @@ class Inspector:
         gpus = self._machines.look().machine.inventory.gpus
         named = [(gpu.uuid, f"{gpu.name}, {size_text(gpu.memory_bytes)} ({gpu.uuid})") for gpu in gpus]
         return [("cpu", "cpu"), *named]
+
+    def _estimated(self, found: Inspection, document: Mapping[str, Any], machine: Machine) -> Inspection:
+        """With what vLLM will take; it runs models whose other values cannot be told here."""
+        profile = documents.load(document)
+        try:
+            folder = locate(profile.model.path, self._home)
+            device = select_device(profile.device, machine.for_next, machine.environ)
+        except (CheckpointError, DeviceError):
+            return found
+        memory = vllm_memory(profile, folder, device, machine.for_next)
+        return replace(found, memory=memory, device=str(device.gpu) if device.gpu else "the CPU")
 
     def _effective(self, document: Mapping[str, Any], machine: Machine) -> Effective | None:
         """None where preflight's findings say what is in the way."""

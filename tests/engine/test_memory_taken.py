@@ -39,7 +39,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "wide layers and a long context": (
         "llama",
-        {"vocab_size": 4096, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 2,
+        {"vocab_size": 16384, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 2,
          "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 6144,
          "tie_word_embeddings": True},
         {"max-num-seqs": 8, "kv-cache-memory-bytes": "128 MiB"},
@@ -84,6 +84,7 @@ def check(folder: Path, front_door: FrontDoor, settings: dict[str, Any]) -> None
     taken = measured(folder, front_door, effective, load(document).max_num_seqs)
     plan = effective.memory
     parts = {part.key: part.bytes // MIB for part in plan.segments} | {"workspace": plan.workspace}
+    print(f"{folder.name} {settings}: taken {taken // MIB}, planned {plan.needed_bytes // MIB}: {parts}")
     assert taken == pytest.approx(plan.needed_bytes, rel=ERROR), f"{taken // MIB} MiB taken, planned {parts}"
 
 
@@ -101,7 +102,7 @@ def measured(folder: Path, front_door: FrontDoor, effective: Effective, sequence
         max_num_batched_tokens=value["max-num-batched-tokens"].value,
         block_size=plan.block_size,
         num_blocks=plan.num_blocks,
-        prefix_caching=False,
+        prefix_caching=True,
     )
     process = subprocess.Popen([*CORE, str(front_door.folder)], start_new_session=True)
     try:
@@ -109,11 +110,12 @@ def measured(folder: Path, front_door: FrontDoor, effective: Effective, sequence
         front_door.send(config)
         front_door.until(is_a(Loaded))
         random = np.random.default_rng(0)
-        generate(front_door, random, [(plan.max_model_len - 2, 1)])
+        longest = random.integers(5, 500, plan.max_model_len - 10).tolist()
+        generate(front_door, [longest], 1)
         for _ in range(6):
-            count = int(random.integers(1, min(sequences, 16) + 1))
-            generate(front_door, random, [(int(random.integers(4, 90)), int(random.integers(2, 10)))] * count)
-        generate(front_door, random, [(32, 8)] * sequences)
+            count, length = (int(random.integers(1, most)) for most in (min(sequences, 16) + 1, 90))
+            generate(front_door, random.integers(5, 500, (count, length)).tolist(), 6)
+        generate(front_door, [longest] * sequences, 4)  # which share their prefix in the cache
         status = Path(f"/proc/{process.pid}/status").read_text()
     finally:
         process.kill()
@@ -123,13 +125,12 @@ def measured(folder: Path, front_door: FrontDoor, effective: Effective, sequence
     return int(found[1]) * 1024
 
 
-def generate(front_door: FrontDoor, random: np.random.Generator, lengths: Sequence[tuple[int, int]]) -> None:
-    """Send prompts of random tokens, all at once, and wait until each has its so many new ones."""
+def generate(front_door: FrontDoor, prompts: Sequence[list[int]], new: int) -> None:
+    """Send prompts all at once, and wait until each has its `new` tokens."""
     waiting = set()
-    for number, (prompt, new) in enumerate(lengths):
+    for number, prompt in enumerate(prompts):
         sampling = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True)
-        tokens = random.integers(5, 500, prompt).tolist()
-        front_door.send(Submit(request_id=str(number), prompt_token_ids=tokens, sampling=sampling))
+        front_door.send(Submit(request_id=str(number), prompt_token_ids=prompt, sampling=sampling))
         waiting.add(str(number))
     while waiting:
         message = front_door.until(is_a(Outputs))[-1]

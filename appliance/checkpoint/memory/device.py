@@ -43,9 +43,10 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
         return max(min(int(self.total * self.share), self.free - self.reserve), 0)
 
 
-def host_memory(host: Host) -> DeviceMemory:
-    reserve = min(HOST_RESERVE, int(host.memory_bytes * HOST_RESERVE_SHARE))
-    return DeviceMemory(kind="host", total=host.memory_bytes, free=host.memory_available_bytes, reserve=reserve)
+def host_memory(host: Host, share: float = 1.0) -> DeviceMemory:
+    total, free = host.memory_bytes, host.memory_available_bytes
+    reserve = min(HOST_RESERVE, int(total * HOST_RESERVE_SHARE))
+    return DeviceMemory(kind="host", total=total, free=free, share=share, reserve=reserve)
 
 
 def gpu_memory(gpu: Gpu, share: float) -> DeviceMemory:

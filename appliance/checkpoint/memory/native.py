@@ -23,10 +23,8 @@ CUDA_RUNTIME_BYTES: Final = 768 * MIB
 # The C library keeps what the core frees, in one heap, but for results of this size: they are outside of it, and given
 # back at once (`appliance/engine/__main__.py`). The heap and the rest are fullest at different moments of a step.
 HEAP_BELOW: Final = 32 * MIB
-# Holes between what stays in the heap and what comes and goes: its share of what a step takes from it, and at least
-# what some hundred steps of different sizes leave behind.
-HEAP_HOLES_SHARE: Final = 0.5
-HEAP_HOLES_BYTES: Final = 10 * MIB
+# Holes that some hundred steps of different sizes leave in the heap, between what stays there and what comes and goes.
+HEAP_HOLES_BYTES: Final = 48 * MIB
 # What torch's allocator for GPUs loses to blocks of other sizes.
 CUDA_SLACK_SHARE: Final = 0.05
 
@@ -92,7 +90,7 @@ class NativeFootprint:
             return step, int(step * CUDA_SLACK_SHARE)
         heap = max(_heap(moment) for moment in found)
         outside = max(sum(size for size in moment.tensors if size >= HEAP_BELOW) for moment in found)
-        return step, heap + outside - step + int(heap * HEAP_HOLES_SHARE) + HEAP_HOLES_BYTES
+        return step, heap + outside - step + HEAP_HOLES_BYTES
 
     @property
     def _item(self) -> int:

@@ -28,13 +28,13 @@ def run(subject: Subject) -> Iterator[Finding]:
     where = f"of memory on {gpu.name}" if gpu else "of this machine's memory"
     evidence = tuple(_evidence(plan))
     if not plan.fits:
-        small = _cache_is_given_too_small(plan, profile)
+        given = _cache_given_is_the_fault(plan, profile)
         yield Finding(
             id="memory-too-small",
             severity=Severity.ERROR,
             message=_why(plan, profile, where),
-            field="kv-cache-memory-bytes" if small else "max-model-len",
-            value=profile.kv_cache_memory_bytes if small else plan.max_model_len,
+            field="kv-cache-memory-bytes" if given else "max-model-len",
+            value=profile.kv_cache_memory_bytes if given else plan.max_model_len,
             evidence=evidence,
             fix=_fix(subject, plan),
         )
@@ -59,9 +59,9 @@ def _evidence(plan: MemoryPlan) -> Iterator[str]:
         yield f"held by {holder.name}" + (f": {size_text(holder.bytes)}" if holder.bytes is not None else "")
 
 
-def _cache_is_given_too_small(plan: MemoryPlan, profile: Profile) -> bool:
-    given = profile.kv_cache_memory_bytes
-    return given is not None and given < plan.cache_bytes
+def _cache_given_is_the_fault(plan: MemoryPlan, profile: Profile) -> bool:
+    """Too large for the memory, or too small for one request; a model that does not fit at all comes first."""
+    return profile.kv_cache_memory_bytes is not None and plan.needed_bytes - plan.cache_bytes <= plan.available_bytes
 
 
 def _why(plan: MemoryPlan, profile: Profile, where: str) -> str:

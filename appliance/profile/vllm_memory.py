@@ -1,0 +1,53 @@
+"""The memory plan of a profile that vLLM runs, also of a model that Ingot does not read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.memory import DeviceMemory, MemoryLimits, MemoryPlan, gpu_memory, host_memory, plan_memory
+from appliance.checkpoint.memory.vllm import vllm_footprint
+from appliance.checkpoint.outline import read_outline
+from appliance.checkpoint.safetensors import read_index
+from appliance.hardware.device import Device
+from appliance.hardware.machine import Inventory
+from appliance.profile.schema import Profile
+from kernels.selection import AUTO
+
+_HALVES: Final = ("bfloat16", "float16")
+
+
+def vllm_memory(profile: Profile, folder: Path, device: Device, inventory: Inventory) -> MemoryPlan | None:
+    """None where only vLLM can tell: of kinds of attention that are not known, and of weights that are not safetensors."""
+    try:
+        own, index = read_outline(folder).dtype, read_index(folder)
+        dtype = profile.dtype if profile.dtype != AUTO else own if own in _HALVES else "bfloat16"
+        limits = MemoryLimits(
+            dtype=dtype,
+            kv_cache_dtype=dtype if profile.kv_cache_dtype == AUTO else profile.kv_cache_dtype,
+            max_model_len=profile.max_model_len,
+            max_num_seqs=profile.max_num_seqs,
+            max_num_batched_tokens=profile.max_num_batched_tokens,
+            block_size=profile.block_size,
+            kv_cache_memory_bytes=profile.kv_cache_memory_bytes,
+        )
+        footprint = vllm_footprint(
+            folder,
+            index,
+            limits,
+            device=device.kind,
+            shards=profile.tensor_parallel_size,
+            graphs=device.gpu is not None and not profile.enforce_eager,
+        )
+    except CheckpointError:  # which preflight reports, of the models that it reads
+        return None
+    if footprint is None:
+        return None
+    return plan_memory(footprint, limits, _memory(profile, device, inventory), estimated=True)
+
+
+def _memory(profile: Profile, device: Device, inventory: Inventory) -> DeviceMemory:
+    """vLLM's share is of the whole memory, on a host too; of a cache whose size is given it does not ask for it."""
+    share = 1.0 if profile.kv_cache_memory_bytes is not None else profile.gpu_memory_utilization
+    return gpu_memory(device.gpu, share) if device.gpu else host_memory(inventory.host, share)
