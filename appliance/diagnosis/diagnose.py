@@ -135,7 +135,9 @@ class _Story:
             return False
         if any(is_survived(link) or is_end_on_request(link) for link in chain):
             return False
-        return self.failed or bool(chain[-1].level) or not goes_on_after(chain[-1], self.lines)
+        return (
+            self.failed or bool(chain[-1].level) or not goes_on_after(chain[-1].line.number, chain[-1].key, self.lines)
+        )
 
     def _first(self, chains: Iterable[Sequence[LoggedException]]) -> _Candidate | None:
         """The first that is known for certain, else the first that is known, else the first."""
@@ -173,12 +175,17 @@ class _Story:
                 continue
             for match in _causes_of_line(line, after=self.ready is not None and not self.failed):
                 cause = match.cause
+                if before is None and not (self.failed or cause.deadly) and self._went_on(line):
+                    continue
                 candidate = _Candidate(match, (line.exception,) if line.exception else (), line)
                 if cause.vague:
                     vague = vague or candidate
                     continue
                 return candidate
         return vague
+
+    def _went_on(self, line: ErrorLine) -> bool:
+        return goes_on_after(line.line.number, line.key, self.lines)
 
     def _waits(self) -> Diagnosis | None:
         found = waiting_for(self.log)
@@ -206,8 +213,11 @@ class _Story:
                 return best.diagnosis() if best is not None else telling.unknown(chain[0])
         if self.ready is None or self.failed:
             for line in told:
-                if line.exception is not None and line.tier != "warning" and not is_end_on_request(line.exception):
-                    return telling.unknown(line.exception)
+                exception = line.exception
+                if exception is None or line.tier == "warning" or is_end_on_request(exception):
+                    continue
+                if self.failed or not self._went_on(line):
+                    return telling.unknown(exception)
         return None
 
     def _only_warned(self, told: Sequence[ErrorLine], chains: Sequence[Sequence[LoggedException]]) -> Diagnosis | None:

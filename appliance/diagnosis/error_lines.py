@@ -44,7 +44,7 @@ TOLERATED = (
     "usage stat", "fail to set rlimit", "found ulimit", "libibverbs", "openmpi", "telemetry", "prometheus",
     "config file not found", "using default", "net/plugin", "net plugin", "ncclnet_", "libnccl-net",
     "no plugin found", "tuner/plugin", "profiler/plugin", "model info cache", "nccl info", "call to bind failed",
-    "ras failed",
+    "ras failed", "cannot use fa version", "failed to import triton", "error retrieving",
 )  # fmt: skip
 CODE = re.compile(r'(?:raise |return |assert |File "|self\.|\^)')
 
@@ -54,11 +54,12 @@ Tier = Literal["error", "bare", "warning"]
 @dataclass(frozen=True)
 class ErrorLine:
     """`tier`: marked as an error by a logger, written by a bare process, or marked as a warning. `exception`: what is
-    told in it of one, without a traceback."""
+    told in it of one, without a traceback. `key`: the stream that it belongs to."""
 
     line: EvidenceLine
     tier: Tier
     exception: LoggedException | None
+    key: str = ""
 
 
 def error_lines(log: Searchable) -> Iterator[ErrorLine]:
@@ -107,7 +108,7 @@ def _read(log: Searchable, position: int) -> ErrorLine | None:
     if exception is not None:
         exception = with_lines_around(exception, log.lines, position)
     tier: Tier = "error" if dressed.level else "bare"
-    return ErrorLine(EvidenceLine(line.number, words), tier, exception)
+    return ErrorLine(EvidenceLine(line.number, words), tier, exception, dressed.key)
 
 
 def _holds(text: str, phrases: tuple[str, ...]) -> bool:

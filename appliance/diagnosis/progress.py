@@ -10,7 +10,6 @@ from operator import attrgetter
 from appliance.diagnosis.causes.hang import WAITING, Waiting
 from appliance.diagnosis.dressing import plain, undress
 from appliance.diagnosis.searchable import Searchable
-from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.protocol import EvidenceLine
 
 READY = (
@@ -46,12 +45,12 @@ def ready_at(log: Searchable) -> int | None:
     return max(found, default=None)
 
 
-def goes_on_after(exception: LoggedException, lines: Sequence[EvidenceLine]) -> bool:
-    """Whether the process that told the exception logs on as if nothing had happened."""
-    begin = bisect_right(lines, exception.line.number, key=attrgetter("number"))
+def goes_on_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> bool:
+    """Whether the process of this stream logs on after the line as if nothing had happened."""
+    begin = bisect_right(lines, number, key=attrgetter("number"))
     for line in lines[begin : begin + LINES_AFTER]:
         dressed = undress(plain(line.text))
-        if dressed.key == exception.key and dressed.header and dressed.level in ("INFO", "DEBUG", ""):
+        if dressed.key == key and dressed.header and dressed.level in ("INFO", "DEBUG", ""):
             return ENDING.search(dressed.words) is None
     return False
 

@@ -208,3 +208,21 @@ def test_docker_own_json_lines_are_unwrapped() -> None:
     found = told(text)
     assert found.cause == "context-too-long"
     assert [line.number for line in found.evidence] == [4, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ERROR 11-20 10:02:11 [kernels.py:34] Failed to import some kernels. Error: No module named 'fast_kernels'",
+        "ERROR 11-20 10:02:11 [fa.py:57] FA3 is only supported on devices with compute capability >= 9",
+        "host:1:1 [0] NCCL WARN NET/OFI Failed to initialize a protocol",
+        "(EngineCore pid=7) [2025-11-20 10:02:11] CRITICAL: RuntimeError: CUDA error: out of memory",
+    ],
+)
+def test_an_error_after_which_the_process_goes_on_is_none(line: str) -> None:
+    """Its next line says so; where that is of its end, or somebody knows that it failed, the error counts."""
+    key = "(EngineCore pid=7) " if line.startswith("(") else ""
+    went_on = f"{line}\n{key}INFO 11-20 10:02:12 [core.py:9] Loading weights\n"
+    assert told(went_on).family is None
+    assert told(went_on, exit_status=1).family is not None
+    assert told(f"{line}\n{key}INFO 11-20 10:02:12 [core.py:9] Shutting down\n").family is not None
