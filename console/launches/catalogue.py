@@ -46,9 +46,14 @@ class Catalogue:
             return self._folders.setdefault(launch_id, LaunchFolder(path))
 
     def records(self) -> list[LaunchRecord]:
-        """Every launch in short, the newest first."""
-        folders = (self.find(launch_id) for launch_id in self.ids())
-        return [folder.record() for folder in folders if folder is not None]
+        """Every launch in short, the newest first. Those that have ended are not looked at again."""
+        names = self.ids()
+        with self._lock:
+            folders = [
+                self._folders.get(name) or self._folders.setdefault(name, LaunchFolder(self.home.launch(name)))
+                for name in names
+            ]
+        return [folder.settled or folder.record() for folder in folders]
 
     def current(self) -> str | None:
         """The launch that the engine runs, or ran last. An attempt that preflight refused while an older launch went

@@ -74,6 +74,11 @@ class LaunchFolder:
             self._read_record()
             return self._record if self._record is not None else self.read().record
 
+    @property
+    def settled(self) -> LaunchRecord | None:
+        """The record of a launch that was seen to have ended: it changes no more."""
+        return self._record if self._record is not None and self._record.state in ENDED else None
+
     def started_an_engine(self) -> bool:
         """Whether this launch was, or is, the engine's: not a refused attempt, nor a folder that says nothing yet."""
         with self._lock:

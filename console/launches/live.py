@@ -62,7 +62,8 @@ def feeds(catalogue: Catalogue, database: Database, templates: Environment, foll
                     replaced = replaced or time.monotonic()
                     if time.monotonic() - replaced > AFTERWARDS_S:
                         return
-                await asyncio.sleep(MOVING_S if story.runs and story.record.state != "ready" else STANDING_S)
+                moving = name == WHOLE and story.runs and story.record.state != "ready"
+                await asyncio.sleep(MOVING_S if moving else STANDING_S)
 
         return follow
 

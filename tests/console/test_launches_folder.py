@@ -126,6 +126,22 @@ def test_the_current_launch(home):
     assert catalogue.current() == "20261120-140000-eeee"
 
 
+def test_a_launch_that_has_ended_is_not_read_again(home, monkeypatch):
+    """A list of thousands costs no look at each; one that goes on is looked at, one that was deleted is gone."""
+    catalogue = Catalogue(home)
+    for number in range(20):
+        failed_launch(home, f"20261120-10{number:02}00-aaaa")
+    going_on = ready_launch(home, "20261120-110000-bbbb")
+    assert len(catalogue.records()) == 21
+    reads = []
+    original = LaunchFolder.record
+    monkeypatch.setattr(LaunchFolder, "record", lambda folder: reads.append(folder.id) or original(folder))
+    going_on.change(State.DRAINING)
+    (home.launches / "20261120-100000-aaaa").rename(home.root / "gone")
+    records = catalogue.records()
+    assert (len(records), records[0].state, reads) == (20, State.DRAINING, ["20261120-110000-bbbb"])
+
+
 def test_launches_of_one_second_are_listed_in_their_order(home):
     """A refused attempt and the launch that was made in spite of it are told apart by the fraction."""
     ids = [home.new_launch_id(1795168305.0 + tenths / 10) for tenths in range(1, 10)]

@@ -76,6 +76,7 @@ LEFT_ALONE = (
     "see http://127.0.0.1:8000/v1 and mail to a@b",
     "/home/ann/models/Qwen3-8B/tokenizer.json",
     "asking sk_buff for memory; desk-top",
+    "rope_theta=None, hf_overrides=None, hf_transfer=False",
 )
 
 
