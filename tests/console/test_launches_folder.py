@@ -135,7 +135,12 @@ def test_a_launch_that_has_ended_is_not_read_again(home, monkeypatch):
     assert len(catalogue.records()) == 21
     reads = []
     original = LaunchFolder.record
-    monkeypatch.setattr(LaunchFolder, "record", lambda folder: reads.append(folder.id) or original(folder))
+
+    def record(folder):
+        reads.append(folder.id)
+        return original(folder)
+
+    monkeypatch.setattr(LaunchFolder, "record", record)
     going_on.change(State.DRAINING)
     (home.launches / "20261120-100000-aaaa").rename(home.root / "gone")
     records = catalogue.records()
