@@ -14,6 +14,7 @@ ANSI = re.compile(
 )
 MAX_LAYERS = 9
 MAX_LINE = 4000
+QUOTES = ">│┃"  # of a mail, and of a terminal's panes
 
 _LEVELS = "DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION"
 _DAY = r"\d{4}[-/]\d\d[-/]\d\d"
@@ -26,7 +27,7 @@ _LAYERS = (
     rf"(?P<placed>(?P<loud>{_LEVELS}) +(?:\d\d-\d\d {_CLOCK} +)?\[?[\w/.-]{{1,80}}\.py:\d+\](?=\s|$)\s?)",  # vLLM
     rf"(?P<level>(?P<word>{_LEVELS})\b(?::[\w.]{{1,60}}:|:)?(?: +\d\d-\d\d {_CLOCK}| \.\.\.)?(?=\s|$)\s{{0,6}})",
     rf"(?P<bracketed>\[(?P<inside>{_LEVELS}|Error|Warning|Info)\](?=\s|$)\s?)",
-    rf"(?P<dashed>- (?:[\w.]{{1,80}} - )?(?P<between>{_LEVELS}) - (?:[\w.]{{1,60}}: )?)",  # Python's logging
+    rf"(?P<dashed>- (?:[\w.]{{1,80}} - )?(?P<between>{_LEVELS}) - )",  # Python's logging
     rf"(?P<barred>\| (?P<column>{_LEVELS}) {{0,9}}\| (?:[\w.<>]{{1,120}}:[\w<>]{{1,80}}:\d+ - )?)",  # loguru
     r"(?P<place>\[[\w/.-]{1,80}\.py:\d+\](?=\s|$)\s?)",
     rf"(?P<glog>\[?(?P<letter>[IWEF])\d{{4}} {_CLOCK}\s+(?:\d+\s+)?[\w/.-]{{1,120}}:\d+\] )",
@@ -57,6 +58,8 @@ def plain(text: str) -> str:
         text = text[:MAX_LINE]
     if "\x1b" in text or "[0m" in text or "[3" in text:  # some stores write the code's name instead of it
         text = ANSI.sub("", text)
+    if text[:1] in QUOTES:
+        text = text[1:].removeprefix(" ").rstrip(QUOTES[1:] + " ")
     if "\r" in text:
         text = text.rstrip("\r").rpartition("\r")[2]
     return text
@@ -78,7 +81,7 @@ def undress(text: str) -> Dressed:
         position = layer.end()
         match layer.lastgroup:
             case "stamp":
-                header = True
+                level, header = "", True  # whoever passes it on may give it a level of his own
             case "tag":
                 key += layer["tag"].rstrip()
             case "placed":

@@ -112,9 +112,9 @@ def is_end_on_request(exception: LoggedException) -> bool:
 
 def is_survived(exception: LoggedException) -> bool:
     """Told by somebody who caught it and went on."""
-    return exception.level in ("DEBUG", "INFO", "NOTICE", "WARNING", "WARN") or (
-        _holds(exception.lead, SURVIVED) and not _holds(exception.lead, FATAL_LEAD)
-    )
+    if _holds(exception.lead, FATAL_LEAD):
+        return False
+    return exception.level in ("DEBUG", "INFO", "NOTICE", "WARNING", "WARN") or _holds(exception.lead, SURVIVED)
 
 
 def is_fatal(exception: LoggedException) -> bool:

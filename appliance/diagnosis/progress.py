@@ -50,7 +50,7 @@ def goes_on_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> bool:
     begin = bisect_right(lines, number, key=attrgetter("number"))
     for line in lines[begin : begin + LINES_AFTER]:
         dressed = undress(plain(line.text))
-        if dressed.key == key and dressed.header and dressed.level in ("INFO", "DEBUG", ""):
+        if dressed.key == key and dressed.header and dressed.level in ("INFO", ""):
             return ENDING.search(dressed.words) is None
     return False
 

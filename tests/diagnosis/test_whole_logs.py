@@ -226,3 +226,11 @@ def test_an_error_after_which_the_process_goes_on_is_none(line: str) -> None:
     assert told(went_on).family is None
     assert told(went_on, exit_status=1).family is not None
     assert told(f"{line}\n{key}INFO 11-20 10:02:12 [core.py:9] Shutting down\n").family is not None
+
+
+@pytest.mark.parametrize("prefix", ["> ", "│ ", "2025-11-20 10:02:11,123 - __main__ - INFO - ", "[spark] | "])
+def test_who_passes_a_log_on_changes_nothing(prefix: str) -> None:
+    """A mail, a terminal's pane, a launcher that logs what its child says."""
+    found = told("\n".join(prefix + line for line in logs.SGLANG_SCHEDULER.split("\n")))
+    assert found.cause == "weights-out-of-memory"
+    assert [line.number for line in found.evidence] == [6, 8]
