@@ -21,6 +21,8 @@ if [ "${1:-}" = prepare ]; then
     python3 -m pip download --quiet --constraint constraints.txt --only-binary :all: --python-version 3.12 $platforms \
         --dest "$wheels/front-door" click httpx jinja2 litestar litestar-htmx nvidia-ml-py prometheus-client psutil \
         py-spy pyyaml rich tokenizers uvicorn
+    # Ingot's own wheel tells the commands that there are; their code is the checkout's, which comes first.
+    python3 -m pip wheel --quiet --no-deps --wheel-dir "$wheels/front-door" .
     rm -f "$wheels"/front-door/{numpy,hf_xet,huggingface_hub,faker,msgspec}*.whl
     python3 - "${2:-sm_90}" "$modules" <<'PY'
 import sys
@@ -68,6 +70,8 @@ INGOT_GPU_CAST="$work/cast" TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_
     -p no:cacheprovider || failed=1
 # The engine is not sealed in its tests, and would have FlashInfer compile what it lacks.
 TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_native_engine.py -q -p no:cacheprovider -n 8 || failed=1
+# Prints a line MEMORY {...} for each model: what was planned beside what was taken.
+TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_memory_plan.py -q -s -p no:cacheprovider || failed=1
 if [ -d "$modules" ]; then
     export PYTHONPATH="$with_flashinfer" INGOT_FLASHINFER_CAST="$PWD/$modules"
     TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_flashinfer_sealed.py -q -p no:cacheprovider || failed=1
