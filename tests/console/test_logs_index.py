@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -216,3 +217,21 @@ def test_reading_while_it_is_written_fast(tmp_path):
             seen += 1
             assert (line.number, text(line)) == (seen, f"line {seen} of the log")
     writer.join()
+
+
+def test_a_flood_of_lines_costs_little_memory(tmp_path):
+    """Of 300,000 lines some bytes each are kept, however often they are asked for."""
+    path = tmp_path / "engine.log"
+    with path.open("w") as file:
+        file.writelines(
+            f"WARNING 11-20 10:00:00 [scheduler.py:127] step {number} was preempted\n" for number in range(300_000)
+        )
+    tracemalloc.start()
+    index = LogIndex(path)
+    assert index.refresh() == 300_000
+    for first in range(1, 300_000, 50_000):
+        assert len(index.lines(first, 300)) == 300
+    assert index.matching(query="step 1234 ").scanned > 0
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 6 << 20
