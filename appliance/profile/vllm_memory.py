@@ -19,7 +19,7 @@ _HALVES: Final = ("bfloat16", "float16")
 
 
 def vllm_memory(profile: Profile, folder: Path, device: Device, inventory: Inventory) -> MemoryPlan | None:
-    """None where only vLLM can tell: of kinds of attention that are not known, and of weights that are not safetensors."""
+    """None where only vLLM can tell: of other kinds of attention, and of weights that are no safetensors."""
     try:
         own, index = read_outline(folder).dtype, read_index(folder)
         dtype = profile.dtype if profile.dtype != AUTO else own if own in _HALVES else "bfloat16"

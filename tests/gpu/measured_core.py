@@ -1,0 +1,69 @@
+"""`python -m tests.gpu.measured_core CONFIG`: an engine in a process of its own, driven to its fullest; prints what
+that took of the GPU, in MiB, as one line of JSON. `process` is what the driver says is gone since before the start."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import msgspec
+import numpy as np
+import torch
+
+from appliance.engine.engine import Engine
+from appliance.protocol import EngineConfig, SamplingParams, Submit
+
+MIB = 1 << 20
+
+
+def main() -> None:
+    config = msgspec.convert(json.loads(sys.argv[1]), EngineConfig)
+    free_before = _driver_free()
+    torch.zeros(1, device=config.device)
+    torch.cuda.synchronize()
+    context = free_before - _driver_free()
+    engine = Engine(config, lambda _: None, lambda line: print(line, file=sys.stderr))
+    torch.cuda.synchronize()
+    after_load = {"allocated": torch.cuda.memory_allocated(), "reserved": torch.cuda.memory_reserved()}
+    torch.cuda.reset_peak_memory_stats()
+    random = np.random.default_rng(0)
+    longest = random.integers(5, 500, config.max_model_len - 10).tolist()
+    least_free = _generate(engine, [longest], 1)
+    for _ in range(6):
+        count, length = (int(random.integers(1, most)) for most in (config.max_num_seqs + 1, 300))
+        prompts = random.integers(5, 500, (count, length)).tolist()
+        least_free = min(least_free, _generate(engine, prompts, 6))
+    least_free = min(least_free, _generate(engine, [longest] * config.max_num_seqs, 4))
+    found = {
+        "process": free_before - least_free,
+        "context": context,
+        "peak_allocated": torch.cuda.max_memory_allocated(),
+        "peak_reserved": torch.cuda.max_memory_reserved(),
+        "loaded_allocated": after_load["allocated"],
+        "loaded_reserved": after_load["reserved"],
+        "step": torch.cuda.max_memory_allocated() - after_load["allocated"],
+        "outside_torch": free_before - least_free - torch.cuda.memory_reserved(),
+    }
+    sizes = {name: round(size / MIB, 1) for name, size in found.items()}
+    print(json.dumps(sizes | {"selection": engine.loaded.selection, "weights": engine.loaded.weight_bytes // MIB}))
+
+
+def _generate(engine: Engine, prompts: list[list[int]], new: int) -> int:
+    """The least that the driver had free meanwhile."""
+    sampling = SamplingParams(max_tokens=new, temperature=0.8, top_p=0.9, seed=1, ignore_eos=True, logprobs=5)
+    for number, prompt in enumerate(prompts):
+        refused = engine.submit(Submit(request_id=str(number), prompt_token_ids=prompt, sampling=sampling))
+        assert refused is None, refused
+    least = _driver_free()
+    while not engine.idle:
+        engine.step()
+        least = min(least, _driver_free())
+    return least
+
+
+def _driver_free() -> int:
+    return torch.cuda.mem_get_info()[0]
+
+
+if __name__ == "__main__":
+    main()

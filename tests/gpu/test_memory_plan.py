@@ -1,0 +1,109 @@
+"""What a core takes of a GPU's memory against the plan, part by part. Prints a line of JSON for each model, with
+everything that is needed to correct the plan's constants."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from appliance.checkpoint.config import read_config
+from appliance.checkpoint.memory import CACHE_DTYPES, MemoryPlan
+from appliance.hardware import Gpu, Host, Inventory
+from appliance.profile.document import load
+from appliance.profile.effective import Effective, resolve
+from appliance.protocol import EngineConfig
+from tests.tiny import FP8, write_checkpoint
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+GIB, MIB = 1 << 30, 1 << 20
+ERROR = 0.05
+LAYERS = {"num_hidden_layers": 2, "max_position_embeddings": 16384}
+MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "llama-wide": (
+        "llama",
+        LAYERS | {"vocab_size": 65536, "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+                  "num_key_value_heads": 8, "head_dim": 128},
+        {"kv-cache-memory-bytes": "1 GiB"},
+    ),
+    "large-vocabulary": (
+        "qwen3",
+        LAYERS | {"vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16,
+                  "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True},
+        {"kv-cache-memory-bytes": "1 GiB"},
+    ),
+    "experts": (
+        "qwen3_moe",
+        LAYERS | {"vocab_size": 65536, "hidden_size": 2048, "moe_intermediate_size": 768, "num_experts": 64,
+                  "num_experts_per_tok": 8, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128},
+        {"kv-cache-memory-bytes": "1 GiB"},
+    ),
+    "fp8": (
+        "llama",
+        LAYERS | {"vocab_size": 32768, "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+                  "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 1, "quantization_config": FP8},
+        {"kv-cache-memory-bytes": "1 GiB"},
+    ),
+    "attention-by-torch": (
+        "llama",
+        LAYERS | {"vocab_size": 32768, "hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 16,
+                  "num_key_value_heads": 4, "head_dim": 128},
+        {"kv-cache-memory-bytes": "1 GiB", "backends": {"attention": "torch"}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_core_takes_what_was_planned(tmp_path: Path, name: str) -> None:
+    family, shape, settings = MODELS[name]
+    folder = write_checkpoint(tmp_path / name, family, dtype="bfloat16", scale=0.02, **shape)
+    effective = planned(folder, settings)
+    plan = effective.memory
+    config = engine_config(folder, effective, settings)
+    command = [sys.executable, "-m", "tests.gpu.measured_core", json.dumps(config)]
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    measured = json.loads(found.stdout.splitlines()[-1])
+    print("\nMEMORY", json.dumps({"model": name, "planned": parts(plan), "measured": measured}))
+    taken = measured["process"] * MIB
+    assert taken <= plan.needed_bytes * 1.01, "the plan must not promise too much"
+    assert taken == pytest.approx(plan.needed_bytes, rel=ERROR)
+
+
+def planned(folder: Path, settings: dict[str, Any]) -> Effective:
+    free, total = torch.cuda.mem_get_info()
+    gpu = Gpu(uuid="GPU-0", index=0, name=torch.cuda.get_device_name(), memory_bytes=total, memory_free_bytes=free,
+              compute_capability=torch.cuda.get_device_capability())  # fmt: skip
+    host = Host(cores=8, memory_bytes=64 * GIB, memory_available_bytes=64 * GIB)
+    inventory = Inventory(gpus=(gpu,), driver_version=None, cuda_version=None, host=host, problem=None)
+    document = {"name": "measured", "model": {"path": folder.name}, **settings}
+    return resolve(load(document), config=read_config(folder), inventory=inventory, environ={})
+
+
+def engine_config(folder: Path, effective: Effective, settings: dict[str, Any]) -> dict[str, Any]:
+    plan = effective.memory
+    config = EngineConfig(
+        model_folder=str(folder),
+        device="cuda:0",
+        dtype=effective["dtype"].value,
+        kv_cache_dtype=CACHE_DTYPES[effective["kv-cache-dtype"].value],
+        max_model_len=plan.max_model_len,
+        max_num_seqs=effective["max-num-seqs"].value,
+        max_num_batched_tokens=effective["max-num-batched-tokens"].value,
+        block_size=plan.block_size,
+        num_blocks=plan.num_blocks,
+        backends=settings.get("backends", {}),
+    )
+    return {name: getattr(config, name) for name in config.__struct_fields__}
+
+
+def parts(plan: MemoryPlan) -> dict[str, Any]:
+    """In MiB."""
+    sizes = {name: getattr(plan.workspace, name) for name in plan.workspace.__struct_fields__}
+    sizes |= {"weights": plan.weight_bytes, "cache": plan.cache_bytes, "all": plan.needed_bytes}
+    return {name: round(size / MIB, 1) for name, size in sizes.items()}
