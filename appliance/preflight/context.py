@@ -46,7 +46,7 @@ class CheckResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """`plan` is there only when no finding is an error."""
+    """`plan` is there only when no finding is an error, and this process could carry it out."""
 
     findings: list[Finding]
     plan: LaunchPlan | None

@@ -180,11 +180,13 @@ class Subject:
         except CheckpointError:
             return False
 
-    def plan(self) -> LaunchPlan:
+    def plan(self) -> LaunchPlan | None:
+        """None where another machine is asked about, of whose vLLM nothing is known here."""
         if self.profile.engine == "vllm":
-            assert self.vllm is not None, "the check of the engine would have found that"
-            installation = read_installation(self.vllm)
-            assert installation is not None, "and that"
+            installation = read_installation(self.vllm) if self.vllm else None
+            if self.vllm is None or installation is None:
+                assert self.context.surroundings is None, "the check of the engine would have found that"
+                return None
             return VllmPlan(
                 profile=self.profile,
                 folder=self.folder,

@@ -273,6 +273,15 @@ def test_fp8_blocks_are_one_word_of_both_engines(home: Home, machine: dict[str, 
     assert ids(look(home, VLLM, only="quantization", **machine)) == []
 
 
+def test_a_vllm_that_another_machine_may_have_is_not_missed(home: Home, machine: dict[str, Any]) -> None:
+    """The console's container has none, and the engine's has: nothing is refused, and nothing is planned."""
+    model(home)
+    machine |= {"surroundings": None, "environ": {"INGOT_VLLM": None, "PATH": "/nowhere"}}
+    report = look(home, VLLM, **machine)
+    assert [finding for finding in report.findings if finding.severity is Severity.ERROR] == []
+    assert report.plan is None
+
+
 def test_surroundings_are_needed_to_speak_of_an_installation(home: Home, machine: dict[str, Any]) -> None:
     """The console that judges by another machine's hardware does not offer its own vLLM."""
     model(home, architectures=["MambaForCausalLM"])

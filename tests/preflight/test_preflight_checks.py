@@ -19,7 +19,7 @@ from rich.console import Console
 
 from appliance.hardware import Gpu, Host, Inventory
 from appliance.home import Home
-from appliance.preflight import NativePlan, PreflightContext, Report, run
+from appliance.preflight import NativePlan, PreflightContext, Report, Surroundings, run
 from appliance.preflight.printing import show
 from appliance.preflight.registry import CHECKS
 from appliance.profile.document import apply_patch
@@ -217,11 +217,12 @@ def test_a_profile_that_cannot_run_is_one_error(
     home: Home, tiny: Path, changes: dict[str, Any], id: str, field: str
 ) -> None:
     """It names the field; a fix that is a patch leads to a profile that can run."""
-    finding = only(look(home, changes))
+    here = {"surroundings": Surroundings.here()}
+    finding = only(look(home, changes, **here))
     assert (finding.id, finding.field) == (id, field)
     assert finding.fix
     if finding.fix.patch:
-        mended = look(home, {**changes, **finding.fix.patch})
+        mended = look(home, {**changes, **finding.fix.patch}, **here)
         assert mended.plan is not None, mended.findings
 
 
