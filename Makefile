@@ -11,7 +11,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-architectures test-containers test-flashinfer test-vllm lint format bench-start bench-cpu \
-	diagnosis-score bench-proxy model clean
+	diagnosis-score bench-proxy bench-truth model clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ bench-start: $(VENV)/.dev ## how long a start takes, and how soon a failing one 
 
 bench-cpu: $(VENV)/.dev ## tokens a second on the CPU; INGOT_VLLM_VENV names a venv with vLLM to compare with
 	$(BIN)/python -m tests.bench.cpu
+
+bench-truth: $(VENV)/.dev ## provoke failures: how soon the true cause is told; INGOT_VLLM names a vLLM for CPUs to provoke too
+	$(BIN)/python -m tests.bench.truth
 
 diagnosis-score: $(VENV)/.dev ## the diagnosis against the real start logs in ../shared/startup-logs
 	@$(BIN)/python -m tests.diagnosis.score

@@ -1,0 +1,102 @@
+"""Failures that are told before anything is started, or even saved."""
+
+from __future__ import annotations
+
+from tests.bench.faults import acts, spoiling
+from tests.bench.faults.fault import Expect, Fault
+
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}"
+LONG = ("--max-model-len=4096",)
+ON_GPUS = {"device": "auto", "kv-cache-memory-bytes": None}
+UNKNOWN_GPU = "MIG-9e3b1f30-1c52-5d6c-a2a4-51f0c6b1f3a7"
+
+IN_PREFLIGHT: tuple[Fault, ...] = (
+    # -- the model's folder ------------------------------------------------------------------------------------------
+    Fault("the model's folder is missing", "native", "preflight",
+          Expect(("Qwen3-8B", "folder"), "model-missing", "model.path"),
+          path="Qwen3-8B", bare=()),
+    Fault("a name of the hub in place of a folder", "native", "preflight",
+          Expect(("meta-llama/Llama-3.1-8B-Instruct",), "model-is-hub-id", "model.path"),
+          path="meta-llama/Llama-3.1-8B-Instruct", bare=()),
+    Fault("config.json is broken off", "native", "preflight",
+          Expect((r"config\.json",), "config-unreadable"),
+          model=spoiling.cut("config.json"), bare=()),
+    Fault("an architecture that only vLLM has", "native", "preflight",
+          Expect(("GPT2LMHeadModel", "vLLM"), "architecture-unsupported", "architectures", patch=("engine",)),
+          model=spoiling.config(architectures=["GPT2LMHeadModel"], model_type="gpt2"), needs_vllm=True),
+    Fault("the weights' file is broken off", "native", "preflight",
+          Expect((r"model\.safetensors",), "safetensors-invalid"),
+          model=spoiling.cut(spoiling.WEIGHTS), bare=()),
+    Fault("a pointer of Git LFS in place of the weights", "native", "preflight",
+          Expect(("Git LFS",), "safetensors-invalid"),
+          model=spoiling.text(spoiling.WEIGHTS, spoiling.POINTER), bare=()),
+    Fault("a shard is missing", "native", "preflight",
+          Expect(("model-00002-of-00002",), "shard-missing", "weight_map"),
+          model=spoiling.lose_a_shard, bare=()),
+    Fault("a weight has another shape", "native", "preflight",
+          Expect((r"mlp\.gate_proj\.weight", "1024"), "tensor-shape", "model.layers.0.mlp.gate_proj.weight"),
+          model=spoiling.widen, bare=()),
+    Fault("no tokenizer", "native", "preflight",
+          Expect(("tokenizer",), "tokenizer-missing"),
+          model=spoiling.remove("tokenizer.json", "tokenizer_config.json"), bare=()),
+    Fault("the chat template is broken off", "native", "preflight",
+          Expect(("chat template",), "chat-template-invalid", "chat_template"),
+          model=spoiling.chat_template(TEMPLATE)),
+    Fault("another model than the digest says", "native", "preflight",
+          Expect(("sha256:",), "digest-differs", "model.digest", patch=("model.digest",)),
+          profile={"model.digest": "sha256:" + "0" * 64}),
+    # -- the profile -------------------------------------------------------------------------------------------------
+    Fault("a misspelt setting", "native", "saving",
+          Expect(("max-modellen", "max-model-len")),
+          profile={"max-modellen": 4096}),
+    Fault("the context is longer than the model's", "native", "preflight",
+          Expect(("4096", "512"), "context-too-long", "max-model-len", patch=("max-model-len",)),
+          profile={"max-model-len": 4096}, bare=LONG),
+    Fault("a larger cache than there is memory", "native", "preflight",
+          Expect(("900",), "memory-too-small", "kv-cache-memory-bytes", patch=("kv-cache-memory-bytes",)),
+          profile={"kv-cache-memory-bytes": "900 TiB"}),
+    Fault("a backend that the device cannot run", "native", "preflight",
+          Expect(("flashinfer",), "backend-refused", "backends.attention", patch=("backends.attention",)),
+          profile={"backends.attention": "flashinfer"}),
+    Fault("the port is taken", "native", "preflight",
+          Expect(("in use",), "port-in-use", "port"), act=acts.take_the_port),
+    # -- the hardware ------------------------------------------------------------------------------------------------
+    Fault("a MIG slice that is not there", "native", "preflight",
+          Expect((UNKNOWN_GPU,), "device-missing", "device", patch=("device",)),
+          profile={"device": UNKNOWN_GPU}, place="MIG slices"),
+    Fault("more GPUs than there are", "vllm", "preflight",
+          Expect(("16 GPUs", "8 whole GPUs"), "gpus-too-few", "tensor-parallel-size", patch=("tensor-parallel-size",)),
+          profile=ON_GPUS | {"tensor-parallel-size": 16, "gpu-memory-utilization": 0.2}, place="eight GPUs",
+          model=spoiling.of_shape(num_attention_heads=16, num_key_value_heads=16, head_dim=16)),
+    Fault("a number format that the GPU cannot multiply", "native", "preflight",
+          Expect(("bfloat16",), "dtype-unsupported", "dtype", patch=("dtype",)),
+          profile={"dtype": "bfloat16"}, place="an old GPU"),
+    Fault("expandable segments under graphs of two GPUs", "vllm", "preflight",
+          Expect(("expandable_segments",), "allocator-breaks-graphs", "PYTORCH_CUDA_ALLOC_CONF"),
+          profile=ON_GPUS | {"tensor-parallel-size": 2, "enforce-eager": False}, place="two GPUs"),
+    # -- the machine -------------------------------------------------------------------------------------------------
+    Fault("the state folder's disk is full", "native", "preflight",
+          Expect(("free for the state folder",), "state-folder-full", "{home}"),
+          act=acts.fill_the_disk, place="small disk"),
+    # -- vLLM --------------------------------------------------------------------------------------------------------
+    Fault("the context is longer than the model's", "vllm", "preflight",
+          Expect(("4096", "512"), "context-too-long", "max-model-len", patch=("max-model-len",)),
+          profile={"max-model-len": 4096}, bare=LONG),
+    Fault("no tokenizer", "vllm", "preflight",
+          Expect(("tokenizer",), "tokenizer-missing"),
+          model=spoiling.remove("tokenizer.json", "tokenizer_config.json"), bare=()),
+    Fault("code of a repository that is not here", "vllm", "preflight",
+          Expect(("org/other",), "hub-needed", "auto_map"),
+          model=spoiling.config(architectures=["XForCausalLM"], model_type="x",
+                                auto_map={"AutoConfig": "org/other--configuration_x.XConfig"}), bare=()),
+    Fault("a quantisation that nobody knows", "vllm", "preflight",
+          Expect(("quip",), "quantization-unknown", "quantization_config"),
+          model=spoiling.config(quantization_config={"quant_method": "quip", "bits": 2}), bare=()),
+    Fault("more workers than attention heads", "vllm", "preflight",
+          Expect(("tensor-parallel-size", "3"), "tensor-parallel-indivisible", "tensor-parallel-size",
+                 patch=("tensor-parallel-size",)),
+          profile={"tensor-parallel-size": 3}, bare=("--tensor-parallel-size=3",)),
+    Fault("a flag that would run foreign code", "vllm", "saving",
+          Expect(("trust-remote-code",)),
+          profile={"vllm.extra-args": {"trust-remote-code": True}}),
+)  # fmt: skip

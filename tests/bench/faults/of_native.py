@@ -1,0 +1,44 @@
+"""Failures of the native engine that nothing could know before it was started."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.bench.faults import acts, spoiling
+from tests.bench.faults.fault import Expect, Fault
+
+KILLED = Expect(("killed with SIGKILL",), family="memory", causes=("killed",))
+STOPPED = Expect(("stopped",), family="hang", causes=("no-progress",))
+
+OF_NATIVE: tuple[Fault, ...] = (
+    Fault("the weights are deleted after preflight", "native", "start",
+          Expect((r"model\.safetensors",), family="weights", causes=("weight-file-missing",)),
+          late=spoiling.remove(spoiling.WEIGHTS)),
+    Fault("the weights are overwritten after preflight", "native", "start",
+          Expect(("damaged",), family="weights", causes=("safetensors-damaged",)),
+          late=spoiling.garble),
+    Fault("the weights shrink after preflight", "native", "start",
+          Expect((r"weight file",), family="weights", causes=("safetensors-damaged",)),
+          late=spoiling.cut(spoiling.WEIGHTS)),
+    Fault("every weight is NaN", "native", "start",
+          Expect(("not a number",), family="weights", causes=("self-test-differs",)),
+          model=spoiling.not_numbers),
+    Fault("a limit of memory (ulimit -v)", "native", "start",
+          Expect(("memory",), family="memory", causes=("host-out-of-memory",)),
+          act=acts.limit_memory_at_start),
+    Fault("killed while it starts", "native", "start", KILLED, act=acts.while_starting(signal.SIGKILL)),
+    Fault("stopped while it starts", "native", "start", STOPPED, act=acts.while_starting(signal.SIGSTOP),
+          measure="stopped"),
+    Fault("killed while it serves", "native", "serving", KILLED, act=acts.while_serving(signal.SIGKILL)),
+    Fault("a crash in native code", "native", "serving",
+          Expect(("segmentation fault",), family="kernel-crash", causes=("segmentation-fault",), patch=("backends",)),
+          act=acts.while_serving(signal.SIGSEGV)),
+    Fault("no memory for a step", "native", "serving",
+          Expect(("memory",), family="memory", causes=("host-out-of-memory",), patch=("max-model-len",)),
+          act=acts.hook("step-raises", asks=True)),
+    Fault("stopped while it serves", "native", "serving", STOPPED, act=acts.while_serving(signal.SIGSTOP),
+          measure="stopped"),
+    Fault("lives and generates nothing", "native", "serving",
+          Expect(("generated nothing",), family="hang", causes=("no-progress",)),
+          act=acts.hook("generates-nothing", asks=False), measure="silent"),
+)  # fmt: skip

@@ -1,0 +1,53 @@
+"""Failures of vLLM that nothing could know before it was started."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from tests.bench.faults import acts, spoiling
+from tests.bench.faults.fault import Expect, Fault
+
+KILLED = Expect(("killed with SIGKILL",), family="memory", causes=("killed",))
+STOPPED = Expect(("stopped",), family="hang", causes=("no-progress",))
+
+
+def arguments(**values: Any) -> dict[str, Any]:
+    return {"vllm.extra-args": {name.replace("_", "-"): value for name, value in values.items()}}
+
+
+OF_VLLM: tuple[Fault, ...] = (
+    Fault("an architecture that nobody has", "vllm", "start",
+          Expect(("UnheardOfForCausalLM|unheard_of",), family="model-config", causes=("architecture-not-supported",)),
+          model=spoiling.config(architectures=["UnheardOfForCausalLM"], model_type="unheard_of"), bare=()),
+    Fault("a tool parser that vLLM has not", "vllm", "start",
+          Expect(("llama9",), family="config", causes=("parser-name",),
+                 patch=("vllm.extra-args.tool-call-parser",)),
+          profile=arguments(enable_auto_tool_choice=True, tool_call_parser="llama9"),
+          bare=("--enable-auto-tool-choice", "--tool-call-parser=llama9")),
+    Fault("a load format that vLLM has not", "vllm", "start",
+          Expect(("quick",), family="config", causes=("argument-value",)),
+          profile=arguments(load_format="quick"), bare=("--load-format=quick",)),
+    Fault("a level of compilation that there is not", "vllm", "start",
+          Expect(("mode",), family="config", causes=("argument-value", "setting-refused",)),
+          profile=arguments(compilation_config='{"mode": 99}'), bare=('--compilation-config={"mode": 99}',)),
+    Fault("overrides of the config that are nonsense", "vllm", "start",
+          Expect(("hidden",), family="model-config", causes=("not-divisible", "config-field",)),
+          profile=arguments(hf_overrides='{"hidden_size": 250}'), bare=('--hf-overrides={"hidden_size": 250}',)),
+    Fault("too few cache blocks for one request", "vllm", "start",
+          Expect(("cache",), family="memory", causes=("cache-too-small",), patch=("max-model-len",)),
+          profile=arguments(num_gpu_blocks_override=1), bare=("--num-gpu-blocks-override=1",)),
+    Fault("the weights are overwritten after preflight", "vllm", "start",
+          Expect(("damaged",), family="weights", causes=("safetensors-damaged",)),
+          late=spoiling.garble, bare=()),
+    Fault("the weights are deleted after preflight", "vllm", "start",
+          Expect(("weights",), family="weights", causes=("no-weights",)),
+          late=spoiling.remove(spoiling.WEIGHTS), bare=()),
+    Fault("killed while it starts", "vllm", "start", KILLED, act=acts.while_starting(signal.SIGKILL)),
+    Fault("killed while it serves", "vllm", "serving", KILLED, act=acts.while_serving(signal.SIGKILL)),
+    Fault("no memory for a step", "vllm", "serving",
+          Expect(("memory",), family="memory", causes=("host-out-of-memory",), patch=("max-model-len",)),
+          act=acts.hook("step-raises", asks=True)),
+    Fault("stopped while it serves", "vllm", "serving", STOPPED, act=acts.while_serving(signal.SIGSTOP),
+          measure="stopped"),
+)  # fmt: skip
