@@ -163,7 +163,7 @@ class _Story:
         """What a single line tells. Beside an unknown exception it counts only where it came first. `told` gets the
         lines that were looked at; `judged` are those of exceptions with a traceback, which are done with."""
         vague: _Candidate | None = None
-        for line in error_lines(self.log):
+        for line in error_lines(self.lines):
             if line.line.number in judged:
                 continue
             told.append(line)

@@ -4,7 +4,7 @@ starts, or is linked with. Dumps of arguments and advisories are none."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -62,24 +62,27 @@ class ErrorLine:
     key: str = ""
 
 
-def error_lines(log: Searchable) -> Iterator[ErrorLine]:
+def error_lines(lines: Sequence[EvidenceLine]) -> Iterator[ErrorLine]:
     """In order; what repeats an earlier one is left out, and of very many the middle."""
-    seen: set[str] = set()
+    log = Searchable(list(_telling(lines)))
     positions = sorted({position for word in WORDS for position in log.positions(word)})
-    fresh = []
+    if len(positions) > FIRST + LAST:
+        positions = [*positions[:FIRST], *positions[-LAST:]]
     for position in positions:
-        text = log.lines[position].text
-        if _is_quiet(text[:160]):
-            continue
-        if text[-SAME:] not in seen:
-            seen.add(text[-SAME:])
-            fresh.append(position)
-    if len(fresh) > FIRST + LAST:
-        fresh = [*fresh[:FIRST], *fresh[-LAST:]]
-    for position in fresh:
-        found = _read(log, position)
+        found = _read(log.lines[position], lines)
         if found is not None:
             yield found
+
+
+def _telling(lines: Sequence[EvidenceLine]) -> Iterator[EvidenceLine]:
+    """Without what is most of a log: what was said before, and what is quiet. It costs less than to search it."""
+    seen: set[str] = set()
+    for line in lines:
+        end = line.text[-SAME:]
+        if end not in seen:
+            seen.add(end)
+            if not _is_quiet(line.text[:160]):
+                yield line
 
 
 def _is_quiet(head: str) -> bool:
@@ -89,8 +92,7 @@ def _is_quiet(head: str) -> bool:
     return (" INFO " in head or "DEBUG " in head or head.startswith("INFO")) and "o platform" not in head
 
 
-def _read(log: Searchable, position: int) -> ErrorLine | None:
-    line = log.lines[position]
+def _read(line: EvidenceLine, lines: Sequence[EvidenceLine]) -> ErrorLine | None:
     dressed = undress(plain(line.text))
     words = dressed.words.strip()
     lowered = words.lower()
@@ -106,7 +108,7 @@ def _read(log: Searchable, position: int) -> ErrorLine | None:
     if _holds(lowered, ADVICE):
         return None
     if exception is not None:
-        exception = with_lines_around(exception, log.lines, position)
+        exception = with_lines_around(exception, lines)
     tier: Tier = "error" if dressed.level else "bare"
     return ErrorLine(EvidenceLine(line.number, words), tier, exception, dressed.key)
 

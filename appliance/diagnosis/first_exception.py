@@ -69,8 +69,9 @@ def lone_exception(line: EvidenceLine, dressed: Dressed) -> LoggedException | No
     )
 
 
-def with_lines_around(exception: LoggedException, lines: Sequence[EvidenceLine], index: int) -> LoggedException:
-    """With the further lines of its message, and the end of its traceback, where it stands at lines[index]."""
+def with_lines_around(exception: LoggedException, lines: Sequence[EvidenceLine]) -> LoggedException:
+    """With the further lines of its message, and the end of its traceback."""
+    index = bisect_left(lines, exception.line.number, key=attrgetter("number"))
     frames: list[tuple[EvidenceLine, str]] = []
     for line in reversed(lines[max(0, index - MAX_LINES_BACK) : index]):
         dressed = undress(plain(line.text))
@@ -96,12 +97,12 @@ def first_exception(lines: Sequence[EvidenceLine]) -> LoggedException | None:
 
 
 def _first_lone(lines: Sequence[EvidenceLine]) -> LoggedException | None:
-    for index, line in enumerate(lines):
+    for line in lines:
         if ("Error" in line.text or "Exception" in line.text) and "\n" not in line.text:
             dressed = undress(plain(line.text))
             lone = None if is_dump(dressed.words) else lone_exception(line, dressed)
             if lone is not None and not is_survived(lone) and not is_pointer(lone):
-                return with_lines_around(lone, lines, index)
+                return with_lines_around(lone, lines)
     return None
 
 
