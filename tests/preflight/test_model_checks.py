@@ -16,7 +16,7 @@ from appliance.protocol import Severity
 from appliance.vllm.program import find_program
 from kernels.catalogue import OPS
 from kernels.selection import Context, explain
-from tests.preflight.machines import ids, install, look, one, recorded, sane, vllm
+from tests.preflight.machines import ids, install, look, one, recorded, sane, vllm, write
 from tests.tiny import FP8, write_checkpoint
 
 VLLM: dict[str, Any] = {"engine": "vllm"}
@@ -78,6 +78,17 @@ def test_a_model_that_vllm_does_not_know_is_refused_before_it_starts(home: Home,
     assert any("auto_map" in line for line in finding.evidence)
     model(home, architectures=["Qwen3ForCausalLM"])  # the vLLM of these tests has two models
     assert one(look(home, VLLM, only="architecture", **machine)).fix.patch == {"engine": "native"}
+
+
+def test_a_model_that_only_transformers_knows_is_a_warning(home: Home, machine: dict[str, Any], tmp_path: Path) -> None:
+    """vLLM wraps it; one that transformers does not list either is refused."""
+    packages = tmp_path / "vllm/lib/python3.12/site-packages"
+    registry = packages / "vllm/model_executor/models/registry.py"
+    registry.write_text(registry.read_text() + '_TRANSFORMERS_MODELS = {"TransformersForCausalLM": 1}\n')
+    write(packages, {"transformers/models/auto/modeling_auto.py": '("olmo", "OlmoForCausalLM"),'})
+    for architecture, severity in (("OlmoForCausalLM", Severity.WARNING), ("NopeForCausalLM", Severity.ERROR)):
+        model(home, architectures=[architecture])
+        assert one(look(home, VLLM, only="architecture", **machine)).severity is severity
 
 
 def test_code_of_another_repository_is_needed_only_where_vllm_has_none(home: Home, machine: dict[str, Any]) -> None:

@@ -13,8 +13,8 @@ from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
 OTHER_MODEL = Fix(text="Choose another model.")
-# vLLM's wrapper around transformers takes what its own registry does not name, if transformers knows it.
-GENERIC = "TransformersForCausalLM"
+# vLLM's wrapper around transformers takes what its own registry does not name, if transformers lists it there.
+GENERIC, LISTED = "TransformersForCausalLM", "transformers/models/auto/modeling_auto.py"
 
 
 def run(subject: Subject) -> Iterator[Finding]:
@@ -54,7 +54,7 @@ def _against_vllm(subject: Subject) -> Iterator[Finding]:
     if source is None or not known or architecture in known:
         return
     own_code = bool(subject.raw_config.get("auto_map"))
-    generic = GENERIC in known and not own_code
+    generic = GENERIC in known and f'"{architecture}"' in source.packages.text(LISTED)
     yield Finding(
         id="architecture-unknown-to-vllm",
         severity=Severity.WARNING if generic else Severity.ERROR,
