@@ -11,7 +11,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httptools
 import msgspec
@@ -100,8 +100,7 @@ class Answer(asyncio.Protocol):
     # ----------------------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # it is one, of whichever loop
 
     def data_received(self, data: bytes) -> None:
         try:

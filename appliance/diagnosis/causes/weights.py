@@ -38,6 +38,14 @@ CAUSES = (
     ),
     Cause(
         family="weights",
+        name="weight-file-missing",
+        signs=("referenced in index but missing", "referenced in the index but missing"),
+        pattern=r"but missing:? [^\n]{0,4}?'?(?:[^'\n]{0,300}/)?(?P<file>[^'/\n]{1,200}\.(?:safetensors|bin|pt))",
+        summary="A weight file that the index names is missing: {file}.",
+        fix="Copy the whole model folder again.",
+    ),
+    Cause(
+        family="weights",
         name="no-weights",
         signs=("cannot find any model weights", "cannot find any safetensors", "no safetensors weights found",
                "could not find checkpoint files", "error no file named", "no model weights found", "no weight files",
