@@ -134,9 +134,10 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The whole device, part by part; those of no size are left out. They add up to `total_bytes`, or to more
-        where the plan does not fit."""
+        """The whole device, part by part; those of no size are left out, and a rest of less than a MiB. They add up to
+        `total_bytes`, or to more where the plan does not fit."""
         left = max(self.available_bytes - self.needed_bytes, 0)
+        left = left if left >= MIB else 0
         free = self.total_bytes - self.held_bytes
         parts = (
             Segment("weights", "weights", self.weight_bytes),
