@@ -28,9 +28,12 @@ from tests.vllm.bare import errors, preflight, start
 from tests.vllm.provoked import PROVOKED, Provoked
 from tests.vllm.real import PROFILE, VLLM, Engine, family, front_door
 
-pytestmark = pytest.mark.skipif(
-    not (VLLM and os.environ.get("INGOT_VLLM_TESTS")), reason="make test-vllm installs a vLLM and runs these"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not (VLLM and os.environ.get("INGOT_VLLM_TESTS")), reason="make test-vllm installs a vLLM and runs these"
+    ),
+    pytest.mark.timeout(600),
+]
 CHAT = {"model": "real", "messages": [{"role": "user", "content": "What does sealed mean?"}], "max_tokens": 12}
 
 
