@@ -23,6 +23,7 @@ from appliance.checkpoint.tokenizer import Tokenizer
 from appliance.hardware.device import Device, select_device, visible_gpus
 from appliance.hardware.gpu import Gpu
 from appliance.preflight.context import PreflightContext
+from appliance.preflight.own_engine import without_own_engine
 from appliance.preflight.packages import Packages
 from appliance.preflight.plans import LaunchPlan, NativePlan, VllmPlan, inventory_after
 from appliance.preflight.surroundings import Surroundings
@@ -40,7 +41,10 @@ from kernels.libraries import DISTRIBUTIONS
 class Subject:
     def __init__(self, context: PreflightContext) -> None:
         self.context = context
-        self.inventory = inventory_after(context.inventory, context.running)
+        inventory = inventory_after(context.inventory, context.running)
+        if context.running is None and context.surroundings is not None and not inventory.replayed:
+            inventory = without_own_engine(inventory, context.home)
+        self.inventory = inventory
 
     @cached_property
     def profile(self) -> Profile:

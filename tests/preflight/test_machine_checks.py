@@ -4,18 +4,21 @@ that as can be, on which it does not; a fix that is a patch leads to a profile w
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
 from appliance.hardware import Inventory
+from appliance.hardware.gpu import GpuProcess
 from appliance.home import Home
 from appliance.preflight import Surroundings
 from appliance.preflight.elf import needed_glibc
@@ -258,6 +261,20 @@ def test_memory_that_others_hold_is_told_with_their_names(
     process = machine["inventory"].gpus[0].processes[0]
     assert f"{process.name} ({process.pid})" in finding.message
     mended(home, finding, {"engine": engine}, "held-memory", **machine)
+
+
+def test_what_our_own_engine_holds_is_not_held_by_others(home: Home, tmp_path: Path, program: dict[str, str]) -> None:
+    """Asked while it serves: it ends before its successor starts. Another process of that number is not it."""
+    inventory = half_full(recorded("rtx-pro-6000"))
+    own = GpuProcess(pid=os.getpid(), name="ours", memory_bytes=inventory.gpus[0].memory_bytes // 2)
+    mine = structs.replace(inventory, gpus=(structs.replace(inventory.gpus[0], processes=(own,)),))
+    machine: dict[str, Any] = {"inventory": mine, "environ": program, "surroundings": sane(tmp_path / "root")}
+    started = psutil.Process().create_time()
+    for began, found in ((started, []), (started - 9999, ["memory-held"])):
+        home.lock.write_text(json.dumps({"pid": os.getpid(), "host": "", "port": 1, "started": began}))
+        assert ids(look(home, {"engine": "vllm"}, only="held-memory", **machine)) == found
+    home.lock.write_text("nonsense")
+    assert ids(look(home, {"engine": "vllm"}, only="held-memory", **machine)) == ["memory-held"]
 
 
 @pytest.mark.parametrize(

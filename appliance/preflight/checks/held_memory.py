@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from appliance.hardware.gpu import Gpu
+from appliance.preflight.plans import VllmPlan
 from appliance.preflight.subject import Subject
 from appliance.profile.sizes import size_text
 from appliance.protocol import Finding, Fix, Severity
@@ -48,8 +49,19 @@ def run(subject: Subject) -> Iterator[Finding]:
 
 def _fullest(subject: Subject) -> Gpu | None:
     """The GPU, of those that the launch takes, with the least left of its memory."""
-    gpus = [gpu for gpu in subject.gpus if gpu.memory_kind == "dedicated"]
+    own = _of_the_running(subject)
+    gpus = [gpu for gpu in subject.gpus if gpu.memory_kind == "dedicated" and gpu.uuid not in own]
     return min(gpus, key=lambda gpu: gpu.memory_free_bytes / max(gpu.memory_bytes, 1), default=None)
+
+
+def _of_the_running(subject: Subject) -> set[str]:
+    """The GPUs of the launch that ends first: what it holds there beside its weights and cache is not known, and nobody
+    is refused for it."""
+    running = subject.context.running
+    if running is None:
+        return set()
+    gpus = (running.device.gpu, *(running.gpus if isinstance(running, VllmPlan) else ()))
+    return {gpu.uuid for gpu in gpus if gpu is not None}
 
 
 def _lines(gpu: Gpu) -> Iterator[str]:
