@@ -143,7 +143,8 @@ def test_a_step_stays_within_the_plan(tmp_path, family, arch, quantised):
         with torch.inference_mode(), launching_for(arch), Peak() as peak:
             model.forward(step, [LayerCache(pages[0], pages[1])] * 2)
         most = max(most, peak.bytes)
-    assert most <= planned
+    sampling = seqs * config.vocab_size * 8  # logits and their log probabilities, in float32
+    assert most <= planned <= 1.3 * max(most, sampling)
 
 
 def geometry(query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> AttentionMetadata:

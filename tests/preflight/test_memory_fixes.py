@@ -12,6 +12,7 @@ from appliance.hardware.gpu import GpuProcess
 from appliance.home import Home
 from appliance.preflight import PreflightContext, Report, run
 from appliance.preflight.registry import CHECKS
+from appliance.preflight.subject import Subject
 from appliance.profile.document import apply_patch
 from appliance.protocol import Finding
 from tests.tiny import write_checkpoint
@@ -118,7 +119,21 @@ def test_the_host_s_memory_is_the_gpu_s_where_they_share_it(models: Home) -> Non
 
 
 def look_at_plan(home: Home, inventory: Inventory) -> Any:
-    from appliance.preflight.subject import Subject
-
     document = {"name": "chat", "model": {"path": "long"}}
     return Subject(PreflightContext(home=home, document=document, environ={}, inventory=inventory)).effective.memory
+
+
+def test_something_stays_free_of_memory_that_others_need_too(models: Home) -> None:
+    """Of a host, and of a GPU that shares it; of a GPU's own the profile's share decides."""
+    whole = {"gpu-memory-utilization": 1.0}
+    own = card("GPU-0", 8 * GIB)
+    shared = msgspec.structs.replace(own, memory_kind="unified")
+    subject = {"name": "chat", "model": {"path": "long"}}
+
+    def available(inventory: Inventory) -> int:
+        context = PreflightContext(home=models, document=apply_patch(subject, whole), environ={}, inventory=inventory)
+        return Subject(context).effective.memory.available_bytes
+
+    assert available(machine(own)) == 8 * GIB
+    assert available(machine(shared)) == 8 * GIB - 256 * MIB
+    assert available(machine(memory=4 * GIB)) == 4 * GIB - 4 * GIB // 20

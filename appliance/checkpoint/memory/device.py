@@ -45,8 +45,7 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 def host_memory(host: Host, share: float = 1.0) -> DeviceMemory:
     total, free = host.memory_bytes, host.memory_available_bytes
-    reserve = min(HOST_RESERVE, int(total * HOST_RESERVE_SHARE))
-    return DeviceMemory(kind="host", total=total, free=free, share=share, reserve=reserve)
+    return DeviceMemory(kind="host", total=total, free=free, share=share, reserve=_reserve(total))
 
 
 def gpu_memory(gpu: Gpu, share: float) -> DeviceMemory:
@@ -55,5 +54,14 @@ def gpu_memory(gpu: Gpu, share: float) -> DeviceMemory:
         for process in gpu.processes
     )
     return DeviceMemory(
-        kind=gpu.memory_kind, total=gpu.memory_bytes, free=gpu.memory_free_bytes, share=share, holders=holders
+        kind=gpu.memory_kind,
+        total=gpu.memory_bytes,
+        free=gpu.memory_free_bytes,
+        share=share,
+        reserve=_reserve(gpu.memory_bytes) if gpu.memory_kind == "unified" else 0,
+        holders=holders,
     )
+
+
+def _reserve(host_bytes: int) -> int:
+    return min(HOST_RESERVE, int(host_bytes * HOST_RESERVE_SHARE))

@@ -1,0 +1,84 @@
+"""What the plan counts for a step on a CPU is what its tensors take: no less, and hardly more."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from appliance.checkpoint.config import read_config
+from appliance.checkpoint.memory.step import StepShape, moments
+from appliance.checkpoint.selection import selection_context
+from appliance.models.base import BuildContext
+from appliance.models.batch import ForwardBatch, LayerCache
+from appliance.models.registry import build
+from kernels.binding import bind
+from kernels.catalogue import OPS
+from kernels.linear import reference
+from kernels.paged_attention.metadata import AttentionMetadata
+from kernels.paged_attention.workspace import Step, workspace_tensors
+from kernels.selection import choose_all
+from tests.kernels.peak import Peak
+from tests.tiny import BASE, FAMILIES
+
+CPU = torch.device("cpu")
+ATTENTION = {"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64}
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "square layers": ("llama", {"hidden_size": 512, "intermediate_size": 512}),
+    "a wide feed-forward layer": ("llama", {"hidden_size": 512, "intermediate_size": 2048}),
+    "many heads": ("llama", {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 32}),
+    "normed heads": ("qwen3", {"hidden_size": 256, "intermediate_size": 256}),
+    "experts": ("qwen3_moe", {"hidden_size": 256, "moe_intermediate_size": 512, "num_experts": 16}),
+    "small experts": ("mixtral", {"hidden_size": 512, "intermediate_size": 128}),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_step_takes_what_is_planned(tmp_path, name, dtype):
+    """A prompt of 512 tokens, all of which the router sends to the same experts."""
+    family, shape = SHAPES[name]
+    described = BASE | FAMILIES[family] | ATTENTION | {"num_hidden_layers": 2} | shape
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    config, tokens = read_config(tmp_path), 512
+    context = selection_context(
+        config, device="cpu", capability=None, dtype=str(dtype).removeprefix("torch."), kv_cache_dtype="",
+        cuda_graphs=False, libraries={},
+    )  # fmt: skip
+    choices = choose_all(OPS, context)
+    # The size of a weight in oneDNN's layout cannot be asked for.
+    kernels = replace(bind(choices), linear=reference.linear, prepare_linear=lambda weight: weight)
+    with torch.inference_mode():
+        model = build(BuildContext(config, kernels, CPU, dtype, tokens))
+        for destination in model.destinations().values():
+            destination.zero_()
+        pages = (tokens // 16, 16, config.num_key_value_heads, config.head_dim)
+        caches = [LayerCache(*(torch.zeros(pages, dtype=dtype) for _ in range(2))) for _ in range(2)]
+        every = torch.arange(tokens)
+        metadata = AttentionMetadata(
+            query_lens=[tokens],
+            context_lens=[tokens],
+            num_decodes=0,
+            query_start_loc=torch.tensor([0, tokens], dtype=torch.int32),
+            seq_lens=torch.tensor([tokens], dtype=torch.int32),
+            block_tables=torch.arange(tokens // 16, dtype=torch.int32)[None],
+            slot_mapping=every,
+        )
+        with Peak() as peak:
+            model.forward(ForwardBatch(torch.zeros_like(every), every, metadata, every[-1:]), caches)
+    planned = moments(
+        config,
+        StepShape(
+            tokens=tokens,
+            sequences=1,
+            item=dtype.itemsize,
+            fp8=False,
+            backends={op: choice.backend.name for op, choice in choices.items()},
+            attention=workspace_tensors("torch", context, Step(tokens, 1, tokens)),
+        ),
+    )
+    most = max(moment.total for moment in planned)
+    assert 0.99 * peak.bytes <= most <= 1.2 * peak.bytes
