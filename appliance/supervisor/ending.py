@@ -53,14 +53,16 @@ async def end_processes(
     return None
 
 
-async def conclude(end: End, launch: Launch, fatal: Fatal | None, exit_status: int | None) -> str:
+async def conclude(
+    end: End, launch: Launch, fatal: Fatal | None, exit_status: int | None, killed_by_kernel: str | None
+) -> str:
     """Writes diagnosis and final state; the reason in one sentence."""
     exit_words = exit_in_words(exit_status) if exit_status is not None else None
     reason = end.reason
     if end.state is not State.STOPPED and not end.explained:
         told = fatal or _as_fatal(end.error)
         hang = end.reason if end.state is State.HUNG else None
-        found, diagnosis = await asyncio.to_thread(_read_log, launch.folder, exit_status, told, hang)
+        found, diagnosis = await asyncio.to_thread(_read_log, launch.folder, exit_status, told, hang, killed_by_kernel)
         launch.diagnose(diagnosis)
         ended = f"the engine ended: {exit_words}" if exit_words else end.otherwise or "the engine was ended"
         reason = reason or found or ended
@@ -69,7 +71,11 @@ async def conclude(end: End, launch: Launch, fatal: Fatal | None, exit_status: i
 
 
 def _read_log(
-    folder: LaunchFolder, exit_status: int | None, fatal: Fatal | None, hang: str | None
+    folder: LaunchFolder,
+    exit_status: int | None,
+    fatal: Fatal | None,
+    hang: str | None,
+    killed_by_kernel: str | None,
 ) -> tuple[str | None, Diagnosis]:
     """Blocking. The first exception in one line, if there is one, and what it means."""
     from appliance.diagnosis.diagnose import diagnose  # late: a launch that does not fail never needs it
@@ -82,7 +88,14 @@ def _read_log(
     else:
         exception = first_exception(lines)
         found = exception.headline if exception else None
-    return found, diagnose(lines, exit_status=exit_status, fatal=fatal, hang=hang)
+    return found, diagnose(
+        lines,
+        exit_status=exit_status,
+        fatal=fatal,
+        hang=hang,
+        killed_by_kernel=killed_by_kernel,
+        stacks=folder.read_stacks() if hang is not None else None,
+    )
 
 
 def _as_fatal(error: BaseException | None) -> Fatal | None:

@@ -23,7 +23,7 @@ from appliance.supervisor.core_channel import CoreGoneError
 from appliance.supervisor.core_client import EngineGoneError
 from appliance.supervisor.deadlines import Watch
 from appliance.supervisor.ending import End, conclude, end_processes
-from appliance.supervisor.kernel_log import KernelLog
+from appliance.supervisor.kernel_log import KernelLog, out_of_memory
 from appliance.supervisor.launch import Launch
 from appliance.supervisor.launch_folder import last_good
 from appliance.supervisor.log_capture import LogCapture
@@ -128,14 +128,17 @@ class EngineLaunch:
         if self._bring_up is not None:
             self._bring_up.cancel()
         status = await end_processes(end, self.child, self.ask_to_end, self.launch.folder)
+        killed_by_kernel: str | None = None
         if self._capture is not None:
             await asyncio.to_thread(self._capture.drained, DRAIN_S)
+            said = await asyncio.to_thread(self._kernel_log.since_start)
             if end.state is not State.STOPPED:
-                self._capture.add(await asyncio.to_thread(self._kernel_log.since_start))
+                self._capture.add(said)
+                killed_by_kernel = out_of_memory(said)
             self.launch.log(*self._capture.take())
         reason = end.reason
         try:
-            reason = await conclude(end, self.launch, self.fatal, status)
+            reason = await conclude(end, self.launch, self.fatal, status, killed_by_kernel)
         finally:  # even a fault in telling why must leave nobody waiting
             self.fail_requests(reason or "it was stopped")
             for task in self._tasks:

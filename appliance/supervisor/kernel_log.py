@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 _KMSG = Path("/dev/kmsg")
@@ -21,6 +22,16 @@ TELLING = re.compile(
     re.IGNORECASE,
 )
 MAX_LINES = 40
+
+
+OUT_OF_MEMORY = re.compile(
+    r"killed process \d+ \((?:python|pt_main_thread|vllm|ray|ingot)|oom_kill \d+ ->", re.IGNORECASE
+)
+
+
+def out_of_memory(said: Sequence[str]) -> str | None:
+    """The line that says that a process of this engine was killed for want of memory, and not just any program's."""
+    return next((line for line in said if OUT_OF_MEMORY.search(line)), None)
 
 
 class KernelLog:

@@ -60,6 +60,13 @@ class LaunchFolder:
     def write_stacks(self, text: str) -> None:
         write_atomically(self.stacks, text)
 
+    def read_stacks(self) -> str | None:
+        """None where none were taken, or could be written."""
+        try:
+            return self.stacks.read_text(errors="replace")
+        except FileNotFoundError:
+            return None
+
     def read_record(self) -> LaunchRecord | None:
         """None where the record is missing or was cut off while the disk was full."""
         try:

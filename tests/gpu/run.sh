@@ -19,7 +19,7 @@ if [ "${1:-}" = prepare ]; then
     # The front door's own, with all that they need but the large ones that every such machine has.
     # shellcheck disable=SC2086
     python3 -m pip download --quiet --constraint constraints.txt --only-binary :all: --python-version 3.12 $platforms \
-        --dest "$wheels/front-door" click httpx jinja2 litestar litestar-htmx nvidia-ml-py prometheus-client psutil \
+        --dest "$wheels/front-door" click httptools httpx jinja2 litestar litestar-htmx nvidia-ml-py prometheus-client psutil \
         py-spy pyyaml rich tokenizers uvicorn
     # Ingot's own wheel tells the commands that there are; their code is the checkout's, which comes first.
     python3 -m pip wheel --quiet --no-deps --wheel-dir "$wheels/front-door" .

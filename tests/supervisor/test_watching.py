@@ -17,7 +17,7 @@ from appliance.home import Home
 from appliance.protocol import Diagnosis, Fix, LaunchRecord, PhaseRecord, State
 from appliance.supervisor import crash_loop, device_memory, supervisor
 from appliance.supervisor.child import Child
-from appliance.supervisor.kernel_log import KernelLog
+from appliance.supervisor.kernel_log import KernelLog, out_of_memory
 from appliance.supervisor.launch_folder import LaunchFolder, newest_records
 from appliance.supervisor.probe import PROBE_AFTER_S, ProbeTimer
 from appliance.supervisor.stacks import dump_stacks
@@ -58,6 +58,15 @@ def test_the_kernels_words_since_the_start_are_told(tmp_path: Path) -> None:
     log = KernelLog(buffer, tmp_path)
     (tmp_path / "memory.events").write_text("low 0\noom 5\noom_kill 5\n")
     assert log.since_start() == ["kernel: memory.events of this control group: oom_kill 4 -> 5"]
+
+
+def test_only_the_engines_own_end_for_want_of_memory_counts() -> None:
+    """The kernel may have killed a browser in the same minute."""
+    other = "kernel: Out of memory: Killed process 12 (firefox) total-vm:1kB"
+    ours = "kernel: Out of memory: Killed process 13 (VLLM::EngineCor) total-vm:1kB"
+    assert out_of_memory([other]) is None
+    assert out_of_memory([other, ours]) == ours
+    assert out_of_memory(["kernel: memory.events of this control group: oom_kill 0 -> 1"]) is not None
 
 
 def test_a_kernel_that_may_not_be_read_says_nothing(tmp_path: Path) -> None:
