@@ -16,7 +16,7 @@ import msgspec
 
 from appliance.home import Home
 from appliance.vllm.settings import FLAGS
-from kernels.selection import AUTO, VllmOptions
+from kernels.selection import AUTO, Explanation, VllmOptions
 
 if TYPE_CHECKING:
     from appliance.preflight import VllmPlan
@@ -160,12 +160,20 @@ def _several_hosts(plan: VllmPlan) -> Iterator[tuple[str, str]]:
 
 
 def chosen_backends(plan: VllmPlan) -> Iterator[VllmOptions]:
-    """How vLLM is told of backends: of those that the profile names, and where `auto` had to pass over the one that
-    comes first. Otherwise it chooses by itself, as its authors measured."""
+    """How vLLM is told of backends: of those that the profile names, and where `auto` passed one over for a known
+    fault. Otherwise it chooses by itself, as its authors measured."""
     for explanation in plan.effective.selection if plan.effective else ():
-        chosen = explanation.chosen
-        if chosen is not None and (explanation.requested != AUTO or explanation.verdicts[0].backend != chosen.name):
-            yield chosen.options
+        if explanation.chosen is not None and (explanation.requested != AUTO or _avoids_a_fault(explanation)):
+            yield explanation.chosen.options
+
+
+def _avoids_a_fault(explanation: Explanation) -> bool:
+    faults = {backend.name: {fault.reason for fault in backend.faults} for backend in explanation.op.of("vllm")}
+    return any(
+        objection.reason in faults[verdict.backend]
+        for verdict in explanation.verdicts
+        for objection in verdict.objections
+    )
 
 
 def _generation_config(sampling: Mapping[str, float | int]) -> str:

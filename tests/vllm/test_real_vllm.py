@@ -23,6 +23,7 @@ from appliance.profile.vllm_options import FLAGS, GONE, INSTEAD, VARIABLES
 from appliance.vllm.installation import read_installation
 from appliance.vllm.program import find_program
 from appliance.vllm.settings import FLAGS as RENDERED
+from kernels.catalogue import OPS
 from tests.running import fetch, wait_for
 from tests.vllm.bare import errors, preflight, start
 from tests.vllm.provoked import PROVOKED, Provoked
@@ -119,6 +120,9 @@ def test_the_lists_of_options_are_those_of_this_vllm() -> None:
     flags, variables = options_of(found.python, found.path)
     known = {flag.name for flag in FLAGS} | {row.flag for row in RENDERED} | {"uds", "allowed-media-domains"}
     assert known - flags == set()
+    told = [backend.options for op in OPS for backend in op.of("vllm")]
+    assert {flag for options in told for flag in options.arguments} - flags == set()
+    assert {name for options in told for name in options.environment} - variables == set()
     ours = {variable.name for variable in VARIABLES if variable.name.startswith("VLLM_")}
     assert ours - variables == set()
     assert {name for name in GONE if name in flags | variables} == set()
