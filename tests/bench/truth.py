@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -36,8 +37,10 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], metavar="WORDS", help="rows whose names hold these")
     parser.add_argument("--told", action="append", default=[], choices=("saving", "preflight", "start", "serving"))
     parser.add_argument("--engine", choices=("native", "vllm"), help="rows of one engine")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the log of every launch there")
     parser.add_argument("--no-bare", action="store_true", help="do not time vLLM by itself")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended on request"))  # and with it all that it has started
     vllm = os.environ.get("INGOT_VLLM", "")
     chosen = [
         fault
@@ -57,7 +60,7 @@ def main() -> int:
     for name, place in PLACES.items():
         here = [fault for fault in runnable if fault.place == name]
         try:
-            results += run_place(place, here, vllm) if here else []
+            results += run_place(place, here, vllm, options.logs) if here else []
         except Unavailable as error:
             print(f"Skipped {', '.join(fault.name for fault in here)}: {error}", flush=True)
     bare: dict[str, float] = {}

@@ -97,6 +97,7 @@ class Watched:
         while not self._closed:
             try:
                 with self._client.stream("GET", "/live", params={"topic": self._topic}) as stream:
+                    stream.raise_for_status()
                     lines: list[str] = []
                     for line in stream.iter_lines():
                         if self._closed:
@@ -106,8 +107,8 @@ class Watched:
                         elif not line and lines:
                             self._show("\n".join(lines))
                             lines = []
-            except httpx.TransportError:
-                time.sleep(0.1)
+            except httpx.HTTPError:
+                time.sleep(0.1)  # as a browser asks again
 
     def _show(self, html: str) -> None:
         self.text = text_of(html)

@@ -28,7 +28,7 @@ from tests.running import Appliance, appliance, wait_for
 SETTLED = ("ready", "failed", "hung")
 ENDED = (State.FAILED, State.HUNG, State.STOPPED)
 # After a launch has ended its page has said what it will say within this.
-LAST_WORD_S = 2.0
+LAST_WORD_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Stage:
-    """An appliance that runs, somebody signed in, and where its models and hooks are."""
+    """An appliance that runs, somebody signed in, where its hooks are and where the logs of its launches are to go."""
 
     running: Appliance
     visitor: Visitor
     variables: dict[str, str]
     hooks: Path
+    logs: Path | None
 
     @property
     def home(self) -> Home:
@@ -61,7 +62,7 @@ class Stage:
         return Scene(self.running, self.visitor.engine, launch, model, self.hooks, fault.engine)
 
 
-def run_place(place: Place, faults: Sequence[Fault], vllm: str) -> list[Result]:
+def run_place(place: Place, faults: Sequence[Fault], vllm: str, logs: Path | None) -> list[Result]:
     """Raises Unavailable where there cannot be such a place."""
     with place.home() as folder:
         hooks = folder.parent / "hooks"
@@ -70,7 +71,7 @@ def run_place(place: Place, faults: Sequence[Fault], vllm: str) -> list[Result]:
         if vllm:
             variables["INGOT_VLLM"] = str(hooked(vllm, folder.parent / "vllm"))
         with appliance(folder, variables) as running:
-            stage = Stage(running, Visitor(running), variables, hooks)
+            stage = Stage(running, Visitor(running), variables, hooks, logs)
             running.wait_until(lambda state: state["state"] in SETTLED, "the first launch has settled", 120)
             try:
                 return [run_one(stage, fault, number) for number, fault in enumerate(faults)]
@@ -194,6 +195,9 @@ def _run(stage: Stage, fault: Fault, document: dict[str, Any]) -> Result:
     _settle(stage)
     page.close()
     log.close()
+    if stage.logs is not None:
+        stage.logs.mkdir(parents=True, exist_ok=True)
+        (stage.logs / f"{fault.engine}, {fault.name}.log").write_text("\n".join(log.lines))
     record = folder.read_record()
     return _judge_launch(stage, fault, document, record, scene, log, page.text, started, told, problems)
 
