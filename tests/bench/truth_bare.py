@@ -33,11 +33,12 @@ SERVES = float("inf")
 
 
 def time_all(vllm: str, faults: Sequence[Fault], folder: Path) -> dict[str, float]:
-    """Name -> seconds of each that vLLM can have, each run once; `SERVES` where it sees nothing wrong."""
-    wanted = [fault for fault in faults if fault.bare is not None]
+    """Name -> seconds of each that vLLM can have; `SERVES` where it sees nothing wrong. A name stands for the same
+    failure in both engines, and is run once."""
+    wanted = {fault.name: fault for fault in faults if fault.bare is not None}
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        seconds = pool.map(lambda pair: _time(vllm, pair[1], folder / f"bare-{pair[0]}"), enumerate(wanted))
-        return {fault.name: taken for fault, taken in zip(wanted, seconds, strict=True)}
+        taken = pool.map(lambda at: _time(vllm, wanted[at[1]], folder / f"bare-{at[0]}"), enumerate(wanted))
+        return dict(zip(wanted, taken, strict=True))
 
 
 def _time(vllm: str, fault: Fault, folder: Path) -> float:

@@ -29,6 +29,8 @@ SETTLED = ("ready", "failed", "hung")
 ENDED = (State.FAILED, State.HUNG, State.STOPPED)
 # After a launch has ended its page has said what it will say within this.
 LAST_WORD_S = 5.0
+# vLLM alone takes 40 s to serve on two idle processors.
+PATIENCE_S = {"native": 60.0, "vllm": 240.0}
 
 
 @dataclass(frozen=True)
@@ -190,8 +192,8 @@ def _run(stage: Stage, fault: Fault, document: dict[str, Any]) -> Result:
         record = folder.read_record()
         return record is not None and record.state in ENDED and time.time() - record.since > LAST_WORD_S
 
-    told = page.wait_told(fault.patience_s, over)
-    acting.join(timeout=5)
+    told = page.wait_told(PATIENCE_S[fault.engine], over)
+    acting.join()
     _settle(stage)
     page.close()
     log.close()

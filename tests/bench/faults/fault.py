@@ -51,4 +51,3 @@ class Fault:
     needs_vllm: bool = False
     bare: tuple[str, ...] | None = None
     measure: Measure = "exception"
-    patience_s: float = 60.0

@@ -22,7 +22,7 @@ OF_NATIVE: tuple[Fault, ...] = (
           late=spoiling.cut(spoiling.WEIGHTS)),
     Fault("every weight is NaN", "native", "start",
           Expect(("not a number",), family="weights", causes=("self-test-differs",)),
-          model=spoiling.not_numbers),
+          model=spoiling.not_numbers, bare=()),
     Fault("a limit of memory (ulimit -v)", "native", "start",
           Expect(("memory",), family="memory", causes=("host-out-of-memory",)),
           act=acts.limit_memory_at_start),

@@ -17,9 +17,9 @@ def arguments(**values: Any) -> dict[str, Any]:
 
 
 OF_VLLM: tuple[Fault, ...] = (
-    Fault("an architecture that nobody has", "vllm", "start",
+    Fault("the config becomes that of another model", "vllm", "start",
           Expect(("UnheardOfForCausalLM|unheard_of",), family="model-config", causes=("architecture-not-supported",)),
-          model=spoiling.config(architectures=["UnheardOfForCausalLM"], model_type="unheard_of"), bare=()),
+          late=spoiling.config(architectures=["UnheardOfForCausalLM"], model_type="unheard_of"), bare=()),
     Fault("a tool parser that vLLM has not", "vllm", "start",
           Expect(("llama9",), family="config", causes=("parser-name",),
                  patch=("vllm.extra-args.tool-call-parser",)),
