@@ -55,6 +55,8 @@ def diagnose(
         ended = endings.by_exit_status(exit_status, lines)
         if ended is not None:
             return ended
+    if found is None or found.family is None:
+        found = endings.of_a_process(lines) or found
     if found is not None:
         return story.with_restarts(found)
     return endings.without_a_word(lines, exit_status) if failed else telling.no_failure()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 
@@ -12,6 +13,8 @@ from appliance.protocol import Diagnosis, EvidenceLine, Fix
 
 LAST_LINES = 5
 CONTAINER_SIGNAL = 128  # a container's exit status is this and the signal's number
+# A negative status, as Python has it: a process of that name died of that signal.
+_ENDED = re.compile(r"Failed core proc\(s\): \{[^}]{0,200}?: ?-(?P<signal>\d{1,2})\b")
 _OOM_FIX = Fix(
     text="Give the machine or the container more memory, end what else uses much, or make the cache smaller with a "
     "shorter context.",
@@ -101,6 +104,15 @@ def by_exit_status(exit_status: int | None, lines: Sequence[EvidenceLine]) -> Di
     if number is None or number not in SIGNALS:
         return None
     return msgspec.structs.replace(SIGNALS[number], evidence=_last(lines))
+
+
+def of_a_process(lines: Sequence[EvidenceLine]) -> Diagnosis | None:
+    """What a log says of how one of the engine's own processes ended, where that one could say nothing itself."""
+    for line in lines:
+        found = _ENDED.search(line.text) if "Failed core proc" in line.text else None
+        if found is not None and int(found["signal"]) in SIGNALS:
+            return msgspec.structs.replace(SIGNALS[int(found["signal"])], evidence=shown([line]))
+    return None
 
 
 def killed_by_kernel(evidence: str, lines: Sequence[EvidenceLine]) -> Diagnosis:
