@@ -47,6 +47,7 @@ async def serve(config: ConsoleConfig, control: EngineControl, listening: socket
     server = Server(
         uvicorn.Config(
             app,
+            http="h11",  # which limits the head of a request; nothing here is in a hurry
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=1,

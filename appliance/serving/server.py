@@ -19,6 +19,7 @@ from appliance.home import Home
 from appliance.serving.access import Access
 from appliance.serving.app import make_app
 from appliance.serving.front_door import FrontDoor
+from appliance.serving.http_protocol import HttpProtocol
 from appliance.supervisor.native_core import NativeCore
 from appliance.supervisor.supervisor import Supervisor
 
@@ -63,6 +64,7 @@ async def _serve(options: Options, listener: socket.socket, core: NativeCore | N
     access = Access(options.home)
     config = uvicorn.Config(
         make_app(front_door, access),
+        http=HttpProtocol,
         lifespan="off",
         log_config=None,
         access_log=False,
