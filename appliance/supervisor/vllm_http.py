@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +34,7 @@ class Answer(asyncio.Protocol):
         self.headers: list[tuple[bytes, bytes]] = []
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
-        self._pieces: deque[bytes] = deque()
+        self._pieces: list[bytes] = []
         self._held = 0
         self._paused = False
         self._headers_done = False
@@ -59,16 +58,18 @@ class Answer(asyncio.Protocol):
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body to its end. Raises UpstreamGoneError where that does not come."""
         while True:
-            while self._pieces:
-                piece = self._pieces.popleft() if len(self._pieces) == 1 else self._all()
-                self._held -= len(piece)
+            if self._pieces:
+                piece = b"".join(self._pieces)
+                self._pieces.clear()
+                self._held = 0
                 self._resume()
                 yield piece
-            if self._complete:
+            elif self._complete:
                 return
-            if self._problem is not None:
+            elif self._problem is not None:
                 raise UpstreamGoneError(self._problem)
-            await self._more()
+            else:
+                await self._more()
 
     async def send(self, data: bytes) -> None:
         """More of the request's body."""
@@ -80,17 +81,12 @@ class Answer(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _all(self) -> bytes:
-        joined = b"".join(self._pieces)
-        self._pieces.clear()
-        return joined
-
     async def _more(self) -> None:
         self._news.clear()
         await self._news.wait()
 
     def _resume(self) -> None:
-        if self._paused and self._held < HIGH_WATER_BYTES and self._transport is not None:
+        if self._paused and self._transport is not None:
             self._paused = False
             with contextlib.suppress(RuntimeError):  # closed meanwhile
                 self._transport.resume_reading()
