@@ -21,6 +21,13 @@ _OOM_FIX = Fix(
     command="dmesg -T | grep -i -e 'out of memory' -e oom",
 )
 
+_SILENT = Diagnosis(
+    summary="One of the engine's processes ended in the middle of its start without a word, as one does that is "
+    "killed: by the kernel, for want of memory, or by a person.",
+    family="memory",
+    cause="killed",
+    fix=_OOM_FIX,
+)
 SIGNALS: dict[int, Diagnosis] = {
     signal.SIGKILL: Diagnosis(
         summary="The engine was killed with SIGKILL and could say nothing. Only the kernel, for want of memory, or a "
@@ -108,7 +115,11 @@ def by_exit_status(exit_status: int | None, lines: Sequence[EvidenceLine]) -> Di
 
 def of_a_process(lines: Sequence[EvidenceLine]) -> Diagnosis | None:
     """What a log says of how one of the engine's own processes ended, where that one could say nothing itself."""
+    spoke = False
     for line in lines:
+        spoke = spoke or line.text.startswith("(EngineCore")
+        if spoke and "Failed core proc(s): {}" in line.text:  # gone before its status could be asked for
+            return msgspec.structs.replace(_SILENT, evidence=shown([line]))
         found = _ENDED.search(line.text) if "Failed core proc" in line.text else None
         if found is not None and int(found["signal"]) in SIGNALS:
             return msgspec.structs.replace(SIGNALS[int(found["signal"])], evidence=shown([line]))

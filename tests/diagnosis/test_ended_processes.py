@@ -31,3 +31,11 @@ def test_a_signal_that_only_a_pointer_tells(processes: str, family: str | None, 
     told = diagnose(lines, exit_status=1)
     assert (told.family, told.cause) == (family, cause)
     assert told.evidence[-1].number == 5
+
+
+def test_one_that_had_spoken_and_is_gone_without_a_status_was_killed() -> None:
+    """One that never spoke may have said more in lines that are not at hand."""
+    text = "(EngineCore pid=9) INFO 11-20 17:35:02 [core.py:133] Initializing a V1 LLM engine\n" + TEXT % "{}"
+    lines = [EvidenceLine(number, line) for number, line in enumerate(text.splitlines(), 1)]
+    told = diagnose(lines, exit_status=1)
+    assert (told.family, told.cause, told.evidence[-1].number) == ("memory", "killed", 6)

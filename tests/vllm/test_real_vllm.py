@@ -164,8 +164,8 @@ def test_a_worker_that_is_killed_while_it_starts_is_told(tmp_path: Path) -> None
     """As the kernel's out-of-memory killer does it: the process says nothing, and those that waited for it do."""
     with front_door(tmp_path, PROFILE) as engine:
         engine.wait("starting", timeout_s=60)
-        worker = wait_for("the engine's own process", lambda: named(engine, "EngineCore"), 240)
-        time.sleep(1)
+        wait_for("the engine's own process speaks", lambda: "Initializing a V1 LLM engine" in engine.log(), 240)
+        worker = named(engine, "EngineCore")
         worker.send_signal(signal.SIGKILL)
         state = engine.wait("failed", "hung", timeout_s=60)
         assert state["state"] == "failed"
