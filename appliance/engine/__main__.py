@@ -25,6 +25,11 @@ KEPT_PRODUCTS = 64
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KEPT_PRODUCTS))
 os.environ.setdefault("LRU_CACHE_CAPACITY", str(KEPT_PRODUCTS))
 
+# Torch's allocator on a GPU holds blocks of set sizes, and up to 500 MiB of holes between them; one segment that grows
+# has none. Torch reads the first of these variables that is there, and a person may have set one.
+if not {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"} & os.environ.keys():
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m appliance.engine", description=__doc__)

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import torch
 
+import appliance.engine.__main__  # noqa: F401  its settings of torch, which are read when it is first used
 from appliance.engine.engine import Engine
 from appliance.protocol import EngineConfig, SamplingParams, Submit
 

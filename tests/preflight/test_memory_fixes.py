@@ -83,16 +83,16 @@ def test_a_fix_that_is_offered_works(models: Home, where: str, profile: str) -> 
 
 
 def test_who_holds_the_memory_is_said_by_name(models: Home) -> None:
-    finding = memory_error(look(models, machine(card("GPU-0", 600 * MIB)), {}))
+    finding = memory_error(look(models, machine(card("GPU-0", 300 * MIB)), {}))
     assert finding is not None
-    assert "held by python3 (4242): 7.4 GiB" in finding.evidence
+    assert "held by python3 (4242): 7.7 GiB" in finding.evidence
     assert finding.fix is not None
     assert "End python3 (4242)" in finding.fix.text
 
 
 def test_another_gpu_with_room_is_offered(models: Home) -> None:
     first, second = (f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in (1, 2))
-    inventory = machine(card(first, 600 * MIB), card(second, 7 * GIB))
+    inventory = machine(card(first, 300 * MIB), card(second, 7 * GIB))
     finding = memory_error(look(models, inventory, {"device": first}))
     assert finding is not None
     assert finding.fix is not None
@@ -101,7 +101,7 @@ def test_another_gpu_with_room_is_offered(models: Home) -> None:
 
 def test_a_share_of_the_gpu_that_is_too_small_is_raised(models: Home) -> None:
     """No context is shortened for want of a number."""
-    report = look(models, machine(card("GPU-0", 8 * GIB)), {"gpu-memory-utilization": 0.1})
+    report = look(models, machine(card("GPU-0", 8 * GIB)), {"gpu-memory-utilization": 0.04})
     finding = memory_error(report)
     assert finding is not None
     assert finding.fix is not None

@@ -280,7 +280,7 @@ def test_what_the_running_engine_holds_counts_as_free(home: Home, tiny: Path) ->
     """An engine that fills the GPU does not keep its own successor from being activated: it ends first."""
     running = look(home, {"kv-cache-memory-bytes": "20 GiB"}, inventory=machine(gpu=card())).plan
     assert running is not None
-    full = machine(gpu=msgspec.structs.replace(card(), memory_free_bytes=GIB // 2))
+    full = machine(gpu=msgspec.structs.replace(card(), memory_free_bytes=GIB // 5))
     assert only(look(home, inventory=full)).id == "memory-too-small"
     plan = look(home, inventory=full, running=running).plan
     assert plan is not None

@@ -1,0 +1,109 @@
+"""How an engine that hangs is noticed: silence, a stopped process, a step or phase without end, a probe unanswered."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from appliance.home import Home
+from appliance.protocol import SamplingParams, State
+from appliance.supervisor import deadlines, engine_launch, native_launch, probe
+from appliance.supervisor.core_client import EngineGoneError, Generation
+from tests.supervisor.scripted import is_alive, make_supervisor
+from tests.supervisor.watched import log_of, read_to_end, record_of, wait_for
+
+
+async def test_a_silent_core_is_hung_with_its_stacks(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every process stands is written down before it is ended."""
+    monkeypatch.setattr(deadlines, "SILENCE_S", 1.0)
+    supervisor = make_supervisor(home, at="loaded", do="silence")
+    await asyncio.wait_for(supervisor.run(), 30)
+    assert supervisor.state is State.HUNG
+    record = record_of(home)
+    assert "has said nothing for" in record.reason
+    assert record.diagnosis is not None
+    assert record.diagnosis.family == "hang"
+    stacks = (home.launch(record.id) / "stacks.txt").read_text()
+    assert "act" in stacks + log_of(home)
+
+
+async def test_a_stopped_core_is_hung_and_ended(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP: neither its beats nor a TERM get through, and it is gone nevertheless."""
+    monkeypatch.setattr(engine_launch, "STOPPED_S", 1.0)
+    supervisor = make_supervisor(home, at="configured", do="stop")
+    running = asyncio.create_task(supervisor.run())
+    await wait_for(supervisor, State.STARTING)
+    assert supervisor._engine is not None
+    pid = supervisor._engine.child.pid
+    await asyncio.wait_for(running, 30)
+    assert supervisor.state is State.HUNG
+    assert not is_alive(pid)
+
+
+async def test_a_core_that_is_stuck_in_one_step_is_hung(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadlocked kernel: the beats go on, and no token comes. Before that it was ready."""
+    monkeypatch.setitem(deadlines.STEP_LIMITS_S, "cpu", 1.0)
+    supervisor = make_supervisor(home, at="submit", nth=2, do="stuck-step")
+    running = asyncio.create_task(supervisor.run())
+    await wait_for(supervisor, State.READY)
+    assert supervisor.client is not None
+    generation = supervisor.client.start([1, 2], SamplingParams(max_tokens=5))
+    with pytest.raises(EngineGoneError, match="in one step for"):
+        await asyncio.wait_for(read_to_end(generation), 30)
+    await running
+    assert supervisor.state is State.HUNG
+
+
+async def test_a_core_that_beats_and_generates_nothing_is_hung(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks, so nobody would notice: a probe by one real token does."""
+    monkeypatch.setattr(probe, "PROBE_AFTER_S", 0.5)
+    monkeypatch.setattr(native_launch, "PROBE_LIMIT_S", 1.0)
+    supervisor = make_supervisor(home, at="submit", nth=2, do="mute")
+    running = asyncio.create_task(supervisor.run())
+    await wait_for(supervisor, State.READY)
+    await asyncio.wait_for(running, 30)
+    assert supervisor.state is State.HUNG
+    assert "has generated nothing for" in record_of(home).reason
+
+
+async def test_a_probe_harms_nobody_and_keeps_quiet_while_others_get_tokens(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle, the engine is asked again and again and stays ready; while it serves it is not asked at all."""
+    monkeypatch.setattr(probe, "PROBE_AFTER_S", 0.3)
+    monkeypatch.setattr(engine_launch, "WATCH_INTERVAL_S", 0.05)
+    supervisor = make_supervisor(home, token_s=0.02)
+    running = asyncio.create_task(supervisor.run())
+    await wait_for(supervisor, State.READY)
+    client = supervisor.client
+    assert client is not None
+    asked: list[int] = []
+    start = client.start
+
+    def counted(prompt: list[int], *arguments: object, **more: object) -> Generation:
+        asked.append(len(prompt))
+        return start(prompt, *arguments, **more)
+
+    monkeypatch.setattr(client, "start", counted)
+    await asyncio.sleep(1.2)
+    assert len(asked) >= 2
+    generation = start([1, 2], SamplingParams(max_tokens=60))
+    await generation.read()
+    asked.clear()
+    while (await asyncio.wait_for(generation.read(), 10)).finish_reason is None:
+        continue
+    assert asked == []
+    client.release(generation)
+    assert supervisor.state is State.READY
+    await supervisor.stop()
+    await running
+
+
+async def test_a_phase_that_does_not_move_is_hung(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core that beats but gets nowhere is told by the phase's deadline."""
+    monkeypatch.setitem(deadlines.FLOORS_S, "weights", 0.5)
+    supervisor = make_supervisor(home, load_s=600)
+    await asyncio.wait_for(supervisor.run(), 30)
+    assert supervisor.state is State.HUNG
+    assert "'weights' has not moved" in record_of(home).reason
