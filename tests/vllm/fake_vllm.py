@@ -134,6 +134,8 @@ async def generate(
             choice = {"text": " 2", "logprobs": {"token_logprobs": [logprob] * tokens}, "finish_reason": "stop"}
             await send(writer, {"id": "cmpl-1", "choices": [choice], "usage": {"completion_tokens": tokens}})
         counters["stop"] += 1
+    except ConnectionError:
+        print("client hung up", flush=True)
     finally:
         running -= 1
         hung_up.cancel()
