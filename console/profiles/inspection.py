@@ -98,15 +98,15 @@ class Inspector:
             found = replace(found, effective=effective.values, memory=effective.memory, device=device)
         return self._estimated(found, document, seen.machine) if document.get("engine") == "vllm" else found
 
-    def preflight(self, document: Mapping[str, Any]) -> list[Finding]:
-        """Every check but those on the engine's port, which a running engine holds."""
+    def preflight(self, document: Mapping[str, Any], listen: tuple[str, int] | None = None) -> list[Finding]:
+        """Every check; the one of the engine's port only where `listen` says it: a running engine holds it."""
         seen = self._machines.look()
         context = PreflightContext(
             home=self._home,
             document=dict(document),
             environ=seen.machine.environ,
             inventory=seen.machine.for_next,
-            listen=None,
+            listen=listen,
             surroundings=Surroundings.here() if seen.is_here else None,
             machine=None if seen.is_here else seen.machine,
         )

@@ -6,17 +6,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
 from appliance.home import Home
-from appliance.protocol import Finding, LaunchRecord
+from appliance.protocol import Finding, LaunchRecord, Severity
+from appliance.supervisor.lock import is_held
 from console.access.token import token_header
 from console.profiles.errors import EngineUnreachable
 from console.profiles.inspection import Inspector
 
 TIMEOUT_S = 30.0
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,10 +50,25 @@ class Preflight:
 
     async def ask(self, *, launch: str, revision: str, document: dict[str, Any]) -> Verdict:
         if self._engine_url is not None:
-            verdict = await self._ask_front_door(self._engine_url(), launch, revision, document)
+            url = self._engine_url()
+            try:
+                verdict = await self._ask_front_door(url, launch, revision, document)
+            except EngineUnreachable:
+                verdict = await asyncio.to_thread(self._of_a_stranger, url, document)
+                if verdict is None:
+                    raise
             if verdict is not None:
                 return verdict
         return Verdict(findings=await asyncio.to_thread(self._inspector.preflight, document))
+
+    def _of_a_stranger(self, url: str, document: dict[str, Any]) -> Verdict | None:
+        """Where no engine of this state folder runs, and another program has its port; None where that is not so."""
+        address = urlsplit(url)
+        if address.hostname not in LOOPBACK or is_held(self._home.lock):
+            return None
+        findings = self._inspector.preflight(document, listen=(address.hostname, address.port or 80))
+        taken = any(finding.field == "port" and finding.severity is Severity.ERROR for finding in findings)
+        return Verdict(findings=findings) if taken else None
 
     async def _ask_front_door(self, url: str, launch: str, revision: str, document: dict[str, Any]) -> Verdict | None:
         """None where nobody answers. Raises EngineUnreachable for an answer that is no verdict."""

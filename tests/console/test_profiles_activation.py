@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from appliance.profile.active import read_active
 from appliance.protocol import ApplianceState, LaunchRecord, State
+from appliance.supervisor.lock import OwnerLock
 from console.db.models import Launch
 from console.db.schema import migrate
 from console.db.sessions import Database
@@ -178,10 +180,23 @@ async def test_an_attempt_that_the_front_door_recorded_keeps_its_id(home, databa
 async def test_an_answer_that_is_no_verdict_stops_the_activation(
     home, database, store, control, front_door, status, body
 ):
-    """What another program on the port says is not taken for consent."""
+    """Nothing but a verdict is taken for consent, although an engine of this folder runs."""
     await store.create(chat(), author="ann")
+    lock = OwnerLock(home.lock)
     with pytest.raises(EngineUnreachable):
         await activator(home, database, control, front_door(status, body).url).activate("chat")
+    assert (await store.active(), control.calls) == (None, [])
+    lock.release()
+
+
+async def test_another_program_on_the_engines_port_is_told(home, database, store, control, front_door):
+    """No engine of this folder runs, and somebody answers all the same."""
+    await store.create(chat(), author="ann")
+    with pytest.raises(Refused) as refused:
+        await activator(home, database, control, front_door(404, b"<h1>Not Found</h1>").url).activate("chat")
+    (finding,) = [finding for finding in refused.value.findings if finding.severity == "error"]
+    assert (finding.id, finding.field) == ("port-in-use", "port")
+    assert f"process {os.getpid()}" in finding.message
     assert (await store.active(), control.calls) == (None, [])
 
 
