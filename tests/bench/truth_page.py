@@ -11,10 +11,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
+import msgspec
 import yaml
 
 from appliance.home import Home
 from appliance.profile.active import read_active
+from appliance.protocol import Finding
 from tests.running import ADMINISTRATOR, Appliance, wait_for
 
 BROWSER = {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
@@ -58,6 +60,11 @@ class Visitor:
 
     def activate(self, name: str) -> httpx.Response:
         return self._client.post(f"/profiles/{name}/activate", data={})
+
+    def findings(self, name: str) -> list[Finding]:
+        """The same once more, as a program asks, and what preflight found."""
+        answer = self._client.post(f"/profiles/{name}/activate", data={}, headers={"Accept": "application/json"})
+        return msgspec.convert(answer.json()["findings"], list[Finding])
 
     def engine(self, action: str) -> None:
         """Its button: start, stop or restart."""

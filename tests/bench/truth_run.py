@@ -16,7 +16,7 @@ from appliance import hardware, preflight
 from appliance.home import Home
 from appliance.profile import document as documents
 from appliance.protocol import Finding, Fix, LaunchRecord, Severity, State
-from appliance.supervisor.launch_folder import LaunchFolder, newest_records
+from appliance.supervisor.launch_folder import LaunchFolder
 from tests.bench.faults.fault import Fault
 from tests.bench.faults.places import HOOK, Place
 from tests.bench.faults.scene import Scene
@@ -124,7 +124,6 @@ def _keys(fault: Fault) -> dict[str, Any]:
 def _refused(stage: Stage, fault: Fault, document: dict[str, Any]) -> Result:
     """The answer to the press of the button is the page that tells it."""
     expect = fault.expect
-    before = {folder.path.name for folder, _ in newest_records(stage.home)}
     started = time.perf_counter()
     answer = stage.visitor.save(document)
     if fault.told == "saving":
@@ -141,21 +140,20 @@ def _refused(stage: Stage, fault: Fault, document: dict[str, Any]) -> Result:
         started = time.perf_counter()
         answer = stage.visitor.activate(document["name"])
         taken = time.perf_counter() - started
+        refused = answer.status_code == 422
+        findings = stage.visitor.findings(document["name"]) if refused else []
+    if not refused or fault.act is not None:
+        _settle(stage)
     text = text_of(answer.text)
-    record = next((record for folder, record in newest_records(stage.home) if folder.path.name not in before), None)
-    if record is None:
-        return Result(fault, None, None, _around(text, expect.words), [f"no attempt was recorded: {text[:300]}"])
-    errors = [finding for finding in record.findings if finding.severity is Severity.ERROR]
-    said = errors[0].message if errors else record.reason or "nothing"
-    wrong = _missing(text, expect.words) if answer.status_code == 422 else ["it was not refused"]
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    said = errors[0].message if errors else _around(text, expect.words)
+    wrong = _missing(text, expect.words) if refused else [f"it was not refused: status {answer.status_code}, {said}"]
     found = next((finding for finding in errors if finding.id == expect.finding), None)
     if found is None:
         wrong.append(f"not {expect.finding}, but {', '.join(finding.id for finding in errors) or 'no error'}")
     else:
         said = found.message
         wrong += _judge_finding(stage, fault, document, found)
-    if answer.status_code != 422 or fault.act is not None:
-        _settle(stage)
     return Result(fault, None if wrong else taken, None, said, wrong)
 
 

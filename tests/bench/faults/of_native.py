@@ -8,7 +8,7 @@ from tests.bench.faults import acts, spoiling
 from tests.bench.faults.fault import Expect, Fault
 
 KILLED = Expect(("killed with SIGKILL",), family="memory", causes=("killed",))
-STOPPED = Expect(("stopped",), family="hang", causes=("no-progress",))
+STOPPED = Expect(("stopped",), family="hang", causes=("stopped", "no-progress", "waits-for-worker"))
 
 OF_NATIVE: tuple[Fault, ...] = (
     Fault("the weights are deleted after preflight", "native", "start",

@@ -8,8 +8,9 @@ from typing import Any
 from tests.bench.faults import acts, spoiling
 from tests.bench.faults.fault import Expect, Fault
 
-KILLED = Expect(("killed with SIGKILL",), family="memory", causes=("killed",))
-STOPPED = Expect(("stopped",), family="hang", causes=("no-progress",))
+# vLLM tells nobody what its process died of.
+KILLED = Expect(("killed|died",), family="memory", causes=("killed",))
+STOPPED = Expect(("stopped",), family="hang", causes=("stopped", "no-progress", "waits-for-worker"))
 
 
 def arguments(**values: Any) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from appliance.protocol import Event, EventBody, PhaseChange, State, StateChange
 from appliance.supervisor.lock import read_owner
 from tests.running import Appliance, fetch, wait_for
 
-CORE = "appliance.engine"
-ENGINE_CORE = "VLLM::EngineCore"
+# A word of the command line of the process that holds the model.
+CORES = {"native": "appliance.engine", "vllm": "VLLM::EngineCore"}
 ENDED = (State.FAILED, State.HUNG, State.STOPPED)
 
 
@@ -98,7 +98,7 @@ class Scene:
                 words = process.cmdline()
             except psutil.Error:
                 continue
-            if CORE in words or any(word.startswith(ENGINE_CORE) for word in words):
+            if CORES[self.engine] in words:  # a native core is also started ahead, before the engine is known
                 return process.pid
         return None
 
