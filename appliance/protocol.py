@@ -82,7 +82,7 @@ class State(enum.StrEnum):
 
 
 class Phase(enum.StrEnum):
-    """The phases of a launch, in order. `core start` is the native engine's; `engine start` and `compile` are vLLM's."""
+    """The phases of a launch, in order. `core start` is of the native engine; `engine start` and `compile` of vLLM."""
 
     PREFLIGHT = "preflight"
     CORE_START = "core start"

@@ -68,11 +68,24 @@ PLACES = (
 )  # fmt: skip
 PROCESS = re.compile(r"^Process (?P<pid>\d+): ?(?P<command>.*)$")
 MAX_STACKS = 1 << 20
+# What the supervisor says of a process that is stopped.
+STOPPED = "(SIGSTOP)"
 
 
 def diagnose_hang(hang: str, stacks: str | None, lines: Sequence[EvidenceLine]) -> Diagnosis:
     """`hang` says why it counts as hung; `stacks` is what py-spy wrote of each process."""
     said = hang.rstrip(".")
+    if STOPPED in hang:  # which is certain, wherever it was stopped
+        return Diagnosis(
+            summary=f"The engine hangs: {said}. Somebody outside did that: nothing in the engine stops itself.",
+            family="hang",
+            cause="stopped",
+            evidence=_last(lines),
+            fix=Fix(
+                text="Find who stops it (kill -STOP, Ctrl-Z in its terminal, a debugger, a paused container or a frozen "
+                "control group), then start it again.",
+            ),
+        )
     for place in PLACES if stacks else ():
         found = _where(place, (stacks or "")[:MAX_STACKS])
         if found is not None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from appliance.supervisor.guard import descendants
+from appliance.supervisor.guard import descendants, state_of
 
 EXIT_HINTS: dict[int, str] = {
     signal.SIGKILL: "nothing inside it can do that: most likely the kernel, out of memory, or a person",
@@ -83,12 +83,8 @@ class Child:
     def stopped(self) -> str | None:
         """Which process of the engine somebody has stopped (SIGSTOP), in words; None where all of them run."""
         for pid in (self.pid, *descendants(self.pid)):
-            try:
-                name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
-            except OSError:  # it ended meanwhile
-                continue
-            if rest.split()[0] == "T":
-                return f"process {pid} ({name})"
+            if state_of(pid) == "T":
+                return f"process {pid}{_named(pid)}"
         return None
 
     async def ended_within(self, timeout_s: float) -> bool:
@@ -122,6 +118,13 @@ class Child:
         status = self._process.wait()
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
             loop.call_soon_threadsafe(exited.set_result, status)
+
+
+def _named(pid: int) -> str:
+    try:
+        return f" ({Path(f'/proc/{pid}/comm').read_text().strip()})"
+    except OSError:  # it ended meanwhile
+        return ""
 
 
 def _handles(pids: Sequence[int]) -> list[int]:

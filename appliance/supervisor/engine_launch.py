@@ -45,6 +45,8 @@ LOGGED_GRACE_S = 1.0
 DRAIN_S = 0.3
 # How long a process may be stopped (SIGSTOP, a debugger) before the engine counts as hung.
 STOPPED_S = 5.0
+# How often that is looked at.
+STOPPED_INTERVAL_S = 1.0
 
 # What may go wrong on our side of a launch without being a fault of this program.
 EXPECTED = (SelfTestError, CheckpointError, CoreGoneError, EngineGoneError)
@@ -68,7 +70,6 @@ class EngineLaunch:
         self._watch = Watch(last_good(home, launch.record.profile), time.monotonic())
         self._watch.phase(Phase.PREFLIGHT, time.monotonic())
         self._probe_timer = ProbeTimer(time.monotonic())
-        self._stopped_since: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._bring_up: asyncio.Task[None] | None = None
         self._do(self._watch_time())
@@ -164,7 +165,7 @@ class EngineLaunch:
         """From here on everything the process says is kept, and its end is noted."""
         self.child = child
         self._capture = LogCapture(child.output, self.launch.folder.log, self._read_log, self.read_progress)
-        for work in (self._await_exit(child), self._pass_on_log(self._capture)):
+        for work in (self._await_exit(child), self._pass_on_log(self._capture), self._watch_for_stops(child)):
             self._do(work)
 
     def _do(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -222,20 +223,22 @@ class EngineLaunch:
                 self._watch.excuse(now)
                 self._probe_timer.excuse(now)
             last = now
-            why = self._watch.overdue(now) or await self._is_stopped(now) or self._unanswered(now)
+            why = self._watch.overdue(now) or self._unanswered(now)
             if why is not None:
                 self.finish(End(state=State.HUNG, reason=why))
 
-    async def _is_stopped(self, now: float) -> str | None:
-        """A process that somebody stopped goes on by itself never; a debugger's user knows what they do."""
-        stopped = await asyncio.to_thread(self.child.stopped) if self.child is not None else None
-        if stopped is None:
-            self._stopped_since = None
-            return None
-        self._stopped_since = self._stopped_since or now
-        if now - self._stopped_since < STOPPED_S:
-            return None
-        return f"{stopped} has been stopped (SIGSTOP) for {now - self._stopped_since:.0f} s"
+    async def _watch_for_stops(self, child: Child) -> None:
+        """A process that somebody stopped never goes on by itself; whoever debugs it knows what they do."""
+        since: float | None = None
+        while True:
+            await asyncio.sleep(STOPPED_INTERVAL_S)
+            stopped = await asyncio.to_thread(child.stopped)
+            now = time.monotonic()
+            since = (since or now) if stopped is not None else None
+            if since is not None and now - since >= STOPPED_S:
+                reason = f"{stopped} has been stopped (SIGSTOP) for {now - since:.0f} s"
+                self.finish(End(state=State.HUNG, reason=reason))
+                return
 
     async def _keep_probing(self) -> None:
         while True:

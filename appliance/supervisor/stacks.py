@@ -9,7 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from appliance.supervisor.guard import descendants
+from appliance.supervisor.guard import descendants, state_of
 
 DUMP_TIMEOUT_S = 5.0
 # All processes are looked at at the same time, so that eight workers take no longer than one.
@@ -36,14 +36,13 @@ def _in_kernel(pid: int) -> str:
     process = Path(f"/proc/{pid}")
     try:
         command = process.joinpath("cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        state = process.joinpath("stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return f"Process {pid} has ended"
     try:
         waits = process.joinpath("wchan").read_text().strip("0\n")
     except OSError:
         waits = ""
-    return f"Process {pid}, state {state}{f', in {waits}' if waits else ''}: {command[:MAX_COMMAND]}"
+    return f"Process {pid}, state {state_of(pid)}{f', in {waits}' if waits else ''}: {command[:MAX_COMMAND]}"
 
 
 def _is_python(pid: int) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.supervisor import guard
 from appliance.supervisor.child import Child
 from tests.supervisor.scripted import is_alive
 
@@ -91,3 +92,16 @@ def test_the_whole_family_ends_within_three_seconds_of_the_front_door(tmp_path: 
     process.kill()
     process.wait()
     wait_until(lambda: not any(map(is_alive, pids)), within_s=3)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+async def test_a_family_is_found_with_and_without_the_kernels_lists(
+    monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    """Children and theirs, whatever they are called; the dead ones are none."""
+    monkeypatch.setattr(guard, "KERNEL_LISTS_CHILDREN", listed)
+    child = Child(["sh", "-c", "sleep 600 & (exit 0) & sh -c 'sleep 600 & echo; wait'"], os.environ)
+    child.output.readline()
+    wait_until(lambda: len(guard.descendants(child.pid)) == 3)
+    await child.end(0)
+    assert guard.descendants(child.pid) == []

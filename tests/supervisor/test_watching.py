@@ -227,7 +227,7 @@ async def test_a_stopped_process_anywhere_in_the_family_is_found() -> None:
     deadline = time.monotonic() + 5
     while child.stopped() is None and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
-    assert child.stopped() == f"process {worker} (sleep)"
+    assert (child.stopped() or "").startswith(f"process {worker} (")
     await child.end(0)
 
 
