@@ -82,8 +82,8 @@ def diagnose_hang(hang: str, stacks: str | None, lines: Sequence[EvidenceLine]) 
             cause="stopped",
             evidence=_last(lines),
             fix=Fix(
-                text="Find who stops it (kill -STOP, Ctrl-Z in its terminal, a debugger, a paused container or a frozen "
-                "control group), then start it again.",
+                text="Find who stops it (kill -STOP, Ctrl-Z in its terminal, a debugger, a paused container or a "
+                "frozen control group), then start it again.",
             ),
         )
     for place in PLACES if stacks else ():
