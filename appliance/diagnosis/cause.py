@@ -21,11 +21,13 @@ class Cause:
     well, where there is one, and `details` may; their named groups can be used in `summary`, `fix` and `command`, as in
     "{needed} GiB". `where` must match the places of the traceback, one a line, the innermost last.
 
-    A value of `patch` that is callable is computed from the groups; one that comes to None is left out.
+    A value of `patch` that is callable is computed from the groups and from what the launch was set to; one that comes
+    to None is left out. A number never stands there as such: it could raise what it is meant to lower.
 
     `line`: it also counts in a line that no logger marked as an error, as other programs write them.
     `warning`: even in one that a logger marked as a warning.
     `deadly`: no process goes on after it, so that it counts after the engine was ready, too.
+    `aside`: such a line may stand in a healthy log; it tells why something ended, never that it did.
     `vague`: what else the log says of the same failure is better, if it says anything.
     """
 
@@ -42,6 +44,7 @@ class Cause:
     line: bool = False
     warning: bool = False
     deadly: bool = False
+    aside: bool = False
     vague: bool = False
     compiled: re.Pattern[str] = field(init=False, repr=False, compare=False)
     compiled_details: re.Pattern[str] = field(init=False, repr=False, compare=False)
@@ -78,8 +81,10 @@ class Cause:
     def summary_for(self, groups: Groups) -> str:
         return self.summary.format_map(groups)
 
-    def fix_for(self, groups: Groups) -> Fix:
-        values = {key: value(groups) if callable(value) else value for key, value in (self.patch or {}).items()}
+    def fix_for(self, groups: Groups, own: Groups) -> Fix:
+        """`own` is what the launch was set to, as far as it is known, under the keys of a profile."""
+        known = {**own, **groups}
+        values = {key: value(known) if callable(value) else value for key, value in (self.patch or {}).items()}
         patch = {
             key: value for key, value in values.items() if value is not None or not callable((self.patch or {})[key])
         }
@@ -108,8 +113,8 @@ def number(name: str) -> Derived:
 
 
 def share(part: str, whole: str, *, least: float = 0.1) -> Derived:
-    """What one group is of another, in hundredths, and a hundredth less; None under `least`, where it would not "
-    "help."""
+    """What one group is of another, in hundredths, and a hundredth less; None under `least`, where it would not
+    help."""
 
     def value(groups: Groups) -> float | None:
         try:
@@ -117,6 +122,30 @@ def share(part: str, whole: str, *, least: float = 0.1) -> Derived:
         except (KeyError, ValueError, ZeroDivisionError, OverflowError):
             return None
         return found if least <= found < 1 else None
+
+    return value
+
+
+def halved(key: str) -> Derived:
+    """Half of what the launch was set to; None where that is not known, or is one."""
+
+    def value(own: Groups) -> int | None:
+        half = int(own[key]) // 2 if own.get(key, "").isdecimal() else 0
+        return half or None
+
+    return value
+
+
+def moved(key: str, by: float, *, least: float = 0.3, most: float = 0.95) -> Derived:
+    """A share that the launch was set to, so much larger or smaller; None where it is not known, or at its end."""
+
+    def value(own: Groups) -> float | None:
+        try:
+            now = float(own[key])
+        except (KeyError, ValueError):
+            return None
+        then = round(min(max(now + by, least), most), 2)
+        return then if (then - now) * by > 0 else None
 
     return value
 

@@ -16,7 +16,7 @@ from appliance.diagnosis.log_text import NotTextError, read_log
 from appliance.home import Home
 from appliance.protocol import Diagnosis, EvidenceLine, LaunchRecord, State
 
-LOG, RECORD, STACKS = "engine.log", "launch.json", "stacks.txt"
+LOG, RECORD, STACKS, PROFILE = "engine.log", "launch.json", "stacks.txt", "profile.yaml"
 
 
 @click.command()
@@ -88,11 +88,24 @@ def _of_log(path: Path, name: str, told: dict[str, Any] | None = None) -> tuple[
 
 def _told_of(folder: Path) -> dict[str, Any]:
     """What the supervisor knew of this launch besides its log."""
+    told: dict[str, Any] = {"profile": _profile_of(folder)}
     try:
         record = msgspec.json.decode((folder / RECORD).read_bytes(), type=LaunchRecord)
     except (OSError, msgspec.DecodeError):
-        return {}
+        return told
     if record.state is not State.HUNG:
-        return {}
+        return told
     stacks = folder / STACKS
-    return {"hang": record.reason, "stacks": stacks.read_text(errors="replace") if stacks.is_file() else None}
+    told["stacks"] = stacks.read_text(errors="replace") if stacks.is_file() else None
+    return {**told, "hang": record.reason}
+
+
+def _profile_of(folder: Path) -> dict[str, Any] | None:
+    """What was launched; None where it was not kept."""
+    from appliance.profile.document import parse
+    from appliance.profile.schema import ProfileError
+
+    try:
+        return parse((folder / PROFILE).read_bytes())
+    except (OSError, ProfileError):
+        return None

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from appliance.diagnosis import endings, hangs, telling
-from appliance.diagnosis.catalogue import Match, causes_of
+from appliance.diagnosis.catalogue import causes_of
+from appliance.diagnosis.cause import Cause, Groups
 from appliance.diagnosis.error_lines import ErrorLine, error_lines
 from appliance.diagnosis.first_exception import exceptions_in, first_exception, with_message
 from appliance.diagnosis.log_text import number_lines
+from appliance.diagnosis.own_settings import own_settings
 from appliance.diagnosis.pointers import (
     is_aftermath,
     is_end_on_request,
     is_fatal,
+    is_giving_up,
     is_pointer,
     is_survived,
 )
-from appliance.diagnosis.progress import goes_on_after, ready_at, restarts, waiting_for
+from appliance.diagnosis.progress import ends_after, goes_on_after, ready_at, restarts, waiting_for
+from appliance.diagnosis.reading import Reading, best_of, causes_of_line, chains_of
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.protocol import Diagnosis, EvidenceLine, Fatal
@@ -31,6 +36,7 @@ def diagnose(
     hang: str | None = None,
     killed_by_kernel: str | None = None,
     stacks: str | None = None,
+    profile: Mapping[str, Any] | None = None,
 ) -> Diagnosis:
     """What ended the launch.
 
@@ -38,15 +44,16 @@ def diagnose(
     signal), or a container's (137 for SIGKILL). `hang` says why the engine counted as hung, and `stacks` where its
     processes then were, as py-spy writes it. `killed_by_kernel` is the kernel's own word that it killed the engine.
     With none of them nobody says that the engine failed, and of a log that tells of no failure the diagnosis says so.
+    `profile` is the document that was launched; without it, what the log prints of the settings has to do.
     """
     if killed_by_kernel is not None:
         return endings.killed_by_kernel(killed_by_kernel, lines)
     if fatal is not None:
         told = _told(fatal, lines)
-        best = _best_of([told])
-        return best.diagnosis() if best else telling.unknown(told)
+        best = best_of([told])
+        return best.diagnosis(own_settings(Searchable(lines), profile)) if best else telling.unknown(told)
     failed = bool(exit_status) or hang is not None
-    story = _Story(lines, failed)
+    story = _Story(lines, failed, profile)
     if hang is not None:
         certain = story.certain()
         return certain if certain is not None else hangs.diagnose_hang(hang, stacks, lines)
@@ -55,35 +62,9 @@ def diagnose(
         ended = endings.by_exit_status(exit_status, lines)
         if ended is not None:
             return ended
-    if found is None or found.family is None:
-        found = endings.of_a_process(lines) or found
     if found is not None:
         return story.with_restarts(found)
     return endings.without_a_word(lines, exit_status) if failed else telling.no_failure()
-
-
-@dataclass
-class _Candidate:
-    """A reading of one failure: the row it matches, if any, and the exceptions or the line that show it."""
-
-    match: Match | None
-    exceptions: tuple[LoggedException, ...] = ()
-    line: ErrorLine | None = None
-
-    @property
-    def number(self) -> int:
-        if self.line is not None:
-            return self.line.line.number
-        return min(exception.start for exception in self.exceptions)
-
-    @property
-    def specific(self) -> bool:
-        return self.match is not None and not self.match.cause.vague
-
-    def diagnosis(self) -> Diagnosis:
-        if self.match is None:
-            return telling.unknown(self.exceptions[0])
-        return telling.known(self.match, self.exceptions, self.line.line if self.line else None)
 
 
 @dataclass
@@ -92,6 +73,7 @@ class _Story:
 
     lines: Sequence[EvidenceLine]
     failed: bool
+    profile: Mapping[str, Any] | None
     log: Searchable = field(init=False)
     ready: int | None = field(init=False)
 
@@ -101,7 +83,7 @@ class _Story:
         self.ready = None if position is None else self.lines[position].number
 
     def tell(self) -> Diagnosis | None:
-        chains = list(_chains(exceptions_in(self.lines)))
+        chains = list(chains_of(exceptions_in(self.lines)))
         deadly = [chain for chain in chains if _ends_a_process(chain)]
         others = [chain for chain in chains if not _ends_a_process(chain) and self._counts(chain)]
         first = self._first(deadly) or self._first(others)
@@ -110,20 +92,27 @@ class _Story:
             if later is not None and later.specific and (first.match is not None or later.number < first.number):
                 first = later
         if first is not None and first.specific:
-            return first.diagnosis()
+            return first.diagnosis(self._own())
         told: list[ErrorLine] = []
         judged = {link.line.number for chain in chains for link in chain}
         line = self._line(told, judged, before=first)
         if line is not None and (line.specific or first is None or first.match is None):
-            return line.diagnosis()
+            return line.diagnosis(self._own())
         if first is not None:
-            return first.diagnosis()
-        return self._waits() or self._loops() or self._only_pointed_at(told, chains) or self._only_warned(told, chains)
+            return first.diagnosis(self._own())
+        return (
+            self._waits()
+            or self._loops()
+            or self._process_gone()
+            or self._only_pointed_at(told, chains)
+            or self._only_warned(told)
+            or self._only_gave_up(told)
+        )
 
     def certain(self) -> Diagnosis | None:
         """A known cause of an exception that ends a process, whatever else happened."""
-        first = self._first([chain for chain in _chains(exceptions_in(self.lines)) if _ends_a_process(chain)])
-        return first.diagnosis() if first is not None and first.match is not None else None
+        first = self._first([chain for chain in chains_of(exceptions_in(self.lines)) if _ends_a_process(chain)])
+        return first.diagnosis(self._own()) if first is not None and first.match is not None else None
 
     def with_restarts(self, found: Diagnosis) -> Diagnosis:
         times, line = restarts(self.log)
@@ -141,30 +130,30 @@ class _Story:
             self.failed or bool(chain[-1].level) or not goes_on_after(chain[-1].line.number, chain[-1].key, self.lines)
         )
 
-    def _first(self, chains: Iterable[Sequence[LoggedException]]) -> _Candidate | None:
+    def _first(self, chains: Iterable[Sequence[LoggedException]]) -> Reading | None:
         """The first that is known for certain, else the first that is known, else the first."""
-        vague: _Candidate | None = None
-        unknown: _Candidate | None = None
+        vague: Reading | None = None
+        unknown: Reading | None = None
         for chain in chains:
             if self.ready is not None and chain[0].start < self.ready:
                 continue
             links = [link for link in chain if not (is_pointer(link) or is_aftermath(link) or is_end_on_request(link))]
             if not links:
                 continue
-            best = _best_of([with_message(link, self.lines) for link in links])
+            best = best_of([with_message(link, self.lines) for link in links])
             if best is not None and best.specific:
                 if unknown is not None and _ends_a_process(unknown.exceptions):
                     return unknown
                 return best
             vague = vague or best
             if best is None:
-                unknown = unknown or _Candidate(None, tuple(links))
+                unknown = unknown or Reading(None, tuple(links))
         return vague or unknown
 
-    def _line(self, told: list[ErrorLine], judged: set[int], before: _Candidate | None) -> _Candidate | None:
+    def _line(self, told: list[ErrorLine], judged: set[int], before: Reading | None) -> Reading | None:
         """What a single line tells. Beside an unknown exception it counts only where it came first. `told` gets the
         lines that were looked at; `judged` are those of exceptions with a traceback, which are done with."""
-        vague: _Candidate | None = None
+        vague: Reading | None = None
         for line in error_lines(self.lines):
             if line.line.number in judged:
                 continue
@@ -175,16 +164,22 @@ class _Story:
                 continue
             if self.ready is not None and line.line.number < self.ready:
                 continue
-            for match in _causes_of_line(line, after=self.ready is not None and not self.failed):
+            for match in causes_of_line(line, after=self.ready is not None and not self.failed):
                 cause = match.cause
-                if before is None and not (self.failed or cause.deadly) and self._went_on(line):
+                if before is None and not self.failed and not self._counts_alone(line, cause):
                     continue
-                candidate = _Candidate(match, (line.exception,) if line.exception else (), line)
+                candidate = Reading(match, (line.exception,) if line.exception else (), line)
                 if cause.vague:
                     vague = vague or candidate
                     continue
                 return candidate
         return vague
+
+    def _counts_alone(self, line: ErrorLine, cause: Cause) -> bool:
+        """Whether a line tells of an end where nothing else does."""
+        if cause.aside:
+            return ends_after(line.line.number, line.key, self.lines)
+        return cause.deadly or not self._went_on(line)
 
     def _went_on(self, line: ErrorLine) -> bool:
         return goes_on_after(line.line.number, line.key, self.lines)
@@ -199,6 +194,10 @@ class _Story:
         times, line = restarts(self.log)
         return telling.restart_loop(times, line) if line is not None else None
 
+    def _process_gone(self) -> Diagnosis | None:
+        found = endings.of_a_process(self.lines)
+        return None if found is None or found.evidence[0].number < (self.ready or 0) else found
+
     def _only_pointed_at(
         self, told: Sequence[ErrorLine], chains: Sequence[Sequence[LoggedException]]
     ) -> Diagnosis | None:
@@ -206,13 +205,13 @@ class _Story:
         for chain in chains:
             if self.ready is not None and chain[0].start < self.ready:
                 continue
-            best = _best_of([with_message(link, self.lines) for link in chain])
+            best = best_of([with_message(link, self.lines) for link in chain])
             if any(is_survived(link) or is_end_on_request(link) for link in chain):
                 if best is not None and best.match is not None and best.match.cause.deadly:
-                    return best.diagnosis()
+                    return best.diagnosis(self._own())
                 continue
             if self.ready is None or self.failed or _ends_a_process(chain):
-                return best.diagnosis() if best is not None else telling.unknown(chain[0])
+                return best.diagnosis(self._own()) if best is not None else telling.unknown(chain[0])
         if self.ready is None or self.failed:
             for line in told:
                 exception = line.exception
@@ -222,7 +221,7 @@ class _Story:
                     return telling.unknown(exception)
         return None
 
-    def _only_warned(self, told: Sequence[ErrorLine], chains: Sequence[Sequence[LoggedException]]) -> Diagnosis | None:
+    def _only_warned(self, told: Sequence[ErrorLine]) -> Diagnosis | None:
         """Where nothing else tells why it failed, a warning may; never in a log of an engine that serves."""
         if self.ready is not None:
             return None
@@ -232,8 +231,20 @@ class _Story:
             if line.line.number < last_progress and not self.failed:
                 continue  # whoever warned went on
             for match in causes_of(line.line.text, only="warning"):
-                return telling.known(match, (), line.line)
+                return telling.known(match, self._own(), (), line.line)
         return None
+
+    def _only_gave_up(self, told: Sequence[ErrorLine]) -> Diagnosis | None:
+        """Where no row and no exception tells, the first error after which its process says nothing."""
+        if self.ready is not None and not self.failed:
+            return None
+        for line in told:
+            if line.tier != "warning" and is_giving_up(line.line.text) and (self.failed or not self._went_on(line)):
+                return telling.said(line.line)
+        return None
+
+    def _own(self) -> Groups:
+        return own_settings(self.log, self.profile)
 
 
 def _ends_a_process(chain: Sequence[LoggedException]) -> bool:
@@ -242,45 +253,6 @@ def _ends_a_process(chain: Sequence[LoggedException]) -> bool:
 
 def _is_pointer_line(exception: LoggedException) -> bool:
     return is_pointer(exception) or is_aftermath(exception)
-
-
-def _chains(exceptions: Iterable[LoggedException]) -> Iterable[tuple[LoggedException, ...]]:
-    """Exceptions of one stream that Python linked with each other, first link first."""
-    open_: dict[str, list[LoggedException]] = {}
-    chains: list[list[LoggedException]] = []
-    for exception in exceptions:
-        if exception.link and exception.key in open_:
-            open_[exception.key].append(exception)
-        else:
-            open_[exception.key] = [exception]
-            chains.append(open_[exception.key])
-    return [tuple(chain) for chain in chains]
-
-
-def _best_of(links: Sequence[LoggedException]) -> _Candidate | None:
-    """Of a chain the first link whose cause is known for certain, else the first that is known."""
-    vague: _Candidate | None = None
-    for link in links:
-        for match in causes_of(link.text, _places(link)):
-            candidate = _Candidate(match, (link,))
-            if not match.cause.vague:
-                return candidate
-            vague = vague or candidate
-    return vague
-
-
-def _causes_of_line(line: ErrorLine, after: bool) -> tuple[Match, ...]:
-    """What the exception means that it tells, or else the whole line. `after`: the engine was ready before, and only
-    what no process survives counts."""
-    found: tuple[Match, ...] = ()
-    if line.exception is not None:
-        found = causes_of(line.exception.text, _places(line.exception), "deadly" if after else None)
-    marked = line.exception is not None or line.tier == "error"
-    return found or causes_of(line.line.text, only="deadly" if after else None if marked else "line")
-
-
-def _places(exception: LoggedException) -> str:
-    return "\n".join(place.text for place, _ in exception.frames)
 
 
 def _told(fatal: Fatal, lines: Sequence[EvidenceLine]) -> LoggedException:

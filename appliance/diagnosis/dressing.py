@@ -19,6 +19,7 @@ QUOTES = ">│┃"  # of a mail, and of a terminal's panes
 _LEVELS = "DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|EXCEPTION"
 _DAY = r"\d{4}[-/]\d\d[-/]\d\d"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+_TRT = r"\[T(?:ensor)?RT-LLM\]"
 # Each row is one layer; the name of the group that matched says what kind it is. Tried in this order, again and again.
 _LAYERS = (
     rf"(?P<stamp>\[{_DAY} {_CLOCK}(?P<tags>(?: [A-Z]{{1,6}}\d{{1,4}}){{0,6}})\]:? ?)",  # SGLang
@@ -30,7 +31,8 @@ _LAYERS = (
     rf"(?P<dashed>- (?:[\w.]{{1,80}} - )?(?P<between>{_LEVELS}) - )",  # Python's logging
     rf"(?P<barred>\| (?P<column>{_LEVELS}) {{0,9}}\| (?:[\w.<>]{{1,120}}:[\w<>]{{1,80}}:\d+ - )?)",  # loguru
     r"(?P<place>\[[\w/.-]{1,80}\.py:\d+\](?=\s|$)\s?)",
-    rf"(?P<glog>\[?(?P<letter>[IWEF])\d{{4}} {_CLOCK}\s+(?:\d+\s+)?[\w/.-]{{1,120}}:\d+\] )",
+    rf"(?P<glog>\[?(?P<letter>[IWEF])(?:\d{{3,4}} {_CLOCK})?\s+(?:\d+\s+)?[\w/.-]{{1,120}}:\d+\] )",
+    rf"(?P<trt>(?:\[\d\d/\d\d/\d{{4}}-{_CLOCK}\] )?{_TRT}(?: \[RANK \d+\])? ?\[(?P<mark>[IWEF]|{_LEVELS})\] )",
     r"(?P<rank>\[(?:rank|default)\d+\]:? ?)",  # torchrun
     r"(?P<journal>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,80} (?P<unit>[\w./@:-]{1,80}(?:\[\d+\])?): )",
     r"(?P<cri>(?:stdout|stderr) [FP] )",
@@ -98,6 +100,8 @@ def undress(text: str) -> Dressed:
                 header = True
             case "glog":
                 level, header = _GLOG_LEVELS[layer["letter"]], True
+            case "trt":
+                level, header = _GLOG_LEVELS.get(layer["mark"], layer["mark"]), True
             case "journal":
                 key += layer["unit"]
             case "rank" | "pod":

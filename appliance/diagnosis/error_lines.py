@@ -22,7 +22,7 @@ WORDS = (
     b"sigterm", b"oom", b"refused", b"timed out", b"timeout", b"abort", b"seg", b"dumped", b"unsatisfied", b"already",
     b"too old", b"initialized", b"supported", b"undefined", b"terminate", b"status=", b"uncorrectable", b"fallen",
     b"mismatch", b"insufficient", b"manifest", b"missing", b"too many", b"no space", b"exited", b"watchdog",
-    b"exceeds", b"no platform", b"resource", b"could not", b"not allowed", b"yaml", b"assert",
+    b"exceeds", b"panic", b"no platform", b"resource", b"could not", b"not allowed", b"yaml", b"assert",
 )  # fmt: skip
 TOLD_QUIETLY = ("no platform detected",)
 QUIET = ("INFO", "DEBUG", "NOTICE")

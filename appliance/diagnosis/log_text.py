@@ -34,6 +34,7 @@ MARKS = (
 READY_MARKS = (b"Application startup complete", b"fired up and ready to roll")
 # Docker's own files, and loggers that write objects: the text is in one of these fields.
 TEXT_FIELDS = ("log", "message", "msg", "MESSAGE", "text")
+LEVEL_FIELDS = ("level", "levelname", "severity")
 
 
 class NotTextError(ValueError):
@@ -86,8 +87,14 @@ def _unwrapped(line: str) -> list[str]:
     if isinstance(record, dict):
         for field in TEXT_FIELDS:
             if isinstance(text := record.get(field), str):
-                return text.split("\n")
+                return f"{_level(record)}{text}".split("\n")
     return [line]
+
+
+def _level(record: dict[str, object]) -> str:
+    """As other loggers write it before their words; empty where the record has none."""
+    level = next((value for field in LEVEL_FIELDS if isinstance(value := record.get(field), str)), "")
+    return f"{level.upper()} " if level.isalpha() else ""
 
 
 def _excerpt(data: mmap.mmap, size: int) -> list[EvidenceLine]:

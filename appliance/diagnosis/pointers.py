@@ -76,6 +76,17 @@ ENTRY = _any(
 )
 ENGINE_PATH = re.compile(r"[/\"](?:vllm|sglang|sgl-workspace|appliance)[/\"-]")
 FRAMES_TO_ENGINE = 6
+# With these words a program without Python's tracebacks ends, or says that what it was started for did not start.
+GIVING_UP = _any(
+    r"^panic: |thread '[^']{0,80}' panicked",
+    r"^\W{0,4}fatal error\b|\bfatal: ",
+    r"failed to (?:start|load|launch|run|create|initiali[sz]e) (?:the )?['\"]?(?:engine|executor|model|server|worker"
+    r"|container|instance|shard|process|service|pod|[\w-]+['\"] version)",
+    r"(?:engine|executor|model|server|worker|container|shard|process|service)s? (?:\S{1,40} )?(?:failed to|could not"
+    r"|cannot)"
+    r" (?:be )?(?:start|load|launch|run|initiali[sz]e)",
+    r"^error: (?:creating|failed|cannot|could not)",
+)
 # What an engine was asked to do, in whatever words it or a shell prints it.
 DUMPS = (
     "non-default args", "namespace(", "serverargs(", "server_args=", "engine_args", " with config: ", "dumping input",
@@ -104,6 +115,10 @@ def is_pointer(exception: LoggedException) -> bool:
 
 def is_aftermath(exception: LoggedException) -> bool:
     return _holds(exception.text, AFTERMATH)
+
+
+def is_giving_up(words: str) -> bool:
+    return GIVING_UP.search(words) is not None
 
 
 def is_end_on_request(exception: LoggedException) -> bool:

@@ -30,7 +30,7 @@ RESTARTS = (
     b"(restarting)",
     b"start request repeated too quickly",
 )
-COUNTER = re.compile(r"counter is at (\d+)")
+COUNTER = re.compile(r"counter is at (\d+)|CrashLoopBackOff +(\d+) ")
 # What an engine that ends still says.
 ENDING = re.compile(r"kill|shut|terminat|stop|exit|sig[a-z]{3,4}\b|error|fail|died|dead|abort|exception", re.IGNORECASE)
 LINES_AFTER = 400
@@ -47,12 +47,23 @@ def ready_at(log: Searchable) -> int | None:
 
 def goes_on_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> bool:
     """Whether the process of this stream logs on after the line as if nothing had happened."""
+    said = _said_after(number, key, lines)
+    return said is not None and ENDING.search(said) is None
+
+
+def ends_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> bool:
+    """Whether the process of this stream says after the line that it ends."""
+    said = _said_after(number, key, lines)
+    return said is not None and ENDING.search(said) is not None
+
+
+def _said_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> str | None:
     begin = bisect_right(lines, number, key=attrgetter("number"))
     for line in lines[begin : begin + LINES_AFTER]:
         dressed = undress(plain(line.text))
         if dressed.key == key and dressed.header and dressed.level in ("INFO", ""):
-            return ENDING.search(dressed.words) is None
-    return False
+            return dressed.words
+    return None
 
 
 def restarts(log: Searchable) -> tuple[int, EvidenceLine | None]:
@@ -64,7 +75,7 @@ def restarts(log: Searchable) -> tuple[int, EvidenceLine | None]:
         return 0, None
     line = log.lines[positions[-1]]
     counter = COUNTER.search(line.text)
-    return (int(counter[1]) if counter else len(positions)), line
+    return (int(counter[1] or counter[2]) if counter else len(positions)), line
 
 
 def waiting_for(log: Searchable) -> tuple[Waiting, tuple[EvidenceLine, ...]] | None:

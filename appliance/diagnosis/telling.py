@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from appliance.diagnosis.catalogue import Match
+from appliance.diagnosis.cause import Groups
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.diagnosis.vocabulary import family_of
 from appliance.protocol import Diagnosis, EvidenceLine, Fix
@@ -29,7 +30,9 @@ PLUMBING = re.compile(
 OPEN_PLACE = re.compile(r" \([^()?]{0,60}\?[^()]{0,80}\)|: \?(?=[.,: )]|$)")
 
 
-def known(match: Match, exceptions: Sequence[LoggedException] = (), line: EvidenceLine | None = None) -> Diagnosis:
+def known(
+    match: Match, own: Groups, exceptions: Sequence[LoggedException] = (), line: EvidenceLine | None = None
+) -> Diagnosis:
     cause, groups = match
     evidence: list[EvidenceLine] = []
     for exception in exceptions:
@@ -42,7 +45,7 @@ def known(match: Match, exceptions: Sequence[LoggedException] = (), line: Eviden
         family=cause.family,
         cause=cause.name,
         evidence=shown(evidence),
-        fix=cause.fix_for(groups),
+        fix=cause.fix_for(groups, own),
     )
 
 
@@ -53,6 +56,18 @@ def unknown(exception: LoggedException) -> Diagnosis:
         family=family,
         cause=UNRECOGNISED if family else None,
         evidence=shown([*_telling_frames(exception, OWN_FRAMES), exception.line, *exception.details]),
+        fix=Fix(text="This cause is not known here. Send this launch's log to support."),
+    )
+
+
+def said(line: EvidenceLine) -> Diagnosis:
+    """Where no exception is told: the words with which somebody gave up."""
+    family = family_of(line.text)
+    return Diagnosis(
+        summary=f"The last word of the log is an error: {line.text[:MAX_TEXT]}",
+        family=family,
+        cause=UNRECOGNISED if family else None,
+        evidence=shown([line]),
         fix=Fix(text="This cause is not known here. Send this launch's log to support."),
     )
 

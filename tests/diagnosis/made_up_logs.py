@@ -51,7 +51,8 @@ HEALTHY_SGLANG = """\
 """
 
 VLLM_WORKERS = f"""\
-(EngineCore_DP0 pid=80) INFO 11-20 10:02:10 [core.py:58] Initializing an engine with config: model='/m'
+(EngineCore_DP0 pid=80) INFO 11-20 10:02:10 [core.py:58] Initializing an engine with config: model='/m', \
+gpu_memory_utilization=0.9, max_seq_len=32768
 (Worker_TP0 pid=91) ERROR 11-20 10:02:11 [multiproc_executor.py:597] WorkerProc failed to start.
 (Worker_TP1 pid=92) ERROR 11-20 10:02:11 [multiproc_executor.py:597] WorkerProc failed to start.
 (Worker_TP1 pid=92) ERROR 11-20 10:02:11 [multiproc_executor.py:597] Traceback (most recent call last):

@@ -49,7 +49,10 @@ def test_the_first_exception_of_a_chain_with_its_numbers() -> None:
     assert "0.32 GiB was free" in found.summary
     assert [line.number for line in found.evidence] == [3, 5]
     assert found.fix is not None
-    assert found.fix.patch == {"gpu-memory-utilization": 0.8}
+    assert found.fix.patch is None
+    found = diagnose(number_lines(OOM), exit_status=1, profile={"gpu-memory-utilization": 0.6})
+    assert found.fix is not None
+    assert found.fix.patch == {"gpu-memory-utilization": 0.5}
 
 
 def test_an_interleaved_traceback_is_followed_by_its_prefix() -> None:
@@ -183,7 +186,7 @@ def test_every_cause_says_what_to_do() -> None:
     for cause in CATALOGUE:
         groups = dict.fromkeys([*cause.compiled.groupindex, *cause.compiled_details.groupindex], "?")
         assert cause.summary_for(groups).rstrip("}").endswith((".", "?"))
-        assert cause.fix_for(groups).text.endswith(".")
+        assert cause.fix_for(groups, {}).text.endswith(".")
         assert cause.family.islower()
         assert cause.signs or cause.where
         assert all(sign == sign.lower() for sign in cause.signs)

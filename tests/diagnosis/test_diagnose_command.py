@@ -72,6 +72,17 @@ def test_a_launch_is_found_by_its_id(tmp_path: Path) -> None:
         assert "silent for 30 s" in told["summary"]
 
 
+def test_a_launch_is_told_with_what_it_was_set_to(tmp_path: Path) -> None:
+    """Half of the context that its own profile asks for, and never more than that."""
+    folder = tmp_path / "launches" / "20251120-2"
+    folder.mkdir(parents=True)
+    (folder / "engine.log").write_text("MemoryError: no memory\n")
+    for profile, patch in (("max-model-len: 512\n", {"max-model-len": 256}), ("name: x\n", None), ("- {", None)):
+        (folder / "profile.yaml").write_text(profile)
+        told = json.loads(run("20251120-2", "--json", home=tmp_path).output)
+        assert (told["cause"], told["fix"].get("patch")) == ("host-out-of-memory", patch)
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [(None, "There is no file"), (b"\x1f\x8b" + b"\0\1" * 500, "holds binary data"), (b"", "empty")],

@@ -9,6 +9,8 @@ from appliance.diagnosis.causes import CATALOGUE, FAMILIES
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.hangs import PLACES
 from appliance.diagnosis.log_text import number_lines
+from appliance.diagnosis.own_settings import own_settings
+from appliance.diagnosis.searchable import Searchable
 from appliance.profile.schema import SETTINGS
 from appliance.profile.vllm_options import FLAGS, VARIABLES
 
@@ -122,6 +124,33 @@ def test_every_family_has_a_line() -> None:
     """Those of the README of the shared logs, and no other."""
     assert {row[0] for row in LINES} == set(FAMILIES)
     assert len(FAMILIES) == 21
+
+
+OWN = (
+    "(APIServer pid=1) INFO 11-20 10:02:11 [utils.py:1] non-default args: {'max_model_len': 32000, \
+'gpu_memory_utilization': 0.85, 'tensor_parallel_size': 4, 'max_num_seqs': 256}",
+    "[2025-11-20 10:02:11] server_args=ServerArgs(context_length=32000, mem_fraction_static=0.85, tp_size=4, \
+max_running_requests=256, grpc=None)",
+    "+ vllm serve /m --max-model-len 32000 --gpu-memory-utilization=0.85 -tp 4 --max-num-seqs 256",
+)
+
+
+@pytest.mark.parametrize("line", OWN)
+def test_what_a_launch_was_set_to_is_read_from_what_it_prints(line: str) -> None:
+    """In the spelling of each engine, and of a shell."""
+    assert own_settings(Searchable(number_lines(line)), None) == {
+        "max-model-len": "32000",
+        "gpu-memory-utilization": "0.85",
+        "tensor-parallel-size": "4",
+        "max-num-seqs": "256",
+    }
+
+
+def test_no_number_of_ours_is_patched_in() -> None:
+    """It could raise what it is meant to lower: each comes from the log or the profile."""
+    patches = [cause.patch or {} for cause in CATALOGUE]
+    numbers = [patch for patch in patches for value in patch.values() if type(value) in (int, float)]
+    assert numbers == []
 
 
 FIXES = [cause.patch for cause in CATALOGUE] + [place.fix.patch for place in PLACES]

@@ -48,12 +48,21 @@ CAUSES = (
     ),
     Cause(
         family="abi",
+        name="engine-file-of-other-version",
+        signs=("deserialize cuda engine", "serialization assertion", "engine plan file is not compatible",
+               "deserialize_cuda_engine", "version tag does not match", "expecting library version"),
+        summary="A compiled engine file of TensorRT was made by another version of it, or for another GPU.",
+        fix="Build the engine file again, in the same image and on the same kind of GPU that serve it.",
+    ),
+    Cause(
+        family="abi",
         name="version-required",
         signs=("is required for a normal functioning", "but found", "versionconflict", "distributionnotfound",
                "no package metadata was found", "packagenotfounderror", "requires transformers",
                "please upgrade transformers", "version of transformers", "importlib.metadata", "please upgrade",
                "contextualversionconflict"),
-        pattern=r"required|requires|but found|conflict|notfound|not found|upgrade|no package metadata",
+        pattern=r"^(?!.{0,3000}recognize this architecture).{0,3000}?(?:required|requires|but found|conflict|notfound"
+        r"|not found|upgrade|no package metadata)",
         summary="A Python package is of a version that another does not accept, or is not there.",
         fix=_REINSTALL,
         command="python -m pip check",
@@ -95,7 +104,8 @@ CAUSES = (
                "multiple values for", "positional arguments but", "unsupported operand",
                "incompatible constructor arguments", "expected at most", "infer_schema",
                "parameter q has unsupported type"),
-        pattern=r"^(?:TypeError|AttributeError|\w+\.\w*TypeError|ValueError: infer_schema"
+        pattern=r"^(?!TypeError: \w+(?:Error|Failed|Exception|Resources)\.__init__)(?:TypeError|AttributeError"
+        r"|\w+\.\w*TypeError|ValueError: infer_schema"
         r"|RuntimeError: \S{1,80}\(\) expected at most)",
         where=r"(?:site-packages|dist-packages|sgl-workspace|/vllm/|/sglang/)",
         summary="One library calls another as another version of it would be called.",

@@ -72,7 +72,7 @@ CAUSES = (
                "compute capability at least", "is not supported on sm", "only supported on sm",
                "only supported on hopper", "only supported on blackwell", "unsupported gpu arch",
                "not supported on this gpu", "unsupported sm", "unsupported architecture: sm",
-               "not implemented for sm", "does not support sm", "cuda arch"),
+               "not implemented for sm", "does not support sm", "cuda arch", "no compiled", "device capability"),
         pattern=r"^(?!.{0,200}bfloat16 is only supported)",
         summary="A kernel that the engine wants to use does not run on this GPU's architecture.",
         fix="Let the engine choose its backends by itself, or run the image that was built for this GPU's "

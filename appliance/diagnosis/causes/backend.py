@@ -59,6 +59,16 @@ CAUSES = (
     ),
     Cause(
         family="backend",
+        name="cache-transfer",
+        signs=("nixlbackenderror", "nixl_err", "ucx error"),
+        summary="NIXL, which hands the cache from one engine to another, could not use its transport (UCX).",
+        fix="Check that UCX has its transports for CUDA and sees the network's devices (UCX_TLS and UCX_NET_DEVICES "
+        "choose them), or leave the connector for the cache out.",
+        command="ucx_info -d | grep -i -e transport -e device",
+        vague=True,
+    ),
+    Cause(
+        family="backend",
         name="not-implemented",
         signs=("no operator found", "notimplementederror", "no suitable kernel", "no kernel found",
                "no available kernel"),
@@ -70,8 +80,7 @@ CAUSES = (
     Cause(
         family="backend",
         name="deepep-needs-its-topology",
-        signs=("too many blocks in cooperative launch", "nvshmem", "ibgda"),
-        pattern=r"cooperative|fail|error|abort|not ",
+        signs=("too many blocks in cooperative launch",),
         summary="The communication library of expert parallelism cannot run in this setting on these GPUs.",
         fix="Do without expert parallelism over it (DeepEP), or with smaller batches in CUDA graphs.",
         patch={"vllm.extra-args.enable-expert-parallel": None},

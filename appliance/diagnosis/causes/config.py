@@ -26,11 +26,22 @@ CAUSES = (
                "invalid int value", "invalid float value", "not allowed with argument", "invalid value",
                "error: argument", "invalid json string", "cannot be converted", "invalid loads value",
                "invalid parse_type value"),
-        pattern=r"(?:argument (?P<argument>--?[\w-]+(?:/-\w+)?)[^\n:]{0,40}: )?(?P<why>[^\n]{0,60}(?:invalid|expected"
-        r"|required|not allowed|cannot be converted)[^\n]{0,160})",
+        pattern=r"(?:argument (?P<argument>--?[\w-]+)(?:/-+[\w-]+)?[^\n:]{0,40}: )?(?P<why>[^\n]{0,60}(?:invalid"
+        r"|expected"
+        r"|required|not allowed|cannot be converted|validation error|must be|should be)[^\n]{0,160})",
         summary="The engine does not accept a value of its command line ({argument}): {why}",
         fix="Correct the value in the profile, or remove the setting so that its default holds.",
         line=True,
+    ),
+    Cause(
+        family="config",
+        name="argument-value",
+        signs=("load format", "load_format"),
+        pattern=r"load.format:? [`'\"]?(?P<value>[\w-]{1,40})[`'\"]? is (?:not supported|unknown|invalid)"
+        r"|(?:unknown|unsupported|invalid) load.format:? [`'\"]?(?P<also>[\w-]{1,40})",
+        summary="The engine does not have the load format {value}.",
+        fix="Remove load-format, so that the engine takes the format that the files have.",
+        patch={"vllm.extra-args.load-format": None},
     ),
     Cause(
         family="config",

@@ -18,13 +18,47 @@ CAUSES = (
         name="container-toolkit-missing",
         signs=("could not select device driver", "unknown runtime specified nvidia",
                "unknown or invalid runtime name: nvidia", "unresolvable cdi devices", "cdi device injection failed",
-               "nvidia-container-runtime", "nvidia.com/gpu"),
-        pattern=r"could not select|unknown (?:or invalid )?runtime|CDI|not found|no such file"
-        r"|insufficient nvidia\.com/gpu",
+               "nvidia-container-runtime"),
+        pattern=r"could not select|unknown (?:or invalid )?runtime|CDI|not found|no such file",
         summary="Docker cannot give the container a GPU: the NVIDIA container toolkit is not installed or not "
         "configured.",
         fix="Install the NVIDIA container toolkit, let it configure Docker, and restart Docker.",
         command="nvidia-ctk runtime configure --runtime=docker && systemctl restart docker",
+        line=True,
+    ),
+    Cause(
+        family="driver",
+        name="no-free-gpu-on-any-node",
+        signs=("insufficient nvidia.com",),
+        summary="No node of the cluster has as many free GPUs as the pod asks for, or none tells Kubernetes of its "
+        "GPUs.",
+        fix="Free a GPU or ask for fewer. If the nodes show no nvidia.com/gpu at all, look at the NVIDIA device "
+        "plugin.",
+        command="kubectl describe nodes | grep -e ^Name -e nvidia.com/gpu",
+        line=True,
+        warning=True,
+    ),
+    Cause(
+        family="driver",
+        name="container-toolkit-failed",
+        signs=("nvidia-container-cli",),
+        pattern=r"nvidia-container-cli(?:\.real)?: (?P<why>(?:mount|container|ldcache|process|file) (?:\w+ )?error"
+        r"[^\n\\]{0,160})",
+        summary="The NVIDIA container toolkit could not put the GPU into the container ({why}).",
+        fix="Update the NVIDIA container toolkit and restart Docker; after an update of the driver restart the "
+        "machine, "
+        "so that its module and its files are of one version.",
+        command="nvidia-container-cli --version; nvidia-smi",
+        line=True,
+    ),
+    Cause(
+        family="driver",
+        name="jetson-libraries",
+        signs=("nvrmmeminitnvmap failed", "nvrmmemmgrinit failed", "nvrmmeminit failed"),
+        summary="The container does not see this Jetson's GPU: its libraries or devices are not in it.",
+        fix="Start it with the NVIDIA runtime (--runtime nvidia), from an image that was made for this JetPack "
+        "release.",
+        command="cat /etc/nv_tegra_release; docker info | grep -i runtime",
         line=True,
     ),
     Cause(
@@ -109,7 +143,7 @@ CAUSES = (
         family="driver",
         name="gpu-hardware",
         signs=("xid",),
-        pattern=r"\bXid\b.{0,60}?: (?P<xid>48|61|62|63|64|74|79|92|94|95|119|120|121|122|123|140|143|149|154)\b",
+        pattern=r"\bXid\b.{0,60}?: (?P<xid>\d{1,3})\b",  # those of a program's own making are in kernel_crash
         summary="The driver reports a fault of the GPU (Xid {xid}).",
         fix="A restart of the machine resets the GPU. If it comes back, the card, its power or its cooling is at "
         "fault.",

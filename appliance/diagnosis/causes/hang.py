@@ -11,6 +11,19 @@ _STACKS = "py-spy dump --pid <pid of each process>"
 CAUSES = (
     Cause(
         family="hang",
+        name="probe-ran-out",
+        signs=("failed liveness probe", "failed startup probe", "startup probe failed"),
+        summary="Kubernetes ended the engine because it did not answer a probe in time.",
+        fix="Give its start more time in a startup probe (failureThreshold times periodSeconds as long as the longest "
+        "start), "
+        "and check the path and port that the probe asks.",
+        command="kubectl describe pod <pod>",
+        line=True,
+        warning=True,
+        vague=True,
+    ),
+    Cause(
+        family="hang",
         name="engine-start-timeout",
         signs=(
             "timed out waiting for engine",
@@ -24,7 +37,6 @@ CAUSES = (
             "timeouterror: rpc",
             "execute_model timed out",
             "sample_tokens timed out",
-            "startup probe failed",
             "initialization timed out",
             "timed out during initialization",
         ),
@@ -33,7 +45,6 @@ CAUSES = (
         summary="The engine, or one of its workers, did not answer in time.",
         fix="Start it again and take the stacks of its processes while it waits; where kernels are compiled, give it "
         "more time (VLLM_ENGINE_READY_TIMEOUT_S) or run from a cast.",
-        patch={"vllm.environment.VLLM_ENGINE_READY_TIMEOUT_S": "1800"},
         command=_STACKS,
         line=True,
         vague=True,

@@ -46,6 +46,17 @@ CAUSES = (
     ),
     Cause(
         family="host",
+        name="no-pinned-memory",
+        signs=("uva is not available", "pinned memory is not available"),
+        summary="The engine needs host memory that is pinned for the GPU, and uses none on this system (WSL 2 has it "
+        "off).",
+        fix="Under WSL 2 set VLLM_WSL2_ENABLE_PIN_MEMORY=1 in the engine's environment; elsewhere raise the limit of "
+        "locked "
+        "memory.",
+        command="export VLLM_WSL2_ENABLE_PIN_MEMORY=1",
+    ),
+    Cause(
+        family="host",
         name="watch-limit",
         signs=("inotify watch limit", "inotify instance limit", "inotify"),
         pattern=r"limit|fail|too many",

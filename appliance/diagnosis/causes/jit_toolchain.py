@@ -56,7 +56,8 @@ CAUSES = (
         name="ptxas-too-old",
         signs=("ptxas", "compute_", "gpu-name", "gpu-architecture", "gpu architecture"),
         pattern=r"(?:Value '(?P<architecture>\w+)' is not defined for option"
-        r"|unsupported gpu architecture '?(?P<also>\w*)'?|ptxas fatal\s{0,4}: Unsupported \.?(?:version|target))",
+        r"|unsupported gpu architecture '?(?P<also>\w*)'?|ptxas fatal\s{0,4}: Unsupported \.?(?:version|target)"
+        r"|not supported on \.target)",
         summary="The assembler or compiler here is older than this GPU and does not know its architecture.",
         fix="Use the tools of a newer CUDA toolkit: TRITON_PTXAS_PATH for Triton, CUDA_HOME for the others; or run "
         "from a cast for this architecture.",

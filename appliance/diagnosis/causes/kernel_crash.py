@@ -45,7 +45,8 @@ CAUSES = (
         signs=("unspecified launch failure", "cuda_error_launch_failed", "the launch timed out and was terminated",
                "cudaerrorlaunchfailure", "cublas_status_execution_failed", "cublas_status_internal_error",
                "cudnn_status_execution_failed", "cudnn_status_internal_error", "cublas_status_not_initialized",
-               "cublas_status_invalid_value", "cublas_status_not_supported", "cusparse_status"),
+               "cublas_status_invalid_value", "cublas_status_not_supported", "cusparse_status",
+               "error occurred when running gemm", "failed to run cutlass", "failed to run gemm"),
         summary="A GPU kernel failed while it ran.",
         fix="Let the engine choose its backends by itself, and run without CUDA graphs; look for Xid lines in the "
         "kernel's log as well.",
@@ -90,8 +91,8 @@ CAUSES = (
     Cause(
         family="kernel-crash",
         name="illegal-instruction",
-        signs=("illegal instruction", "sigill", "status=4/ill", "132"),
-        pattern=r"illegal instruction|SIGILL|4/ILL|exit(?:ed)?(?: with)?(?: code| status)?:? 132\b",
+        signs=("illegal instruction", "sigill", "status=4/ill", "signal 4", "132"),
+        pattern=r"illegal instruction|SIGILL|4/ILL|signal 4\b|exit(?:ed)?(?: with)?(?: code| status)?:? 132\b",
         summary="The engine uses an instruction that this machine's processor does not have.",
         fix="Run it on a processor with the instructions it was built for (x86-64-v3, or ARMv8.2), or in a virtual "
         "machine that passes the host's processor through.",
@@ -102,9 +103,11 @@ CAUSES = (
         family="kernel-crash",
         name="segmentation-fault",
         signs=("segmentation fault", "sigsegv", "segfault", "fatal python error", "sigbus", "bus error",
-               "status=11/segv", "core dumped", "139", "135", "floating point exception"),
+               "status=11/segv", "core dumped", "139", "135", "floating point exception", "signal 11", "signal 7",
+               "signal 8"),
         pattern=r"segmentation fault|SIGSEGV|segfault (?:encountered|at)|fatal python error: (?:bus|abort|floating)"
-        r"|SIGBUS|11/SEGV|core dumped|bus error|floating point exception|exit(?:ed)?(?: with)?(?: code"
+        r"|SIGBUS|11/SEGV|signal (?:7|8|11)\b|core dumped|bus error|floating point exception"
+        r"|exit(?:ed)?(?: with)?(?: code"
         r"| status)?:? 13[59]\b",
         summary="Native code in the engine crashed.",
         fix="Let the engine choose its backends by itself. If it happens again, send this launch's log to support.",
@@ -118,7 +121,7 @@ CAUSES = (
         name="aborted",
         signs=("terminate called", "double free or corruption", "free(): invalid", "malloc(): ", "munmap_chunk()",
                "sigabrt", "corrupted size vs", "stack smashing detected", "status=6/abrt",
-               "corrupted double-linked list", "pure virtual"),
+               "corrupted double-linked list", "pure virtual", "signal 6"),
         summary="Native code in the engine gave up.",
         fix="Let the engine choose its backends by itself. If it happens again, send this launch's log to support.",
         patch={"backends": None},

@@ -1,7 +1,7 @@
-"""GPU or host memory does not suffice for the weights, the cache, the graphs or a step; or a process was killed for "
-"it."""
+"""GPU or host memory does not suffice for the weights, the cache, the graphs or a step, or a process was killed for
+it."""
 
-from appliance.diagnosis.cause import Cause, number, share
+from appliance.diagnosis.cause import Cause, halved, moved, number, share
 
 _OOM = ("cuda out of memory", "cuda error: out of memory", "outofmemoryerror", "hip out of memory", "xpu out of memory")
 _NUMBERS = (
@@ -12,6 +12,10 @@ _LESS = (
     "Give the engine less of the GPU, so that a step's own memory still fits beside the cache; if another process "
     "holds GPU memory (nvidia-smi lists them), end it first."
 )
+
+_SHORTER = {"max-model-len": halved("max-model-len")}
+_SMALLER_SHARE = {"gpu-memory-utilization": moved("gpu-memory-utilization", -0.1)}
+_LARGER_SHARE = {"gpu-memory-utilization": moved("gpu-memory-utilization", 0.05)}
 
 CAUSES = (
     Cause(
@@ -65,7 +69,7 @@ CAUSES = (
         details=r"max seq len \((?P<asked>\d+)\).{0,80}?(?P<needed>[\d.]+) ?Gi?B.{0,120}?\((?P<available>[\d.]+) ?Gi?B",
         summary="The cache of one request of full length does not fit ({needed} GiB needed, {available} GiB left).",
         fix="Allow a shorter context, or give the engine more of the GPU's memory.",
-        patch={"max-model-len": 4096},
+        patch=_SHORTER,
     ),
     Cause(
         family="memory",
@@ -85,7 +89,7 @@ CAUSES = (
         summary="After the weights and a step's own memory, nothing of the engine's share is left for the cache.",
         fix="Give the engine more of the GPU's memory, or choose a smaller or quantised checkpoint; if another "
         "process holds GPU memory, end it first.",
-        patch={"gpu-memory-utilization": 0.95},
+        patch=_LARGER_SHARE,
     ),
     Cause(
         family="memory",
@@ -106,7 +110,7 @@ CAUSES = (
         pattern=r"less than desired|other processes",
         summary="At the start less memory was free than the profile asks for: another process holds it.",
         fix="End the process that holds the memory (nvidia-smi lists them), or ask for a smaller share.",
-        patch={"gpu-memory-utilization": 0.7},
+        patch=_SMALLER_SHARE,
         command="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
     ),
     Cause(
@@ -116,7 +120,7 @@ CAUSES = (
         pattern=r"(?:not enough|increase|too small)",
         summary="The engine's share of the GPU's memory does not hold the weights and a cache.",
         fix="Give the engine more of the GPU's memory, use more GPUs, or choose a smaller checkpoint.",
-        patch={"gpu-memory-utilization": 0.92},
+        patch=_LARGER_SHARE,
     ),
     Cause(
         family="memory",
@@ -125,7 +129,7 @@ CAUSES = (
         details=r"with (?P<requests>\d+) dummy",
         summary="The GPU's memory is full: there is no room to sample for so many requests at once ({requests}).",
         fix="Let fewer requests run at the same time.",
-        patch={"max-num-seqs": 64},
+        patch={"max-num-seqs": halved("max-num-seqs")},
     ),
     Cause(
         family="memory",
@@ -135,7 +139,7 @@ CAUSES = (
         details=rf"{_NUMBERS}",
         summary="The GPU's memory was full while CUDA graphs were captured.",
         fix="Give the cache less of the GPU, or run without graphs.",
-        patch={"gpu-memory-utilization": 0.8},
+        patch=_SMALLER_SHARE,
     ),
     Cause(
         family="memory",
@@ -155,7 +159,7 @@ CAUSES = (
         pattern=_NUMBERS,
         summary="The GPU's memory is full: {wanted} more was needed, and of its {total} only {free} was free.",
         fix=_LESS,
-        patch={"gpu-memory-utilization": 0.8},
+        patch=_SMALLER_SHARE,
     ),
     Cause(
         family="memory",
@@ -166,7 +170,7 @@ CAUSES = (
         pattern=r"cuda|gpu|hip|xpu|device|OutOfMemoryError|status_alloc|allocat",
         summary="The GPU's memory is full.",
         fix=_LESS,
-        patch={"gpu-memory-utilization": 0.8},
+        patch=_SMALLER_SHARE,
     ),
     Cause(
         family="memory",
@@ -175,7 +179,38 @@ CAUSES = (
         pattern=r"cuda failure (?:2 )?'out of memory'|failed to cuda(?:\w*)alloc|cuda failure 'out of memory'",
         summary="The GPU's memory is full: NCCL found no room for its buffers.",
         fix=_LESS,
-        patch={"gpu-memory-utilization": 0.8},
+        patch=_SMALLER_SHARE,
+        line=True,
+        aside=True,
+    ),
+    Cause(
+        family="memory",
+        name="gpu-out-of-memory",
+        signs=("nvml_success == r",),
+        summary="The GPU's memory is full; PyTorch wanted to say how full, and NVML did not answer.",
+        fix=_LESS,
+        patch=_SMALLER_SHARE,
+    ),
+    Cause(
+        family="memory",
+        name="driver-out-of-memory",
+        signs=("nv_err_no_memory",),
+        summary="The driver found no memory for the GPU. Where GPU and processor share theirs, as on a DGX Spark, "
+        "other "
+        "programs and the page cache take of it as well.",
+        fix="Give the engine less of the memory, end what else uses much, and empty the page cache before the start.",
+        patch=_SMALLER_SHARE,
+        command="free -g; sync; echo 3 > /proc/sys/vm/drop_caches",
+        line=True,
+    ),
+    Cause(
+        family="memory",
+        name="host-out-of-memory",
+        signs=("failed to map segment from shared object",),
+        pattern=r"shared object(?!: operation not permitted)",
+        summary="This machine's memory, or the limit set on the engine's, does not even hold its libraries.",
+        fix="Raise the limit (ulimit -v, or the container's), or end what else uses much memory.",
+        command="ulimit -v; free -g",
         line=True,
     ),
     Cause(
@@ -185,7 +220,7 @@ CAUSES = (
         pattern=r"(?:can't|not enough).{0,40}allocate.{0,60}?(?:tried to allocate (?P<wanted>\d+ bytes))?",
         summary="This machine's memory does not hold the model and its cache.",
         fix="Make the cache smaller with a shorter context, or choose a smaller model.",
-        patch={"max-model-len": 2048},
+        patch=_SHORTER,
     ),
     Cause(
         family="memory",
@@ -212,7 +247,7 @@ CAUSES = (
                "not enought memory", "insufficient memory"),
         summary="This machine's memory is used up.",
         fix="End what else uses much memory, make the cache smaller with a shorter context, or choose a smaller model.",
-        patch={"max-model-len": 2048},
+        patch=_SHORTER,
     ),
     Cause(
         family="memory",

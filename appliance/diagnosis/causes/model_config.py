@@ -1,6 +1,6 @@
 """The model's own files or limits: config, architecture, context, heads, tokenizer, chat template."""
 
-from appliance.diagnosis.cause import Cause, largest_divisor, number
+from appliance.diagnosis.cause import Cause, halved, largest_divisor, number
 
 _VLLM = {"engine": "vllm"}
 
@@ -45,7 +45,7 @@ CAUSES = (
         r"|pipeline)|divisible|must divide)",
         summary="A size of the model cannot be split over this many GPUs.",
         fix="Use fewer GPUs (a smaller tensor-parallel-size) whose number divides the model's heads and sizes.",
-        patch={"tensor-parallel-size": 1},
+        patch={"tensor-parallel-size": halved("tensor-parallel-size")},
     ),
     Cause(
         family="model-config",
@@ -87,9 +87,11 @@ CAUSES = (
     Cause(
         family="model-config",
         name="config-not-json",
-        signs=("jsondecodeerror", "is not a valid json", "not valid json", "no valid json", "config.json",
+        signs=("jsondecodeerror", "json.exception.parse_error", "is not a valid json", "not valid json",
+               "no valid json", "config.json",
                "invalid json"),
-        pattern=r"JSONDecodeError|not a valid JSON|config\.json.{0,40}(?:not|no) (?:a )?(?:valid )?JSON|invalid json",
+        pattern=r"JSONDecodeError|json\.exception|not a valid JSON|config\.json.{0,40}(?:not"
+        r"|no) (?:a )?(?:valid )?JSON|invalid json",
         summary="One of the model's JSON files cannot be read, or the path is not a model's folder.",
         fix="Copy the model's config.json, tokenizer.json and tokenizer_config.json again: one is cut off or is a web "
         "page instead of the file; a GGUF file needs its folder or an engine for it.",

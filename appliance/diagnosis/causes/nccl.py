@@ -1,11 +1,10 @@
 """Collectives between GPUs, and the shared memory that they use."""
 
-from appliance.diagnosis.cause import Cause
+from appliance.diagnosis.cause import Cause, halved
 
 _SHM = (
     "Give the container more shared memory (--shm-size=16g, or --ipc=host; in Kubernetes an emptyDir with medium "
-    "Memory at "
-    "/dev/shm)."
+    "Memory at /dev/shm)."
 )
 
 CAUSES = (
@@ -23,11 +22,23 @@ CAUSES = (
     ),
     Cause(
         family="nccl",
+        name="nvshmem",
+        signs=("nvshmem", "ibgda"),
+        pattern=r"^(?!.{0,2000}cooperative).{0,2000}?(?:fail|error|non-zero status|null value|unable|abort"
+        r"|before nvshmem init)",
+        summary="NVSHMEM, over which DeepEP exchanges experts between GPUs, could not set up its connections.",
+        fix="Check that the InfiniBand devices work and that the container has them, with the right to lock memory; or "
+        "do without DeepEP.",
+        command="ibv_devinfo; ulimit -l",
+        line=True,
+    ),
+    Cause(
+        family="nccl",
         name="duplicate-gpu",
         signs=("duplicate gpu detected",),
         summary="Two ranks were given the same GPU, or two slices of one.",
         fix="Give every rank a GPU of its own; NCCL does not run across MIG slices of one GPU.",
-        patch={"tensor-parallel-size": 1},
+        patch={"tensor-parallel-size": halved("tensor-parallel-size")},
         command="nvidia-smi -L",
         line=True,
     ),
@@ -79,6 +90,7 @@ CAUSES = (
         fix="Do without it: NCCL_NVLS_ENABLE=0, or NCCL_IB_DISABLE=1.",
         patch={"vllm.environment.NCCL_NVLS_ENABLE": "0", "vllm.environment.NCCL_CUMEM_ENABLE": "0"},
         line=True,
+        aside=True,
     ),
     Cause(
         family="nccl",
@@ -91,6 +103,7 @@ CAUSES = (
         "find it.",
         patch={"vllm.environment.NCCL_DEBUG": "INFO"},
         line=True,
+        aside=True,
         vague=True,
     ),
     Cause(

@@ -25,6 +25,15 @@ CAUSES = (
     ),
     Cause(
         family="permission",
+        name="mounted-noexec",
+        signs=("failed to map segment from shared object: operation not permitted",),
+        summary="A library lies where nothing may be executed: its file system is mounted noexec.",
+        fix="Mount it with exec, or move the environment and the folder for temporary files (TMPDIR) elsewhere.",
+        command="mount | grep noexec",
+        line=True,
+    ),
+    Cause(
+        family="permission",
         name="user-unknown",
         signs=("getpwuid(): uid not found", "no username set", "getpwuid()", "i have no name"),
         summary="The engine runs as a user id that this system has no name for.",

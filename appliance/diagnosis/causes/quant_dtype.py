@@ -1,6 +1,6 @@
 """A quantisation or number format that this GPU, this build or this checkpoint does not have."""
 
-from appliance.diagnosis.cause import Cause
+from appliance.diagnosis.cause import Cause, halved
 
 CAUSES = (
     Cause(
@@ -83,7 +83,7 @@ CAUSES = (
         summary="Split over this many GPUs, a quantised weight no longer divides into its blocks.",
         fix="Use fewer GPUs (a smaller tensor-parallel-size), or spread the experts instead of splitting them "
         "(enable-expert-parallel).",
-        patch={"tensor-parallel-size": 1},
+        patch={"tensor-parallel-size": halved("tensor-parallel-size")},
     ),
     Cause(
         family="quant-dtype",

@@ -1,0 +1,42 @@
+"""What a launch was set to, as its engine prints it when it starts: a fix must move that, not set a number of ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from appliance.diagnosis.searchable import Searchable
+
+# Lines that hold arguments and settings.
+DUMPS = (b"non-default args", b"with config", b"server_args=", b"args: namespace(", b" serve ", b"launch_server")
+MAX_LINES = 8
+_BEFORE = r"(?<![\w-])-{0,2}"
+_BETWEEN = r"['\"]?[=: ]{1,2}"
+# The profile's key, and the names that engines have for it.
+NAMES = (
+    ("max-model-len", r"max[_-](?:model|seq)[_-]len|context[_-]length", r"\d{2,9}"),
+    ("max-num-seqs", r"max[_-]num[_-]seqs|max[_-]running[_-]requests", r"\d{1,6}"),
+    ("gpu-memory-utilization", r"gpu[_-]memory[_-]utilization|mem[_-]fraction[_-]static", r"[01]?\.\d{1,6}"),
+    ("tensor-parallel-size", r"tensor[_-]parallel[_-]size|tp[_-]size|tp", r"\d{1,4}"),
+)
+PATTERNS = tuple((key, re.compile(f"{_BEFORE}(?:{names}){_BETWEEN}({value})\\b")) for key, names, value in NAMES)
+
+
+def own_settings(log: Searchable, profile: Mapping[str, Any] | None) -> dict[str, str]:
+    """By the profile's keys: what the profile says, where there is one, else the first that is printed."""
+    found = _of_profile(profile) if profile is not None else {}
+    positions = sorted({position for word in DUMPS for position in log.positions(word)})
+    for position in positions[:MAX_LINES]:
+        text = log.lines[position].text
+        for key, pattern in PATTERNS:
+            if key not in found and (match := pattern.search(text)) is not None:
+                found[key] = match[1]
+    return found
+
+
+def _of_profile(document: Mapping[str, Any]) -> dict[str, str]:
+    from appliance.profile.schema import BY_KEY  # late: most logs are read without a profile
+
+    values = {key: document.get(key, BY_KEY[key].default) for key, _, _ in NAMES}
+    return {key: str(value) for key, value in values.items() if value is not None}

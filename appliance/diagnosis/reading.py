@@ -1,0 +1,77 @@
+"""One failure as it may be read: the row that it matches, and the exceptions or the line that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from appliance.diagnosis import telling
+from appliance.diagnosis.catalogue import Match, causes_of
+from appliance.diagnosis.cause import Groups
+from appliance.diagnosis.error_lines import ErrorLine
+from appliance.diagnosis.traceback_reader import LoggedException
+from appliance.protocol import Diagnosis
+
+
+@dataclass
+class Reading:
+    """`match` is None where no row fits."""
+
+    match: Match | None
+    exceptions: tuple[LoggedException, ...] = ()
+    line: ErrorLine | None = None
+
+    @property
+    def number(self) -> int:
+        if self.line is not None:
+            return self.line.line.number
+        return min(exception.start for exception in self.exceptions)
+
+    @property
+    def specific(self) -> bool:
+        return self.match is not None and not self.match.cause.vague
+
+    def diagnosis(self, own: Groups) -> Diagnosis:
+        """`own` is what the launch was set to."""
+        if self.match is None:
+            return telling.unknown(self.exceptions[0])
+        return telling.known(self.match, own, self.exceptions, self.line.line if self.line else None)
+
+
+def chains_of(exceptions: Iterable[LoggedException]) -> Iterable[tuple[LoggedException, ...]]:
+    """Exceptions of one stream that Python linked with each other, first link first."""
+    open_: dict[str, list[LoggedException]] = {}
+    chains: list[list[LoggedException]] = []
+    for exception in exceptions:
+        if exception.link and exception.key in open_:
+            open_[exception.key].append(exception)
+        else:
+            open_[exception.key] = [exception]
+            chains.append(open_[exception.key])
+    return [tuple(chain) for chain in chains]
+
+
+def best_of(links: Sequence[LoggedException]) -> Reading | None:
+    """Of a chain the first link whose cause is known for certain, else the first that is known."""
+    vague: Reading | None = None
+    for link in links:
+        for match in causes_of(link.text, _places(link)):
+            reading = Reading(match, (link,))
+            if not match.cause.vague:
+                return reading
+            vague = vague or reading
+    return vague
+
+
+def causes_of_line(line: ErrorLine, after: bool) -> tuple[Match, ...]:
+    """What the exception means that it tells, or else the whole line. `after`: the engine was ready before, and only
+    what no process survives counts."""
+    found: tuple[Match, ...] = ()
+    if line.exception is not None:
+        found = causes_of(line.exception.text, _places(line.exception), "deadly" if after else None)
+    marked = line.exception is not None or line.tier == "error"
+    return found or causes_of(line.line.text, only="deadly" if after else None if marked else "line")
+
+
+def _places(exception: LoggedException) -> str:
+    return "\n".join(place.text for place, _ in exception.frames)
