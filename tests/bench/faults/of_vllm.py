@@ -30,7 +30,7 @@ OF_VLLM: tuple[Fault, ...] = (
           Expect(("quick",), family="config", causes=("argument-value",)),
           profile=arguments(load_format="quick"), bare=("--load-format=quick",)),
     Fault("a level of compilation that there is not", "vllm", "start",
-          Expect(("mode",), family="config", causes=("argument-value", "setting-refused",)),
+          Expect(("compilation-config",), family="config", causes=("argument-value", "setting-refused",)),
           profile=arguments(compilation_config='{"mode": 99}'), bare=('--compilation-config={"mode": 99}',)),
     Fault("overrides of the config that are nonsense", "vllm", "start",
           Expect(("hidden",), family="model-config", causes=("not-divisible", "config-field",)),
