@@ -30,6 +30,11 @@ class LaunchPlan:
     effective: Effective | None
 
     @property
+    def taken(self) -> tuple[Gpu, ...]:
+        """The GPUs that the engine runs on; none on a CPU."""
+        return () if self.device.gpu is None else (self.device.gpu,)
+
+    @property
     def memory(self) -> MemoryPlan | None:
         """None where only the engine itself can tell."""
         return self.effective.memory if self.effective else None
@@ -109,12 +114,16 @@ class VllmPlan(LaunchPlan):
     estimate: MemoryPlan | None = None
 
     @property
+    def taken(self) -> tuple[Gpu, ...]:
+        return self.gpus or super().taken
+
+    @property
     def memory(self) -> MemoryPlan | None:
         return self.estimate
 
     @property
     def environment(self) -> dict[str, str]:
-        gpus = self.gpus or ((self.device.gpu,) if self.device.gpu else ())
+        gpus = self.taken
         if not gpus or self.profile.ray.address is not None:  # Ray gives its workers their GPUs
             return {}
         names = [gpu.uuid if self.reads_uuids else str(gpu.index) for gpu in gpus]
@@ -146,9 +155,10 @@ def inventory_after(inventory: Inventory, running: LaunchPlan | None) -> Invento
         free = min(host.memory_available_bytes + memory.weight_bytes + memory.cache_bytes, host.memory_bytes)
         return structs.replace(inventory, host=structs.replace(host, memory_available_bytes=free))
     freed = memory.weight_bytes + memory.cache_bytes
+    taken = {gpu.uuid for gpu in running.taken}
     gpus = tuple(
         structs.replace(gpu, memory_free_bytes=min(gpu.memory_free_bytes + freed, gpu.memory_bytes))
-        if gpu.uuid == held.uuid
+        if gpu.uuid in taken
         else gpu
         for gpu in inventory.gpus
     )

@@ -60,7 +60,7 @@ class EngineLaunch:
         self.load = Load()
         self.fatal: Fatal | None = None
         self.child: Child | None = None
-        self.gpu: Gpu | None = None  # as it was before the launch; None on a CPU
+        self.gpus: tuple[Gpu, ...] = ()  # as they were before the launch; none on a CPU
         self._home = home
         self._capture: LogCapture | None = None
         self._kernel_log = KernelLog()
@@ -155,11 +155,12 @@ class EngineLaunch:
 
     def _see_memory_free(self) -> None:
         """After the cause is told, and before anything else is started."""
-        if self.gpu is None or self._capture is None:
+        if not self.gpus or self._capture is None:
             return
         from appliance.supervisor.device_memory import wait_until_free  # late, as all of the hardware
 
-        self._capture.add(wait_until_free(self.gpu))
+        for gpu in self.gpus:
+            self._capture.add(wait_until_free(gpu))
 
     def _attach(self, child: Child) -> None:
         """From here on everything the process says is kept, and its end is noted."""

@@ -299,7 +299,7 @@ class Supervisor:
             engine.finish(End(state=State.FAILED, reason=reason, explained=True))
             return
         self.plan = plan
-        engine.gpu = plan.device.gpu
+        engine.gpus = plan.taken
         await engine.start(plan)
 
 
