@@ -8,6 +8,8 @@ import msgspec
 
 from appliance.profile.sizes import size_text
 
+ComputeMode = Literal["shared", "exclusive", "prohibited"]
+
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process that holds memory of a GPU. `name` is None where it belongs to another container, so that a process of
@@ -16,6 +18,9 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     name: str | None = None
     memory_bytes: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name or 'a process of another container'} ({self.pid})"
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -30,8 +35,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     `index` is NVML's: the order on the PCI bus. `memory_kind` is "unified" where GPU and processor share their memory:
     size and free memory are then the host's. `mig_profile` is the slice's kind ("1g.10gb"), `gpu_instance` and
-    `compute_instance` its numbers on its GPU. Power, temperature and utilisation of a slice are its GPU's. A figure
-    that the driver refuses is None (a memory 0), and `refused` says of it why.
+    `compute_instance` its numbers on its GPU. Power, temperature and utilisation of a slice are its GPU's.
+    `compute_mode` says how many processes may compute on it: any, one, or none. A figure that the driver refuses is
+    None (a memory 0), and `refused` says of it why.
     """
 
     uuid: str
@@ -50,6 +56,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     power_limit_watts: float | None = None
     temperature_celsius: int | None = None
     utilization_percent: int | None = None
+    compute_mode: ComputeMode | None = None
     processes: tuple[GpuProcess, ...] = ()
     refused: tuple[Refusal, ...] = ()
 

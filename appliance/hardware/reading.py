@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import structs
 
-from appliance.hardware.gpu import Gpu, Refusal
+from appliance.hardware.gpu import ComputeMode, Gpu, Refusal
 from appliance.hardware.known import is_unified
 from appliance.hardware.nvml import Nvml, NvmlUnavailable, refusals, text
 from appliance.hardware.processes import Seen, processes_of
@@ -19,6 +19,8 @@ from appliance.hardware.processes import Seen, processes_of
 T = TypeVar("T")
 
 TEMPERATURE_OF_GPU: Final = 0  # NVML_TEMPERATURE_GPU
+# NVML_COMPUTEMODE_DEFAULT, and so on; one that is not told, or unknown, forbids nothing.
+COMPUTE_MODES: Final[dict[int | None, ComputeMode]] = {0: "shared", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
 NOT_SUPPORTED: Final = "NVMLError_NotSupported"
 # Whatever else such a GPU still answers, no program can run on it.
 _BROKEN: Final = ("NVMLError_GpuIsLost", "NVMLError_ResetRequired")
@@ -165,6 +167,7 @@ class _Reader:
             utilization_percent=self._figure(
                 "utilisation", missing, lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
             ),
+            compute_mode=COMPUTE_MODES.get(self._ask(lambda: nvml.nvmlDeviceGetComputeMode(handle))),
             processes=self._processes(handle, missing),
             refused=tuple(missing),
         )

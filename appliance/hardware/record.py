@@ -24,6 +24,7 @@ _OF_DEVICE: Final[dict[str, tuple[str, ...]]] = {
     "PowerUsage": (),
     "EnforcedPowerLimit": (),
     "UtilizationRates": ("gpu", "memory"),
+    "ComputeMode": (),
     "MigMode": (),
     "ComputeRunningProcesses": ("pid", "usedGpuMemory", "gpuInstanceId", "computeInstanceId"),
     "GraphicsRunningProcesses": ("pid", "usedGpuMemory", "gpuInstanceId", "computeInstanceId"),

@@ -34,7 +34,7 @@ def wait_until_free(before: Gpu, within_s: float = WITHIN_S) -> list[str]:
 
 
 def _still_held(gpu: Gpu, held: int, waited_s: float) -> str:
-    holders = ", ".join(f"{process.name} ({process.pid})" for process in gpu.processes)
+    holders = ", ".join(map(str, gpu.processes))
     who = f"Processes on it: {holders}." if holders else "No process on it can be seen from here."
     return (
         f"ingot: {waited_s:.0f} s after the engine's end {size_text(held)} of {gpu} are still held that were free "

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from appliance.hardware import Gpu, Host, Inventory
+from appliance.hardware.gpu import GpuProcess
 from appliance.home import Home
 from appliance.preflight import NativePlan, PreflightContext, Report, run
 from appliance.preflight.checks import allocator
@@ -124,3 +126,25 @@ def test_expandable_segments_of_the_profile_are_removed_from_it(home: Home) -> N
     assert finding.fix is not None
     assert finding.fix.patch is not None
     assert look(home, changes | finding.fix.patch, {}, ALLOCATOR).findings == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "busy", "said"),
+    [
+        ("shared", True, None),
+        ("exclusive", False, None),
+        (None, True, None),
+        ("exclusive", True, "and that is python3 (77)"),
+        ("prohibited", False, "lets no process compute"),
+    ],
+)
+def test_a_gpu_that_others_have_for_themselves_is_told(home: Home, mode: Any, busy: bool, said: str | None) -> None:
+    """vLLM then ends with "CUDA-capable device(s) is/are busy or unavailable", and names no one."""
+    others = (GpuProcess(pid=77, name="python3", memory_bytes=GIB),) if busy else ()
+    held = msgspec.structs.replace(gpu(WHOLE, "NVIDIA H100", 80), compute_mode=mode, processes=others)
+    inventory = msgspec.structs.replace(divided_h100s(), gpus=(held,))
+    document = {"schema": 1, "name": "tiny", "model": {"path": "tiny"}}
+    context = PreflightContext(home=home, document=document, environ={}, inventory=inventory)
+    found = [finding for finding in run(context).findings if finding.id == "gpu-not-shared"]
+    assert [said in finding.message for finding in found if said] == ([True] if said else [])
+    assert bool(found) == bool(said)

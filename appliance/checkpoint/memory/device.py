@@ -49,10 +49,7 @@ def host_memory(host: Host, share: float = 1.0) -> DeviceMemory:
 
 
 def gpu_memory(gpu: Gpu, share: float) -> DeviceMemory:
-    holders = tuple(
-        Holder(name=f"{process.name or 'a process of another container'} ({process.pid})", bytes=process.memory_bytes)
-        for process in gpu.processes
-    )
+    holders = tuple(Holder(name=str(process), bytes=process.memory_bytes) for process in gpu.processes)
     return DeviceMemory(
         kind=gpu.memory_kind,
         total=gpu.memory_bytes,

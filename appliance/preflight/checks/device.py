@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from appliance.hardware import Gpu
 from appliance.hardware.device import DeviceError
 from appliance.hardware.replay import INGOT_HARDWARE
 from appliance.preflight.subject import Subject
@@ -36,6 +37,8 @@ def run(subject: Subject) -> Iterator[Finding]:
         return
     if profile.device == "cpu":
         return
+    if device.gpu is not None:
+        yield from _compute_mode(device.gpu)
     yield from inventory.problems
     if inventory.problem and not inventory.problems and profile.device == "auto" and device.gpu is None:
         yield Finding(
@@ -46,3 +49,25 @@ def run(subject: Subject) -> Iterator[Finding]:
             value=profile.device,
             fix=Fix(text="Repair the driver; `nvidia-smi` says more.", command="nvidia-smi"),
         )
+
+
+def _compute_mode(gpu: Gpu) -> Iterator[Finding]:
+    """CUDA then says that all devices are busy or unavailable, after everything else has been started."""
+    others = ", ".join(map(str, gpu.processes))
+    if gpu.compute_mode == "prohibited":
+        why = "lets no process compute (compute mode Prohibited)"
+    elif gpu.compute_mode == "exclusive" and others:
+        why = f"lets one process compute (compute mode Exclusive), and that is {others}"
+    else:
+        return
+    yield Finding(
+        id="gpu-not-shared",
+        severity=Severity.ERROR,
+        message=f"{gpu} {why}.",
+        field="device",
+        value=gpu.uuid,
+        fix=Fix(
+            text="Set its compute mode back to Default; or end the process that has it.",
+            command=f"sudo nvidia-smi -i {gpu.parent_uuid or gpu.uuid} -c DEFAULT",
+        ),
+    )

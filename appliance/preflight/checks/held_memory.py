@@ -73,6 +73,6 @@ def _lines(gpu: Gpu) -> Iterator[str]:
 
 
 def _holders(gpu: Gpu) -> str:
-    names = [f"{process.name or 'a process of another container'} ({process.pid})" for process in gpu.processes[:3]]
+    names = [str(process) for process in gpu.processes[:3]]
     more = len(gpu.processes) - len(names)
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
