@@ -126,6 +126,11 @@ def share(part: str, whole: str, *, least: float = 0.1) -> Derived:
     return value
 
 
+def instead(key: str, of: str, then: str) -> Derived:
+    """Another value, where the launch was set to this one; None where it was not, or it is not known."""
+    return lambda own: then if own.get(key) == of else None
+
+
 def halved(key: str) -> Derived:
     """Half of what the launch was set to; None where that is not known, or is one."""
 

@@ -6,6 +6,7 @@ processes which write into one log can be told apart; `header` says that a logge
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -67,6 +68,7 @@ def plain(text: str) -> str:
     return text
 
 
+@functools.lru_cache(maxsize=1024)  # several ask for the same line, one after the other
 def undress(text: str) -> Dressed:
     """`text` is a plain line."""
     if not text or text[0] in " \t":

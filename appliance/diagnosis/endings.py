@@ -31,8 +31,7 @@ _SILENT = Diagnosis(
 SIGNALS: dict[int, Diagnosis] = {
     signal.SIGKILL: Diagnosis(
         summary="The engine was killed with SIGKILL and could say nothing. Only the kernel, for want of memory, or a "
-        "person "
-        "or a service manager can do that; the kernel's word that it did was not found.",
+        "person or a service manager can do that; the kernel's word that it did was not found.",
         family="memory",
         cause="killed",
         fix=Fix(
@@ -76,13 +75,12 @@ SIGNALS: dict[int, Diagnosis] = {
     ),
     signal.SIGBUS: Diagnosis(
         summary="A file of the model shrank or vanished while it was read, /dev/shm ran full, or native code crashed "
-        "(bus "
-        "error).",
+        "(bus error).",
         family="weights",
         cause="bus-error",
         fix=Fix(
-            text="Check that the model's folder is complete and that nothing writes to it, and that /dev/shm is large "
-            "enough; then start again.",
+            text="Check that the model's folder is complete and that nothing writes to it, and that /dev/shm is "
+            "large enough; then start again.",
             command="df -h /dev/shm",
         ),
     ),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from appliance.diagnosis.dressing import plain, undress
@@ -65,7 +66,10 @@ class ErrorLine:
 def error_lines(lines: Sequence[EvidenceLine]) -> Iterator[ErrorLine]:
     """In order; what repeats an earlier one is left out, and of very many the middle."""
     log = Searchable(list(_telling(lines)))
-    positions = sorted({position for word in WORDS for position in log.positions(word)})
+    told: set[int] = set()
+    for word in log.present(WORDS):
+        told.update(islice(log.positions(word), FIRST), islice(log.positions_from_end(word), LAST))
+    positions = sorted(told)
     if len(positions) > FIRST + LAST:
         positions = [*positions[:FIRST], *positions[-LAST:]]
     for position in positions:

@@ -38,5 +38,6 @@ def own_settings(log: Searchable, profile: Mapping[str, Any] | None) -> dict[str
 def _of_profile(document: Mapping[str, Any]) -> dict[str, str]:
     from appliance.profile.schema import BY_KEY  # late: most logs are read without a profile
 
-    values = {key: document.get(key, BY_KEY[key].default) for key, _, _ in NAMES}
+    keys = ("engine", *(key for key, _, _ in NAMES))
+    values = {key: document.get(key, BY_KEY[key].default) for key in keys}
     return {key: str(value) for key, value in values.items() if value is not None}

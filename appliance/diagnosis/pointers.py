@@ -65,6 +65,7 @@ FATAL_LEAD = _any(
     r"encountered a fatal error",
     r"^Process [\w-]+(?:[:_]\w+)*:$",  # multiprocessing: nothing caught it
     r"init state",
+    r"_log_task_completion|engine background task failed",
 )
 # The first frame of a process that nothing caught; for a helper process it does not lead into an engine.
 ENTRY = _any(
@@ -82,9 +83,9 @@ GIVING_UP = _any(
     r"^\W{0,4}fatal error\b|\bfatal: ",
     r"failed to (?:start|load|launch|run|create|initiali[sz]e) (?:the )?['\"]?(?:engine|executor|model|server|worker"
     r"|container|instance|shard|process|service|pod|[\w-]+['\"] version)",
-    r"(?:engine|executor|model|server|worker|container|shard|process|service)s? (?:\S{1,40} )?(?:failed to|could not"
-    r"|cannot)"
-    r" (?:be )?(?:start|load|launch|run|initiali[sz]e)",
+    r"(?:engine|executor|model|server|worker|container|shard|process|service)\w* (?:\S{1,40} )?"
+    r"(?:failed to|could not|cannot) (?:be )?(?:start|load|launch|run|initiali[sz]e)",
+    r"background task failed|hit an exception|encountered a fatal error",
     r"^error: (?:creating|failed|cannot|could not)",
 )
 # What an engine was asked to do, in whatever words it or a shell prints it.

@@ -68,7 +68,7 @@ def _said_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> str | N
 
 def restarts(log: Searchable) -> tuple[int, EvidenceLine | None]:
     """How often it was restarted, and the last line that says so."""
-    if not log.holds(b"restart", b"back"):
+    if not log.present((b"restart", b"back")):
         return 0, None
     positions = sorted({position for word in RESTARTS for position in log.positions(word)})
     if not positions:

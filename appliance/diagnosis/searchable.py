@@ -14,9 +14,15 @@ class Searchable:
 
     def __init__(self, lines: Sequence[EvidenceLine]) -> None:
         self.lines = lines
-        texts = [line.text.encode(errors="replace") for line in lines]
-        self._text = b"\n".join(texts).lower()
-        self._starts = [0, *accumulate(len(text) + 1 for text in texts)]
+        joined = "\n".join([line.text for line in lines])
+        if joined.isascii():
+            self._text = joined.encode().lower()
+            lengths = [len(line.text) + 1 for line in lines]
+        else:
+            texts = [line.text.encode(errors="replace") for line in lines]
+            self._text = b"\n".join(texts).lower()
+            lengths = [len(text) + 1 for text in texts]
+        self._starts = [0, *accumulate(lengths)]
 
     def positions(self, word: bytes) -> Iterator[int]:
         """Of each line that holds the word, once, in order."""
@@ -26,8 +32,18 @@ class Searchable:
             yield position
             at = self._text.find(word, self._starts[position + 1])
 
-    def holds(self, *words: bytes) -> bool:
-        return any(word in self._text for word in words)
+    def positions_from_end(self, word: bytes) -> Iterator[int]:
+        """The same, the last line first."""
+        at = self._text.rfind(word)
+        while at >= 0:
+            position = bisect_right(self._starts, at) - 1
+            yield position
+            at = self._text.rfind(word, 0, self._starts[position])
+
+    def present(self, words: Sequence[bytes]) -> list[bytes]:
+        """Those of the words that stand in it."""
+        text = self._text
+        return [word for word in words if word in text]
 
     def last(self, word: bytes) -> int | None:
         """The position of the last line that holds the word."""

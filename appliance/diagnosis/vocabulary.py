@@ -17,6 +17,7 @@ _WORDS = (
     ("jit-toolchain", r"\b(?:nvcc|ninja|ptxas|nvrtc|cubin|nvjitlink|jit)\b|deep_?gemm|compil\w+ (?:error|fail)"),
     ("compile", r"\b(?:dynamo|inductor|torch\.compile|fx graph|aot_?autograd)\b"),
     ("arch", r"compute capability|\bsm_?\d{2,3}[af]?\b|cuda arch"),
+    ("model-config", r"\btokenizer"),
     ("quant-dtype", r"quanti[sz]\w*|\b(?:fp8|nvfp4|mxfp4|int4|int8|awq|gptq|gguf|marlin|dtypes?)\b|bfloat16|float16"),
     ("weights", r"safetensors?|checkpoint|state_dict|\bshards?\b|loaded_weight|weight_loader|load_weights"),
     ("model-config", r"tokeniz\w+|config\.json|architecture|model.type|chat.template|rope_\w+|attention heads"),

@@ -43,7 +43,8 @@ CAUSES = (
                "flash-attn", "xformers", "trtllm", "cutlass", "aiter", "tilelang", "flashattn", "fa3", "fa4",
                "mooncake", "deepep", "deep_ep", "pplx", "nixl", "marlin", "machete", "triton attention"),
         pattern=r"not (?:supported|available|installed|implemented|found|compatible)|unsupported|is required|requires"
-        r"|unavailable|not support|only support|please install|failed to import|cannot be used|no module named",
+        r"|unavailable|not support|only support|please install|failed to import|cannot be used|no module named"
+        r"|missing [\w-]{1,40} kernel",
         summary="A backend that the profile or the model asks for cannot be used here.",
         fix="Take the choice of the backend back, so that the engine takes one that this GPU and this image have.",
         patch=_AUTO,

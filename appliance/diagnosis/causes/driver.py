@@ -17,13 +17,23 @@ CAUSES = (
         family="driver",
         name="container-toolkit-missing",
         signs=("could not select device driver", "unknown runtime specified nvidia",
-               "unknown or invalid runtime name: nvidia", "unresolvable cdi devices", "cdi device injection failed",
-               "nvidia-container-runtime"),
-        pattern=r"could not select|unknown (?:or invalid )?runtime|CDI|not found|no such file",
+               "unknown or invalid runtime name: nvidia", "nvidia-container-runtime"),
+        pattern=r"could not select|unknown (?:or invalid )?runtime|not found|no such file",
         summary="Docker cannot give the container a GPU: the NVIDIA container toolkit is not installed or not "
         "configured.",
         fix="Install the NVIDIA container toolkit, let it configure Docker, and restart Docker.",
         command="nvidia-ctk runtime configure --runtime=docker && systemctl restart docker",
+        line=True,
+    ),
+    Cause(
+        family="driver",
+        name="cdi-description",
+        signs=("cdi devices", "cdi host device", "cdi device", "stat nvidia.com"),
+        pattern=r"unresolvable|inject|setting up|failed to stat|stat nvidia\.com|no such file",
+        summary="The container runtime does not know the GPUs by their CDI names: the description of them is "
+        "missing, is of another driver or hardware, or the runtime is too old to read it.",
+        fix="Write the description again, and use a runtime that reads it (Podman 4.1, Docker 25, or newer).",
+        command="nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml && nvidia-ctk cdi list",
         line=True,
     ),
     Cause(
@@ -46,8 +56,7 @@ CAUSES = (
         r"[^\n\\]{0,160})",
         summary="The NVIDIA container toolkit could not put the GPU into the container ({why}).",
         fix="Update the NVIDIA container toolkit and restart Docker; after an update of the driver restart the "
-        "machine, "
-        "so that its module and its files are of one version.",
+        "machine, so that its module and its files are of one version.",
         command="nvidia-container-cli --version; nvidia-smi",
         line=True,
     ),

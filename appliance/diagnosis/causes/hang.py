@@ -14,9 +14,8 @@ CAUSES = (
         name="probe-ran-out",
         signs=("failed liveness probe", "failed startup probe", "startup probe failed"),
         summary="Kubernetes ended the engine because it did not answer a probe in time.",
-        fix="Give its start more time in a startup probe (failureThreshold times periodSeconds as long as the longest "
-        "start), "
-        "and check the path and port that the probe asks.",
+        fix="Give its start more time in a startup probe (failureThreshold times periodSeconds as long as the "
+        "longest start), and check the path and port that the probe asks.",
         command="kubectl describe pod <pod>",
         line=True,
         warning=True,
@@ -89,8 +88,8 @@ WAITING = (
         family="multi-node",
         cause="not-enough-gpus-in-cluster",
         what="Ray, which does not find as many free GPUs as the profile asks for",
-        fix="Check that every host has joined and shows its GPUs, that no other job holds them, and that VLLM_HOST_IP "
-        "is each host's own address.",
+        fix="Check that every host has joined and shows its GPUs, that no other job holds them, and that "
+        "VLLM_HOST_IP is each host's own address.",
         command="ray status",
     ),
     Waiting(

@@ -51,8 +51,7 @@ CAUSES = (
         summary="The engine needs host memory that is pinned for the GPU, and uses none on this system (WSL 2 has it "
         "off).",
         fix="Under WSL 2 set VLLM_WSL2_ENABLE_PIN_MEMORY=1 in the engine's environment; elsewhere raise the limit of "
-        "locked "
-        "memory.",
+        "locked memory.",
         command="export VLLM_WSL2_ENABLE_PIN_MEMORY=1",
     ),
     Cause(

@@ -86,7 +86,7 @@ CAUSES = (
     Cause(
         family="jit-toolchain",
         name="deepgemm-unusable",
-        signs=("deepgemm", "deep_gemm"),
+        signs=("deepgemm", "deep_gemm", "jit_kernels"),
         pattern=r"not available|outdated|unavailable|not installed|please install|no module named|missing|fail|error"
         r"|assert",
         summary="DeepGEMM, which the engine wants for FP8, is absent here or of a version that does not fit.",

@@ -52,6 +52,7 @@ CAUSES = (
         "kernel's log as well.",
         patch=_TRY,
         command="dmesg -T | grep -i -e xid -e nvrm",
+        line=True,
         deadly=True,
     ),
     Cause(
@@ -101,14 +102,26 @@ CAUSES = (
     ),
     Cause(
         family="kernel-crash",
+        name="bus-error",
+        signs=("sigbus", "bus error", "status=7/bus", "signal 7", "135"),
+        pattern=r"SIGBUS|bus error|7/BUS|signal 7\b|exit(?:ed)?(?: with)?(?: code| status)?:? 135\b",
+        summary="A process reached into memory that was no longer behind its address (bus error): /dev/shm ran full, "
+        "or a file of the model shrank while it was read.",
+        fix="Give the container more shared memory (--shm-size=16g, or --ipc=host), and check that nothing writes to "
+        "the model's folder.",
+        command="df -h /dev/shm",
+        line=True,
+        deadly=True,
+        vague=True,
+    ),
+    Cause(
+        family="kernel-crash",
         name="segmentation-fault",
-        signs=("segmentation fault", "sigsegv", "segfault", "fatal python error", "sigbus", "bus error",
-               "status=11/segv", "core dumped", "139", "135", "floating point exception", "signal 11", "signal 7",
-               "signal 8"),
-        pattern=r"segmentation fault|SIGSEGV|segfault (?:encountered|at)|fatal python error: (?:bus|abort|floating)"
-        r"|SIGBUS|11/SEGV|signal (?:7|8|11)\b|core dumped|bus error|floating point exception"
-        r"|exit(?:ed)?(?: with)?(?: code"
-        r"| status)?:? 13[59]\b",
+        signs=("segmentation fault", "sigsegv", "segfault", "fatal python error", "status=11/segv",
+               "core dumped", "139", "floating point exception", "signal 11", "signal 8"),
+        pattern=r"segmentation fault|SIGSEGV|segfault (?:encountered|at)|fatal python error: (?:abort|floating)"
+        r"|11/SEGV|signal (?:8|11)\b|core dumped|floating point exception"
+        r"|exit(?:ed)?(?: with)?(?: code| status)?:? 139\b",
         summary="Native code in the engine crashed.",
         fix="Let the engine choose its backends by itself. If it happens again, send this launch's log to support.",
         patch={"backends": None},

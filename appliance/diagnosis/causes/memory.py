@@ -196,8 +196,7 @@ CAUSES = (
         name="driver-out-of-memory",
         signs=("nv_err_no_memory",),
         summary="The driver found no memory for the GPU. Where GPU and processor share theirs, as on a DGX Spark, "
-        "other "
-        "programs and the page cache take of it as well.",
+        "other programs and the page cache take of it as well.",
         fix="Give the engine less of the memory, end what else uses much, and empty the page cache before the start.",
         patch=_SMALLER_SHARE,
         command="free -g; sync; echo 3 > /proc/sys/vm/drop_caches",
@@ -258,8 +257,8 @@ CAUSES = (
         r"|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code) ?[:=]? ?(?:137|-9)\b|died \(-9\)"
         r"|code=killed, status=9/KILL|signal: killed|(?:signal 9|SIGKILL).{0,40}$",
         summary="The engine was killed with SIGKILL: most likely by the kernel because memory ran out, or by a person.",
-        fix="Look for the kernel's out-of-memory line; if it is there, give the machine or the container more memory, "
-        "or make the cache smaller with a shorter context.",
+        fix="Look for the kernel's out-of-memory line; if it is there, give the machine or the container more "
+        "memory, or make the cache smaller with a shorter context.",
         command="dmesg -T | grep -i -e 'out of memory' -e oom",
         line=True,
         deadly=True,

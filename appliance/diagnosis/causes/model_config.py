@@ -1,8 +1,8 @@
 """The model's own files or limits: config, architecture, context, heads, tokenizer, chat template."""
 
-from appliance.diagnosis.cause import Cause, halved, largest_divisor, number
+from appliance.diagnosis.cause import Cause, halved, instead, largest_divisor, number
 
-_VLLM = {"engine": "vllm"}
+_VLLM = {"engine": instead("engine", of="native", then="vllm")}
 
 CAUSES = (
     Cause(
@@ -93,8 +93,8 @@ CAUSES = (
         pattern=r"JSONDecodeError|json\.exception|not a valid JSON|config\.json.{0,40}(?:not"
         r"|no) (?:a )?(?:valid )?JSON|invalid json",
         summary="One of the model's JSON files cannot be read, or the path is not a model's folder.",
-        fix="Copy the model's config.json, tokenizer.json and tokenizer_config.json again: one is cut off or is a web "
-        "page instead of the file; a GGUF file needs its folder or an engine for it.",
+        fix="Copy the model's config.json, tokenizer.json and tokenizer_config.json again: one is cut off or is a "
+        "web page instead of the file; a GGUF file needs its folder or an engine for it.",
     ),
     Cause(
         family="model-config",
@@ -112,7 +112,8 @@ CAUSES = (
         name="tokenizer",
         signs=("tokenizer", "sentencepiece", "tiktoken", "untagged enum", "vocab.json", "merges.txt", "spiece.model",
                "tekken"),
-        pattern=r"tokenizer.{0,120}(?:missing|not found|cannot|can't|could not|couldn't|invalid|unable|does not exist"
+        pattern=r"tokenizer.{0,120}(?:missing|is present|not found|cannot|can't|could not|couldn't|invalid|unable"
+        r"|does not exist"
         r"|not currently|fail|no such|unknown|must be)|untagged enum|(?:can't|couldn't|could not|unable|cannot|failed"
         r"|no such file|error loading).{0,160}(?:tokenizer|sentencepiece|tiktoken|vocab|merges|tekken)"
         r"|(?:sentencepiece|tiktoken).{0,80}(?:not found|required|install|needed)",
@@ -161,8 +162,8 @@ CAUSES = (
         signs=("object has no attribute",),
         pattern=r"'(?P<config>\w*Config)' object has no attribute '(?P<field>\w+)'",
         summary="The engine looks for {field} in the model's config, which does not have it.",
-        fix="Check that config.json is the model's own and of a release that this engine reads; otherwise use a newer "
-        "engine.",
+        fix="Check that config.json is the model's own and of a release that this engine reads; otherwise use a "
+        "newer engine.",
         patch=_VLLM,
     ),
     Cause(
@@ -173,8 +174,8 @@ CAUSES = (
         r"|model_config)[^\n]{0,200}$",
         pattern=r"^(?:KeyError|\w+\.?\w*ValidationError)",
         summary="The engine does not find in the model's config what it looks for.",
-        fix="Check that config.json is the model's own and of a release that this engine reads; otherwise use a newer "
-        "engine.",
+        fix="Check that config.json is the model's own and of a release that this engine reads; otherwise use a "
+        "newer engine.",
         vague=True,
     ),
     Cause(

@@ -27,8 +27,8 @@ CAUSES = (
         pattern=r"^(?!.{0,2000}cooperative).{0,2000}?(?:fail|error|non-zero status|null value|unable|abort"
         r"|before nvshmem init)",
         summary="NVSHMEM, over which DeepEP exchanges experts between GPUs, could not set up its connections.",
-        fix="Check that the InfiniBand devices work and that the container has them, with the right to lock memory; or "
-        "do without DeepEP.",
+        fix="Check that the InfiniBand devices work and that the container has them, with the right to lock memory; "
+        "or do without DeepEP.",
         command="ibv_devinfo; ulimit -l",
         line=True,
     ),
@@ -77,6 +77,18 @@ CAUSES = (
         summary="NCCL or Gloo finds no network interface to use.",
         fix="Name the interface (NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME), for one host lo.",
         patch={"vllm.environment.NCCL_SOCKET_IFNAME": "lo", "vllm.environment.GLOO_SOCKET_IFNAME": "lo"},
+        command="ip -brief address",
+        line=True,
+    ),
+    Cause(
+        family="nccl",
+        name="peer-not-reached",
+        signs=("nccl warn", "ncclremoteerror"),
+        pattern=r"connect to (?P<address>[\w.:\[\]-]{3,60})[^\n]{0,60}(?:fail|refused|timed out|unreachable)"
+        r"|call to connect[^\n]{0,80}(?:fail|refused|timed out|unreachable|no route)",
+        summary="NCCL cannot reach another rank: {address}.",
+        fix="Name the network interface over which the hosts reach each other (NCCL_SOCKET_IFNAME and "
+        "GLOO_SOCKET_IFNAME), and let no firewall lie between them.",
         command="ip -brief address",
         line=True,
     ),

@@ -54,6 +54,7 @@ CAUSES = (
     Cause(
         family="offline",
         name="vocabulary-download",
+        line=True,
         signs=("harmonyerror", "tiktoken", "openaipublic.blob", "tiktoken_encodings_base", "vocab file", "nltk"),
         pattern=r"(?:download|http|connect|resolve|retries|loading vocab|encodings_base)",
         summary="A tokenizer library wants to download its vocabulary.",
