@@ -30,12 +30,13 @@ PREFLIGHT_GOAL_S = 2.0
 EXCEPTION_GOAL_S = 2.0
 STOPPED_GOAL_S = 20.0
 SAID_WIDTH = 90
+ORDER = ("saving", "preflight", "start", "serving")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.truth", description=__doc__)
     parser.add_argument("--only", action="append", default=[], metavar="WORDS", help="rows whose names hold these")
-    parser.add_argument("--told", action="append", default=[], choices=("saving", "preflight", "start", "serving"))
+    parser.add_argument("--told", action="append", default=[], choices=ORDER, help="rows that are told there")
     parser.add_argument("--engine", choices=("native", "vllm"), help="rows of one engine")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the log of every launch there")
     parser.add_argument("--no-bare", action="store_true", help="do not time vLLM by itself")
@@ -103,7 +104,7 @@ def figures(results: list[Result], bare: dict[str, float]) -> list[Figure]:
 def print_table(results: list[Result], bare: dict[str, float]) -> None:
     print("| failure | engine | told in | Ingot's words | Ingot | after the first exception | vLLM alone |")
     print("| --- | --- | --- | --- | ---: | ---: | ---: |")
-    for result in results:
+    for result in sorted(results, key=lambda result: ORDER.index(result.fault.told)):
         fault = result.fault
         said = result.said if len(result.said) <= SAID_WIDTH else f"{result.said[: SAID_WIDTH - 3]}..."
         said = said.replace("|", "\\|") + (" **(wrong)**" if result.wrong else "")

@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,7 @@ def run_one(stage: Stage, fault: Fault, number: int) -> Result:
     for hook in stage.hooks.iterdir():
         hook.unlink()
     result = _refused(stage, fault, document) if fault.told in ("saving", "preflight") else _run(stage, fault, document)
+    result = replace(result, said=result.said.replace(str(stage.running.home), "$INGOT_HOME"))
     print(f"{'WRONG' if result.wrong else 'right'}  {fault.engine:6}  {fault.name}: {result.said[:160]}", flush=True)
     for wrong in result.wrong:
         print(f"       {wrong}", flush=True)
