@@ -154,6 +154,7 @@ class _Story:
         """What a single line tells. Beside an unknown exception it counts only where it came first. `told` gets the
         lines that were looked at; `judged` are those of exceptions with a traceback, which are done with."""
         vague: Reading | None = None
+        aside: Reading | None = None
         for line in error_lines(self.lines):
             if line.line.number in judged:
                 continue
@@ -166,14 +167,14 @@ class _Story:
                 continue
             for match in causes_of_line(line, after=self.ready is not None and not self.failed):
                 cause = match.cause
+                found = Reading(match, (line.exception,) if line.exception else (), line)
                 if before is None and not self.failed and not self._counts_alone(line, cause):
-                    continue
-                candidate = Reading(match, (line.exception,) if line.exception else (), line)
-                if cause.vague:
-                    vague = vague or candidate
-                    continue
-                return candidate
-        return vague
+                    aside = aside or (found if cause.aside and not cause.vague else None)
+                elif not cause.vague:
+                    return found
+                else:
+                    vague = vague or found
+        return aside if aside is not None and vague is not None else vague
 
     def _counts_alone(self, line: ErrorLine, cause: Cause) -> bool:
         """Whether a line tells of an end where nothing else does."""

@@ -20,7 +20,8 @@ from appliance.protocol import EvidenceLine
 WORDS = (
     b"error", b"exception", b"fail", b"fatal", b"critical", b"kill", b"denied", b"no such", b"not found", b"annot",
     b"unable", b"xid", b"restart", b"back-off", b"backoff", b"nccl warn", b"unrecognized", b"invalid", b"signal",
-    b"sigterm", b"oom", b"refused", b"timed out", b"timeout", b"abort", b"seg", b"dumped", b"unsatisfied", b"already",
+    b"sigterm", b"sigbus", b"sigill", b"sigabrt", b"oom", b"refused", b"timed out", b"timeout", b"abort", b"seg",
+    b"dumped", b"unsatisfied", b"already",
     b"too old", b"initialized", b"supported", b"undefined", b"terminate", b"status=", b"uncorrectable", b"fallen",
     b"mismatch", b"insufficient", b"manifest", b"missing", b"too many", b"no space", b"exited", b"watchdog",
     b"exceeds", b"panic", b"no platform", b"resource", b"could not", b"not allowed", b"yaml", b"assert",
