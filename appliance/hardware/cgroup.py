@@ -54,6 +54,12 @@ def read_cgroup(proc: Path = PROC) -> Cgroup:
     )
 
 
+def own_memory_group(proc: Path = PROC) -> Path | None:
+    """The folder of the group that this process's memory is counted in; None where there is none."""
+    groups = _groups("memory", _mounts(proc), _paths(proc))
+    return groups[0][1] if groups else None
+
+
 _Group = tuple[Literal["v1", "v2"], Path]
 
 

@@ -93,7 +93,7 @@ class Child:
 
     async def end(self, grace_s: float, first: signal.Signals = signal.SIGTERM) -> int:
         """Ask the group to end, and make it end after `grace_s` seconds."""
-        family = _handles(descendants(self.pid))  # before their parents are gone, and they are nobody's
+        family = self._family()  # before their parents are gone, and they are nobody's
         self.send(signal.SIGCONT)  # a stopped process would not hear the next one
         self.send(first)
         if not await self.ended_within(grace_s):
@@ -104,11 +104,21 @@ class Child:
 
     def kill(self) -> int:
         """The same without an event loop and without asking."""
-        family = _handles(descendants(self.pid))
+        family = self._family()
         self.send(signal.SIGKILL)
         status = self._process.wait()
         _kill(family)
         return status
+
+    def _family(self) -> list[int]:
+        """Handles of all that it started; those of its group are reached without. Empty where not even a file can be
+        opened any more: it must end nevertheless."""
+        if self._process.returncode is not None:  # the number may be another process's by now
+            return []
+        try:
+            return _handles(descendants(self.pid))
+        except OSError:
+            return []
 
     def _reap(self, loop: asyncio.AbstractEventLoop, exited: asyncio.Future[int]) -> None:
         # Seen dead but not yet reaped, the leader still holds the group's id: what it left behind can be killed safely.
@@ -122,7 +132,7 @@ class Child:
 
 def _named(pid: int) -> str:
     try:
-        return f" ({Path(f'/proc/{pid}/comm').read_text().strip()})"
+        return f" ({Path(f'/proc/{pid}/comm').read_text(errors='replace').strip()})"
     except OSError:  # it ended meanwhile
         return ""
 

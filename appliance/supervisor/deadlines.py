@@ -29,6 +29,12 @@ VLLM_FLOORS_S: dict[str, float] = FLOORS_S | {
     Phase.SELF_TEST: 300.0,
 }
 
+
+def floors(engine: str) -> dict[str, float]:
+    """By phase, for "native" or "vllm", as a launch's record names its engine."""
+    return VLLM_FLOORS_S if engine == "vllm" else FLOORS_S
+
+
 # How long one step of the engine may take. A GPU needs a second or so for the largest one (all of
 # max-num-batched-tokens), and the self-test has built its kernels; two CPU cores need minutes for it with 8 billion
 # weights, and what goes on is better left alone.
@@ -47,7 +53,7 @@ class Watch:
         self._busy_s = 0.0
         self.longest_step_s = 0.0
         self._step_limit_s = max(STEP_LIMITS_S.values())
-        self._floors_s = FLOORS_S
+        self._floors_s = floors("native")
         self._began: dict[str, float] = {}
         self._moved: dict[str, float] = {}
 
@@ -65,7 +71,7 @@ class Watch:
         self._step_limit_s = STEP_LIMITS_S[device.partition(":")[0]]
 
     def runs_vllm(self) -> None:
-        self._floors_s = VLLM_FLOORS_S
+        self._floors_s = floors("vllm")
 
     def excuse(self, now: float) -> None:
         """We were not listening ourselves (a machine that swaps or slept): the silence until now does not count."""

@@ -40,8 +40,9 @@ async def end_processes(
         return await child.wait()
     first = signal.SIGTERM
     if end.state is State.HUNG:
-        stacks = await asyncio.to_thread(dump_stacks, child.pid)
-        with contextlib.suppress(OSError):  # a full disk: the engine must end nevertheless
+        stacks = ""
+        with contextlib.suppress(OSError):  # a full disk, or no more files to be had: it must end nevertheless
+            stacks = await asyncio.to_thread(dump_stacks, child.pid)
             folder.write_stacks(stacks)
         # Where nobody may look from outside, Python's own fault handler writes the stacks into the log on SIGABRT.
         first = signal.SIGTERM if has_stacks(stacks) else signal.SIGABRT

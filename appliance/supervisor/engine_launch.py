@@ -7,6 +7,7 @@ stop) arrives at one place as an `End`; the first one counts, and `ending.py` ca
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import time
 import traceback
@@ -54,6 +55,8 @@ EXPECTED = (SelfTestError, CheckpointError, CoreGoneError, EngineGoneError)
 
 class EngineLaunch:
     """`start` brings the engine up to `ready`; what else differs between the engines is in the methods below it."""
+
+    several_processes = False
 
     def __init__(self, home: Home, launch: Launch) -> None:
         self.launch = launch
@@ -134,8 +137,8 @@ class EngineLaunch:
             await asyncio.to_thread(self._capture.drained, DRAIN_S)
             said = await asyncio.to_thread(self._kernel_log.since_start)
             if end.state is not State.STOPPED:
-                self._capture.add(said)
-                killed_by_kernel = out_of_memory(said)
+                self._capture.add([str(word) for word in said])
+                killed_by_kernel = out_of_memory(said) if self._may_have_been_killed(status) else None
             self.launch.log(*self._capture.take())
         reason = end.reason
         try:
@@ -152,6 +155,10 @@ class EngineLaunch:
         """At once, without an event loop."""
         if self.child is not None:
             self.child.kill()
+
+    def _may_have_been_killed(self, status: int | None) -> bool:
+        """Where an engine is several processes, its first one may end otherwise than the one that was killed."""
+        return status == -signal.SIGKILL or self.several_processes
 
     def _see_memory_free(self) -> None:
         """After the cause is told, and before anything else is started."""
@@ -233,13 +240,17 @@ class EngineLaunch:
         since: float | None = None
         while True:
             await asyncio.sleep(STOPPED_INTERVAL_S)
-            stopped = await asyncio.to_thread(child.stopped)
+            stopped = await asyncio.to_thread(self._look_at, child)
             now = time.monotonic()
             since = (since or now) if stopped is not None else None
             if since is not None and now - since >= STOPPED_S:
                 reason = f"{stopped} has been stopped (SIGSTOP) for {now - since:.0f} s"
                 self.finish(End(state=State.HUNG, reason=reason))
                 return
+
+    def _look_at(self, child: Child) -> str | None:
+        self._kernel_log.look()
+        return child.stopped()
 
     async def _keep_probing(self) -> None:
         while True:

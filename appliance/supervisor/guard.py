@@ -48,7 +48,7 @@ def main() -> None:
         print(f"{command[0]} cannot be started: {error.strerror}", file=sys.stderr)
         sys.exit(127)
     threading.Thread(target=_end_with_front_door, args=(process.pid,), daemon=True).start()
-    status = process.wait()
+    status = _wait(process.pid)
     kill_all()
     if status < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its core dump, if any; not another one
@@ -56,6 +56,15 @@ def main() -> None:
             signal.signal(-status, signal.SIG_DFL)
         os.kill(guard, -status)
     os._exit(status & 0xFF)
+
+
+def _wait(pid: int) -> int:
+    """The command's status, negative for a signal. Orphans that end meanwhile are reaped: as zombies they would fill
+    the limit of processes in the end."""
+    while True:
+        ended, status = os.wait()
+        if ended == pid:
+            return os.waitstatus_to_exitcode(status)
 
 
 def _end_with_front_door(pid: int) -> None:
@@ -124,7 +133,8 @@ def _statistics(pid: int) -> list[str]:
     """State, parent, and so on; the state is empty when it is gone."""
     try:
         # pid (name) state parent ...: the name may hold anything, a bracket too.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        raw = Path(f"/proc/{pid}/stat").read_bytes()
+        return raw.rpartition(b")")[2].decode("ascii").split()
     except OSError:
         return ["", "0"]
 

@@ -9,59 +9,83 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+from appliance.hardware.cgroup import own_memory_group
 
 _KMSG = Path("/dev/kmsg")
-_CGROUP = Path("/sys/fs/cgroup")
-# The name of the control group's file of events: in version 2, and in version 1.
-_EVENTS = ("memory.events", "memory/memory.oom_control")
 TELLING = re.compile(
     r"out of memory|oom-kill|oom_reaper|killed process|segfault|general protection|trap (invalid opcode|divide error)|"
     r"bus error|NVRM: |nvidia-nvlink|nvswitch|mce: |Hardware Error",
     re.IGNORECASE,
 )
-MAX_LINES = 40
-
-
+# A process of an engine, and not just any program of this machine.
 OUT_OF_MEMORY = re.compile(
     r"killed process \d+ \((?:python|pt_main_thread|vllm|ray|ingot)|oom_kill \d+ ->", re.IGNORECASE
 )
+MAX_LINES = 40
+# What the kernel said longer before the end than this was not of this end.
+AT_THE_END_S = 20.0
 
 
-def out_of_memory(said: Sequence[str]) -> str | None:
-    """The line that says that a process of this engine was killed for want of memory, and not just any program's."""
-    return next((line for line in said if OUT_OF_MEMORY.search(line)), None)
+class KernelWord(NamedTuple):
+    """A line of the kernel's, and how many seconds ago it was said."""
+
+    text: str
+    age_s: float
+
+    def __str__(self) -> str:
+        return f"kernel, {self.age_s:.0f} s ago: {self.text}"
+
+
+def out_of_memory(said: Sequence[KernelWord]) -> str | None:
+    """The kernel's word that it has just killed a process of this engine for want of memory."""
+    return next((word.text for word in said if word.age_s <= AT_THE_END_S and OUT_OF_MEMORY.search(word.text)), None)
 
 
 class KernelLog:
     """Made before the engine's process starts: only what comes after that is told."""
 
-    def __init__(self, kmsg: Path = _KMSG, cgroup: Path = _CGROUP) -> None:
-        self._cgroup = cgroup
-        self._kills = _out_of_memory_kills(cgroup)
+    def __init__(
+        self, kmsg: Path = _KMSG, group: Path | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._now = now
+        self._group = group or own_memory_group()
+        self._kills_at_start = self._kills = self._count_kills()
+        self._killed_at = 0.0
         self._handle = -1
         with contextlib.suppress(OSError):  # not root, or a container without it: the counter is left
             self._handle = os.open(kmsg, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.lseek(self._handle, 0, os.SEEK_END)
 
-    def since_start(self) -> list[str]:
-        """Lines for the launch's log, each beginning with `kernel: `. May be called once."""
-        lines = [f"kernel: {line}" for line in self._telling()][-MAX_LINES:]
-        kills = _out_of_memory_kills(self._cgroup)
+    def look(self) -> None:
+        """Now and then, since a counter does not say when it rose."""
+        kills = self._count_kills()
         if kills > self._kills:
-            lines.append(f"kernel: memory.events of this control group: oom_kill {self._kills} -> {kills}")
-        return lines
+            self._kills, self._killed_at = kills, self._now()
 
-    def _telling(self) -> list[str]:
-        found: list[str] = []
+    def since_start(self) -> list[KernelWord]:
+        """May be called once: it closes the log."""
+        self.look()
+        said = self._telling()[-MAX_LINES:]
+        if self._kills > self._kills_at_start:
+            text = f"memory.events of this control group: oom_kill {self._kills_at_start} -> {self._kills}"
+            said.append(KernelWord(text, self._now() - self._killed_at))
+        return said
+
+    def _telling(self) -> list[KernelWord]:
+        found: list[KernelWord] = []
         if self._handle < 0:
             return found
         try:
             while record := self._next():
-                text = record.decode(errors="replace").partition(";")[2].split("\n", 1)[0]
-                if TELLING.search(text):
-                    found.append(text)
+                # priority,sequence,microseconds,flags;text: of the same clock as ours
+                head, _, text = record.decode(errors="replace").partition(";")
+                if TELLING.search(text := text.split("\n", 1)[0]):
+                    found.append(KernelWord(text, max(self._now() - float(head.split(",")[2]) / 1e6, 0.0)))
         finally:
             os.close(self._handle)
             self._handle = -1
@@ -77,10 +101,12 @@ class KernelLog:
             except OSError:
                 return b""
 
-
-def _out_of_memory_kills(cgroup: Path) -> int:
-    for name in _EVENTS:
-        with contextlib.suppress(OSError, ValueError):
-            pairs = (line.split() for line in (cgroup / name).read_text().splitlines())
-            return next((int(pair[1]) for pair in pairs if pair[0] == "oom_kill"), 0)
-    return 0
+    def _count_kills(self) -> int:
+        """By the name of the file in version 2, and in version 1."""
+        if self._group is None:
+            return 0
+        for name in ("memory.events", "memory.oom_control"):
+            with contextlib.suppress(OSError, ValueError):
+                pairs = (line.split() for line in (self._group / name).read_text().splitlines())
+                return next((int(pair[1]) for pair in pairs if pair[0] == "oom_kill"), 0)
+        return 0

@@ -68,10 +68,10 @@ class LaunchFolder:
             return None
 
     def read_record(self) -> LaunchRecord | None:
-        """None where the record is missing or was cut off while the disk was full."""
+        """None where the record is missing, was cut off while the disk was full, or may not be read by this user."""
         try:
             return msgspec.json.decode((self.path / RECORD).read_bytes(), type=LaunchRecord)
-        except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError):
             return None
 
 

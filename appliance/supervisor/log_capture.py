@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -78,6 +79,8 @@ class LogCapture:
         self._observe = observe
         self._glimpse = glimpse
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._deaf: list[Callable[..., None]] = []
         self._waiting: deque[str] = deque(maxlen=MAX_WAITING_LINES)
         self._count = 0
         self._complained = False
@@ -118,24 +121,34 @@ class LogCapture:
             # The pipe is always read, even when the disk is full: an engine must never block on its own log.
             while data := os.read(self._source.fileno(), READ_BYTES):
                 self._keep(file, splitter.feed(data))
-                if self._glimpse is not None and (bar := splitter.rewritten):
-                    self._glimpse(bar)
+                if bar := splitter.rewritten:
+                    self._tell(self._glimpse, bar)
             self._keep(file, splitter.finish())
 
     def _keep(self, file: IO[bytes] | None, lines: list[str]) -> None:
         if not lines:
             return
-        if file is not None:
-            try:
-                file.write(("\n".join(lines) + "\n").encode())
-            except OSError as error:
-                self._complain(error)
-        with self._lock:
-            first = self._count + 1
-            self._count += len(lines)
-            self._waiting.extend(lines)
-        if self._observe is not None:
-            self._observe(first, lines)
+        with self._writing:  # so that lines stand in the file as they are counted
+            if file is not None:
+                try:
+                    file.write(("\n".join(lines) + "\n").encode())
+                except OSError as error:
+                    self._complain(error)
+            with self._lock:
+                first = self._count + 1
+                self._count += len(lines)
+                self._waiting.extend(lines)
+            self._tell(self._observe, first, lines)
+
+    def _tell(self, listener: Callable[..., None] | None, *what: object) -> None:
+        """A fault of who listens must not stop the reading: the engine would block on its log."""
+        if listener is None or listener in self._deaf:
+            return
+        try:
+            listener(*what)
+        except Exception:  # noqa: BLE001  whatever it is, it is told once
+            self._deaf.append(listener)
+            traceback.print_exc()
 
     def _complain(self, error: OSError) -> None:
         if not self._complained:

@@ -39,7 +39,7 @@ def _in_kernel(pid: int) -> str:
     except OSError:
         return f"Process {pid} has ended"
     try:
-        waits = process.joinpath("wchan").read_text().strip("0\n")
+        waits = process.joinpath("wchan").read_text(errors="replace").strip("0\n")
     except OSError:
         waits = ""
     return f"Process {pid}, state {state_of(pid)}{f', in {waits}' if waits else ''}: {command[:MAX_COMMAND]}"
@@ -47,7 +47,7 @@ def _in_kernel(pid: int) -> str:
 
 def _is_python(pid: int) -> bool:
     try:
-        return "python" in Path(f"/proc/{pid}/maps").read_text()
+        return b"python" in Path(f"/proc/{pid}/maps").read_bytes()
     except OSError:
         return True  # not ours to read: py-spy says why
 
@@ -60,9 +60,13 @@ def _python_stacks(pid: int) -> str:
     # Not blocking: a process that is stopped, or stuck in the kernel, cannot be paused.
     command = [program, "dump", "--nonblocking", "--pid", str(pid)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DUMP_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=DUMP_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return f"Process {pid}: no stacks, since py-spy did not end within {DUMP_TIMEOUT_S:.0f} s"
+    except OSError as error:
+        return f"Process {pid}: no stacks, since {program} cannot be started: {error.strerror}"
     if done.returncode != 0:
         return f"Process {pid}: no stacks, since py-spy says: {done.stderr.strip() or done.stdout.strip()}"
     return done.stdout

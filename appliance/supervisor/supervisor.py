@@ -144,8 +144,7 @@ class Supervisor:
                 self._launch.change(State.FAILED, fault)
             raise
         finally:
-            if self._core is not None:
-                self._core.kill()  # started ahead, for a launch that never came to use it
+            self.kill()  # a fault may have left it; and one started ahead may never have come to be used
 
     async def _run(self) -> None:
         source = await asyncio.to_thread(_read_source, self._home, self._profile_file)

@@ -60,6 +60,8 @@ class ServedByVllm(msgspec.Struct, frozen=True, kw_only=True):
 class VllmLaunch(EngineLaunch):
     """`on_figures` is told what vLLM's counters were and what they are, once a second."""
 
+    several_processes = True
+
     def __init__(self, home: Home, launch: Launch, on_figures: OnFigures) -> None:
         super().__init__(home, launch)
         self._watch.runs_vllm()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -105,3 +106,25 @@ async def test_a_family_is_found_with_and_without_the_kernels_lists(
     wait_until(lambda: len(guard.descendants(child.pid)) == 3)
     await child.end(0)
     assert guard.descendants(child.pid) == []
+
+
+async def test_a_process_of_any_name_belongs_to_the_family() -> None:
+    """A name may be cut in the middle of a letter."""
+    code = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'abc\\xc3'); print(flush=True); time.sleep(600)"
+    child = Child(["sh", "-c", f'{sys.executable} -c "{code}"; :'], os.environ)
+    child.output.readline()
+    (worker,) = guard.descendants(child.pid)
+    os.kill(worker, signal.SIGSTOP)
+    wait_until(child.stopped)
+    await child.end(0)
+
+
+async def test_it_ends_though_no_file_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front door at its limit of open files must still be able to end what it started."""
+
+    def full(_pid: int) -> list[int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("appliance.supervisor.child.descendants", full)
+    child = Child(["sleep", "600"], os.environ)
+    assert await child.end(0.1) == -signal.SIGTERM

@@ -7,6 +7,7 @@ import itertools
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.home import Home
 from appliance.protocol import (
     Hello,
     LaunchRecord,
@@ -30,6 +32,7 @@ from appliance.supervisor.child import exit_in_words
 from appliance.supervisor.core_channel import CoreChannel, CoreGoneError
 from appliance.supervisor.core_client import CoreClient, EngineGoneError, merge
 from appliance.supervisor.deadlines import FLOORS_S, SILENCE_S, Watch
+from appliance.supervisor.launch_folder import newest_records
 from appliance.supervisor.lock import HomeInUseError, Owner, OwnerLock
 from appliance.supervisor.log_capture import MAX_LINE_BYTES, LineSplitter, LogCapture
 from appliance.supervisor.states import TRANSITIONS, check_transition
@@ -220,3 +223,27 @@ async def test_a_core_that_has_spoken_is_sent_to_only_when_it_listens() -> None:
         channel.send(Shutdown())
         assert decode_to_core(await asyncio.to_thread(listens.recv)) == Shutdown()
         channel.close()
+
+
+def test_a_fault_of_who_listens_does_not_stop_the_reading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The engine would block on its own log; it is told once."""
+    read, write = os.pipe()
+
+    def listen(_first: int, _lines: list[str]) -> None:
+        raise ZeroDivisionError
+
+    with os.fdopen(read, "rb", buffering=0) as source:
+        capture = LogCapture(source, tmp_path / "log", listen)
+        for line in (b"one\n", b"two\n"):
+            os.write(write, line)
+            time.sleep(0.05)
+        os.close(write)
+        assert capture.drained(5)
+    assert (tmp_path / "log").read_text() == "one\ntwo\n"
+    assert capsys.readouterr().err.count("Traceback") == 1
+
+
+def test_a_folder_that_may_not_be_read_ends_no_launch(home: Home) -> None:
+    """A launch that somebody ran as another user is passed over."""
+    (home.launch("20260101-000000-0000") / "launch.json").mkdir(parents=True)
+    assert [*newest_records(home)] == []

@@ -17,7 +17,7 @@ from appliance.home import Home
 from appliance.protocol import Diagnosis, Fix, LaunchRecord, PhaseRecord, State
 from appliance.supervisor import crash_loop, device_memory, supervisor
 from appliance.supervisor.child import Child
-from appliance.supervisor.kernel_log import KernelLog, out_of_memory
+from appliance.supervisor.kernel_log import KernelLog, KernelWord, out_of_memory
 from appliance.supervisor.launch_folder import LaunchFolder, newest_records
 from appliance.supervisor.probe import PROBE_AFTER_S, ProbeTimer
 from appliance.supervisor.stacks import dump_stacks
@@ -46,27 +46,38 @@ def test_a_probe_is_due_when_nobody_had_a_token_for_a_while() -> None:
 
 
 def test_the_kernels_words_since_the_start_are_told(tmp_path: Path) -> None:
-    """Only those that tell of an end, only new ones; and the counter of kills, which a container may read."""
-    (tmp_path / "memory.events").write_text("low 0\noom 3\noom_kill 3\n")
+    """Only those that tell of an end, and only new ones, each with its age."""
     buffer = tmp_path / "kmsg"
-    buffer.write_text("6,1,1,-;Killed process 1 (old)\n")
-    log = KernelLog(buffer, tmp_path)
-    with buffer.open("a") as file:
-        file.write("6,2,2,-;usb 1-1: new device\n")
-    assert log.since_start() == []
-    (tmp_path / "memory.events").write_text("low 0\noom 4\noom_kill 4\n")
-    log = KernelLog(buffer, tmp_path)
-    (tmp_path / "memory.events").write_text("low 0\noom 5\noom_kill 5\n")
-    assert log.since_start() == ["kernel: memory.events of this control group: oom_kill 4 -> 5"]
+    os.mkfifo(buffer)  # like the kernel's, it is read once, and does not block
+    writer = os.open(buffer, os.O_RDWR | os.O_NONBLOCK)
+    log = KernelLog(buffer, tmp_path, now=lambda: 100.0)
+    os.write(writer, b"6,2,90000000,-;Out of memory: Killed process 12 (python3) total-vm:1kB\n SUBSYSTEM=x\n")
+    (word,) = log.since_start()
+    os.close(writer)
+    assert str(word) == "kernel, 10 s ago: Out of memory: Killed process 12 (python3) total-vm:1kB"
+
+
+def test_a_rise_of_the_counter_is_told_with_its_time(tmp_path: Path) -> None:
+    """Which a container may always read. Nobody else says when it rose: it is looked at now and then."""
+    clock = 0.0
+    counter = tmp_path / "memory.events"
+    counter.write_text("low 0\noom 3\noom_kill 3\n")
+    log = KernelLog(tmp_path / "nothing", tmp_path, now=lambda: clock)
+    clock = 50.0
+    counter.write_text("low 0\noom 4\noom_kill 4\n")
+    log.look()
+    clock = 53.0
+    assert log.since_start() == [KernelWord("memory.events of this control group: oom_kill 3 -> 4", 3.0)]
 
 
 def test_only_the_engines_own_end_for_want_of_memory_counts() -> None:
-    """The kernel may have killed a browser in the same minute."""
-    other = "kernel: Out of memory: Killed process 12 (firefox) total-vm:1kB"
-    ours = "kernel: Out of memory: Killed process 13 (VLLM::EngineCor) total-vm:1kB"
+    """The kernel may have killed a browser in the same minute, or another engine last week."""
+    other = KernelWord("Out of memory: Killed process 12 (firefox) total-vm:1kB", 1)
+    ours = KernelWord("Out of memory: Killed process 13 (VLLM::EngineCor) total-vm:1kB", 1)
     assert out_of_memory([other]) is None
-    assert out_of_memory([other, ours]) == ours
-    assert out_of_memory(["kernel: memory.events of this control group: oom_kill 0 -> 1"]) is not None
+    assert out_of_memory([other, ours]) == ours.text
+    assert out_of_memory([ours._replace(age_s=600_000)]) is None
+    assert out_of_memory([KernelWord("memory.events of this control group: oom_kill 0 -> 1", 2)]) is not None
 
 
 def test_a_kernel_that_may_not_be_read_says_nothing(tmp_path: Path) -> None:
