@@ -34,7 +34,7 @@ OF_NATIVE: tuple[Fault, ...] = (
           Expect(("segmentation fault",), family="kernel-crash", causes=("segmentation-fault",), patch=("backends",)),
           act=acts.while_serving(signal.SIGSEGV)),
     Fault("no memory for a step", "native", "serving",
-          Expect(("memory",), family="memory", causes=("host-out-of-memory",), patch=("max-model-len",)),
+          Expect(("memory",), family="memory", causes=("host-out-of-memory",)),
           act=acts.hook("step-raises", asks=True)),
     Fault("stopped while it serves", "native", "serving", STOPPED, act=acts.while_serving(signal.SIGSTOP),
           measure="stopped"),

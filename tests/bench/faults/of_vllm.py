@@ -48,7 +48,7 @@ OF_VLLM: tuple[Fault, ...] = (
     Fault("killed while it starts", "vllm", "start", KILLED, act=acts.while_starting(signal.SIGKILL)),
     Fault("killed while it serves", "vllm", "serving", KILLED, act=acts.while_serving(signal.SIGKILL)),
     Fault("no memory for a step", "vllm", "serving",
-          Expect(("memory",), family="memory", causes=("host-out-of-memory",), patch=("max-model-len",)),
+          Expect(("memory",), family="memory", causes=("host-out-of-memory",)),
           act=acts.hook("step-raises", asks=True)),
     Fault("stopped while it serves", "vllm", "serving", STOPPED, act=acts.while_serving(signal.SIGSTOP),
           measure="stopped"),
