@@ -1,4 +1,5 @@
-"""The stacks of a hung launch's processes, from the text that py-spy wrote to `stacks.txt`."""
+"""Where the processes of a hung launch stood, from `stacks.txt`: for each a line of the supervisor's, and below it what
+py-spy says of a Python process, which begins with a line of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +10,22 @@ from pathlib import Path
 LIMIT_BYTES = 256 * 1024
 """More than this is for the download: hundreds of threads, which nobody reads on a page."""
 
-_PROCESS = re.compile(r"Process (?P<pid>\d+): (?P<what>.*)")
+STATES = {
+    "R": "runs",
+    "S": "waits",
+    "D": "waits for a device or disk",
+    "T": "is stopped",
+    "t": "is stopped by a debugger",
+    "Z": "has ended",
+    "X": "has ended",
+    "I": "is idle",
+}
+"""The kernel's letters for what a process does."""
+
+_PROCESS = re.compile(
+    r"Process (?P<pid>\d+)"
+    r"(?:(?:, state (?P<state>\w?)(?:, in (?P<waits>[^\s:]+))?)?: ?(?P<what>.*)|(?P<ended> has ended))"
+)
 _THREAD = re.compile(r"Thread (?P<id>\S+) \((?P<state>[^)]*)\)(?:: \"(?P<name>[^\"]*)\")?")
 _FRAME = re.compile(r"\s+(?P<function>.+?) \((?P<place>[^()]*)\)$")
 
@@ -35,12 +51,22 @@ class Thread:
 
 @dataclass
 class Process:
-    """`notes` are lines that are no stack: the Python version, or why there are no stacks."""
+    """`state` is the kernel's letter, and `waits` its function that the process waits in; empty where not told. `notes`
+    are lines that are no stack: the Python version, or why there are no stacks."""
 
     pid: str
     what: str
+    state: str = ""
+    waits: str = ""
     notes: list[str] = field(default_factory=list)
     threads: list[Thread] = field(default_factory=list)
+
+    @property
+    def does(self) -> str:
+        """What it did as far as the kernel knows, in words."""
+        if not self.state:
+            return ""
+        return STATES.get(self.state, f"is in state {self.state}") + (f" in {self.waits}" if self.waits else "")
 
 
 @dataclass
@@ -68,7 +94,12 @@ def parse(text: str) -> Stacks:
     for line in text.splitlines():
         process = found.processes[-1] if found.processes else None
         if match := _PROCESS.fullmatch(line):
-            found.processes.append(Process(match["pid"], match["what"]))
+            what = match["what"] or ""
+            if process is None or process.pid != match["pid"]:
+                state = "X" if match["ended"] else match["state"] or ""
+                found.processes.append(Process(match["pid"], what, state, match["waits"] or ""))
+            elif not process.what or not what.startswith(process.what):  # it says why there are no stacks
+                process.notes.append(what)
         elif process is None:
             if line.strip():
                 found.rest.append(line)

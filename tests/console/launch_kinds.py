@@ -56,6 +56,7 @@ CRASH_LOOP = Finding(
     fix=Fix(text="Roll back, or change the profile."),
 )
 STACKS = """\
+Process 4107, state R: /usr/bin/python3 -m appliance.engine.core
 Process 4107: /usr/bin/python3 -m appliance.engine.core
 Python v3.11.2 (/usr/bin/python3.11)
 
@@ -70,6 +71,7 @@ Thread 4119 (idle): "beat"
     wait (threading.py:331)
     run (appliance/engine/beat.py:27)
 
+Process 4133, state S, in do_epoll_wait: /usr/bin/python3 -m appliance.engine.worker
 Process 4133: /usr/bin/python3 -m appliance.engine.worker
 Python v3.11.2 (/usr/bin/python3.11)
 
@@ -77,6 +79,8 @@ Thread 4133 (idle): "MainThread"
     recv (zmq/sugar/socket.py:800)
     run (appliance/engine/worker.py:61)
 
+Process 4139, state D, in nvidia_ioctl: /usr/bin/nvidia-smi
+Process 4140, state T: /usr/bin/python3 -m appliance.engine.worker
 Process 4140: no stacks, since py-spy says: Error: Failed to suspend process
 """
 
