@@ -6,6 +6,7 @@ import time
 from typing import NamedTuple
 
 from appliance.protocol import LaunchRecord, PhaseRecord, State
+from appliance.supervisor.states import ENDED
 from console.formats import progress
 
 NARROWEST = 0.7
@@ -13,7 +14,6 @@ NARROWEST = 0.7
 ROOM = 1.18
 """A running launch without one to compare with is drawn with this much more room than it has used."""
 RUNNING = frozenset({State.PREFLIGHT, State.STARTING})
-ENDED = frozenset({State.FAILED, State.HUNG, State.STOPPED})
 
 
 class Segment(NamedTuple):

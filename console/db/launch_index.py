@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.home import Home
 from appliance.protocol import LaunchRecord
+from appliance.supervisor.launch_folder import RECORD
 from console.db.models import ActiveRevision, Launch
 from console.db.sessions import Database
 
@@ -95,7 +96,7 @@ async def last_good_record(session: AsyncSession, home: Home, profile: str, befo
     if launch_id is None:
         return None
     try:
-        return _decoder.decode((home.launch(launch_id) / "launch.json").read_bytes())
+        return _decoder.decode((home.launch(launch_id) / RECORD).read_bytes())
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
 

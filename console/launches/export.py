@@ -21,9 +21,10 @@ from appliance import __version__
 from appliance.home import Home
 from appliance.profile import document as documents
 from appliance.profile.schema import ProfileError
+from appliance.supervisor.launch_folder import DIAGNOSIS, EVENTS, LOG, PROFILE, RECORD, STACKS
 from console.hardware.machines import Machines
 from console.launches.archive import Part, stream
-from console.launches.folder import DIAGNOSIS, EVENTS, LOG, PROFILE, RECORD, STACKS, LaunchFolder
+from console.launches.folder import LaunchFolder
 from console.launches.follow_up import FOLLOW_UP
 from console.launches.log_excerpt import excerpt, is_whole
 from console.launches.redaction import Redactor, secrets_of_environment

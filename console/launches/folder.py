@@ -23,12 +23,8 @@ from appliance.protocol import (
     State,
     StateChange,
 )
-
-EVENTS, LOG, PROFILE, RECORD, DIAGNOSIS = "events.jsonl", "engine.log", "profile.yaml", "launch.json", "diagnosis.json"
-STACKS = "stacks.txt"
-
-ENDED = frozenset({State.STOPPED, State.FAILED, State.HUNG})
-"""States that a launch does not leave."""
+from appliance.supervisor.launch_folder import DIAGNOSIS, EVENTS, LOG, PROFILE, RECORD
+from appliance.supervisor.states import ENDED
 
 LAUNCH_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
 """What may name a launch: one folder name, never a path."""

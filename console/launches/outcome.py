@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from appliance.protocol import LaunchRecord, Phase, PhaseRecord, Severity, State
 from appliance.supervisor.abandoned import REASON as CUT_OFF_REASON
+from appliance.supervisor.states import ENDED
 from console.formats import progress, seconds
-from console.launches.folder import ENDED
 
 CRASH_LOOP = "crash-loop"
 """The finding, or the family of the diagnosis, by which whatever restarts the engine says that it has given up."""

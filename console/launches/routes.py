@@ -11,11 +11,12 @@ from litestar.params import FromPath, FromQuery
 from litestar.response import Stream, Template
 from sqlalchemy import delete, select
 
+from appliance.supervisor.launch_folder import EVENTS, LOG, PROFILE, STACKS
 from console.db.models import ActiveRevision, Launch
 from console.errors import Refusal
 from console.launches.catalogue import Catalogue
 from console.launches.export import export, file_name
-from console.launches.folder import EVENTS, LOG, PROFILE, STACKS, LaunchFolder
+from console.launches.folder import LaunchFolder
 from console.launches.numbers import launch_numbers
 from console.launches.outcome import GROUPS
 from console.launches.pages import launch_context, launches
@@ -111,7 +112,7 @@ async def launch_delete(
     """The row first: if the database refuses, the folder is still whole."""
     folder = existing(catalogue, launch_id)
     numbers = await launch_numbers(session)
-    story = launches(catalogue, numbers, follower).story(folder)
+    story = await asyncio.to_thread(lambda: launches(catalogue, numbers, follower).story(folder))
     name = story.row.name
     if story.runs or (story.current and follower.view.reachable):
         raise Refusal(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from appliance.protocol import LaunchRecord, State
-from appliance.supervisor.deadlines import FLOORS_S, TIMES_LAST_GOOD
+from appliance.supervisor.deadlines import TIMES_LAST_GOOD, floors
 
 COMING_UP = frozenset({State.PREFLIGHT, State.STARTING})
 
@@ -28,6 +28,6 @@ def expectation(record: LaunchRecord, last_good: LaunchRecord | None) -> Expecta
         return None
     took = {phase.phase: phase.seconds for phase in last_good.phases} if last_good else {}
     last_s = took.get(running.phase)
-    floor = FLOORS_S.get(running.phase)
+    floor = floors(record.engine).get(running.phase)
     limit_s = None if floor is None else max(floor, TIMES_LAST_GOOD * (last_s or 0.0))
     return Expectation(running.phase, running.started, last_s, last_good.ready_after_s if last_good else None, limit_s)

@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from html import unescape
+from pathlib import Path
 
+import psutil
 import pytest
 
 from appliance.protocol import Finding, Fix, Progress, Severity, State
+from appliance.supervisor.deadlines import FLOORS_S, VLLM_FLOORS_S
+from appliance.supervisor.stacks import dump_stacks, has_stacks
 from console.db.models import Launch
 from console.engine_control.base import EngineStatus
 from console.launches import fixes, stacks
@@ -141,11 +147,42 @@ async def test_the_stacks_of_a_hung_launch_can_be_read(client, home):
     ids = gallery(home)
     page = await client.get(f"/launches/{ids['hung']}")
     text = text_of(page)
-    assert "Process 4107 /usr/bin/python3 -m appliance.engine.core" in text
+    assert "Process 4107 runs /usr/bin/python3 -m appliance.engine.core Python v3.11.2" in text
+    assert "Process 4133 waits in do_epoll_wait /usr/bin/python3" in text
+    assert "Process 4139 waits for a device or disk in nvidia_ioctl /usr/bin/nvidia-smi Process 4140 is stopped" in text
     assert "all_reduce torch/distributed/distributed_c10d.py:2806" in text
     assert "no stacks, since py-spy says" in text
     assert (await client.get(f"/launches/{ids['hung']}/stacks")).text == STACKS
     assert "stacks" not in (await client.get(f"/launches/{ids['failed']}")).text.partition("Its files")[2][:400]
+
+
+def test_the_stacks_that_the_supervisor_writes_are_read():
+    """Of a real family: each process once, with what it does and where, whether it is Python's or not."""
+    source = "import subprocess, sys\np = subprocess.Popen(['sleep', '60'])\nprint(flush=True)\np.wait()"
+    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE) as python:
+        python.stdout.readline()
+        (sleeper,) = psutil.Process(python.pid).children()
+        try:
+            told = dump_stacks(python.pid)
+            waits = Path(f"/proc/{sleeper.pid}/wchan").read_text().strip("0\n")
+        finally:
+            sleeper.kill()
+    found = stacks.parse(told)
+    assert found.rest == []
+    parent, child = found.processes
+    assert [int(parent.pid), int(child.pid)] == [python.pid, sleeper.pid]
+    assert (parent.state, child.state) == ("S", "S")
+    assert child.what == "sleep 60"
+    assert parent.what.startswith(sys.executable)
+    assert not any("state" in note for note in parent.notes + child.notes)
+    assert not any(note.startswith(parent.what) for note in parent.notes), "py-spy's own head is not shown once more"
+    assert child.waits == waits
+    assert not has_stacks(told) or parent.threads[0].frames
+
+
+def test_a_process_that_ended_is_one_too():
+    (found,) = stacks.parse("Process 7 has ended\nProcess 7: no stacks, since it is gone").processes
+    assert (found.pid, found.does, found.notes) == ("7", "has ended", ["no stacks, since it is gone"])
 
 
 @pytest.mark.parametrize(
@@ -268,6 +305,10 @@ def test_what_the_running_phase_may_take(home):
     slow = WrittenLaunch(home, BAD)
     slow.phase("weights", 100.0)
     assert expectation(now, slow.record).limit_s == 300.0
+    now.engine = "vllm"
+    assert expectation(now, good).limit_s == VLLM_FLOORS_S["weights"] != FLOORS_S["weights"]
+    now.phases[-1].phase = "compile"
+    assert expectation(now, good).limit_s == VLLM_FLOORS_S["compile"]
     now.phases[-1].phase = "something new"
     assert expectation(now, None)[2:] == (None, None, None)
     now.state = State.READY

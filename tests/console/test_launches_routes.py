@@ -12,6 +12,7 @@ from sqlalchemy import select
 from appliance.protocol import Finding, FindingReport, Fix, Progress, Severity, State
 from console.db.models import Launch
 from console.engine_control.base import EngineStatus
+from console.launches.service import Launches
 from tests.console.launch_folders import PHASES, WrittenLaunch, failed_launch, ready_launch
 
 GOOD, BAD, NOW = "20261120-100000-aaaa", "20261120-110000-bbbb", "20261120-120000-cccc"
@@ -170,6 +171,16 @@ async def test_deleting(client, home, console):
     async with console.database.session() as session:
         assert [row.launch_id for row in await session.scalars(select(Launch))] == [GOOD]
     assert (await client.post(f"/launches/{BAD}/delete")).status_code == 404
+
+
+async def test_the_server_goes_on_while_a_launch_is_looked_at_to_be_deleted(client, home, monkeypatch):
+    """Its story is read from many files, by a thread."""
+    failed_launch(home, BAD)
+    loops = []
+    read = Launches.story
+    monkeypatch.setattr(Launches, "story", lambda *given: loops.append(asyncio._get_running_loop()) or read(*given))
+    assert (await client.post(f"/launches/{BAD}/delete")).status_code == 200
+    assert loops == [None]
 
 
 async def test_the_running_launch_is_not_deleted(client, home, console, engine_runs):
