@@ -241,7 +241,9 @@ class _Story:
             return None
         for line in told:
             if line.tier != "warning" and is_giving_up(line.line.text) and (self.failed or not self._went_on(line)):
-                return telling.said(line.line)
+                after = next((other for other in self.lines if other.number > line.line.number), None)
+                more = [after] if after is not None and line.line.text.endswith(":") else []
+                return telling.said([line.line, *more])
         return None
 
     def _own(self) -> Groups:

@@ -30,8 +30,9 @@ _LAYERS = (
     rf"(?P<level>(?P<word>{_LEVELS})\b(?::[\w.]{{1,60}}:|:)?(?: +\d\d-\d\d {_CLOCK}| \.\.\.)?(?=\s|$)\s{{0,6}})",
     rf"(?P<bracketed>\[(?P<inside>{_LEVELS}|Error|Warning|Info)\](?=\s|$)\s?)",
     rf"(?P<dashed>- (?:[\w.]{{1,80}} - )?(?P<between>{_LEVELS}) - )",  # Python's logging
-    rf"(?P<barred>\| (?P<column>{_LEVELS}) {{0,9}}\| (?:[\w.<>]{{1,120}}:[\w<>]{{1,80}}:\d+ - )?)",  # loguru
+    rf"(?P<barred>\| (?P<shown>{_LEVELS}) {{0,9}}\| (?:[\w.<>]{{1,120}}:[\w<>]{{1,80}}:\d+ - )?)",  # loguru
     r"(?P<place>\[[\w/.-]{1,80}\.py:\d+\](?=\s|$)\s?)",
+    rf"(?P<column>[\w-]{{1,60}}\.py {{0,30}}:\d{{1,6}} +{_DAY} {_CLOCK} )",  # RunPod
     rf"(?P<glog>\[?(?P<letter>[IWEF])(?:\d{{3,4}} {_CLOCK})?\s+(?:\d+\s+)?[\w/.-]{{1,120}}:\d+\] )",
     rf"(?P<trt>(?:\[\d\d/\d\d/\d{{4}}-{_CLOCK}\] )?{_TRT}(?: \[RANK \d+\])? ?\[(?P<mark>[IWEF]|{_LEVELS})\] )",
     r"(?P<rank>\[(?:rank|default)\d+\]:? ?)",  # torchrun
@@ -97,8 +98,8 @@ def undress(text: str) -> Dressed:
             case "dashed":
                 level, header = layer["between"], True
             case "barred":
-                level, header = layer["column"], True
-            case "place":
+                level, header = layer["shown"], True
+            case "place" | "column":
                 header = True
             case "glog":
                 level, header = _GLOG_LEVELS[layer["letter"]], True

@@ -48,6 +48,8 @@ TOLERATED = (
     "no plugin found", "tuner/plugin", "profiler/plugin", "model info cache", "nccl info", "call to bind failed",
     "ras failed", "cannot use fa version", "failed to import triton", "error retrieving",
 )  # fmt: skip
+# What pydantic says of a setting, under a heading that a logger may have swallowed.
+VALIDATION = ("Value error, ", "Assertion failed, ")
 CODE = re.compile(r'(?:raise |return |assert |File "|self\.|\^)')
 
 Tier = Literal["error", "bare", "warning"]
@@ -114,7 +116,7 @@ def _read(line: EvidenceLine, lines: Sequence[EvidenceLine]) -> ErrorLine | None
         return None
     if exception is not None:
         exception = with_lines_around(exception, lines)
-    tier: Tier = "error" if dressed.level else "bare"
+    tier: Tier = "error" if dressed.level or words.startswith(VALIDATION) else "bare"
     return ErrorLine(EvidenceLine(line.number, words), tier, exception, dressed.key)
 
 

@@ -60,14 +60,15 @@ def unknown(exception: LoggedException) -> Diagnosis:
     )
 
 
-def said(line: EvidenceLine) -> Diagnosis:
-    """Where no exception is told: the words with which somebody gave up."""
-    family = family_of(line.text)
+def said(lines: Sequence[EvidenceLine]) -> Diagnosis:
+    """Where no exception is told: the words with which somebody gave up, on one line or on two."""
+    words = " ".join(line.text.strip() for line in lines)[:MAX_TEXT]
+    family = family_of(words)
     return Diagnosis(
-        summary=f"The last word of the log is an error: {line.text[:MAX_TEXT]}",
+        summary=f"A program of the engine gave up with the words: {words}",
         family=family,
         cause=UNRECOGNISED if family else None,
-        evidence=shown([line]),
+        evidence=shown(lines),
         fix=Fix(text="This cause is not known here. Send this launch's log to support."),
     )
 

@@ -20,7 +20,7 @@ CAUSES = (
         family="compile",
         name="compile-failed",
         signs=("backendcompilerfailed", "inductorerror", "loweringexception", "torch._dynamo", "torch._inductor",
-               "dynamo", "torchruntimeerror", "constraintviolationerror", "internaltorchdynamoerror", "inductor",
+               "torch dynamo", "torchruntimeerror", "constraintviolationerror", "internaltorchdynamoerror", "inductor",
                "graph break", "torch.compile", "userererror", "data-dependent"),
         summary="torch.compile failed on this model.",
         fix="Run without torch.compile.",

@@ -146,6 +146,7 @@ CAUSES = (
         family="kernel-crash",
         name="graph-capture",
         signs=("capture cuda graph failed",),
+        pattern=r"^(?!.{0,400}closed by)",
         summary="CUDA graphs could not be captured.",
         fix="Run without CUDA graphs.",
         patch={"enforce-eager": True},

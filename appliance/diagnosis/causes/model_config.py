@@ -78,7 +78,8 @@ CAUSES = (
     Cause(
         family="model-config",
         name="architecture-not-inspected",
-        signs=("failed to be inspected", "error in inspecting model architecture"),
+        signs=("failed to be inspected", "error in inspecting model architecture",
+               "vllm.model_executor.models.registry"),
         summary="The engine could not load its own code for this model's architecture.",
         fix="Read what the log says before this; a library of the image may be missing or of another version.",
         patch=_VLLM,

@@ -129,6 +129,16 @@ CAUSES = (
     ),
     Cause(
         family="nccl",
+        name="rank-gone",
+        signs=("connection closed by", "connection reset by peer", "remote process exited"),
+        pattern=r"gloo|nccl|processgroup|c10d|socketprogress|tcpstore",
+        summary="Another rank went away in the middle of a collective.",
+        fix="Look for the first error of the other ranks: in this log, in those of the other hosts, or in the "
+        "kernel's.",
+        vague=True,
+    ),
+    Cause(
+        family="nccl",
         name="nccl-error",
         signs=("nccl error", "ncclsystemerror", "ncclinternalerror", "ncclunhandledcudaerror", "ncclinvalidusage",
                "ncclinvalidargument", "unhandled system error", "unhandled cuda error", "ncclremoteerror",
