@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from appliance.home import Home
 from appliance.protocol import Diagnosis, Fix, LaunchRecord, Phase, State
+from appliance.supervisor.abandoned import REASON as CUT_OFF
 from appliance.supervisor.launch_folder import newest_records
 
 WINDOW_S = 600.0
@@ -23,7 +24,7 @@ def failures(home: Home, launch: LaunchRecord, now: float) -> list[LaunchRecord]
     found: list[LaunchRecord] = []
     for _, record in newest_records(home, LOOK_AT):
         ours = (record.profile, record.revision) == (launch.profile, launch.revision)
-        if record.id == launch.id or record.attempt or (ours and _refused(record)):
+        if record.id == launch.id or record.attempt or (ours and (_refused(record) or _lost_its_power(record))):
             continue
         if not ours or record.state not in (State.FAILED, State.HUNG):
             break
@@ -35,7 +36,8 @@ def failures(home: Home, launch: LaunchRecord, now: float) -> list[LaunchRecord]
 
 def verdict(failed: Sequence[LaunchRecord]) -> Diagnosis | None:
     """Why it is not started again; None where it may be."""
-    if len(failed) >= 2 and _signature(failed[0]) == _signature(failed[1]):
+    same = len(failed) >= 2 and _signature(failed[0]) == _signature(failed[1])
+    if same and failed[0].reason != CUT_OFF:
         again = "twice in a row for the same cause"
     elif len(failed) >= MOST_FAILURES:
         again = f"{len(failed)} times in {WINDOW_S / 60:.0f} minutes"
@@ -64,6 +66,11 @@ def _remedy(last: Diagnosis | None) -> str:
 def _refused(record: LaunchRecord) -> bool:
     """Preflight said no, or this module did: nothing was started."""
     return all(phase.phase == Phase.PREFLIGHT for phase in record.phases)
+
+
+def _lost_its_power(record: LaunchRecord) -> bool:
+    """It served, and then the machine went down: no failure of the revision."""
+    return record.ready_after_s is not None and record.reason == CUT_OFF
 
 
 def _signature(record: LaunchRecord) -> tuple[str | None, str | None]:

@@ -24,7 +24,7 @@ from appliance.supervisor.core_channel import CoreGoneError
 from appliance.supervisor.core_client import EngineGoneError
 from appliance.supervisor.deadlines import Watch
 from appliance.supervisor.ending import End, conclude, end_processes
-from appliance.supervisor.kernel_log import KernelLog, out_of_memory
+from appliance.supervisor.kernel_log import KernelLog, of_this_end, out_of_memory
 from appliance.supervisor.launch import Launch
 from appliance.supervisor.launch_folder import last_good
 from appliance.supervisor.log_capture import LogCapture
@@ -46,7 +46,9 @@ LOGGED_GRACE_S = 1.0
 DRAIN_S = 0.3
 # How long a process may be stopped (SIGSTOP, a debugger) before the engine counts as hung.
 STOPPED_S = 5.0
-# How often that is looked at.
+# How native code ends that crashed.
+CRASHES = (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT)
+# How often stops are looked for.
 STOPPED_INTERVAL_S = 1.0
 
 # What may go wrong on our side of a launch without being a fault of this program.
@@ -54,7 +56,8 @@ EXPECTED = (SelfTestError, CheckpointError, CoreGoneError, EngineGoneError)
 
 
 class EngineLaunch:
-    """`start` brings the engine up to `ready`; what else differs between the engines is in the methods below it."""
+    """`start` brings the engine up to `ready`; what else differs between the engines is in the methods below it.
+    Where an engine is several processes, the status of its first one does not tell how another one ended."""
 
     several_processes = False
 
@@ -137,8 +140,13 @@ class EngineLaunch:
             await asyncio.to_thread(self._capture.drained, DRAIN_S)
             said = await asyncio.to_thread(self._kernel_log.since_start)
             if end.state is not State.STOPPED:
+                said = of_this_end(
+                    said,
+                    killed=self.several_processes or status == -signal.SIGKILL,
+                    crashed=self.several_processes or (status is not None and -status in CRASHES),
+                )
                 self._capture.add([str(word) for word in said])
-                killed_by_kernel = out_of_memory(said) if self._may_have_been_killed(status) else None
+                killed_by_kernel = out_of_memory(said)
             self.launch.log(*self._capture.take())
         reason = end.reason
         try:
@@ -155,10 +163,6 @@ class EngineLaunch:
         """At once, without an event loop."""
         if self.child is not None:
             self.child.kill()
-
-    def _may_have_been_killed(self, status: int | None) -> bool:
-        """Where an engine is several processes, its first one may end otherwise than the one that was killed."""
-        return status == -signal.SIGKILL or self.several_processes
 
     def _see_memory_free(self) -> None:
         """After the cause is told, and before anything else is started."""

@@ -17,15 +17,13 @@ from typing import NamedTuple
 from appliance.hardware.cgroup import own_memory_group
 
 _KMSG = Path("/dev/kmsg")
-TELLING = re.compile(
-    r"out of memory|oom-kill|oom_reaper|killed process|segfault|general protection|trap (invalid opcode|divide error)|"
-    r"bus error|NVRM: |nvidia-nvlink|nvswitch|mce: |Hardware Error",
-    re.IGNORECASE,
-)
 # A process of an engine, and not just any program of this machine.
-OUT_OF_MEMORY = re.compile(
-    r"killed process \d+ \((?:python|pt_main_thread|vllm|ray|ingot)|oom_kill \d+ ->", re.IGNORECASE
+_OURS = r"(?:python|pt_main_thread|vllm|ray|ingot)"
+OUT_OF_MEMORY = re.compile(rf"killed process \d+ \({_OURS}|oom_kill \d+ ->", re.IGNORECASE)
+CRASH = re.compile(
+    rf"{_OURS}\S*\[\d+\]:? (?:segfault|general protection|trap (?:invalid opcode|divide error))", re.IGNORECASE
 )
+HARDWARE = re.compile(r"NVRM: |nvidia-nvlink|nvswitch|mce: |Hardware Error", re.IGNORECASE)
 MAX_LINES = 40
 # What the kernel said longer before the end than this was not of this end.
 AT_THE_END_S = 20.0
@@ -43,7 +41,15 @@ class KernelWord(NamedTuple):
 
 def out_of_memory(said: Sequence[KernelWord]) -> str | None:
     """The kernel's word that it has just killed a process of this engine for want of memory."""
-    return next((word.text for word in said if word.age_s <= AT_THE_END_S and OUT_OF_MEMORY.search(word.text)), None)
+    return next((word.text for word in said if OUT_OF_MEMORY.search(word.text)), None)
+
+
+def of_this_end(said: Sequence[KernelWord], *, killed: bool, crashed: bool) -> list[KernelWord]:
+    """What concerns an engine that ended just now. `killed` and `crashed` say what its own status leaves open: without
+    them a like end of another program, or of another engine, is none of its business."""
+    patterns = [HARDWARE, *([OUT_OF_MEMORY] if killed else []), *([CRASH] if crashed else [])]
+    recent = [word for word in said if word.age_s <= AT_THE_END_S or HARDWARE.search(word.text)]
+    return [word for word in recent if any(pattern.search(word.text) for pattern in patterns)]
 
 
 class KernelLog:
@@ -84,7 +90,8 @@ class KernelLog:
             while record := self._next():
                 # priority,sequence,microseconds,flags;text: of the same clock as ours
                 head, _, text = record.decode(errors="replace").partition(";")
-                if TELLING.search(text := text.split("\n", 1)[0]):
+                text = text.split("\n", 1)[0]
+                if any(pattern.search(text) for pattern in (OUT_OF_MEMORY, CRASH, HARDWARE)):
                     found.append(KernelWord(text, max(self._now() - float(head.split(",")[2]) / 1e6, 0.0)))
         finally:
             os.close(self._handle)

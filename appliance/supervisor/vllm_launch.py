@@ -29,7 +29,7 @@ from appliance.supervisor.vllm_client import VllmClient
 from appliance.supervisor.vllm_http import UpstreamGoneError, fetch
 from appliance.supervisor.vllm_selftest import Asker
 from appliance.vllm.command import Command, Place, render
-from appliance.vllm.figures import Figures, load_between, own_families, read_figures
+from appliance.vllm.figures import Figures, computed_between, load_between, own_families, read_figures
 from appliance.vllm.log_phases import PhaseReader, Step
 
 if TYPE_CHECKING:
@@ -127,10 +127,6 @@ class VllmLaunch(EngineLaunch):
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def tokens_came(self) -> None:
-        """The front door has passed on something that vLLM generated."""
-        self._tokens_came()
 
     def read_log(self, first: int, lines: list[str]) -> None:
         for line in lines:
@@ -234,6 +230,9 @@ class VllmLaunch(EngineLaunch):
                 continue
             before, self._figures = self._figures, read_figures(raw)
             self._on_figures(before, self._figures)
+            # Not from what the front door passes on: vLLM's server answers much without its core.
+            if computed_between(before, self._figures):
+                self._tokens_came()
             self.load = load_between(before, self._figures, now - read_at)
             read_at = answered_at = now
             self.launch.beat(self.load)

@@ -16,8 +16,9 @@ from appliance.hardware.gpu import GpuProcess
 from appliance.home import Home
 from appliance.protocol import Diagnosis, Fix, LaunchRecord, PhaseRecord, State
 from appliance.supervisor import crash_loop, device_memory, supervisor
+from appliance.supervisor.abandoned import REASON as CUT_OFF
 from appliance.supervisor.child import Child
-from appliance.supervisor.kernel_log import KernelLog, KernelWord, out_of_memory
+from appliance.supervisor.kernel_log import KernelLog, KernelWord, of_this_end, out_of_memory
 from appliance.supervisor.launch_folder import LaunchFolder, newest_records
 from appliance.supervisor.probe import PROBE_AFTER_S, ProbeTimer
 from appliance.supervisor.stacks import dump_stacks
@@ -70,14 +71,34 @@ def test_a_rise_of_the_counter_is_told_with_its_time(tmp_path: Path) -> None:
     assert log.since_start() == [KernelWord("memory.events of this control group: oom_kill 3 -> 4", 3.0)]
 
 
-def test_only_the_engines_own_end_for_want_of_memory_counts() -> None:
-    """The kernel may have killed a browser in the same minute, or another engine last week."""
+def test_only_the_engines_own_end_counts() -> None:
+    """The kernel may have killed a browser in the same minute, or another engine last week; and an engine that ended
+    of an exception was not killed, whoever else was."""
     other = KernelWord("Out of memory: Killed process 12 (firefox) total-vm:1kB", 1)
     ours = KernelWord("Out of memory: Killed process 13 (VLLM::EngineCor) total-vm:1kB", 1)
-    assert out_of_memory([other]) is None
-    assert out_of_memory([other, ours]) == ours.text
-    assert out_of_memory([ours._replace(age_s=600_000)]) is None
+    crash = KernelWord("python3[77]: segfault at 0 ip 00007f in libcuda.so.1", 1)
+    xid = KernelWord("NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.", 600)
+    said = [other, ours, crash, xid]
+    assert of_this_end(said, killed=False, crashed=False) == [xid]
+    assert of_this_end(said, killed=True, crashed=False) == [ours, xid]
+    assert of_this_end(said, killed=False, crashed=True) == [crash, xid]
+    assert of_this_end([ours._replace(age_s=600_000)], killed=True, crashed=True) == []
+    assert out_of_memory([xid, ours]) == ours.text
     assert out_of_memory([KernelWord("memory.events of this control group: oom_kill 0 -> 1", 2)]) is not None
+    assert out_of_memory([xid]) is None
+
+
+def test_power_cuts_are_no_crash_loop(home: Home) -> None:
+    """A machine that serves for months must come back after the second blip, too; a start that is cut off again and
+    again is one."""
+    for number in (1, 2, 3):
+        past(home, number, reason=CUT_OFF, diagnosis=None, ready_after_s=2.0)
+    assert judge(home) is None
+    for number in (4, 5):
+        past(home, number, reason=CUT_OFF, diagnosis=None)
+    assert judge(home) is None
+    past(home, 6, reason=CUT_OFF, diagnosis=None)
+    assert judge(home) is not None
 
 
 def test_a_kernel_that_may_not_be_read_says_nothing(tmp_path: Path) -> None:
