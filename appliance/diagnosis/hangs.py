@@ -27,6 +27,8 @@ def _place(pattern: str, family: str, cause: str, doing: str, fix: str, **more: 
     return Place(re.compile(pattern), family, cause, doing, Fix(text=fix, **more))  # type: ignore[arg-type]
 
 
+# The head of a process, as the supervisor writes it, and as py-spy does.
+HEAD = r"Process (?P<pid>\d+)(?:, state \w(?:, in [^\s:]{1,80})?)?: ?"
 _AGAIN = "Start it again. If it hangs again, send this launch's log and stacks.txt to support."
 _CACHES = "Give the first start more time, or run from a cast, which compiles nothing."
 
@@ -36,7 +38,7 @@ PLACES = (
            "End other engines that compile; if there are none, remove the lock files in the cache folder and start "
            "again.",
            command="find ~/.cache ~/.triton -name '*.lock' -print"),
-    _place(r"(?m)^Process \d+: \S{0,120}(?:nvcc|ptxas|cicc|ninja|cc1plus|cudafe\+\+|/gcc|/g\+\+)"
+    _place(rf"(?m)^{HEAD}\S{{0,120}}(?:nvcc|ptxas|cicc|ninja|cc1plus|cudafe\+\+|/gcc|/g\+\+)"
            r"|flashinfer/jit|deep_gemm/jit|cpp_extension\.py|_run_ninja_build|tilelang/jit|make_cubin"
            r"|triton/(?:compiler|backends|runtime/(?:jit|build))",
            "jit-toolchain", "compiling", "compiles kernels", _CACHES),
@@ -66,7 +68,7 @@ PLACES = (
     _place(r"shm_broadcast|acquire_read|acquire_write|MessageQueue|wait_for_ready|recv_multipart",
            "hang", "waits-for-worker", "waits for another of its processes, none of which says what it does", _AGAIN),
 )  # fmt: skip
-PROCESS = re.compile(r"^Process (?P<pid>\d+): ?(?P<command>.*)$")
+PROCESS = re.compile(rf"^{HEAD}(?P<command>.*)$")
 MAX_STACKS = 1 << 20
 # What the supervisor says of a process that is stopped.
 STOPPED = "(SIGSTOP)"

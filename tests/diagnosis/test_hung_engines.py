@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
 from appliance.diagnosis.diagnose import diagnose
+from appliance.supervisor.stacks import dump_stacks
 
 IN_A_COLLECTIVE = """Process 7: python -m vllm
 Python v3.12
@@ -20,3 +28,21 @@ def test_a_process_that_was_stopped_is_no_riddle() -> None:
     assert found.fix.patch is None
     otherwise = diagnose([], hang="the core has said nothing for 15 s", stacks=IN_A_COLLECTIVE)
     assert otherwise.cause != "stopped"
+
+
+@pytest.mark.parametrize("named", ["nvcc", "ptxas", "cicc"])
+def test_a_compiler_that_hangs_is_found_as_the_supervisor_writes_it(named: str, tmp_path: Path) -> None:
+    """By what the processes of a real family are."""
+    compiler = tmp_path / named
+    compiler.symlink_to(shutil.which("sleep") or "/bin/sleep")
+    process = subprocess.Popen(["sh", "-c", f"{compiler} 600 & wait"])
+    try:
+        deadline = time.monotonic() + 5
+        while f"{compiler} 600" not in (stacks := dump_stacks(process.pid)).replace(f"-c {compiler}", ""):
+            assert time.monotonic() < deadline
+        found = diagnose([], hang="the phase 'compile' has not moved for 900 s", stacks=stacks)
+    finally:
+        subprocess.run(["pkill", "-P", str(process.pid)], check=False)
+        process.kill()
+        process.wait()
+    assert (found.family, found.cause) == ("jit-toolchain", "compiling")
