@@ -33,15 +33,24 @@ class Change(NamedTuple):
 
 
 def changes(patch: Mapping[str, Any], document: Mapping[str, Any] | None = None) -> list[Change]:
-    """What a patch does to a document, setting by setting; without the document, what it sets."""
+    """What a patch does to a document, setting by setting, without those that are so already; without the document,
+    what it sets."""
     rows = []
     for key, after in patch.items():
         before = None
         if document is not None:
             present = get(document, key)
+            if _meant(key, None if present is MISSING else present) == _meant(key, after):
+                continue
             before = _default(key) if present is MISSING else written(present)
         rows.append(Change(key, before, _default(key) if after is None else written(after)))
     return rows
+
+
+def _meant(key: str, value: Any) -> Any:
+    """What a setting comes to; None where it is not set."""
+    setting = BY_KEY.get(key)
+    return setting.default if value is None and setting is not None and not setting.required else value
 
 
 def _default(key: str) -> str:
@@ -62,9 +71,10 @@ def fixes(record: LaunchRecord) -> list[Fix]:
     return [fix for fix in (record.diagnosis.fix if record.diagnosis else None, *found) if fix is not None]
 
 
-def together(record: LaunchRecord) -> Fix | None:
-    """One fix that does what all the patches do. None where there are fewer than two, or where two of them disagree."""
-    patches = [fix.patch for fix in fixes(record) if fix.patch]
+def together(record: LaunchRecord, document: Mapping[str, Any] | None = None) -> Fix | None:
+    """One fix that does what all the patches do that change something in `document`. None where there are fewer than
+    two, or where two of them disagree."""
+    patches = [fix.patch for fix in fixes(record) if fix.patch and changes(fix.patch, document)]
     joined: dict[str, Any] = {}
     for patch in patches:
         for key, value in patch.items():

@@ -117,6 +117,7 @@ class Launches:
         record = files.record
         runs = self._runs(record)
         around = neighbours(self._catalogue, record)
+        ran = document(self._catalogue, record.id)
         return Story(
             row=self.row(record),
             sentence=sentence(record, runs=runs, requests_cut=self._requests_cut(record)),
@@ -127,8 +128,8 @@ class Launches:
             problems=files.problems,
             expectation=expectation(record, around.last_good) if runs else None,
             neighbours=around,
-            document=document(self._catalogue, record.id),
-            together=together(record),
+            document=ran,
+            together=together(record, ran),
             stacks=read_stacks(folder.path / STACKS),
         )
 

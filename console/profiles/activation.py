@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy.dialects.sqlite import insert
 
 from appliance.home import Home, write_atomically
-from appliance.profile.active import ActiveProfile, write_active
+from appliance.profile.active import ActiveProfile, make_room, write_active
 from appliance.protocol import Finding
 from console.db.models import ActiveRevision
 from console.db.sessions import Database
@@ -117,7 +117,11 @@ class Activator:
     async def _make_active(self, revision: SavedRevision, launch: str) -> None:
         """Row and file change together or not at all: the row is written first, which finds a database that cannot be
         written, and if the commit after the file fails the file is put back."""
-        before = _read(self._home)
+        try:
+            make_room(self._home)
+            before = _read(self._home)
+        except OSError as error:
+            raise self._not_written(revision, error) from error
         try:
             async with self._database.writing() as session:
                 values = {"revision_id": revision.id, "launch": launch, "activated": time.time()}
@@ -127,14 +131,17 @@ class Activator:
                 write_active(self._home, active)
         except OSError as error:
             _put_back(self._home, before)
-            raise NotWritten(
-                f"{self._home.active_profile} could not be written: {error.strerror}. "
-                f"{revision.what} was not activated, and the engine was not touched.",
-                f"Free some space, or make {self._home.active} writable for the user that runs this, then try again.",
-            ) from error
+            raise self._not_written(revision, error) from error
         except BaseException:
             _put_back(self._home, before)
             raise
+
+    def _not_written(self, revision: SavedRevision, error: OSError) -> NotWritten:
+        return NotWritten(
+            f"{self._home.active_profile} could not be written: {error.strerror}. "
+            f"{revision.what} was not activated, and the engine was not touched.",
+            f"Free some space, or make {self._home.active} writable for the user that runs this, then try again.",
+        )
 
 
 def _read(home: Home) -> bytes | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec import structs
 
 from appliance.protocol import Finding, Fix, Progress, Severity, State
 from appliance.supervisor.deadlines import FLOORS_S, VLLM_FLOORS_S
@@ -25,7 +26,7 @@ from console.launches.outcome import FACES, Kind, kind_of
 from console.launches.waiting import expectation
 from console.profiles.store import ProfileStore
 from tests.console.launch_folders import WrittenLaunch, failed_launch, ready_launch
-from tests.console.launch_kinds import CONTEXT, FORCED, KINDS, STACKS, TOKENIZER, gallery, refused, starting
+from tests.console.launch_kinds import CONTEXT, FORCED, KINDS, STACKS, TOKENIZER, document, gallery, refused, starting
 from tests.tiny import write_checkpoint
 
 GOOD, BAD, NOW = "20261120-100000-aaaa", "20261120-110000-bbbb", "20261120-120000-cccc"
@@ -124,6 +125,30 @@ def test_fixes_that_disagree_are_not_joined(home):
         assert fixes.together(launch.record) is None
     launch.record.findings = [CONTEXT, TOKENIZER]
     assert fixes.together(launch.record) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "patch"),
+    [
+        ({}, {"kv-cache-memory-bytes": None}),
+        ({"max-model-len": 4096}, {"max-model-len": 4096}),
+        ({}, {"backends.moe": "auto"}),
+        ({"backends": {"moe": "auto"}}, {"backends.moe": None}),
+        ({"vllm": {"environment": {"A": "1"}}}, {"vllm.environment.A": "1"}),
+    ],
+)
+async def test_a_fix_that_changes_nothing_cannot_be_applied(client, home, before, patch):
+    """The same setting again, "not set becomes not set", or the default in the place of nothing."""
+    vain = structs.replace(CONTEXT, fix=Fix(text="Do it.", patch=patch))
+    launch = refused(home, BAD, vain)
+    document(launch, **before)
+    text = text_of(await client.get(f"/launches/{BAD}"))
+    assert "applying it would change nothing" in text
+    assert "Apply" not in text
+    useful = structs.replace(CONTEXT, fix=Fix(text="Do it.", patch={"max-model-len": 512, **patch} | {"name": "x"}))
+    assert [row.key for row in fixes.changes(useful.fix.patch, {"max-model-len": 512, **before})] == ["name"]
+    launch.record.findings = [vain, useful]
+    assert fixes.together(launch.record, {"max-model-len": 1, **before}) is None, "only one of them changes anything"
 
 
 async def test_a_launch_of_a_profile_file_says_where_to_make_the_change(client, home):
