@@ -33,7 +33,9 @@ RESTARTS = (
 COUNTER = re.compile(r"counter is at (\d+)|CrashLoopBackOff +(\d+) ")
 # What an engine that ends still says.
 ENDING = re.compile(r"kill|shut|terminat|stop|exit|sig[a-z]{3,4}\b|error|fail|died|dead|abort|exception", re.IGNORECASE)
+HANDED_ON = re.compile(r"NCCL INFO (?:init|bootstrap|group)\.cc:\d{1,6} -> [1-9]")
 LINES_AFTER = 400
+LOUD = ("ERROR", "CRITICAL", "FATAL", "EXCEPTION")
 # A process that waits says so last.
 LAST_LINES = 5
 TIMES = 2
@@ -46,15 +48,32 @@ def ready_at(log: Searchable) -> int | None:
 
 
 def goes_on_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> bool:
-    """Whether the process of this stream logs on after the line as if nothing had happened."""
+    """Whether the process of this stream logs on after the line as if nothing had happened; after a line that nobody
+    signed, whether all do."""
     said = _said_after(number, key, lines)
+    if said is None and not key:
+        return _all_go_on_after(number, lines)
     return said is not None and ENDING.search(said) is None
 
 
+def _all_go_on_after(number: int, lines: Sequence[EvidenceLine]) -> bool:
+    begin = bisect_right(lines, number, key=attrgetter("number"))
+    headed = (dressed for line in lines[begin : begin + LINES_AFTER] if (dressed := undress(plain(line.text))).header)
+    went_on = False
+    for dressed in headed:
+        if dressed.level in LOUD or ENDING.search(dressed.words) is not None:
+            return False
+        went_on = went_on or dressed.level == "INFO"
+    return went_on
+
+
 def ends_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> bool:
-    """Whether the process of this stream says after the line that it ends."""
+    """Whether the process of this stream says after the line that it ends, or NCCL that it hands an error on."""
     said = _said_after(number, key, lines)
-    return said is not None and ENDING.search(said) is not None
+    if said is not None and ENDING.search(said) is not None:
+        return True
+    begin = bisect_right(lines, number, key=attrgetter("number"))
+    return any(HANDED_ON.search(line.text) for line in lines[begin : begin + LINES_AFTER])
 
 
 def _said_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> str | None:

@@ -74,8 +74,20 @@ def test_advice_at_the_end_of_a_healthy_log_is_none() -> None:
     """NCCL warns of what it then does without; where its process ends, the warning tells why."""
     assert told("INFO 11-20 10:02:11 [core.py:9] loading\n" + WARNED * 2).family is None
     assert told(WARNED, exit_status=1).cause == "nvls-or-infiniband"
+    assert told(WARNED + "h:1:1 [0] NCCL INFO init.cc:1540 -> 1\n").cause == "nvls-or-infiniband"
     assert told(WARNED + "RuntimeError: NCCL error: unhandled cuda error\n").cause == "nvls-or-infiniband"
     assert told(WARNED + "INFO 11-20 10:02:12 [core.py:9] Shutting down\n").cause == "nvls-or-infiniband"
+
+
+@pytest.mark.parametrize(
+    "line", ["mkdir: cannot create '/root/.cache': Permission denied", "nvidia-smi: command not found"]
+)
+def test_a_line_that_nobody_signed_is_none_where_all_go_on(line: str) -> None:
+    """Scripts around an engine complain of what it does without."""
+    after = "(EngineCore pid=7) INFO 11-20 10:02:12 [core.py:9] Loading weights\n"
+    assert told(f"{line}\n").family is not None
+    assert told(f"{line}\n{after}").family is None
+    assert told(f"{line}\n{after}(APIServer pid=1) ERROR 11-20 10:02:13 [api.py:9] gone\n").family is not None
 
 
 @pytest.mark.parametrize(

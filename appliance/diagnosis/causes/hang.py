@@ -12,7 +12,7 @@ CAUSES = (
     Cause(
         family="hang",
         name="probe-ran-out",
-        signs=("failed liveness probe", "failed startup probe", "startup probe failed"),
+        signs=("failed liveness probe", "failed startup probe"),
         summary="Kubernetes ended the engine because it did not answer a probe in time.",
         fix="Give its start more time in a startup probe (failureThreshold times periodSeconds as long as the "
         "longest start), and check the path and port that the probe asks.",
