@@ -64,11 +64,11 @@ async def serve(config: ConsoleConfig, control: EngineControl, listening: socket
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, end)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
-    print_way_in(terminal, config, code)
-    if start_engine:
-        await start(terminal, control, anew=restored)
-    telling = asyncio.create_task(tell_engine(terminal, console))
     with address.recorded(config.home, config.host, config.port):
+        print_way_in(terminal, config, code)  # whoever reads it finds the address written
+        if start_engine:
+            await start(terminal, control, anew=restored)
+        telling = asyncio.create_task(tell_engine(terminal, console))
         await serving
     telling.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -16,6 +16,7 @@ import pytest
 
 from appliance.profile.active import ActiveProfile, read_active, write_active
 from appliance.supervisor.lock import read_owner
+from console import address, run
 from console.db import schema
 from tests import tiny
 
@@ -96,6 +97,21 @@ def test_the_way_in_is_printed_and_answers(up, home):
     code = link.split("=")[1]
     assert httpx.get(link, trust_env=False).text.count(code) == 1
     assert console.end() < 3
+
+
+async def test_the_address_is_written_before_the_way_in_is_printed(config, control, monkeypatch):
+    """Whoever waits for the link may go on with other commands, which look for the console in its folder."""
+    found = []
+
+    def print_way_in(*_):
+        found.append(address.find(config.home))
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(run, "print_way_in", print_way_in)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert await run.serve(config, control, listening, start_engine=False) == 0
+    assert found == [f"http://127.0.0.1:{config.port}"]
+    assert address.find(config.home) is None
 
 
 def test_in_a_container_without_docker(up, home, monkeypatch, tmp_path):
