@@ -27,6 +27,8 @@ from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.protocol import Diagnosis, EvidenceLine, Fatal
 
+LOOP = "crash-loop"  # what is restarted again and again had a reason, which is better
+
 
 def diagnose(
     lines: Sequence[EvidenceLine],
@@ -97,15 +99,16 @@ class _Story:
         judged = {link.line.number for chain in chains for link in chain}
         line = self._line(told, judged, before=first)
         if line is not None and (line.specific or first is None or first.match is None):
-            return line.diagnosis(self._own())
+            why = self._only_warned(told) if line.match is not None and line.match.cause.family == LOOP else None
+            return why or line.diagnosis(self._own())
         if first is not None:
             return first.diagnosis(self._own())
         return (
             self._waits()
-            or self._loops()
             or self._process_gone()
             or self._only_pointed_at(told, chains)
             or self._only_warned(told)
+            or self._loops()
             or self._only_gave_up(told)
         )
 
@@ -116,7 +119,7 @@ class _Story:
 
     def with_restarts(self, found: Diagnosis) -> Diagnosis:
         times, line = restarts(self.log)
-        if line is None or found.family == "crash-loop":
+        if line is None or found.family == LOOP:
             return found
         return telling.with_restarts(found, times, line)
 
@@ -228,12 +231,16 @@ class _Story:
             return None
         position = self.log.last(b"info ")
         last_progress = self.lines[position].number if position is not None else 0
+        vague: Reading | None = None
         for line in told:
             if line.line.number < last_progress and not self.failed:
                 continue  # whoever warned went on
             for match in causes_of(line.line.text, only="warning"):
-                return telling.known(match, self._own(), (), line.line)
-        return None
+                found = Reading(match, (), line)
+                if found.specific:
+                    return found.diagnosis(self._own())
+                vague = vague or (found if match.cause.family != LOOP else None)
+        return vague.diagnosis(self._own()) if vague is not None else None
 
     def _only_gave_up(self, told: Sequence[ErrorLine]) -> Diagnosis | None:
         """Where no row and no exception tells, the first error after which its process says nothing."""

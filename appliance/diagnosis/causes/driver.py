@@ -195,6 +195,7 @@ CAUSES = (
         "GPUs, and that its driver libraries are on LD_LIBRARY_PATH).",
         command="nvidia-smi",
         warning=True,
+        vague=True,
     ),
     Cause(
         family="driver",
