@@ -81,51 +81,66 @@ class Proxy:
         # A client that hangs up ends the request in vLLM at once, whatever is being waited for here.
         gone = asyncio.ensure_future(_disconnected(receive))
         gone.add_done_callback(lambda _: answer.close())
+        reply = _Reply(send)
         try:
-            await self._answer(vllm, answer, send, began)
+            await self._answer(answer, reply, began)
         except UpstreamGoneError as error:
             if gone.done():
                 raise ClientGoneError from None
-            raise engine_gone(str(await vllm.client.gone(error))) from None
+            ended = engine_gone(str(await vllm.client.gone(error)))
+            if not reply.begun:
+                raise ended from None
+            await reply.break_off(ended)
         finally:
             gone.cancel()
             vllm.client.release(answer)
 
-    async def _answer(self, vllm: VllmLaunch, answer: Answer, send: Send, began: float) -> None:
+    async def _answer(self, answer: Answer, reply: _Reply, began: float) -> None:
+        """Raises UpstreamGoneError, also where some of the answer has been sent."""
         await answer.head()
         headers = [(name, value) for name, value in answer.headers if name in RESPONSE_HEADERS]
         streams = any(name == b"content-type" and value.startswith(STREAM) for name, value in headers)
         metrics = self._front_door.metrics
         if streams:
             headers += [(name.lower().encode(), value.encode()) for name, value in STREAM_HEADERS.items()]
-            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await self._stream(vllm, answer, send, began)
+            await reply.start(answer.status, headers)
+            async for piece in answer.pieces():
+                if not reply.last:
+                    metrics.first_token.observe(time.perf_counter() - began)
+                await reply.send(piece)
+            await reply.end()
         else:
             # Whole, before the first byte leaves: an answer that breaks off can still become an error.
             body = b"".join([piece async for piece in answer.pieces()])
-            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await send({"type": "http.response.body", "body": body, "more_body": False})
+            await reply.start(answer.status, headers)
+            await reply.end(body)
         if answer.status == 200:
-            vllm.tokens_came()
             metrics.request_time.observe(time.perf_counter() - began)
 
-    async def _stream(self, vllm: VllmLaunch, answer: Answer, send: Send, began: float) -> None:
-        first, last = True, b""
-        try:
-            async for piece in answer.pieces():
-                if first:
-                    first = False
-                    self._front_door.metrics.first_token.observe(time.perf_counter() - began)
-                vllm.tokens_came()
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-                last = piece
-        except UpstreamGoneError as error:
-            ended = engine_gone(str(await vllm.client.gone(error)))
-            # What came last may have been cut in the middle of a frame.
-            broken = b"" if last.endswith(b"\n\n") or not last else b"\n\n"
-            await send({"type": "http.response.body", "body": broken + frame(ended.content), "more_body": False})
-        else:
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+class _Reply:
+    """What the client has been sent: `begun` once the status is out, and the `last` piece of the body."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+        self.last = b""
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.begun = True
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def send(self, piece: bytes) -> None:
+        self.last = piece
+        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def end(self, body: bytes = b"") -> None:
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def break_off(self, error: ApiError) -> None:
+        """End a stream in the error, as a frame of its own: what came last may have been cut in the middle of one."""
+        broken = b"" if self.last.endswith(b"\n\n") or not self.last else b"\n\n"
+        await self.end(broken + frame(error.content))
 
 
 def _path(scope: Scope) -> str:

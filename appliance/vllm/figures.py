@@ -68,6 +68,11 @@ def own_families(text: bytes) -> bytes:
     return b"".join(kept)
 
 
+def computed_between(before: Figures, now: Figures) -> bool:
+    """Whether the core gave anybody a token, or a prompt's vector: both are counted when it answers, not before."""
+    return now.output_tokens > before.output_tokens or now.prompt_tokens > before.prompt_tokens
+
+
 def load_between(before: Figures, now: Figures, seconds: float) -> Load:
     """Rates over the `seconds` between two readings."""
     queries = now.cache_queries - before.cache_queries

@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -149,9 +150,17 @@ def test_a_body_that_is_too_large_is_refused_unread(engine: Engine) -> None:
         assert b" 413 " in sock.recv(4096)
 
 
+def figure(engine: Engine, name: str) -> float:
+    with urllib.request.urlopen(f"{engine.url}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"ingot:{name} "))
+
+
 def test_vllm_stops_when_the_client_hangs_up(engine: Engine) -> None:
-    """Whether it has begun to read or not: nobody waits for what is generated then."""
+    """Whether it has begun to read or not: nobody waits for what is generated then. It counts as an abort at once,
+    and not as served."""
     for reads in (True, False):
+        aborted, served = figure(engine, "request_aborted_total"), figure(engine, "e2e_request_latency_seconds_count")
         before = engine.log().count("client hung up")
         address = urlsplit(engine.url)
         sock = socket.create_connection((address.hostname, address.port), timeout=10)
@@ -164,6 +173,8 @@ def test_vllm_stops_when_the_client_hangs_up(engine: Engine) -> None:
             wait_for("vLLM generates", lambda: engine.state()["load"]["running"] == 1, 10)
         sock.close()
         wait_for("vLLM hears of it", lambda: engine.log().count("client hung up") > before, 5)  # noqa: B023
+        wait_for("it is an abort", lambda: figure(engine, "request_aborted_total") == aborted + 1, 1)  # noqa: B023
+        assert figure(engine, "e2e_request_latency_seconds_count") == served
 
 
 def test_many_clients_at_a_time_get_each_their_own(engine: Engine) -> None:
@@ -188,6 +199,7 @@ def test_an_answer_that_breaks_off_ends_in_a_clear_error(tmp_path: Path, program
         error: dict[str, Any] = json.loads(frames[-1].removeprefix("data: "))["error"]
         assert error["code"] == "engine_failed"
         assert "SIGKILL" in error["message"]
+        assert figure(engine, "e2e_request_latency_seconds_count") == 0, "it was not served"
         engine.wait("failed", timeout_s=5)
         status, _, body = ask(engine, "/v1/completions", json.dumps(STREAM))
         assert status == 503
