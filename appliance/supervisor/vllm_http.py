@@ -10,10 +10,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import httptools
-import msgspec
 
 # Where a reader is slower than vLLM: reading stops at this many bytes, and goes on when they have been taken.
 HIGH_WATER_BYTES = 256 * 1024
@@ -159,12 +158,13 @@ async def ask(socket: Path, method: str, target: bytes, headers: Headers = (), b
     return answer
 
 
-async def fetch(socket: Path, target: str, body: Any = None, *, timeout_s: float) -> tuple[int, bytes]:
-    """Status and whole body of a GET, or of a POST of `body` as JSON. Raises UpstreamGoneError, TimeoutError."""
-    raw = None if body is None else msgspec.json.encode(body)
-    headers = [] if raw is None else [(b"content-type", b"application/json")]
+async def fetch(
+    socket: Path, target: str, body: bytes | None = None, *, content_type: str = "application/json", timeout_s: float
+) -> tuple[int, bytes]:
+    """Status and whole body of a GET, or of a POST of `body`. Raises UpstreamGoneError, TimeoutError."""
+    headers = [] if body is None else [(b"content-type", content_type.encode())]
     async with asyncio.timeout(timeout_s):
-        answer = await ask(socket, "GET" if raw is None else "POST", target.encode(), headers, raw or b"")
+        answer = await ask(socket, "GET" if body is None else "POST", target.encode(), headers, body or b"")
         try:
             await answer.head()
             return answer.status, b"".join([piece async for piece in answer.pieces()])

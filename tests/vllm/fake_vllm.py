@@ -1,7 +1,8 @@
 """A stand-in for `vllm serve`: prints what a real one prints, and answers on the socket that it is given.
 
 FAKE_VLLM, as JSON, says what goes otherwise: `fails` (lines, then exit status 1), `stays` (the same without an exit),
-`hangs` (after so many lines, with a `bar` in the next), `nan`, `vectors`, `breaks` (killed after so many pieces of a
+`hangs` (after so many lines, with a `bar` in the next), `nan`, `only` (an answer by route, of a model that generates
+nothing; the rest is not there, or `unsupported` with this status), `breaks` (killed after so many pieces of a
 stream), `waits_s` between pieces, `deaf` (to SIGTERM), `leaves` (a process in a session of its own), `silent`
 (generates nothing after `ready`).
 """
@@ -75,7 +76,8 @@ async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mo
     head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     method, target, _ = head[0].split(" ")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
-    body = json.loads(await reader.readexactly(int(headers.get("content-length", 0))) or b"null")
+    raw = await reader.readexactly(int(headers.get("content-length", 0)))
+    body = json.loads(raw or b"null") if "multipart" not in headers.get("content-type", "") else raw
     path = target.partition("?")[0]
     if path == "/health":
         await send(writer, {})
@@ -83,9 +85,13 @@ async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mo
         await send(writer, metrics(model).encode(), kind="text/plain")
     elif path == "/v1/models":
         await send(writer, {"data": [{"id": model, "max_model_len": MAX_MODEL_LEN, "root": "/secret/place"}]})
-    elif path == "/v1/embeddings" and BEHAVIOUR.get("vectors"):
-        await send(writer, {"data": [{"embedding": [0.5, -0.25]}]})
-    elif path in ("/v1/completions", "/v1/chat/completions") and not BEHAVIOUR.get("vectors"):
+    elif path in BEHAVIOUR.get("only", ()):
+        counters["prompt"] += 3
+        await send(writer, BEHAVIOUR["only"][path])
+    elif "unsupported" in BEHAVIOUR:
+        message = "The model does not support Completions API"
+        await send(writer, {"error": {"message": message}}, status=BEHAVIOUR["unsupported"])
+    elif path in ("/v1/completions", "/v1/chat/completions") and "only" not in BEHAVIOUR:
         await generate(reader, writer, body, model)
     elif path == "/tokenize":
         await send(writer, {"tokens": [1, 2], "seen": sorted(headers), "target": target, "method": method})
@@ -102,6 +108,7 @@ async def generate(
         await send(writer, {"error": {"message": message, "type": "NotFoundError", "code": 404}}, status=400)
         return
     if BEHAVIOUR.get("silent") and counters["output"]:
+        print("waits for ever", flush=True)
         await asyncio.sleep(600)
     tokens = int(body.get("max_tokens") or 4)
     running += 1
@@ -155,7 +162,7 @@ def metrics(model: str) -> str:
 
 async def send(writer: asyncio.StreamWriter, content: Any, status: int = 200, kind: str = "application/json") -> None:
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
-    reason = {200: "OK", 400: "Bad Request", 404: "Not Found"}[status]
+    reason = {200: "OK", 400: "Bad Request", 404: "Not Found", 501: "Not Implemented"}[status]
     writer.write(
         f"HTTP/1.1 {status} {reason}\r\ncontent-type: {kind}\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw
     )

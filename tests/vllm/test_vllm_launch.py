@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from appliance.supervisor.probe import PROBE_AFTER_S
 from tests.running import fetch, wait_for
 from tests.vllm.real import PROFILE, Engine, family, front_door
 from tests.vllm.stand_in import install
@@ -162,11 +163,52 @@ def test_numbers_that_are_none_fail_the_self_test(tmp_path: Path, program: Path)
         assert phases(state)["self-test"] == "failed"
 
 
-def test_a_model_that_makes_vectors_is_proved_by_one(tmp_path: Path, program: Path) -> None:
-    with started(tmp_path, program, vectors=True) as engine:
+@pytest.mark.parametrize(
+    ("path", "answer", "bad"),
+    [
+        ("/v1/embeddings", {"data": [{"embedding": [0.5, -0.25]}]}, {"data": [{"embedding": [0.5, None]}]}),
+        ("/pooling", {"data": [{"data": [[0.5], [-0.25]]}]}, {"data": [{"data": [[]]}]}),
+        ("/classify", {"data": [{"probs": [0.5, 0.5]}]}, {"data": []}),
+        ("/score", {"data": [{"score": 0.5}]}, {"data": [{"score": "high"}]}),
+        ("/v1/audio/transcriptions", {"text": ""}, {"words": []}),
+    ],
+)
+def test_a_model_that_generates_no_text_is_proved_by_what_it_makes(
+    tmp_path: Path, program: Path, path: str, answer: Any, bad: Any
+) -> None:
+    with started(tmp_path / "good", program, only={path: answer}) as engine:
         engine.wait("ready", timeout_s=30)
-        status, answer = fetch(f"{engine.url}/v1/embeddings", {"model": "real", "input": "x"})
-        assert (status, answer["data"][0]["embedding"]) == (200, [0.5, -0.25])
+    with started(tmp_path / "bad", program, only={path: bad}) as engine:
+        assert engine.wait("failed", "ready", timeout_s=30)["state"] == "failed"
+
+
+@pytest.mark.parametrize("status", [400, 501])
+def test_a_vllm_that_has_every_route_is_asked_for_what_its_model_can(
+    tmp_path: Path, program: Path, status: int
+) -> None:
+    """Its older versions are so."""
+    with started(tmp_path, program, only={"/classify": {"data": [{"probs": [1.0]}]}}, unsupported=status) as engine:
+        engine.wait("ready", timeout_s=30)
+
+
+def test_a_model_that_answers_nothing_says_what_was_tried(tmp_path: Path, program: Path) -> None:
+    with started(tmp_path, program, only={}) as engine:
+        state = engine.wait("failed", "ready", timeout_s=30)
+        assert (state["state"], "/v1/audio/transcriptions" in state["launch"]["reason"]) == ("failed", True)
+
+
+def test_what_vllms_server_answers_by_itself_hides_no_core_that_generates_nothing(
+    tmp_path: Path, program: Path
+) -> None:
+    """It is probed all the same, as it is while nobody asks for anything."""
+    with started(tmp_path, program, silent=True) as engine:
+        engine.wait("ready", timeout_s=30)
+
+        def probed() -> bool:
+            assert fetch(f"{engine.url}/tokenize", {"model": "real", "prompt": "x"})[0] == 200
+            return "waits for ever" in engine.log()
+
+        wait_for("the core is asked for a token", probed, 1.5 * PROBE_AFTER_S, every_s=1)
 
 
 def test_figures_become_the_dashboards_load_and_our_counters(tmp_path: Path, program: Path) -> None:
