@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Final
+
+from msgspec import structs
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.memory import DeviceMemory, MemoryLimits, MemoryPlan, gpu_memory, host_memory, plan_memory
@@ -15,6 +18,7 @@ from appliance.hardware.machine import Inventory
 from appliance.profile.schema import Profile
 from kernels.selection import AUTO
 
+GIB: Final = 1 << 30
 _HALVES: Final = ("bfloat16", "float16")
 
 
@@ -44,10 +48,22 @@ def vllm_memory(profile: Profile, folder: Path, device: Device, inventory: Inven
         return None
     if footprint is None:
         return None
-    return plan_memory(footprint, limits, _memory(profile, device, inventory), estimated=True)
+    memory = _memory(profile, device, inventory)
+    plan = plan_memory(footprint, limits, memory, estimated=True)
+    if device.gpu is not None or not plan.fits:
+        return plan
+    told = structs.replace(limits, kv_cache_memory_bytes=cpu_cache_gib(plan.cache_bytes) * GIB)
+    return plan_memory(footprint, told, memory, estimated=True)
+
+
+def cpu_cache_gib(cache_bytes: int) -> int:
+    """As a vLLM on a CPU is told of its cache: nothing but whole GiB can be said to every version."""
+    return max(math.ceil(cache_bytes / GIB), 1)
 
 
 def _memory(profile: Profile, device: Device, inventory: Inventory) -> DeviceMemory:
-    """vLLM's share is of the whole memory, on a host too; of a cache whose size is given it does not ask for it."""
-    share = 1.0 if profile.kv_cache_memory_bytes is not None else profile.gpu_memory_utilization
-    return gpu_memory(device.gpu, share) if device.gpu else host_memory(inventory.host, share)
+    """vLLM's share is of a GPU's whole memory; of a cache whose size is given, as always on a CPU, it does not ask for
+    it."""
+    if device.gpu is None:
+        return host_memory(inventory.host)
+    return gpu_memory(device.gpu, 1.0 if profile.kv_cache_memory_bytes is not None else profile.gpu_memory_utilization)

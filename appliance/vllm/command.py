@@ -6,7 +6,6 @@ A pure function of the plan and of where the launch has its socket and its cache
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from appliance.home import Home
+from appliance.profile.vllm_memory import cpu_cache_gib
 from appliance.vllm.settings import FLAGS
 from kernels.selection import AUTO, Explanation, VllmOptions
 
 if TYPE_CHECKING:
     from appliance.preflight import VllmPlan
 
-GIB: Final = 1 << 30
 # The cache on a CPU where the model's sizes are not known here. vLLM's own default is nearly all memory of the machine.
 UNKNOWN_CACHE_GIB: Final = 4
 # A host name that can never be: no picture or sound is fetched from anywhere, only what a request brings along.
@@ -183,11 +182,10 @@ def _generation_config(sampling: Mapping[str, float | int]) -> str:
 
 
 def _cpu_cache_gib(plan: VllmPlan) -> int:
-    """Whole GiB: nothing smaller can be said to every vLLM."""
     given = plan.profile.kv_cache_memory_bytes
     if given is None and plan.memory is not None:
         given = plan.memory.cache_bytes
-    return UNKNOWN_CACHE_GIB if given is None else max(math.ceil(given / GIB), 1)
+    return UNKNOWN_CACHE_GIB if given is None else cpu_cache_gib(given)
 
 
 def _as_arguments(flag: str, value: Any) -> list[str]:

@@ -142,10 +142,31 @@ def test_nothing_calls_out_and_everything_is_written_below_the_state_folder(
 
 
 def test_the_cache_of_a_cpu_is_said_in_whole_gibibytes(home: Home, programs: dict[str, Path]) -> None:
-    """Left to itself vLLM takes nearly all memory of the machine."""
+    """And planned so, that the plan says what vLLM takes."""
     changes = {"kv-cache-memory-bytes": 5 * GIB // 2}
+    plan, _ = planned(home, programs["cpu"], changes)
+    assert plan.memory.cache_bytes == 3 * GIB
     assert command(home, programs["cpu"], changes).environment["VLLM_CPU_KVCACHE_SPACE"] == "3"
-    assert int(command(home, programs["cpu"]).environment["VLLM_CPU_KVCACHE_SPACE"]) >= 1
+
+
+@pytest.mark.parametrize("free_gib", [4, 20, 64])
+def test_the_cache_of_a_cpu_is_modest(home: Home, programs: dict[str, Path], free_gib: int) -> None:
+    """Left to itself vLLM takes nearly all memory of the machine; and a plan that leaves nothing free is refused by it
+    minutes later, since other programs have grown by then."""
+    host = structs.replace(HOST, memory_available_bytes=free_gib * GIB)
+    inventory = structs.replace(CPU, host=host)
+    plan, errors = planned(home, programs["cpu"], {}, inventory)
+    assert errors == []
+    assert plan.memory.cache_bytes == GIB
+    assert plan.memory.needed_bytes < 3 * GIB
+    assert command(home, programs["cpu"], {}, inventory).environment["VLLM_CPU_KVCACHE_SPACE"] == "1"
+
+
+def test_on_a_cpu_one_long_request_gets_the_cache_that_it_needs(home: Home, programs: dict[str, Path]) -> None:
+    write_checkpoint(home.models / "long", dtype="bfloat16", num_hidden_layers=8, max_position_embeddings=1 << 20)
+    plan, _ = planned(home, programs["cpu"], {"model.path": "long"})
+    assert plan.memory.cache_bytes == 2 * GIB
+    assert plan.max_model_len == 1 << 20
 
 
 def test_gpus_are_named_by_uuid_where_vllm_reads_that_and_counted_where_not(

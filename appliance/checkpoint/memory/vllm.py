@@ -1,5 +1,6 @@
-"""What vLLM takes for a model, estimated from config.json and the headers of its weights. vLLM itself measures it by a
-run with the largest batch when it starts, and gives the rest of its share to the cache."""
+"""What vLLM takes for a model, estimated from config.json and the headers of its weights. On a GPU vLLM itself measures it
+by a run with the largest batch when it starts, and gives the rest of its share to the cache; on a CPU the cache is as
+large as it is told."""
 
 from __future__ import annotations
 
@@ -17,9 +18,10 @@ from appliance.checkpoint.memory.formats import ITEM_BYTES, MIB
 from appliance.checkpoint.memory.plan import MemoryLimits, Workspace
 from appliance.checkpoint.safetensors import DTYPE_BITS, TensorIndex
 
-# A worker beside its weights and cache, before its first batch: on a GPU the context with torch's, cuBLAS' and vLLM's
-# kernels; on a CPU the process.
-RUNTIME_BYTES: Final = {"cuda": 1024 * MIB, "cpu": 1200 * MIB}
+# Beside weights and cache, before the first batch: on a GPU the context with torch's, cuBLAS' and vLLM's kernels; on a
+# CPU all of vLLM's processes, as vLLM 0.32 takes them with what they share counted once: 460 to 510 MiB its server,
+# 420 to 440 MiB the engine's core, 540 to 620 MiB the worker once it has compiled.
+RUNTIME_BYTES: Final = {"cuda": 1024 * MIB, "cpu": 1536 * MIB}
 # vLLM's sampler sorts: a logit in float32, its copy, the sorted ones with their places.
 BYTES_PER_LOGIT: Final = 20
 # Activations that are alive at once, as a multiple of the hidden size and of the widest feed-forward layer.
@@ -32,7 +34,7 @@ _MOST: Final = 1 << 24
 
 @dataclass(frozen=True)
 class VllmFootprint:
-    """Of each of the GPUs that share the model."""
+    """Of each of the GPUs that share the model. `takes_all` on a GPU only: a host has other programs."""
 
     context_length: int
     weight_bytes: int
@@ -40,9 +42,9 @@ class VllmFootprint:
     cache: CacheShape
     runtime: int
     step: int
+    takes_all: bool
 
     spare_blocks = 1  # the null block
-    takes_all = True
 
     def workspace(self, _max_model_len: int) -> Workspace:
         return Workspace(runtime=self.runtime, step=self.step)
@@ -74,6 +76,7 @@ def vllm_footprint(
         cache=shape,
         runtime=RUNTIME_BYTES[device],
         step=max(activations, sampling),
+        takes_all=device == "cuda",
     )
 
 
