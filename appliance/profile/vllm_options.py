@@ -6,11 +6,12 @@ plug-ins, hosts, ports, keys, files) is not on it, and what the profile already 
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Final, Literal
 
 import msgspec
+
+from appliance.profile.vllm_json import json_problem
 
 Kind = Literal["integer", "number", "boolean", "text", "json", "integers"]
 
@@ -19,7 +20,8 @@ _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
 
 class Flag(msgspec.Struct, frozen=True):
     """A flag of `vllm serve`, without its dashes; a boolean false becomes `--no-<name>`. A text is one of `choices`, or
-    a plain name: never a path or a class, by which vLLM would load what is not the model's."""
+    a plain name: never a path or a class, by which vLLM would load what is not the model's. What JSON may hold
+    is in vllm_json.py."""
 
     name: str
     kind: Kind
@@ -217,16 +219,7 @@ def flag_problem(flag: Flag, value: Any) -> str | None:
         case "text":
             return None if re.fullmatch(_NAME, value, re.ASCII) else "It must be a name: letters, digits and . _ -"
         case "json":
-            return _json_problem(value)
+            return json_problem(flag.name, value)
         case "integers":
             return None if value and all(type(item) is int for item in value) else "It must be a list of integers."
     return None
-
-
-def _json_problem(text: str) -> str | None:
-    try:
-        return None if isinstance(json.loads(text), dict) else 'It must be a JSON object, such as {"a": 1}.'
-    except ValueError as error:
-        return f"It is not JSON: {error}."
-    except RecursionError:
-        return "It is nested too deeply."

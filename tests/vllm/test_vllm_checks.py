@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 from appliance.hardware.machine import Inventory
 from appliance.home import Home
 from appliance.profile.document import check
+from appliance.profile.schema import Problem
+from appliance.profile.vllm_json import OBJECTS
+from appliance.profile.vllm_options import FLAGS
 from appliance.vllm.installation import read_installation
 from appliance.vllm.program import find_program
 from tests.vllm.stand_in import install
@@ -97,3 +101,52 @@ def test_options_are_judged_when_they_are_saved(changes: dict[str, Any], field: 
     [problem] = check({"name": "a", "model": {"path": "m"}, "engine": "vllm"} | changes)
     assert problem.field == field
     assert remedy in problem.remedy
+
+
+@pytest.mark.parametrize(("flag", "given", "key"), [
+    ("compilation-config", {"backend": "package.module.function"}, "backend"),
+    ("compilation-config", {"inductor_passes": {"post_grad_custom_post_pass": "package.f"}}, "inductor_passes"),
+    ("compilation-config", {"inductor_compile_config": {"cpp.cxx": "/tmp/x"}}, "inductor_compile_config.cpp.cxx"),
+    ("compilation-config", {"cache_dir": "/anywhere"}, "cache_dir"),
+    ("compilation-config", {"debug_dump_path": "x"}, "debug_dump_path"),
+    ("compilation-config", {"custom_ops": ["+rms_norm", "../x"]}, "custom_ops"),
+    ("hf-overrides", {"auto_map": {"AutoModel": "m--f"}}, "auto_map"),
+    ("hf-overrides", {"text_config": {"name_or_path": "other"}}, "text_config.name_or_path"),
+    ("hf-overrides", {"architectures": ["my.module:Class"]}, "architectures"),
+    ("mm-processor-kwargs", {"trust_remote_code": True}, "trust_remote_code"),
+    ("mm-processor-kwargs", {"processor": {"image": "/x"}}, "processor.image"),
+    ("structured-outputs-config", {"reasoning_parser_plugin": "x"}, "reasoning_parser_plugin"),
+    ("default-chat-template-kwargs", {"chat_template": "{{ x }}"}, "chat_template"),
+    ("limit-mm-per-prompt", {"image": {"path": 1}}, "image.path"),
+    ("pooler-config", {"\x1b[31m": 1}, "\\x1b[31m"),
+])  # fmt: skip
+def test_no_json_makes_vllm_load_code_or_files(flag: str, given: dict[str, Any], key: str) -> None:
+    """The key is named."""
+    [problem] = options_problems(flag, given)
+    assert problem.field == f"vllm.extra-args.{flag}"
+    assert problem.message.startswith(f"Its `{key}` ")
+
+
+@pytest.mark.parametrize(("flag", "given"), [
+    ("compilation-config", {"mode": 3, "custom_ops": ["none", "+rms_norm"], "backend": "eager",
+                            "splitting_ops": ["vllm::unified_attention"], "pass_config": {"fuse_norm_quant": True},
+                            "inductor_compile_config": {"max_autotune": True}, "compile_sizes": [1, 2]}),
+    ("hf-overrides", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}, "architectures": ["Qwen3Model"],
+                      "num_classes": None}),
+    ("mm-processor-kwargs", {"max_pixels": 1003520, "size": {"shortest_edge": 3136}}),
+    ("limit-mm-per-prompt", {"image": 4, "video": {"count": 1, "num_frames": 32}}),
+    ("pooler-config", {"task": "token_embed", "pooling_type": "MEAN", "use_activation": False}),
+    ("structured-outputs-config", {"backend": "guidance", "enable_in_reasoning": True}),
+    ("default-chat-template-kwargs", {"enable_thinking": False, "identity": "You are ACME's helper. See /help."}),
+])  # fmt: skip
+def test_json_that_tunes_a_run_may_be_given(flag: str, given: dict[str, Any]) -> None:
+    assert options_problems(flag, given) == []
+
+
+def test_every_flag_that_takes_json_has_a_list() -> None:
+    assert set(OBJECTS) == {flag.name for flag in FLAGS if flag.kind == "json"}
+
+
+def options_problems(flag: str, given: dict[str, Any]) -> list[Problem]:
+    options = {"extra-args": {flag: json.dumps(given)}}
+    return check({"name": "a", "model": {"path": "m"}, "engine": "vllm", "vllm": options})
