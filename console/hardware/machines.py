@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import httpx
@@ -22,12 +22,16 @@ SLOW_S = 1.0
 """A look that took longer is good for twice as long as it took: nobody is to wait for each page."""
 TIMEOUT_S = 12.0
 """A front door answers within the time that it waits for a driver; where it does not, it stands still."""
+CONNECT_TIMEOUT_S = 2.0
+PATIENCE_S = 2.0
+"""Nobody waits longer for a front door: until it answers, what it told before is shown."""
 
 
 @dataclass(frozen=True)
 class Seen:
     """`engine_url` is where the front door told of `machine`; empty where it is the console's own. `problem` says what
-    was wrong with a front door's answer."""
+    was wrong with a front door's answer, or that there was none yet: `machine` is then what it told before, or the
+    console's own."""
 
     machine: Machine
     engine_url: str = ""
@@ -45,12 +49,21 @@ class Seen:
     @property
     def whose(self) -> str:
         if self.is_engines:
-            told = "the engine's machine"
+            told = "the engine's machine as it was told before" if self.problem else "the engine's machine"
         elif self.problem:
             told = "this console's own machine"
         else:
             told = "this console's own machine, as no engine answers"
         return f"{told}, replayed from a recording" if self.machine.inventory.replayed else told
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One look under way. `answered`: the front door has, or is given up."""
+
+    began: float
+    answered: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = field(default_factory=threading.Event)
 
 
 class Machines:
@@ -67,6 +80,7 @@ class Machines:
         self._engine_url = engine_url
         self._environ = environ
         self._lock = threading.Lock()
+        self._look: _Look | None = None
         self._seen: Seen | None = None
         self._at = self._took_s = 0.0
 
@@ -75,18 +89,36 @@ class Machines:
         return httpx.Client(trust_env=False)  # takes longer to make than to use
 
     def look(self, good_for_s: float = GOOD_FOR_S) -> Seen:
-        """Blocking. An earlier look counts if it is not older than `good_for_s`."""
+        """Blocking, though not for long. An earlier look counts if it is not older than `good_for_s`."""
         with self._lock:  # several fields of a form ask at once; one look is enough for them
             now = time.monotonic()
             if self._took_s > SLOW_S:
                 good_for_s = max(good_for_s, 2 * self._took_s)
-            if self._seen is None or now - self._at >= good_for_s:
-                self._seen, self._at = self._look(), time.monotonic()
-                self._took_s = self._at - now
-            return self._seen
+            if self._seen is not None and now - self._at < good_for_s:
+                return self._seen
+            look = self._look
+            if look is None or look.done.is_set():
+                look = _Look(now)
+                threading.Thread(target=self._run, args=(look,), name="machine", daemon=True).start()
+                self._look = look
+        if not look.answered.wait(max(0.0, look.began + PATIENCE_S - now)):
+            return self._meanwhile()
+        look.done.wait()
+        return self._seen or self._meanwhile()
 
-    def _look(self) -> Seen:
-        url = self._engine_url().rstrip("/") if self._engine_url else ""
+    def _run(self, look: _Look) -> None:
+        """In a thread of its own: those who wait for it would take one each from what other pages need."""
+        try:
+            seen = self._find(look)
+            with self._lock:
+                self._seen, self._at = seen, time.monotonic()
+                self._took_s = self._at - look.began
+        finally:
+            look.answered.set()
+            look.done.set()
+
+    def _find(self, look: _Look) -> Seen:
+        url = self._url()
         problem = ""
         if url:
             try:
@@ -95,13 +127,25 @@ class Machines:
                 pass  # no front door: nothing is wrong with that
             except _NoAnswer as error:
                 problem = f"The engine's front door at {url} does not tell of its machine: {error}."
+        look.answered.set()
         return Seen(this_machine(self._environ, self._home), problem=problem)
+
+    def _meanwhile(self) -> Seen:
+        """What is known while a front door is silent."""
+        problem = f"The engine's front door at {self._url()} has not answered for {PATIENCE_S:g} s."
+        seen = self._seen
+        return replace(seen, problem=problem) if seen else Seen(this_machine(self._environ, self._home), "", problem)
+
+    def _url(self) -> str:
+        return self._engine_url().rstrip("/") if self._engine_url else ""
 
     def _ask(self, url: str) -> Machine:
         """Raises httpx.ConnectError where nobody listens, and _NoAnswer for anything but a machine."""
         try:
             response = self._client.get(
-                f"{url}/appliance/hardware", headers=token_header(self._home), timeout=TIMEOUT_S
+                f"{url}/appliance/hardware",
+                headers=token_header(self._home),
+                timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             )
             if response.status_code != 200:
                 raise _NoAnswer(f"it answered with status {response.status_code}")

@@ -3,6 +3,8 @@ where none answers; and which it is is said."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from console.hardware.machines import Machines
 from console.pages import environment
 from console.profiles.inspection import Inspector
 from kernels.context import CastSummary
+from tests.console.launch_folders import failed_launch
 from tests.hardware.recorded import RECORDINGS, machine_of
 
 Client = AsyncTestClient[Litestar]
@@ -183,6 +186,51 @@ def test_a_front_door_that_stands_still_holds_up_one_page(
     assert machines.look(0.0) is seen
     time.sleep(0.6)
     assert machines.look(0.0).is_engines
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A front door that was stopped: the kernel accepts for it, and nobody ever answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
+        yield listening
+
+
+async def test_pages_go_on_while_a_front_door_is_silent(
+    client: Client, console: Console, silent: socket.socket, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many ask for its machine at once, none waits longer than told, and the others not at all."""
+    monkeypatch.setattr("console.hardware.machines.PATIENCE_S", 0.3)
+    console.follower.client.base_url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    failed_launch(home, "20261120-110000-bbbb")
+    began = time.monotonic()
+    asking = [asyncio.create_task(client.get("/hardware")) for _ in range(40)]
+    await asyncio.sleep(0.05)
+    assert (await client.get("/launches/20261120-110000-bbbb")).status_code == 200
+    pages = await asyncio.gather(*asking)
+    assert time.monotonic() - began < 6, "one after the other they would take minutes"
+    assert all("has not answered for 0.3 s" in page.text for page in pages)
+    assert all("Below is this console's own machine" in page.text for page in pages)
+
+
+def test_what_a_front_door_told_before_it_fell_silent_is_kept(
+    machines: Machines, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One look goes on behind; what was told before is given meanwhile, and said to be that."""
+    monkeypatch.setattr("console.hardware.machines.PATIENCE_S", 0.2)
+    engine.tell(recorded("h200-x8"))
+    before = machines.look()
+    engine.delay_s = 1.0
+    began = time.monotonic()
+    for _ in range(5):
+        seen = machines.look(0.0)
+        assert seen.machine == before.machine
+        assert seen.is_engines
+        assert "has not answered for 0.2 s" in seen.problem
+        assert seen.whose.startswith("the engine's machine as it was told before")
+    assert time.monotonic() - began < 0.9
+    assert engine.asked == 2
+    time.sleep(1.5)
+    assert machines.look(60).problem == ""
 
 
 def test_previews_are_judged_by_the_engines_machine(home: Home, machines: Machines, engine: Engine) -> None:
