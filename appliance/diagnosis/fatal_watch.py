@@ -6,6 +6,7 @@ hold tracebacks that somebody caught, and those never count.
 
 from __future__ import annotations
 
+from appliance.diagnosis.dressing import plain, undress
 from appliance.diagnosis.pointers import is_fatal, is_pointer, is_survived
 from appliance.diagnosis.traceback_reader import LoggedException, TracebackReader
 from appliance.protocol import EvidenceLine
@@ -29,7 +30,7 @@ class FatalWatch:
             return None
         exception = self._reader.feed(number, text)
         if exception is None:
-            return self._crash(number, text) if CRASH in text else None
+            return self._crash(number, text) if CRASH in text and _is_crash(text) else None
         first = self._chains.get(exception.key) if exception.link else None
         self._chains[exception.key] = first = first or exception
         if len(self._chains) > MAX_STREAMS:
@@ -42,10 +43,17 @@ class FatalWatch:
 
     def _crash(self, number: int, text: str) -> LoggedException:
         """Native code died under Python, which says so itself."""
-        words = text[text.index(CRASH) :].rstrip()[:500]
+        words = undress(plain(text)).words.rstrip()[:500]
         kind, _, message = words.partition(": ")
         return self._answer(LoggedException(kind, message, words, EvidenceLine(number, words), start=number))
 
     def _answer(self, exception: LoggedException) -> LoggedException:
         self._answered = True
         return exception
+
+
+def _is_crash(text: str) -> bool:
+    """Python itself writes it, at the beginning of a line and through no logger: what a logger writes may hold a
+    client's words."""
+    line = undress(plain(text))
+    return not line.header and line.words.startswith(CRASH)

@@ -81,6 +81,23 @@ def test_each_prefix_of_what_carries_the_log_is_read_through() -> None:
         assert (number, found.type) == (9, "torch.OutOfMemoryError")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(APIServer pid=7) ERROR 11-20 10:02:11 [serving.py:12] model `Fatal Python error: hello` does not exist",
+        'INFO:     127.0.0.1:1 - "GET /Fatal Python error: x HTTP/1.1" 404 Not Found',
+        "ERROR 11-20 10:02:11 [serving.py:12] Fatal Python error: hello",
+    ],
+)
+def test_words_of_a_client_are_no_crash(line: str) -> None:
+    """A request's model name is logged: nobody may end an engine by asking for one."""
+    watch = FatalWatch()
+    assert watch.feed(1, line) is None
+    found = watch.feed(2, "(EngineCore_DP0 pid=9) Fatal Python error: Segmentation fault")
+    assert found is not None
+    assert found.headline == "Fatal Python error: Segmentation fault"
+
+
 def test_it_keeps_up_with_a_flood_and_stays_small() -> None:
     """A line costs microseconds, whether a traceback stands open or not."""
     fatal_watch = FatalWatch()

@@ -107,8 +107,7 @@ CAUSES = (
                "incompatible constructor arguments", "expected at most", "infer_schema",
                "parameter q has unsupported type"),
         pattern=r"^(?!TypeError: \w+(?:Error|Failed|Exception|Resources)\.__init__)(?:TypeError|AttributeError"
-        r"|\w+\.\w*TypeError|ValueError: infer_schema"
-        r"|RuntimeError: \S{1,80}\(\) expected at most)",
+        r"|\w+\.\w*TypeError|ValueError: infer_schema|RuntimeError: \S{1,80}\(\) expected at most)",
         where=r"(?:site-packages|dist-packages|sgl-workspace|/vllm/|/sglang/)",
         summary="One library calls another as another version of it would be called.",
         fix=_REINSTALL,

@@ -26,9 +26,10 @@ CAUSES = (
                "invalid int value", "invalid float value", "not allowed with argument", "invalid value",
                "error: argument", "invalid json string", "cannot be converted", "invalid loads value",
                "invalid parse_type value"),
-        pattern=r"(?:argument (?P<argument>--?[\w-]+)(?:/-+[\w-]+)?[^\n:]{0,40}: )?(?P<why>[^\n]{0,60}(?:invalid"
-        r"|expected"
-        r"|required|not allowed|cannot be converted|validation error|must be|should be)[^\n]{0,160})",
+        pattern=r"^(?:[^\n]{0,200}?error: )?(?:argument [^:\n]{1,80}: )?(?P<why>[^\n]{0,80}?(?:invalid|expected"
+        r"|required"
+        r"|not allowed|cannot be converted|validation error|must be|should be)[^\n]{0,160})",
+        details=r"argument (?P<argument>--?[\w-]+)",
         summary="The engine does not accept a value of its command line ({argument}): {why}",
         fix="Correct the value in the profile, or remove the setting so that its default holds.",
         line=True,

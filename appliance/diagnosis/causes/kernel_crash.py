@@ -120,8 +120,8 @@ CAUSES = (
         signs=("segmentation fault", "sigsegv", "segfault", "fatal python error", "status=11/segv",
                "core dumped", "139", "floating point exception", "signal 11", "signal 8"),
         pattern=r"segmentation fault|SIGSEGV|segfault (?:encountered|at)|fatal python error: (?:abort|floating)"
-        r"|11/SEGV|signal (?:8|11)\b|core dumped|floating point exception"
-        r"|exit(?:ed)?(?: with)?(?: code| status)?:? 139\b",
+        r"|11/SEGV|signal (?:8|11)\b|core dumped|floating point exception|exit(?:ed)?(?: with)?(?: code"
+        r"| status)?:? 139\b",
         summary="Native code in the engine crashed.",
         fix="Let the engine choose its backends by itself. If it happens again, send this launch's log to support.",
         patch={"backends": None},

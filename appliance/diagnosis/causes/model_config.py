@@ -114,9 +114,8 @@ CAUSES = (
         signs=("tokenizer", "sentencepiece", "tiktoken", "untagged enum", "vocab.json", "merges.txt", "spiece.model",
                "tekken"),
         pattern=r"tokenizer.{0,120}(?:missing|is present|not found|cannot|can't|could not|couldn't|invalid|unable"
-        r"|does not exist"
-        r"|not currently|fail|no such|unknown|must be)|untagged enum|(?:can't|couldn't|could not|unable|cannot|failed"
-        r"|no such file|error loading).{0,160}(?:tokenizer|sentencepiece|tiktoken|vocab|merges|tekken)"
+        r"|does not exist|not currently|fail|no such|unknown|must be)|untagged enum|(?:can't|couldn't|could not|unable"
+        r"|cannot|failed|no such file|error loading).{0,160}(?:tokenizer|sentencepiece|tiktoken|vocab|merges|tekken)"
         r"|(?:sentencepiece|tiktoken).{0,80}(?:not found|required|install|needed)",
         summary="The model's tokenizer cannot be loaded.",
         fix="Put the model's tokenizer.json (or tokenizer.model) and tokenizer_config.json into its folder; where a "

@@ -33,8 +33,8 @@ CAUSES = (
         family="quant-dtype",
         name="dtype-not-for-quantisation",
         signs=("is not supported for quantization method",),
-        pattern=r"(?P<dtype>[\w.]+) is not supported for quantization method "
-        r"(?P<method>[\w-]+).{0,80}?\[torch\.(?P<only>float16)\]",
+        pattern=r"(?P<dtype>[\w.]+) is not supported for quantization method (?P<method>[\w-]+).{0,80}?\[torch\.(?P<on"
+        r"ly>float16)\]",
         summary="The quantisation {method} does not compute in {dtype}, only in {only}.",
         fix="Use {only}.",
         patch={"dtype": "float16"},
