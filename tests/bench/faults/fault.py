@@ -19,8 +19,8 @@ Act = Callable[[Scene], None]
 @dataclass(frozen=True)
 class Expect:
     """What is right: the id of preflight's finding and the setting that it names, or the diagnosis's family and one of
-    its causes; words (regular expressions) that stand on the page; and a fix. `patch` are the settings that the fix
-    must change. Whatever it changes, preflight must find no error afterwards."""
+    its causes; words (regular expressions) that stand on the page once the cause is told, and never before; and a fix.
+    `patch` are the settings that the fix must change. Whatever it changes, preflight must find no error afterwards."""
 
     words: tuple[str, ...]
     finding: str = ""

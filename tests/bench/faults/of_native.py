@@ -8,7 +8,7 @@ from tests.bench.faults import acts, spoiling
 from tests.bench.faults.fault import Expect, Fault
 
 KILLED = Expect(("killed with SIGKILL",), family="memory", causes=("killed",))
-STOPPED = Expect(("stopped",), family="hang", causes=("stopped", "no-progress", "waits-for-worker"))
+STOPPED = Expect((r"stopped \(SIGSTOP\)",), family="hang", causes=("stopped", "no-progress", "waits-for-worker"))
 
 OF_NATIVE: tuple[Fault, ...] = (
     Fault("the weights are deleted after preflight", "native", "start",
@@ -24,7 +24,7 @@ OF_NATIVE: tuple[Fault, ...] = (
           Expect(("not a number",), family="weights", causes=("self-test-differs",)),
           model=spoiling.not_numbers, bare=()),
     Fault("a limit of memory (ulimit -v)", "native", "start",
-          Expect(("memory",), family="memory", causes=("host-out-of-memory",)),
+          Expect(("This machine's memory",), family="memory", causes=("host-out-of-memory",)),
           act=acts.limit_memory_at_start),
     Fault("killed while it starts", "native", "start", KILLED, act=acts.while_starting(signal.SIGKILL)),
     Fault("stopped while it starts", "native", "start", STOPPED, act=acts.while_starting(signal.SIGSTOP),
@@ -34,7 +34,7 @@ OF_NATIVE: tuple[Fault, ...] = (
           Expect(("segmentation fault",), family="kernel-crash", causes=("segmentation-fault",), patch=("backends",)),
           act=acts.while_serving(signal.SIGSEGV)),
     Fault("no memory for a step", "native", "serving",
-          Expect(("memory",), family="memory", causes=("host-out-of-memory",)),
+          Expect(("This machine's memory",), family="memory", causes=("host-out-of-memory",)),
           act=acts.hook("step-raises", asks=True)),
     Fault("stopped while it serves", "native", "serving", STOPPED, act=acts.while_serving(signal.SIGSTOP),
           measure="stopped"),

@@ -10,7 +10,7 @@ from tests.bench.faults.fault import Expect, Fault
 
 # vLLM tells nobody what its process died of.
 KILLED = Expect(("killed|died",), family="memory", causes=("killed",))
-STOPPED = Expect(("stopped",), family="hang", causes=("stopped", "no-progress", "waits-for-worker"))
+STOPPED = Expect((r"stopped \(SIGSTOP\)",), family="hang", causes=("stopped", "no-progress", "waits-for-worker"))
 
 
 def arguments(**values: Any) -> dict[str, Any]:
@@ -33,22 +33,23 @@ OF_VLLM: tuple[Fault, ...] = (
           Expect(("compilation-config",), family="config", causes=("argument-value", "setting-refused",)),
           profile=arguments(compilation_config='{"mode": 99}'), bare=('--compilation-config={"mode": 99}',)),
     Fault("overrides of the config that are nonsense", "vllm", "start",
-          Expect(("hidden",), family="model-config", causes=("not-divisible", "config-field",)),
+          Expect(("another shape",), family="weights", causes=("weight-shape",)),
           profile=arguments(hf_overrides='{"hidden_size": 250}'), bare=('--hf-overrides={"hidden_size": 250}',)),
     Fault("too few cache blocks for one request", "vllm", "start",
-          Expect(("cache",), family="memory", causes=("cache-too-small", "no-room-for-cache"),
+          Expect(("left for the cache|no room for one",), family="memory",
+                 causes=("cache-too-small", "no-room-for-cache"),
                  patch=("vllm.extra-args.num-gpu-blocks-override",)),
           profile=arguments(num_gpu_blocks_override=1), bare=("--num-gpu-blocks-override=1",)),
     Fault("the weights are overwritten after preflight", "vllm", "start",
           Expect(("damaged",), family="weights", causes=("safetensors-damaged",)),
           late=spoiling.garble, bare=()),
     Fault("the weights are deleted after preflight", "vllm", "start",
-          Expect(("weights",), family="weights", causes=("no-weights",)),
+          Expect(("holds no weights",), family="weights", causes=("no-weights",)),
           late=spoiling.remove(spoiling.WEIGHTS), bare=()),
     Fault("killed while it starts", "vllm", "start", KILLED, act=acts.while_starting(signal.SIGKILL)),
     Fault("killed while it serves", "vllm", "serving", KILLED, act=acts.while_serving(signal.SIGKILL)),
     Fault("no memory for a step", "vllm", "serving",
-          Expect(("memory",), family="memory", causes=("host-out-of-memory",)),
+          Expect(("This machine's memory",), family="memory", causes=("host-out-of-memory",)),
           act=acts.hook("step-raises", asks=True)),
     Fault("stopped while it serves", "vllm", "serving", STOPPED, act=acts.while_serving(signal.SIGSTOP),
           measure="stopped"),
