@@ -129,9 +129,10 @@ class _Story:
             return False
         if any(is_survived(link) or is_end_on_request(link) for link in chain):
             return False
-        return (
-            self.failed or bool(chain[-1].level) or not goes_on_after(chain[-1].line.number, chain[-1].key, self.lines)
-        )
+        last = chain[-1]
+        if last.level and not last.key:  # it may be another process that goes on
+            return True
+        return self.failed or not goes_on_after(last.line.number, last.key, self.lines)
 
     def _first(self, chains: Iterable[Sequence[LoggedException]]) -> Reading | None:
         """The first that is known for certain, else the first that is known, else the first."""

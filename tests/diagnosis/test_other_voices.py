@@ -122,3 +122,29 @@ def test_another_engine_is_advised_only_where_one_failed_that_is_not_it() -> Non
     assert patches["native"].patch == {"engine": "vllm"}
     assert patches["vllm"] is not None
     assert patches["vllm"].patch is None
+
+
+def test_a_traceback_after_which_its_process_goes_on_is_none() -> None:
+    """Though a logger marked it as an error; where the next word is of an end, it counts."""
+    head = "(Worker_TP0 pid=9) {} 11-20 10:02:11 [cache.py:9] "
+    lines = (
+        "no tuned kernels",
+        "Traceback (most recent call last):",
+        '  File "/opt/vllm/a.py", line 5, in x',
+        "OSError: [Errno 28] No space left on device",
+    )
+    caught = "".join(f"{head.format('ERROR')}{line}\n" for line in lines)
+    assert told(caught + head.format("INFO") + "Loading weights took 3 s\n").family is None
+    assert told(caught + head.format("INFO") + "Parent process exited, terminating\n").family == "host"
+    assert told(caught).family == "host"
+
+
+def test_the_reason_of_a_loop_is_better_than_the_loop() -> None:
+    """Though only a warning tells it."""
+    loop = "vllm-0   0/1   CrashLoopBackOff   18 (87s ago)   87m\n"
+    found = told(
+        loop + "INFO 11-20 10:02:11 [__init__.py:1] No platform detected, vLLM is running on UnspecifiedPlatform\n"
+    )
+    assert found.family == "driver"
+    assert "18 times" in found.summary
+    assert told(loop).family == "crash-loop"
