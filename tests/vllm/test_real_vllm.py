@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ import pytest
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.log_text import read_log
 from appliance.home import Home
+from appliance.profile.vllm_json import OBJECTS
 from appliance.profile.vllm_options import FLAGS, GONE, INSTEAD, VARIABLES
 from appliance.vllm.installation import read_installation
 from appliance.vllm.program import find_program
@@ -65,15 +67,16 @@ def test_nothing_in_the_log_of_a_good_start_is_taken_for_a_cause(engine: Engine)
     assert diagnose(read_log(log)).family is None
 
 
-def test_no_port_is_open_but_ours(engine: Engine) -> None:
-    """Nobody on this machine gets past the front door."""
-    ports = {
-        connection.laddr.port
+def test_no_port_leads_past_the_front_door(engine: Engine) -> None:
+    """vLLM's server and its engine listen on no port at all. Their workers do, for one another: torch.distributed, and
+    nowhere but on this machine."""
+    listeners = {
+        (" ".join(process.cmdline()), connection.laddr.ip)
         for process in family(engine.process.pid)
         for connection in process.net_connections(kind="tcp")
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.ip not in ("127.0.0.1", "::1")
+        if connection.status == psutil.CONN_LISTEN
     }
-    assert ports == set()
+    assert listeners <= {("VLLM::Worker", "127.0.0.1"), ("VLLM::Worker", "::1")}
 
 
 def test_chat_and_streams_go_through_the_front_door(engine: Engine) -> None:
@@ -129,13 +132,36 @@ def test_the_lists_of_options_are_those_of_this_vllm() -> None:
     assert {name for name in INSTEAD if name.islower()} - flags == set()
 
 
+def test_the_json_of_options_is_that_of_this_vllm() -> None:
+    """Every key that a profile may give is a field of the structure that vLLM reads it into."""
+    package = packages_of(find_program({"INGOT_VLLM": VLLM}).python) / "vllm" / "config"
+    compilation = OBJECTS["compilation-config"]
+    for file, name, allowed in (
+        ("compilation.py", "CompilationConfig", compilation.keys | compilation.inside.keys()),
+        ("compilation.py", "PassConfig", compilation.inside["pass_config"].keys),
+        ("compilation.py", "DynamicShapesConfig", compilation.inside["dynamic_shapes_config"].keys),
+        ("pooler.py", "PoolerConfig", OBJECTS["pooler-config"].keys),
+        ("structured_outputs.py", "StructuredOutputsConfig", OBJECTS["structured-outputs-config"].keys),
+    ):
+        assert allowed - fields_of(package / file, name) == set()
+
+
+def fields_of(file: Path, name: str) -> set[str]:
+    found = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef) and node.name == name]
+    return {node.target.id for node in found[0].body if isinstance(node, ast.AnnAssign)}
+
+
+def packages_of(python: Path) -> Path:
+    return next(python.parent.parent.glob("lib/python3*/site-packages"))
+
+
 def options_of(python: Path, program: Path) -> tuple[set[str], set[str]]:
     import re
     import subprocess
 
     done = subprocess.run([program, "serve", "--help=all"], capture_output=True, text=True, timeout=240, check=True)
     flags = set(re.findall(r"--([a-z0-9][a-z0-9-]*)", done.stdout))
-    source = next(python.parent.parent.glob("lib/python3*/site-packages/vllm/envs.py")).read_text()
+    source = (packages_of(python) / "vllm" / "envs.py").read_text()
     return flags, set(re.findall(r'"(VLLM_[A-Z0-9_]+)"', source))
 
 
