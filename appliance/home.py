@@ -1,11 +1,13 @@
-"""The state folder (`INGOT_HOME`): where everything lives that outlasts a process, and how it is written."""
+"""The state folder (`INGOT_HOME`): where everything lives that outlasts a process; how files are written and read."""
 
 from __future__ import annotations
 
 import calendar
 import contextlib
+import errno
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Mapping
@@ -113,6 +115,18 @@ def _ticks(launch_id: str) -> int | None:
         return calendar.timegm(time.strptime(found[1], "%Y%m%d-%H%M%S")) * _TICKS + int(found[2], 16)
     except ValueError:
         return None
+
+
+def read_file(path: Path, max_bytes: int) -> bytes:
+    """The content of a regular file. Raises OSError for anything else of that name, since a pipe would be waited for
+    and a device may never end; and for more than `max_bytes`."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is not a file", str(path))
+    with path.open("rb") as file:
+        raw = file.read(max_bytes + 1)
+    if len(raw) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes, too many for such a file", str(path))
+    return raw
 
 
 def write_atomically(path: Path, data: str | bytes, mode: int = 0o600) -> None:

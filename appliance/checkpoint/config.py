@@ -82,8 +82,7 @@ def read_config(folder: Path) -> ModelConfig:
             field="architectures",
             value=architecture,
             evidence=(f"supported: {', '.join(SUPPORTED_ARCHITECTURES)}",),
-            remedy="Choose a model of a supported architecture. One like this runs with `engine: vllm`, "
-            "where Ingot comes with vLLM.",
+            remedy="Choose a model of a supported architecture. Many others run with `engine: vllm`.",
         )
     fields = Fields(path, read_object(path, "config"))
     hidden_size = fields.integer("hidden_size", 1, 1 << 20)

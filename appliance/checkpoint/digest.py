@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from appliance.checkpoint.json_file import read_raw
 from appliance.checkpoint.safetensors import INDEX_FILE, read_index
 
 # Everything of a model folder that changes what a prompt gives, besides the weights.
@@ -34,7 +35,7 @@ def checkpoint_digest(folder: Path) -> str:
     for name in FILES:
         path = folder / name
         if path.is_file():
-            add(name, path.read_bytes())
+            add(name, read_raw(path, "model-file"))
     for path in read_index(folder).files:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
 
 from appliance.checkpoint.errors import CheckpointError
+from appliance.home import read_file
 
 MAX_BYTES = 64 * 1024 * 1024
 
 
-def read_text(path: Path, id: str, max_bytes: int = MAX_BYTES) -> str:
-    """The file as UTF-8 text; `id` prefixes the errors: `<id>-missing`, `<id>-unreadable`."""
+def read_raw(path: Path, id: str, max_bytes: int = MAX_BYTES) -> bytes:
+    """The file as it is; `id` prefixes the errors: `<id>-missing`, `<id>-unreadable`."""
     try:
-        if path.exists() and not path.is_file():  # opening a named pipe would wait for ever
-            raise OSError(0, "it is not a file")
-        with path.open("rb") as file:
-            raw = file.read(max_bytes + 1)
+        return read_file(path, max_bytes)
     except FileNotFoundError:
         raise CheckpointError(
             f"{id}-missing",
@@ -26,21 +25,19 @@ def read_text(path: Path, id: str, max_bytes: int = MAX_BYTES) -> str:
             remedy="Copy the whole model folder again: this file belongs to it.",
         ) from None
     except OSError as error:
+        again, permit = "Copy the model folder again.", "Make it a file that the user of this process may read."
         raise CheckpointError(
             f"{id}-unreadable",
             f"{path.name} cannot be read: {error.strerror or error}.",
             file=path,
-            remedy="Make it a file that the user of this process may read.",
+            remedy=again if error.errno == errno.EFBIG else permit,
         ) from error
-    if len(raw) > max_bytes:
-        raise CheckpointError(
-            f"{id}-unreadable",
-            f"{path.name} has more than {max_bytes} bytes, too many for such a file.",
-            file=path,
-            remedy="Copy the model folder again.",
-        )
+
+
+def read_text(path: Path, id: str, max_bytes: int = MAX_BYTES) -> str:
+    """The same as UTF-8 text."""
     try:
-        return raw.decode()
+        return read_raw(path, id, max_bytes).decode()
     except UnicodeDecodeError as error:
         raise CheckpointError(
             f"{id}-unreadable",

@@ -89,5 +89,5 @@ def _refuse(fields: Fields, key: str, value: Any, what: str) -> NoReturn:
         value=value,
         evidence=(f"supported: fp8 (e4m3) in blocks of {BLOCK} x {BLOCK}, activations scaled dynamically",),
         remedy="The native engine runs block-scaled FP8 and unquantised models. Use the same model in one of these; "
-        "this one runs with `engine: vllm`, where Ingot has it.",
+        "many others run with `engine: vllm`.",
     )

@@ -9,6 +9,7 @@ import msgspec
 
 from appliance.hardware.gpu import Gpu
 from appliance.hardware.machine import Inventory
+from appliance.hardware.problems import NONE_USABLE
 from appliance.hardware.visible import ORDER, read_visible
 from appliance.hardware.visible import VISIBLE as VISIBLE
 
@@ -58,7 +59,7 @@ def select_device(wanted: str, inventory: Inventory, environ: Mapping[str, str])
         if inventory.gpus:
             wrong = next((f": {entry.why}" for entry in visible.problems if not entry.visible), "").rstrip(".")
             return Device(gpu=None, source="environment", why=f"{VISIBLE} hides every GPU{wrong}")
-        return Device(gpu=None, source="gpu", why=inventory.problem or "this machine has no GPU")
+        return Device(gpu=None, source="gpu", why=_without(inventory))
     for gpu in inventory.gpus:
         if gpu.uuid.lower() == wanted.lower():
             return Device(gpu=gpu, source="profile", why=f"the profile names it: {gpu.name}")
@@ -69,5 +70,10 @@ def select_device(wanted: str, inventory: Inventory, environ: Mapping[str, str])
         if parents:
             message = f"{wanted} is divided into slices; name one: {', '.join(map(str, parents))}."
     else:
-        message = f"There is no {wanted} here: {inventory.problem or 'this machine has no GPU'}."
+        message = f"There is no {wanted} here: {_without(inventory)}."
     raise DeviceError(message, choices)
+
+
+def _without(inventory: Inventory) -> str:
+    """Why there is none, to be written within a sentence."""
+    return (inventory.problem or "this machine has no GPU").removesuffix(NONE_USABLE).rstrip(". ")

@@ -16,6 +16,7 @@ from appliance.hardware.nvml import Nvml, NvmlUnavailable, load_nvml
 from appliance.hardware.patience import Patience
 from appliance.hardware.problems import (
     DRIVER_VERSION,
+    NONE_USABLE,
     PCI_DEVICES,
     Signs,
     driver_problem,
@@ -71,12 +72,14 @@ def inventory(
             wrong = Finding(
                 id="hardware-recording",
                 severity=Severity.WARNING,
-                message=f"{INGOT_HARDWARE} is set: {error} No GPU can be used.",
+                message=f"{INGOT_HARDWARE} names no recording: {error} {NONE_USABLE}",
+                field=INGOT_HARDWARE,
+                value=named,
                 fix=Fix(
                     text="Name a recording, or look at this machine's own hardware.", command="unset INGOT_HARDWARE"
                 ),
             )
-            return _without_gpus(read_host(home), wrong, replayed=named)
+            return _without_gpus(read_host(home), wrong)
     host = read_host(home)
     signs = read_signs(environ, host.container, pci_devices, driver_version)
     return _look(nvml, host, signs, is_the_same)
@@ -121,7 +124,7 @@ def _inventory(reading: Reading, host: Host, problems: tuple[Finding, ...], sign
     )
 
 
-def _without_gpus(host: Host, problem: Finding | None, replayed: str | None = None) -> Inventory:
+def _without_gpus(host: Host, problem: Finding | None) -> Inventory:
     return Inventory(
         gpus=(),
         driver_version=None,
@@ -129,7 +132,6 @@ def _without_gpus(host: Host, problem: Finding | None, replayed: str | None = No
         host=host,
         problem=problem.message if problem else None,
         problems=(problem,) if problem else (),
-        replayed=replayed,
     )
 
 

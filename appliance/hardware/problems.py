@@ -17,6 +17,12 @@ from appliance.protocol import Finding, Fix, Severity
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 GIVEN: Final = "NVIDIA_VISIBLE_DEVICES"  # which GPUs NVIDIA's container runtime gives to a container
+COMPATIBILITY: Final = "https://docs.nvidia.com/deploy/cuda-compatibility/"
+# The oldest Linux driver of each major version of CUDA; newer minor versions of that CUDA run on it as well.
+OLDEST_DRIVER: Final = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+OLDEST_CUDA: Final = 12  # the oldest that the engines' torch is built for
+NONE_USABLE: Final = "No GPU can be used."
+DRIVER_TOO_OLD: Final = "driver-too-old"
 _NONE_GIVEN: Final = ("", "void", "none")
 
 
@@ -54,7 +60,7 @@ class _Row(NamedTuple):
     command: str
 
 
-# Kind of NvmlUnavailable -> what is told of it. Every message is followed by "No GPU can be used."
+# Kind of NvmlUnavailable -> what is told of it. Every message is followed by NONE_USABLE.
 _DRIVER: Final = {
     "not-installed": _Row("nvml-missing", "{error}", "Install it beside Ingot.", "pip install nvidia-ml-py"),
     "mismatch": _Row(
@@ -101,7 +107,7 @@ def driver_problem(error: NvmlUnavailable, signs: Signs) -> Finding | None:
     loaded = f" The kernel has loaded {signs.kernel_driver}." if signs.kernel_driver else ""
     message = row.message.format(error=error, loaded=loaded)
     said = () if "{error}" in row.message else (str(error),)
-    return _problem(row.id, f"{message} No GPU can be used.", Fix(text=row.fix, command=row.command), said)
+    return _problem(row.id, f"{message} {NONE_USABLE}", Fix(text=row.fix, command=row.command), said)
 
 
 def _no_driver(error: NvmlUnavailable, signs: Signs) -> Finding | None:
@@ -113,7 +119,7 @@ def _no_driver(error: NvmlUnavailable, signs: Signs) -> Finding | None:
         return None
     return _problem(
         "driver-missing",
-        f"There {_count(len(signs.pci))} in this machine, and no driver that answers. No GPU can be used.",
+        f"There {_count(len(signs.pci))} in this machine, and no driver that answers. {NONE_USABLE}",
         Fix(
             text="Install NVIDIA's driver, or load it if it is installed: after an update of the kernel it must be "
             "built anew, and with Secure Boot its module must be signed.",
@@ -126,6 +132,8 @@ def _no_driver(error: NvmlUnavailable, signs: Signs) -> Finding | None:
 def gpu_problems(reading: Reading, signs: Signs) -> Iterator[Finding]:
     for faulty in reading.faulty:
         yield _of_gpu(faulty)
+    if reading.gpus and 0 < int((reading.cuda_version or "0").partition(".")[0]) < OLDEST_CUDA:
+        yield _too_old(reading)
     if not reading.gpus and not reading.faulty:
         if signs.container and signs.given in _NONE_GIVEN:
             return
@@ -135,7 +143,7 @@ def gpu_problems(reading: Reading, signs: Signs) -> Iterator[Finding]:
             yield _problem(
                 "gpus-not-driven",
                 f"There {_count(len(signs.pci))} in this machine, and the driver {reading.driver_version} drives "
-                "none. No GPU can be used.",
+                f"none. {NONE_USABLE}",
                 Fix(
                     text="The kernel's log says why; a GPU newer than the driver needs a newer one, and Blackwell "
                     "the open kernel modules.",
@@ -143,6 +151,20 @@ def gpu_problems(reading: Reading, signs: Signs) -> Iterator[Finding]:
                 ),
                 evidence=_addresses(signs),
             )
+
+
+def _too_old(reading: Reading) -> Finding:
+    return _problem(
+        DRIVER_TOO_OLD,
+        f"The NVIDIA driver {reading.driver_version or ''} runs CUDA up to {reading.cuda_version}, and every engine is "
+        f"built for CUDA {OLDEST_CUDA} or newer: none runs on a GPU here.",
+        Fix(
+            text=f"Install driver {OLDEST_DRIVER[OLDEST_CUDA]} or newer on the machine (not in the container). Only a "
+            "data-centre GPU can do without, by NVIDIA's packages for forward compatibility.",
+            command="nvidia-smi",
+        ),
+        evidence=(COMPATIBILITY,),
+    )
 
 
 def _not_given(signs: Signs) -> Finding:

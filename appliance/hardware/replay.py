@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from appliance.hardware.host import Host
 from appliance.hardware.nvml import MISMATCHED, Nvml, load_nvml
+from appliance.home import read_file
 
 INGOT_HARDWARE = "INGOT_HARDWARE"  # names a recording that is read instead of this machine's GPUs
+
+MAX_BYTES: Final = 16 << 20
 
 Answers = dict[str, Any]
 
@@ -49,11 +52,11 @@ class RecordingError(ValueError):
 def load_recording(path: Path) -> Recording:
     """Raises RecordingError."""
     try:
-        recording = msgspec.json.decode(path.read_bytes(), type=Recording)
+        recording = msgspec.json.decode(read_file(path, MAX_BYTES), type=Recording)
         msgspec.convert(_SOME_HOST | recording.host, Host)
     except OSError as error:
         raise RecordingError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except msgspec.MsgspecError as error:
+    except ValueError as error:  # MsgspecError is one, as is a NUL in the path, or a byte that is no text
         raise RecordingError(f"{path} is no recording of hardware: {error}.") from error
     unknown = set(recording.host) - set(Host.__struct_fields__)
     if unknown:

@@ -1,4 +1,5 @@
-"""What else would run a model that the native engine does not: vLLM, where it is installed and knows the model."""
+"""What else would run a model that the native engine does not: vLLM, where it is installed and has all that the model
+asks for."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from msgspec import structs
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.preflight.subject import Subject
+from appliance.preflight.vllm_source import VllmSource, method_name
+from appliance.profile.shown import shown
 from appliance.protocol import Finding, Fix
 from kernels.catalogue import engines_of
 from kernels.selection import AUTO
@@ -23,15 +26,29 @@ def with_vllm(subject: Subject, finding: Finding) -> Finding:
         fix = Fix(text=f"{text} There is no vLLM in this installation.")
     elif architecture is None or not source.architectures:
         fix = Fix(text=text)
-    elif architecture not in source.architectures:
+    elif lacking := _lacking(subject, source, architecture):
         installed = f"The vLLM that is installed here ({source.version})"
-        fix = Fix(text=f"{text} {installed} does not know {architecture} either.")
+        fix = Fix(text=f"{text} {installed} does not know {lacking} either.")
     else:
         fix = Fix(
             text=f"Use vLLM, which is installed here ({source.version}) and runs {architecture}.",
             patch={"engine": "vllm"} | _foreign_backends(subject),
         )
     return structs.replace(finding, fix=fix)
+
+
+def _lacking(subject: Subject, source: VllmSource, architecture: str) -> str:
+    """What a model asks for that this vLLM does not have; empty where it has all, as far as it says."""
+    if architecture not in source.architectures:
+        return architecture
+    given = subject.raw_config.get("quantization_config")
+    method = method_name(given)
+    if given and (method is None or (source.methods and method not in source.methods)):
+        return f"the quantisation {shown(method or given)}"
+    rope = (subject.config.rope_scaling or {}).get("rope_type") if subject.readable else None
+    if rope and source.rope_types and rope not in source.rope_types:
+        return f"RoPE scaling of type {rope}"
+    return ""
 
 
 def _architecture(subject: Subject) -> str | None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.preflight.context import CheckResult, PreflightContext, Report
-from appliance.preflight.registry import CHECKS, Check
+from appliance.preflight.registry import CHECKS, ENVIRONMENT, LIBRARIES, MACHINE, MODEL, Check
 from appliance.preflight.subject import Subject
 from appliance.profile.shown import plain
 from appliance.protocol import Finding, Fix, Severity
@@ -33,13 +34,21 @@ def run(context: PreflightContext, checks: Sequence[Check] = CHECKS) -> Report:
         if not check.concerns(subject):
             continue
         started = time.perf_counter()
-        found = _run_one(check, subject)
+        told = _run_one(check, subject)
         seconds = time.perf_counter() - started
-        outcome = _outcome(found)
+        outcome = _outcome(told)
+        found = [finding for finding in told if finding not in findings]  # a file may be read by several checks
         if outcome == "error":
             stopped.add(check.id)
         findings += found
-        results.append(CheckResult(id=check.id, title=check.title, group=check.group, outcome=outcome, seconds=seconds))
+        result = CheckResult(
+            id=check.id,
+            title=check.title,
+            group=check.group,
+            outcome="skipped" if told and not found else outcome,
+            seconds=seconds,
+        )
+        results.append(result)
     return Report(findings=findings, plan=subject.plan() if checks is CHECKS and not stopped else None, checks=results)
 
 
@@ -50,16 +59,33 @@ def _run_one(check: Check, subject: Subject) -> list[Finding]:
     except CheckpointError as error:
         found.append(error.finding())
     except OSError as error:  # a folder that changes, or may not be read, while it is looked at
-        found.append(
-            Finding(
-                id=f"{check.id}-unreadable",
-                severity=Severity.ERROR,
-                message=f"{error.filename or 'A file'} cannot be read: {error.strerror or error}.",
-                field="model.path",
-                fix=Fix(text="Make it a folder that the user of this process may read, and try again."),
-            )
-        )
+        found.append(_unreadable(check, error))
     return [_writable(finding) for finding in found]
+
+
+# What to do of an error by its number.
+_MENDS: Final = {
+    errno.EACCES: Fix(text="Let the user of this process read it, and try again."),
+    errno.EPERM: Fix(text="Let the user of this process read it, and try again."),
+    errno.EMFILE: Fix(text="Give this process a higher limit of open files, and try again.", command="ulimit -n"),
+    errno.ENFILE: Fix(text="The whole machine has too many files open; raise its limit.", command="sysctl fs.file-max"),
+    errno.EIO: Fix(text="Its disk is at fault; the kernel's log says more.", command="sudo dmesg"),
+    errno.ESTALE: Fix(text="The folder's server went away or changed it: mount it anew."),
+}
+_ANY: Final = Fix(text="Try again: it may have changed meanwhile. If this comes again, the kernel's log may say more.")
+
+
+def _unreadable(check: Check, error: OSError) -> Finding:
+    """An error that a check did not foresee. What only warns of slowness and risk keeps no launch from being tried."""
+    file = f"{error.filename!s} cannot be read" if error.filename is not None else "A file cannot be read"
+    return Finding(
+        id=f"{check.id}-unreadable",
+        severity=Severity.WARNING if check.group in (LIBRARIES, ENVIRONMENT, MACHINE) else Severity.ERROR,
+        message=f'"{check.title}" could not be checked. {file}: {error.strerror or error}.',
+        field="model.path" if check.group == MODEL else None,
+        evidence=() if error.filename is None else (str(error.filename),),
+        fix=_MENDS.get(error.errno or 0, _ANY),
+    )
 
 
 def _writable(finding: Finding) -> Finding:

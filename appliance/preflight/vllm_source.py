@@ -12,13 +12,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any, Final
 
 from appliance.preflight.packages import Packages
 from appliance.vllm.program import Program
 
 _REGISTRY = "model_executor/models/registry.py"
 _QUANTIZATION = "model_executor/layers/quantization"
+_ROPE = "model_executor/layers/rotary_embedding/__init__.py"
 _VARIABLE = re.compile(r"""^    ["']([A-Z][A-Z0-9_]+)["']\s*:""", re.MULTILINE)
+
+
+# What a checkpoint calls a method, where vLLM calls it otherwise.
+SPELLINGS: Final = {
+    "compressed_tensors": "compressed-tensors",
+    "fp8_e4m3": "fp8",
+    "auto-round": "inc",
+    "modelopt_nvfp4": "modelopt_fp4",
+    "nvfp4": "modelopt_fp4",
+}
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,18 @@ class VllmSource:
         return _literal(self._parse("config/cache.py"), "CacheDType")
 
     @cached_property
+    def rope_types(self) -> frozenset[str]:
+        """The kinds of RoPE scaling: what its function that makes one compares the kind with."""
+        tree = self._parse(_ROPE)
+        return frozenset(
+            text.value
+            for node in (ast.walk(tree) if tree else ())
+            if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and node.left.id in _ROPE_TYPE
+            for text in ast.walk(node)
+            if isinstance(text, ast.Constant) and isinstance(text.value, str)
+        )
+
+    @cached_property
     def methods(self) -> dict[str, Method]:
         """Its quantisation methods by name, with what each needs as far as that is written as a constant."""
         tree = self._parse(f"{_QUANTIZATION}/__init__.py")
@@ -99,7 +123,18 @@ class VllmSource:
             return None
 
 
+def method_name(given: Any) -> str | None:
+    """The method of a `quantization_config` by vLLM's name; None where it has none that is a name."""
+    if not isinstance(given, dict):
+        return None
+    name, algorithm = given.get("quant_method"), given.get("quant_algo")
+    if name in (None, "modelopt") and isinstance(algorithm, str) and "FP4" in algorithm.upper():
+        return "modelopt_fp4"
+    return SPELLINGS.get(name.lower(), name.lower()) if isinstance(name, str) and name.isprintable() else None
+
+
 _DTYPES = {"half": "float16", "float": "float32"}
+_ROPE_TYPE = ("scaling_type", "rope_type")
 
 
 def vllm_source(program: Program) -> VllmSource:

@@ -28,7 +28,7 @@ def test_auto_takes_the_gpu_with_the_most_free_memory() -> None:
     assert (chosen.name, chosen.kind) == (UUIDS[1], "cuda")
     nothing = select_device("auto", made_of(), {})
     assert (nothing.kind, nothing.name, nothing.why) == ("cpu", "cpu", "this machine has no GPU")
-    assert select_device("auto", made_of(problem="GPU 0 is lost."), {}).why == "GPU 0 is lost."
+    assert select_device("auto", made_of(problem="GPU 0 is lost."), {}).why == "GPU 0 is lost"
     assert select_device("cpu", made_of(gpu(0)), {}).gpu is None
 
 

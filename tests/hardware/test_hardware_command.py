@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -112,6 +113,25 @@ def test_the_variable_replays_everywhere(tmp_path: Path) -> None:
     assert broken.gpus == ()
     assert [problem.id for problem in broken.problems] == ["hardware-recording"]
     assert "missing.json cannot be read" in broken.problem
+    assert broken.replayed is None, "nothing was"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "large"])
+def test_only_a_file_of_sensible_size_is_read_as_a_recording(kind: str, tmp_path: Path) -> None:
+    """A pipe would be waited for, /dev/zero never ends: both are refused at once, in either way of naming them."""
+    path = Path("/dev/zero") if kind == "device" else tmp_path / "recording.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "large":
+        path.touch()
+        os.truncate(path, 1 << 40)
+    said = "has more than" if kind == "large" else "it is not a file"
+    refused = run("--replay", str(path))
+    assert refused.exit_code == 2
+    assert said in " ".join(refused.output.replace("│", " ").split())
+    assert said in inventory(environ={"INGOT_HARDWARE": str(path)}).problem
 
 
 @pytest.mark.parametrize(

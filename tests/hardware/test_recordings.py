@@ -68,6 +68,7 @@ PROBLEMS = {
     "no-permission": ("driver-permission", "may not open the device files", "ls -l /dev/nvidia*"),
     "gpus-taken-away": ("gpus-taken-away", "has been taken away", "compose restart engine"),
     "gpu-lost": ("gpu-unreadable", "GPU 0 cannot be read: GPU is lost", "--gpu-reset -i 0"),
+    "old-driver": ("driver-too-old", "470.57.02 runs CUDA up to 11.4, and every engine", "driver 525.60.13 or newer"),
     "mig-without-slices": ("mig-without-slices", "GPU 0 (NVIDIA A100-SXM4-80GB)", "mig -i 0 -lgip"),
 }
 

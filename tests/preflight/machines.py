@@ -67,6 +67,9 @@ def vllm(prefix: Path, *, version: str = "0.32.0", **others: str) -> Path:
         "config/cache.py": 'CacheDType = Literal["auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"]\n',
         "model_executor/models/registry.py": '_TEXT_MODELS = {"LlamaForCausalLM": 1, "MambaForCausalLM": 2}\n'
         '_VLLM_MODELS = {**_TEXT_MODELS}\n_PREVIOUSLY_SUPPORTED_MODELS = {"OldForCausalLM": 1}\n',
+        "model_executor/layers/rotary_embedding/__init__.py": "def get(scaling_type):\n"
+        '    if scaling_type == "default":\n        pass\n'
+        '    elif scaling_type in ["dynamic", "longrope"]:\n        pass\n',
         "model_executor/layers/quantization/__init__.py": 'QuantizationMethods = Literal["awq", "fp8", "mxfp4"]\n'
         "def get():\n    from .awq import Awq\n    from .mx import Mx\n"
         '    method_to_config = {"awq": Awq, "mxfp4": Mx}\n',

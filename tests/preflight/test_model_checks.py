@@ -44,7 +44,7 @@ def model(home: Home, **config: Any) -> None:
     "config",
     [
         {"architectures": ["MambaForCausalLM"]},
-        {"hidden_act": "relu2"},
+        {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
         {"quantization_config": {"quant_method": "awq", "bits": 4}},
     ],
 )
@@ -68,6 +68,27 @@ def test_what_vllm_does_not_know_either_is_not_offered(home: Home, machine: dict
     assert "does not know UnheardOfForCausalLM either" in finding.fix.text
     machine["environ"] = {"INGOT_VLLM": None, "PATH": "/nowhere"}
     assert "no vLLM in this installation" in one(look(home, only="architecture", **machine)).fix.text
+
+
+@pytest.mark.parametrize(
+    ("config", "value"),
+    [
+        ({"hidden_act": "quux"}, "quux"),
+        ({"hidden_act": "relu2"}, "relu2"),  # vLLM runs these families with silu alone
+        ({"rope_scaling": {"rope_type": "quux"}}, "quux"),
+        ({"quantization_config": {"quant_method": 7}}, "an unnamed method"),
+        ({"quantization_config": {"quant_method": "quux"}}, "quux"),
+        ({"quantization_config": {"bits": 4}}, "an unnamed method"),
+    ],
+)
+def test_vllm_is_not_offered_for_what_it_would_refuse(
+    home: Home, machine: dict[str, Any], config: dict[str, Any], value: str
+) -> None:
+    model(home, **config)
+    [finding] = [f for f in look(home, **machine).findings if f.severity is Severity.ERROR]
+    assert finding.value == value
+    assert finding.fix.patch is None
+    assert "Use vLLM" not in finding.fix.text
 
 
 def test_a_model_that_vllm_does_not_know_is_refused_before_it_starts(home: Home, machine: dict[str, Any]) -> None:

@@ -26,25 +26,23 @@ def run(subject: Subject) -> Iterator[Finding]:
     except CheckpointError as error:
         yield with_vllm(subject, error.finding())
         return
-    if config.hidden_act not in ACTIVATIONS:
-        yield _unsupported(subject, "hidden_act", config.hidden_act, f"the activation {config.hidden_act}", ACTIVATIONS)
+    if config.hidden_act not in ACTIVATIONS:  # of these families vLLM runs silu alone
+        yield _unsupported("hidden_act", config.hidden_act, f"the activation {config.hidden_act}", ACTIVATIONS)
     rope_type = (config.rope_scaling or {}).get("rope_type", "default")
     if rope_type not in ROPE_TYPES:
-        yield _unsupported(subject, "rope_scaling", rope_type, f"RoPE scaling of type {rope_type}", ROPE_TYPES)
+        finding = _unsupported("rope_scaling", rope_type, f"RoPE scaling of type {rope_type}", ROPE_TYPES)
+        yield with_vllm(subject, finding)
 
 
-def _unsupported(subject: Subject, field: str, value: Any, what: str, supported: Iterable[str]) -> Finding:
-    return with_vllm(
-        subject,
-        Finding(
-            id="architecture-unsupported",
-            severity=Severity.ERROR,
-            message=f"The native engine does not have {what}.",
-            field=field,
-            value=value,
-            evidence=(f"supported: {', '.join(supported)}",),
-            fix=OTHER_MODEL,
-        ),
+def _unsupported(field: str, value: Any, what: str, supported: Iterable[str]) -> Finding:
+    return Finding(
+        id="architecture-unsupported",
+        severity=Severity.ERROR,
+        message=f"The native engine does not have {what}.",
+        field=field,
+        value=value,
+        evidence=(f"supported: {', '.join(supported)}",),
+        fix=OTHER_MODEL,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from appliance.hardware import Gpu
 from appliance.hardware.device import DeviceError
+from appliance.hardware.problems import DRIVER_TOO_OLD
 from appliance.hardware.replay import INGOT_HARDWARE
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
@@ -39,7 +40,8 @@ def run(subject: Subject) -> Iterator[Finding]:
         return
     if device.gpu is not None:
         yield from _compute_mode(device.gpu)
-    yield from inventory.problems
+    # How old the driver may be, the check of the driver tells, which knows for which CUDA the engine is built.
+    yield from (problem for problem in inventory.problems if problem.id != DRIVER_TOO_OLD)
     if inventory.problem and not inventory.problems and profile.device == "auto" and device.gpu is None:
         yield Finding(
             id="gpu-unusable",

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from appliance.hardware.gpu import Gpu
+from appliance.hardware.problems import COMPATIBILITY, DRIVER_TOO_OLD, OLDEST_DRIVER
 from appliance.preflight.packages import Version, release
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
-COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility/"
-# The oldest Linux driver of each major version of CUDA; newer minor versions of that CUDA run on it as well.
-OLDEST_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 # Forward compatibility is for data-centre GPUs only; on these it certainly is not.
 _WITHOUT_FORWARD = re.compile(r"geforce|titan", re.IGNORECASE)
 
 
 def run(subject: Subject) -> Iterator[Finding]:
-    torch, gpu, inventory = subject.packages.torch, subject.device.gpu, subject.context.inventory
-    if torch is None or not torch.told:
+    gpu, inventory = subject.device.gpu, subject.context.inventory
+    torch = None if subject.context.surroundings is None or inventory.replayed else subject.packages.torch
+    if torch is None or not torch.told:  # what no torch would run on is known all the same
+        yield from (problem for problem in inventory.problems if problem.id == DRIVER_TOO_OLD and gpu is not None)
         return
     if torch.cuda is None and gpu is not None and subject.engine == "native":
         yield _without_cuda(subject, gpu, torch.version)
@@ -40,7 +40,7 @@ def _too_old(subject: Subject, gpu: Gpu, wanted: Version, supported: Version, co
     if compat is not None:
         evidence.append(f"{compat} does not help: forward compatibility is for data-centre GPUs")
     return Finding(
-        id="driver-too-old",
+        id=DRIVER_TOO_OLD,
         severity=Severity.ERROR,
         message=f"The driver {inventory.driver_version or ''} of {gpu.name} runs CUDA up to "
         f"{'.'.join(map(str, supported))}, and the engine is built for CUDA {words}.",

@@ -6,20 +6,12 @@ The native engine's own ways are told with the config: block-scaled FP8, or none
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from appliance.preflight.subject import Subject
-from appliance.preflight.vllm_source import Method
+from appliance.preflight.vllm_source import SPELLINGS, Method, method_name
 from appliance.protocol import Finding, Fix, Severity
 
-# What a checkpoint calls a method, where vLLM calls it otherwise.
-SPELLINGS: Final = {
-    "compressed_tensors": "compressed-tensors",
-    "fp8_e4m3": "fp8",
-    "auto-round": "inc",
-    "modelopt_nvfp4": "modelopt_fp4",
-    "nvfp4": "modelopt_fp4",
-}
 # What a method needs where the installed vLLM does not say it as a constant (capability, number formats).
 ELSE: Final = {
     "awq": Method(75, ("float16", "bfloat16")),
@@ -43,7 +35,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     config = subject.raw_config
     text = config.get("text_config")
     given = config.get("quantization_config") or (text.get("quantization_config") if isinstance(text, dict) else None)
-    name = _method_name(given)
+    name = method_name(given)
     flag = subject.profile.vllm.extra_args.get("quantization")
     yield from _against_the_flag(subject, name, flag)
     name = name or (SPELLINGS.get(flag, flag) if isinstance(flag, str) else None)
@@ -64,15 +56,6 @@ def run(subject: Subject) -> Iterator[Finding]:
     if method is not None:
         yield from _against_the_gpu(subject, name, method)
         yield from _against_the_dtype(subject, name, method)
-
-
-def _method_name(given: Any) -> str | None:
-    if not isinstance(given, dict):
-        return None
-    name, algorithm = given.get("quant_method"), given.get("quant_algo")
-    if name in (None, "modelopt") and isinstance(algorithm, str) and "FP4" in algorithm.upper():
-        return "modelopt_fp4"
-    return SPELLINGS.get(name.lower(), name.lower()) if isinstance(name, str) and name.isprintable() else None
 
 
 def _against_the_flag(subject: Subject, name: str | None, flag: object) -> Iterator[Finding]:

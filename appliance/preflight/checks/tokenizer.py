@@ -1,13 +1,24 @@
-"""The tokenizer can be loaded and speaks of tokens that the model has."""
+"""The tokenizer can be loaded, and is the one that the model, its config and its chat template speak of."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
+from appliance.checkpoint.chat_template import TemplateError
 from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES
 from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.model_config import ModelConfig
+from appliance.checkpoint.tokenizer import Tokenizer
+from appliance.preflight.checks.chat_template import SAMPLE
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
+
+# Embeddings are padded, at most by some hundredths; another model's vocabulary is smaller by more.
+LEAST_SHARE: Final = 0.75
+_MARK: Final = re.compile(r"<\|[^|<>\s]{1,64}\|>|</?[a-z_]{1,32}>")
+ONE_SOURCE: Final = "copy tokenizer.json, tokenizer_config.json and config.json from one source."
 
 
 def run(subject: Subject) -> Iterator[Finding]:
@@ -30,9 +41,17 @@ def run(subject: Subject) -> Iterator[Finding]:
             field="vocab_size",
             value=tokenizer.vocab_size,
             evidence=(file, f"token {token_id}: {tokenizer.id_to_token(token_id)!a}"),
-            fix=Fix(
-                text="The tokenizer belongs to another model: copy tokenizer.json and config.json from one source."
-            ),
+            fix=Fix(text=f"The tokenizer belongs to another model: {ONE_SOURCE}"),
+        )
+    elif signs := list(_foreign(subject, tokenizer, config)):
+        yield Finding(
+            id="tokenizer-of-another-model",
+            severity=Severity.WARNING,
+            message=f"tokenizer.json seems to belong to another model: {signs[0]}.",
+            field="vocab_size",
+            value=tokenizer.vocab_size,
+            evidence=(file, *signs[1:]),
+            fix=Fix(text=f"If the answers make no sense, {ONE_SOURCE}"),
         )
     if not config.eos_token_ids:
         yield Finding(
@@ -43,3 +62,30 @@ def run(subject: Subject) -> Iterator[Finding]:
             evidence=(str(subject.folder / "config.json"),),
             fix=Fix(text="Copy generation_config.json from the model's source, or add eos_token_id to config.json."),
         )
+
+
+def _foreign(subject: Subject, tokenizer: Tokenizer, config: ModelConfig) -> Iterator[str]:
+    """Signs that the tokenizer is not this model's, though the model has a number for each of its tokens."""
+    if tokenizer.vocab_size < LEAST_SHARE * config.vocab_size:
+        yield f"it has {tokenizer.vocab_size} tokens, and the model's vocab_size is {config.vocab_size}"
+    unknown = [str(token_id) for token_id in config.eos_token_ids if tokenizer.id_to_token(token_id) is None]
+    if unknown:
+        yield f"it has no token {' or '.join(unknown)}, with which the model ends its answers"
+    for name, token in (("bos_token", tokenizer.bos_token), ("eos_token", tokenizer.eos_token)):
+        if token and tokenizer.token_to_id(token) is None:
+            yield f"tokenizer_config.json calls {token!a} the {name}, and it has no such token"
+    if marks := _unknown_marks(subject, tokenizer):
+        yield f"the chat template writes {', '.join(marks)}, none of which is one of its tokens"
+
+
+def _unknown_marks(subject: Subject, tokenizer: Tokenizer) -> list[str]:
+    """Marks such as <|user|> that the chat template writes, where the tokenizer knows none of them: a model may well be
+    taught some in several tokens, but not all."""
+    try:
+        template = subject.chat_template
+        written = template.render(SAMPLE) if template else ""
+    except (CheckpointError, TemplateError):  # reported by the check of the chat template
+        return []
+    marks = list(dict.fromkeys(_MARK.findall(written)))
+    known = any(tokenizer.token_to_id(mark) is not None for mark in marks)
+    return [] if known else [ascii(mark)[1:-1] for mark in marks if mark.startswith("<|")][:4]

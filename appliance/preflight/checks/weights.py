@@ -9,7 +9,6 @@ from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.layout import FP8, IGNORED_SUFFIXES, Expected, expected_tensors
 from appliance.checkpoint.safetensors import TensorIndex
-from appliance.preflight.offer import with_vllm
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
@@ -30,7 +29,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     yield from _missing(index, expected)
     yield from _misshapen(index, expected)
     if subject.engine == "native":
-        yield from (with_vllm(subject, finding) for finding in _unreadable(index, expected))
+        yield from _unreadable(index, expected)
     yield from _unused(index, expected, config.architecture)
 
 
