@@ -129,10 +129,14 @@ class _Story:
             return False
         if any(is_survived(link) or is_end_on_request(link) for link in chain):
             return False
+        return self.failed or not self._was_caught(chain)
+
+    def _was_caught(self, chain: Sequence[LoggedException]) -> bool:
+        """Whether the process that logged it goes on after it."""
         last = chain[-1]
         if last.level and not last.key:  # it may be another process that goes on
-            return True
-        return self.failed or not goes_on_after(last.line.number, last.key, self.lines)
+            return False
+        return goes_on_after(last.line.number, last.key, self.lines)
 
     def _first(self, chains: Iterable[Sequence[LoggedException]]) -> Reading | None:
         """The first that is known for certain, else the first that is known, else the first."""
@@ -215,7 +219,7 @@ class _Story:
                 if best is not None and best.match is not None and best.match.cause.deadly:
                     return best.diagnosis(self._own())
                 continue
-            if self.ready is None or self.failed or _ends_a_process(chain):
+            if self.failed or _ends_a_process(chain) or (self.ready is None and not self._was_caught(chain)):
                 return best.diagnosis(self._own()) if best is not None else telling.unknown(chain[0])
         if self.ready is None or self.failed:
             for line in told:

@@ -82,7 +82,7 @@ def _decoded(data: bytes) -> str:
 def _unwrapped(line: str) -> list[str]:
     try:
         record = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeEncodeError):
         return [line]
     if isinstance(record, dict):
         for field in TEXT_FIELDS:

@@ -10,7 +10,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from appliance.diagnosis.catalogue import causes_of
@@ -73,6 +73,7 @@ WORDS = ["Traceback (most recent call last):", '  File "/opt/vllm/a.py", line 3,
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(WORDS), st.text(max_size=40), st.just("\n")), max_size=60))
+@example(["{", "\ud800", '{"log":"x"}'])
 def test_garbage_ends_in_a_diagnosis(parts: list[str]) -> None:
     """Of words that a log is made of, and of any characters at all."""
     text = "".join(parts)
