@@ -4,7 +4,7 @@ FAKE_VLLM, as JSON, says what goes otherwise: `fails` (lines, then exit status 1
 `hangs` (after so many lines, with a `bar` in the next), `nan`, `only` (an answer by route, of a model that generates
 nothing; the rest is not there, or `unsupported` with this status), `breaks` (killed after so many pieces of a
 stream), `waits_s` between pieces, `deaf` (to SIGTERM), `leaves` (a process in a session of its own), `silent`
-(generates nothing after `ready`).
+(generates nothing after `ready`, and tells whoever waits of its own end).
 """
 
 from __future__ import annotations
@@ -109,7 +109,11 @@ async def generate(
         return
     if BEHAVIOUR.get("silent") and counters["output"]:
         print("waits for ever", flush=True)
-        await asyncio.sleep(600)
+        asked_to_end = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked_to_end.set)
+        await asked_to_end.wait()
+        await send(writer, {"error": {"message": "cannot schedule new futures after shutdown"}}, status=500)
+        sys.exit(0)
     tokens = int(body.get("max_tokens") or 4)
     running += 1
     counters["prompt"] += 3
@@ -162,7 +166,7 @@ def metrics(model: str) -> str:
 
 async def send(writer: asyncio.StreamWriter, content: Any, status: int = 200, kind: str = "application/json") -> None:
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
-    reason = {200: "OK", 400: "Bad Request", 404: "Not Found", 501: "Not Implemented"}[status]
+    reason = {200: "OK", 400: "Bad Request", 404: "Not Found", 500: "Internal Server Error", 501: "Not Implemented"}[status]
     writer.write(
         f"HTTP/1.1 {status} {reason}\r\ncontent-type: {kind}\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw
     )

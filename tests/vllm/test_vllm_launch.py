@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,19 @@ def test_a_stopped_engine_is_hung(tmp_path: Path, program: Path) -> None:
         state = engine.wait("hung", "failed", timeout_s=20)
         assert state["state"] == "hung"
         assert "SIGSTOP" in state["launch"]["reason"]
+
+
+def test_who_waits_for_a_hung_engine_hears_that_it_hangs(tmp_path: Path, program: Path) -> None:
+    """And not what ending it does to vLLM's own inside."""
+    with started(tmp_path, program, silent=True) as engine:
+        engine.wait("ready", timeout_s=30)
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(fetch, f"{engine.url}/v1/completions", {"model": "real", "prompt": "x"}, 30)
+            wait_for("it is asked", lambda: "waits for ever" in engine.log(), 10)
+            for process in family(engine.process.pid):
+                os.kill(process.pid, signal.SIGSTOP)
+            status, answer = waits.result()
+        assert (status, "SIGSTOP" in answer["error"]["message"]) == (502, True)
 
 
 def test_numbers_that_are_none_fail_the_self_test(tmp_path: Path, program: Path) -> None:
