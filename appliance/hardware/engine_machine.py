@@ -14,6 +14,7 @@ from appliance import __version__
 from appliance.cast.setting import cast_summary
 from appliance.hardware.machine import Inventory, inventory
 from appliance.home import Home
+from appliance.secret_names import is_secret_name, without_userinfo
 from kernels.context import CastSummary
 from kernels.libraries import installed
 
@@ -26,7 +27,6 @@ _NAMES: Final = frozenset({
     "CC", "CXX", "HOME", "LANG", "LOGNAME", "PATH", "TEMP", "TMP", "TMPDIR", "USER", "USERNAME", "VIRTUAL_ENV",
     "XDG_CACHE_HOME", "XDG_CONFIG_HOME",
 })  # fmt: skip
-_SECRET: Final = ("TOKEN", "SECRET", "PASSWORD", "KEY")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,11 +62,11 @@ def this_machine(environ: Mapping[str, str] = os.environ, home: Home | None = No
 
 
 def telling(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that say how models are run, without those that may hold a secret."""
+    """The variables that say how models are run, without those that may hold a secret, nor passwords in addresses."""
     return {
-        name: value
+        name: without_userinfo(value)
         for name, value in sorted(environ.items())
-        if (name in _NAMES or name.startswith(_PREFIXES)) and not any(word in name for word in _SECRET)
+        if (name in _NAMES or name.startswith(_PREFIXES)) and not is_secret_name(name)
     }
 
 

@@ -13,6 +13,7 @@ import docker
 from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import RequestException
 
+from appliance.supervisor.deadlines import STOPPED_WITHIN_S
 from console.engine_control.base import EngineControlError, EngineStatus
 from console.engine_control.process import how_it_ended
 
@@ -20,8 +21,8 @@ T = TypeVar("T")
 
 # Spoken since Docker 25. Asking the daemon for its version would be one more call that the gate lets through.
 API_VERSION = "1.44"
-STOP_WITHIN_S = 10
-CALL_TIMEOUT_S = 30
+STOP_WITHIN_S = int(STOPPED_WITHIN_S)
+CALL_TIMEOUT_S = STOP_WITHIN_S + 15
 
 
 class DockerControl:

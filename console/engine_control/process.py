@@ -20,11 +20,12 @@ from typing import Any
 import psutil
 
 from appliance.home import Home
+from appliance.supervisor.deadlines import STOPPED_WITHIN_S
 from appliance.supervisor.lock import Owner, is_held, read_owner
 from console.engine_control.base import EngineControlError, EngineStatus
 
-STOP_WITHIN_S = 10.0
-"""The front door drains and ends its core within this time, or it is killed."""
+STOP_WITHIN_S = STOPPED_WITHIN_S
+"""The front door drains and ends its engine within this time, or it is killed."""
 
 
 def serve_command(host: str, port: int) -> list[str]:

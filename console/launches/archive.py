@@ -14,6 +14,11 @@ from console.launches.redaction import Redactor
 CHUNK = 64 * 1024
 README = "README.txt"
 
+Moment = tuple[int, int, int, int, int, int]
+# What a zip file can say. A machine whose clock lost its battery begins in 1970.
+EARLIEST: Moment = (1980, 1, 1, 0, 0, 0)
+LATEST: Moment = (2107, 12, 31, 23, 59, 58)
+
 
 class Part(NamedTuple):
     """One file of an archive. `content` gives its text piece by piece, out of which it took the secrets itself, with
@@ -34,7 +39,7 @@ def stream(parts: Iterable[Part], heading: str, known: Iterable[str] = ()) -> It
     """The archive's bytes; the last file in it, README.txt, says what is in it and what was taken out. `known` are
     secrets by their value."""
     sink = _Sink()
-    now = time.localtime()
+    now = min(max(time.localtime()[:6], EARLIEST), LATEST)
     known = list(known)
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
         written: list[_Written] = []
@@ -51,8 +56,8 @@ def stream(parts: Iterable[Part], heading: str, known: Iterable[str] = ()) -> It
     yield sink.take()
 
 
-def _entry(name: str, now: time.struct_time) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name, now[:6])
+def _entry(name: str, now: Moment) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name, now)
     info.compress_type = zipfile.ZIP_DEFLATED
     return info
 

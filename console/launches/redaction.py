@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from appliance.secret_names import FLAG, SETTING, STEMS, USERINFO, VARIABLE, is_secret_name
+
 
 class Row(NamedTuple):
     """`pattern` finds it; its group `secret` or `listed` is what is taken out, or else all that it found. `says` are
@@ -33,18 +35,11 @@ AUTHORIZATION = "authorization header"
 
 _SEPARATOR = r"\\*[\"']?\s*(?:[:=]|,\s|\s)\s*"
 _ASSIGN = r"\\*[\"']?\s*[:=]\s*"
+_COLUMN = r"\\*[\"']?(?:\s*[:=]\s*|\s{2,})"
 
-# In lower-case settings and flags; `eos_token` and its kin are the tokenizer's.
-_SETTING = (
-    r"(?<![A-Za-z0-9])(?:[a-z0-9]{1,40}[-_]){0,6}?"
-    r"(?:api[-_]?keys?|access[-_]?key(?:[-_]id)?|secret[-_]?key|private[-_]?key|auth[-_]?key|encryption[-_]?key"
-    r"|(?<!eos[-_])(?<!bos[-_])(?<!pad[-_])(?<!unk[-_])(?<!sep[-_])(?<!cls[-_])(?<!mask[-_])(?<!stop[-_])token"
-    r"|secret|password|passwd|passphrase|credentials?)"
-)
-_VARIABLE = r"[A-Z0-9_]{0,80}(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)[A-Z0-9_]{0,80}"
-_NAMED = re.compile(r"(?:key|token|secret|passw|passphrase|credential)[a-z0-9_-]{0,80}\\*[\"']?\s*[:=]")
-_FLAGGED = re.compile(r"-[a-z0-9_-]{0,80}(?:key|token|secret|passw|credential)")
-_NAMES = ("key", "token", "secret", "passw", "passphrase", "credential")
+_STEMS = "|".join(STEMS)
+_NAMED = re.compile(rf"(?:{_STEMS})[a-z0-9_-]{{0,80}}\\*[\"']?(?:\s*[:=]|\s\s)")
+_FLAGGED = re.compile(rf"-[a-z0-9_-]{{0,80}}(?:{_STEMS})")
 
 ROWS: tuple[Row, ...] = (
     Row(
@@ -70,7 +65,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "password in an address",
         ("://",),
-        re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{0,20}://(?P<secret>[^\s/@\"'<>]{1,512})@"),
+        re.compile(USERINFO),
     ),
     Row(
         "signed address",
@@ -83,12 +78,12 @@ ROWS: tuple[Row, ...] = (
     Row("set-up code", ("set-up code", "setup code"), re.compile(r"(?i)set-?up code\W{1,4}(?P<secret>[\w-]{8,})")),
     Row(
         "environment variable",
-        _NAMES,
-        re.compile(rf"(?<![A-Za-z0-9_]){_VARIABLE}{_ASSIGN}{_VALUE}"),
+        STEMS,
+        re.compile(rf"(?<![A-Za-z0-9_]){VARIABLE}{_ASSIGN}{_VALUE}"),
         _NAMED,
     ),
-    Row("setting", _NAMES, re.compile(rf"(?i:{_SETTING}){_ASSIGN}{_VALUE}"), _NAMED),
-    Row("flag", _NAMES, re.compile(rf"(?<![\w-])--?{_SETTING}{_SEPARATOR}{_VALUE}"), _FLAGGED),
+    Row("setting", STEMS, re.compile(rf"(?i:{SETTING}){_COLUMN}{_VALUE}"), _NAMED),
+    Row("flag", STEMS, re.compile(rf"(?<![\w-])--?{FLAG}{_SEPARATOR}{_VALUE}"), _FLAGGED),
 )  # fmt: skip
 
 _PEM_BEGINS = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
@@ -96,12 +91,17 @@ _PEM_ENDS = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
 PEM = "private key"
 KNOWN = "known secret"
 
-_SECRET_NAME = re.compile(rf"(?:.*[._-])?(?:{_SETTING}|{_VARIABLE})")
+PEM_LINES = 100
+"""Of a private key that is given up where its end does not come: it was cut off."""
+_IN_PEM = re.compile(r"\s*|[A-Za-z0-9+/=]+|(?:Proc-Type|DEK-Info): .*|.*?[A-Za-z0-9+/]{40,}={0,2}")
+
 _HARMLESS = re.compile(
-    r"(?i)(?:none|null|true|false|\*+|auto|\W{1,3}|-?\d{1,7}(?:\.\d+)?|[\[(][\d\s,.-]*[\])]|\$\{?\w+\}?"
-    r"|<removed: [^>]*>)"
+    r"(?i)(?:none|null|true|false|\*+|auto|\W{1,3}|-?\d|[\[(][\d\s,.-]*[\])]|\$\{?\w+\}?|<removed: [^>]*>)"
 )
-"""Values that are no secret whatever their name: numbers as in `MAX_TOKENS=512`, references to a variable."""
+"""Values that are no secret whatever their name, such as references to a variable."""
+_NUMBER = re.compile(r"-?\d{1,7}(?:\.\d+)?")
+_COUNTED = re.compile(r"(?i)(?!.*(?:pass|pwd|secret|credential|auth)).*(?:token|key)", re.DOTALL)
+"""Names under which numbers are no secrets, as in `MAX_TOKENS=512`."""
 
 _SHORTEST_KNOWN = 6
 LONGEST_LINE = 32 * 1024
@@ -119,19 +119,26 @@ class Redactor:
     def __post_init__(self) -> None:
         values = sorted({value for value in self.known if len(value) >= _SHORTEST_KNOWN}, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, values))) if values else None
-        self._in_pem = False
+        self._pem_lines = self._pem_column = 0
 
     def line(self, text: str) -> str | None:
         """The line without its secrets; None for one that is inside a private key."""
-        if self._in_pem:
-            self._in_pem = _PEM_ENDS.search(text) is None
-            return None
+        if self._pem_lines:
+            self._pem_lines -= 1
+            if (ends := _PEM_ENDS.search(text)) is not None:
+                self._pem_lines = 0
+                text = text[ends.end() :]
+                if not text.strip():
+                    return None
+            elif any(_IN_PEM.fullmatch(part.strip()) for part in (text, text[self._pem_column :])):
+                return None  # other lines are another process's, or the key was cut off
         if self._known is not None:
             text = self._known.sub(lambda match: self._removed(KNOWN), text)
         low = text.lower()
         if "-----begin" in low and (begins := _PEM_BEGINS.search(text)) is not None:
             ends = _PEM_ENDS.search(text, begins.end())
-            self._in_pem = ends is None
+            if ends is None:
+                self._pem_lines, self._pem_column = PEM_LINES, begins.start()
             rest = text[ends.end() :] if ends else text[len(text.rstrip("\n")) :]
             text = text[: begins.start()] + self._removed(PEM) + rest
         for row in ROWS:
@@ -148,9 +155,9 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """A whole text, such as one value of a document."""
-        self._in_pem = False
+        self._pem_lines = 0
         kept = "".join(self.lines(text.splitlines(keepends=True)))
-        self._in_pem = False
+        self._pem_lines = 0
         return kept
 
     def value(self, value: Any) -> Any:
@@ -164,8 +171,9 @@ class Redactor:
         return value
 
     def _named(self, name: str, value: Any) -> Any:
-        secret = _SECRET_NAME.fullmatch(name) is not None
-        if secret and isinstance(value, str) and value and not _HARMLESS.fullmatch(value):
+        secret = is_secret_name(name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if secret and (number or isinstance(value, str)) and value != "" and not _harmless(name, str(value)):
             return self._removed("setting")
         if secret and isinstance(value, list | tuple):
             return [self._named(name, inner) for inner in value]
@@ -176,9 +184,9 @@ class Redactor:
         if "secret" not in groups:
             return self._removed(what)
         taken = "listed" if "listed" in groups and match["listed"] else "secret"
-        if _HARMLESS.fullmatch(match[taken]):
-            return match[0]
         start, end = (place - match.start() for place in match.span(taken))
+        if _harmless(match[0][:start], match[taken]):
+            return match[0]
         if what == AUTHORIZATION:
             end = len(match[0])  # `Basic dXNlcjpw`: the scheme, and what follows it
         return match[0][:start] + self._removed(what) + match[0][end:]
@@ -198,4 +206,11 @@ def _pieces(text: str) -> Iterator[str]:
 
 def secrets_of_environment(environ: Mapping[str, str] = os.environ) -> list[str]:
     """The values of variables that are named as secrets are, to be taken out wherever they stand."""
-    return [value for name, value in environ.items() if _SECRET_NAME.fullmatch(name) and not _HARMLESS.fullmatch(value)]
+    return [value for name, value in environ.items() if is_secret_name(name) and not _harmless(name, value)]
+
+
+def _harmless(name: str, value: str) -> bool:
+    """Whether what stands under `name`, or after a text that ends in it, is no secret."""
+    if _HARMLESS.fullmatch(value):
+        return True
+    return _NUMBER.fullmatch(value) is not None and _COUNTED.match(name) is not None

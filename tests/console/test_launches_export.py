@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import tracemalloc
 import zipfile
 
@@ -21,6 +22,7 @@ from console.launches.catalogue import Catalogue
 from console.launches.export import export
 from console.launches.follow_up import write_follow_up
 from console.profiles.inspection import Inspector
+from tests.console.launch_folders import failed_launch
 from tests.console.launch_kinds import FORCED, document, gallery, hung
 
 ID = "20261120-110000-bbbb"
@@ -38,6 +40,15 @@ def exported(home, launch_id=ID):
     archive = zipfile.ZipFile(io.BytesIO(content))
     assert archive.testzip() is None
     return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+@pytest.mark.parametrize("clock", [0.0, 4_500_000_000.0])
+def test_a_machine_whose_clock_is_wrong_can_export(clock, home, monkeypatch):
+    """A zip file knows neither 1970 nor the year 2112."""
+    failed_launch(home, ID)
+    moment = time.gmtime(clock)
+    monkeypatch.setattr(time, "localtime", lambda *_: moment)
+    assert set(exported(home)) >= {"engine.log", "README.txt"}
 
 
 @pytest.fixture

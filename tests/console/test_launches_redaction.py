@@ -61,6 +61,25 @@ PLANTED = (
     f'"hf_token": "{S}"',
     f"ssh_private_key={S}",
     f"passphrase = '{S} {S}'",
+    f"DB_PASS={S}",
+    f"PASS={S}",
+    f"MYSQL_PWD={S}",
+    f"REDIS_AUTH={S}",
+    f"pwd={S}",
+    f"db_pwd: {S}",
+    f"pass='{S}'",
+    f'"pass": "{S}"',
+    f"smtp_pass={S}",
+    f"--pass {S}",
+    f"auth=('user', '{S}')",
+    f"basic_auth={S}",
+    f"postgres://u:p/{S}@host/db",
+    f"redis://:pa@{S}@h:6379",
+    f"postgres://u:p@a/{S}@host/db",
+    f"redis://:{S}@ss@h:6379",
+    f"http://u:{S}?x#y/@h",
+    f"api_key  {S}",
+    f"password\t\t{S}",
 )
 
 LEFT_ALONE = (
@@ -77,6 +96,12 @@ LEFT_ALONE = (
     "/home/ann/models/Qwen3-8B/tokenizer.json",
     "asking sk_buff for memory; desk-top",
     "rope_theta=None, hf_overrides=None, hf_transfer=False",
+    "PWD=/home/ann OLDPWD=/ pwd: /home/ann SSH_AUTH_SOCK=/tmp/a XAUTHORITY=/run/x",
+    "author: Ann, auth: needed; authenticated=yes",
+    "first pass: fused, post_grad_custom_post_pass=noop, pass_config={'fuse': 1}, pass 2 of 3",
+    "git+https://github.com/vllm-project/vllm.git@0123abc and https://registry.npmjs.org/@scope/x",
+    "http://127.0.0.1:8000/v1/models/a@b http://[::1]:8000/x@y",
+    "API_KEYS=3 num_keys: 12 token: 1234567",
 )
 
 
@@ -108,6 +133,42 @@ def test_a_private_key_goes_with_all_its_lines():
     assert Redactor().text(text) == "before\n<removed: private key>\nafter\n"
     one_line = f"key -----BEGIN PRIVATE KEY-----{S}-----END PRIVATE KEY----- after"
     assert Redactor().line(one_line) == "key <removed: private key> after"
+
+
+LONG = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
+
+
+@pytest.mark.parametrize("begins", ["-----BEGIN PRIVATE KEY-----", "INFO -----BEGIN EC PRIVATE KEY-----"])
+def test_a_private_key_that_was_cut_off_takes_nothing_else_along(begins):
+    """What is no part of a key is read on, and the rest of the log too where its end never comes."""
+    error = "ERROR CUDA error: an illegal memory access was encountered"
+    log = [begins, LONG, f"INFO {LONG}", "INFO ab==", error, LONG, *["word"] * 200, error]
+    kept = Redactor().text("\n".join(log))
+    assert LONG not in kept
+    assert "ab==" not in kept or not begins.startswith("INFO")
+    assert kept.count(error) == 2
+    assert kept.count("word") > 90
+
+
+def test_what_follows_a_private_key_is_read_on():
+    text = f"-----BEGIN PRIVATE KEY-----\n{LONG}\n-----END PRIVATE KEY----- and token={S}\n"
+    assert Redactor().text(text) == "<removed: private key>\n and token=<removed: setting>\n"
+
+
+@pytest.mark.parametrize("name", ["PASSWORD", "db_password", "secret", "MYSQL_PWD"])
+@pytest.mark.parametrize("digits", ["12", "123456", "1234567", "12345678901"])
+def test_a_password_of_digits_goes(name, digits):
+    """In text and in a document, as text and as a number; a count of tokens stays."""
+    assert digits not in Redactor().line(f"{name}={digits}")
+    assert Redactor().value({name: int(digits), "max-tokens": 512}) == {name: "<removed: setting>", "max-tokens": 512}
+    assert Redactor().value({name: digits, "token": 5}) == {name: "<removed: setting>", "token": 5}
+
+
+def test_a_long_number_under_the_name_of_a_token_goes():
+    assert Redactor().value({"token": 12345678901, "x": [{"api-key": 1.5e30}]}) == {
+        "token": "<removed: setting>",
+        "x": [{"api-key": "<removed: setting>"}],
+    }
 
 
 def test_secrets_known_by_their_value_go_wherever_they_stand():

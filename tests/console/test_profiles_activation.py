@@ -274,6 +274,16 @@ async def test_a_file_that_cannot_be_written_changes_no_row(home, database, stor
     assert read_active(home).document["name"] == "chat"
 
 
+async def test_a_folder_in_the_place_of_the_file_is_put_aside(home, database, store, control):
+    """An activation is what the finding of an unreadable active profile tells a person to do: it must work."""
+    await store.create(chat(), author="ann")
+    (home.active_profile / "notes").mkdir(parents=True)
+    await activator(home, database, control).activate("chat")
+    assert read_active(home).document["name"] == "chat"
+    (aside,) = home.active.glob("profile.yaml.aside-*")
+    assert (aside / "notes").is_dir()
+
+
 async def test_a_commit_that_fails_puts_the_file_back(home, database, store, control):
     """Row and file change together or not at all, even when the disk fills between the two."""
     await store.create(chat(), author="ann")

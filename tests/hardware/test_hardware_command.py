@@ -175,6 +175,10 @@ def test_secrets_of_the_environment_are_not_told() -> None:
     kept = {"CUDA_VISIBLE_DEVICES", "VLLM_USE_V1", "NCCL_DEBUG", "PATH", "INGOT_CAST"}
     assert set(telling(given)) == kept
     assert set(this_machine(given).environ) == kept
+    passwords = {"HF_PASS": "p", "RAY_PWD": "p", "NCCL_CREDENTIALS": "p", "VLLM_PASSPHRASE": "p"}
+    assert telling(passwords) == {}
+    addresses = {"HF_ENDPOINT": "https://user:p/w@host:3128/hub", "TMPDIR": "/tmp", "VLLM_X": "tcp://[::1]:5/a@b"}
+    assert telling(addresses) == addresses | {"HF_ENDPOINT": "https://host:3128/hub"}
 
 
 def test_a_place_is_known_by_its_mounts() -> None:
