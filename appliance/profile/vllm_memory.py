@@ -10,7 +10,7 @@ from msgspec import structs
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.memory import DeviceMemory, MemoryLimits, MemoryPlan, gpu_memory, host_memory, plan_memory
-from appliance.checkpoint.memory.vllm import vllm_footprint
+from appliance.checkpoint.memory.vllm import Spread, vllm_footprint
 from appliance.checkpoint.outline import read_outline
 from appliance.checkpoint.safetensors import read_index
 from appliance.hardware.device import Device
@@ -19,11 +19,23 @@ from appliance.profile.schema import Profile
 from kernels.selection import AUTO
 
 GIB: Final = 1 << 30
+# Arguments by which a GPU holds another part of the weights than can be told from their files.
+UNTOLD: Final = frozenset({"enable-expert-parallel", "quantization"})
+MOST_OFFLOADED_GIB: Final = 1 << 20
 _HALVES: Final = ("bfloat16", "float16")
 
 
 def vllm_memory(profile: Profile, folder: Path, device: Device, inventory: Inventory) -> MemoryPlan | None:
-    """None where only vLLM can tell: of other kinds of attention, and of weights that are no safetensors."""
+    """None where only vLLM can tell: of other kinds of attention, of weights that are no safetensors, and of those that
+    it quantises itself or spreads by experts."""
+    extra = profile.vllm.extra_args
+    if UNTOLD & {name for name, value in extra.items() if value is not False}:
+        return None
+    spread = Spread(
+        shards=profile.tensor_parallel_size,
+        stages=max(int(extra.get("pipeline-parallel-size", 1)), 1),
+        offloaded=int(min(max(extra.get("cpu-offload-gb", 0), 0), MOST_OFFLOADED_GIB) * GIB),
+    )
     try:
         own, index = read_outline(folder).dtype, read_index(folder)
         dtype = profile.dtype if profile.dtype != AUTO else own if own in _HALVES else "bfloat16"
@@ -41,7 +53,7 @@ def vllm_memory(profile: Profile, folder: Path, device: Device, inventory: Inven
             index,
             limits,
             device=device.kind,
-            shards=profile.tensor_parallel_size,
+            spread=spread,
             graphs=device.gpu is not None and not profile.enforce_eager,
         )
     except CheckpointError:  # which preflight reports, of the models that it reads

@@ -95,6 +95,28 @@ def test_vllm_takes_its_whole_share(tmp_path: Path) -> None:
     assert plan() is None
 
 
+def test_what_spreads_the_weights_is_counted(tmp_path: Path) -> None:
+    """Stages hold some of the layers each, and what is offloaded is the host's; of what vLLM quantises itself, or
+    spreads by experts, only vLLM can tell."""
+    folder = write_checkpoint(tmp_path / "m", num_hidden_layers=8)
+    gpu = known_gpu("L4").as_gpu()
+    host = Host(cores=8, memory_bytes=64 * GIB, memory_available_bytes=64 * GIB)
+    inventory = Inventory(gpus=(gpu,), driver_version=None, cuda_version=None, host=host, problem=None)
+
+    def plan(**extra: Any) -> Any:
+        profile = load({"name": "x", "model": {"path": "m"}, "engine": "vllm", "vllm": {"extra-args": extra}})
+        return vllm_memory(profile, folder, select_device("auto", inventory, {}), inventory)
+
+    one, staged = plan(), plan(**{"pipeline-parallel-size": 4})
+    assert (staged.weight_bytes * 4, staged.bytes_per_token * 4) == (one.weight_bytes, one.bytes_per_token)
+    uneven = plan(**{"pipeline-parallel-size": 3})
+    assert uneven.weight_bytes == one.weight_bytes * 3 // 8
+    assert plan(**{"cpu-offload-gb": 10}).weight_bytes == plan(**{"cpu-offload-gb": 1e300}).weight_bytes == 0
+    assert plan(quantization="fp8") is None
+    assert plan(**{"enable-expert-parallel": True}) is None
+    assert plan(**{"enable-expert-parallel": False}) == one
+
+
 def test_graphs_are_of_vllm_s_sizes() -> None:
     assert graph_sizes(1) == [1, 2]
     assert len(graph_sizes(256)) == 51

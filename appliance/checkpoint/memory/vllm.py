@@ -50,10 +50,24 @@ class VllmFootprint:
         return Workspace(runtime=self.runtime, step=self.step)
 
 
+@dataclass(frozen=True)
+class Spread:
+    """Of each layer a GPU has one of `shards`, of all layers those of one of `stages`; `offloaded` bytes of its weights
+    are in the host's memory."""
+
+    shards: int = 1
+    stages: int = 1
+    offloaded: int = 0
+
+    def layers(self, count: int) -> int:
+        """Of the fullest stage."""
+        return -(-count // self.stages)
+
+
 def vllm_footprint(
-    folder: Path, index: TensorIndex, limits: MemoryLimits, *, device: str, shards: int, graphs: bool
+    folder: Path, index: TensorIndex, limits: MemoryLimits, *, device: str, spread: Spread, graphs: bool
 ) -> VllmFootprint | None:
-    """None where config.json does not tell. `shards`: GPUs over which each layer is split.
+    """None where config.json does not tell.
 
     Raises CheckpointError where config.json says what cannot be.
     """
@@ -65,14 +79,18 @@ def vllm_footprint(
     hidden, vocabulary = fields.integer("hidden_size", 1, _MOST), fields.integer("vocab_size", 1, _MOST)
     inner = fields.integer("intermediate_size", 0, _MOST, default=0)
     item, layers = ITEM_BYTES[limits.dtype], fields.integer("num_hidden_layers", 1, _MOST)
+    shards = spread.shards
     if not fields.integer("kv_lora_rank", 0, _MOST, default=0):  # a latent is held whole by every GPU
-        shape = _split(shape, min(shards, fields.integer("num_key_value_heads", 1, _MOST, default=shards)))
+        shape = _part(shape, 1, min(shards, fields.integer("num_key_value_heads", 1, _MOST, default=shards)))
+    held = spread.layers(layers)
+    shape = _part(shape, held, layers)
+    weights = weight_bytes(index, item) * held // (layers * shards)
     activations = limits.max_num_batched_tokens * (_HIDDEN_COPIES * hidden + _INNER_COPIES * inner // shards) * item
     sampling = limits.max_num_seqs * vocabulary * BYTES_PER_LOGIT
     return VllmFootprint(
         context_length=fields.integer("max_position_embeddings", 1, _MOST),
-        weight_bytes=weight_bytes(index, item) // shards,
-        graph_bytes=len(graph_sizes(limits.max_num_seqs)) * layers * GRAPH_BYTES if graphs else 0,
+        weight_bytes=max(weights - spread.offloaded, 0),
+        graph_bytes=len(graph_sizes(limits.max_num_seqs)) * held * GRAPH_BYTES if graphs else 0,
         cache=shape,
         runtime=RUNTIME_BYTES[device],
         step=max(activations, sampling),
@@ -96,8 +114,10 @@ def graph_sizes(max_num_seqs: int) -> list[int]:
     return [size for size in (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)) if size <= most]
 
 
-def _split(shape: CacheShape, parts: int) -> CacheShape:
-    windows = tuple(structs.replace(each, bytes_per_token=each.bytes_per_token // parts) for each in shape.windows)
+def _part(shape: CacheShape, of: int, parts: int) -> CacheShape:
+    windows = tuple(structs.replace(each, bytes_per_token=each.bytes_per_token * of // parts) for each in shape.windows)
     return CacheShape(
-        bytes_per_token=shape.bytes_per_token // parts, windows=windows, per_sequence=shape.per_sequence // parts
+        bytes_per_token=shape.bytes_per_token * of // parts,
+        windows=windows,
+        per_sequence=shape.per_sequence * of // parts,
     )
