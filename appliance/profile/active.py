@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,8 +43,16 @@ def read_active(home: Home) -> ActiveProfile | None:
     return ActiveProfile(launch=launch, revision=revision, document=document)
 
 
+def make_room(home: Home) -> None:
+    """Something in the file's place that is no file cannot be replaced by one: it is put beside. Raises OSError."""
+    path = home.active_profile
+    if path.is_dir() and not path.is_symlink():
+        path.rename(path.with_name(f"{path.name}.aside-{time.time_ns()}"))
+
+
 def write_active(home: Home, active: ActiveProfile) -> None:
     """Make `active` the profile of the next launch. Raises OSError when the state folder cannot be written."""
+    make_room(home)
     content = {"launch": active.launch, "revision": active.revision, "profile": active.document}
     write_atomically(home.active_profile, write(content))
 

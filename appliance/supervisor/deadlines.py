@@ -6,6 +6,9 @@ from __future__ import annotations
 from appliance.protocol import LaunchRecord, Phase
 
 SILENCE_S = 15.0
+# Whoever stops a front door gives it so long before they kill it: requests drain for 5 s, an engine ends within another
+# 6, a GPU gives its memory back within 5, open streams are cut after 1.
+STOPPED_WITHIN_S = 30.0
 TIMES_LAST_GOOD = 3.0
 
 # How long a phase may take at least, whatever the last good launch took; and, where there has been none, how long it

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
+from appliance.profile.schema import ProfileError
 from appliance.protocol import Diagnosis, Fatal, State
 from appliance.supervisor.child import Child, exit_in_words
 from appliance.supervisor.launch import Launch
@@ -64,7 +66,7 @@ async def conclude(
         told = fatal or _as_fatal(end.error)
         hang = end.reason if end.state is State.HUNG else None
         found, diagnosis = await asyncio.to_thread(_read_log, launch.folder, exit_status, told, hang, killed_by_kernel)
-        launch.diagnose(diagnosis)
+        launch.diagnose(_without_idle_patch(diagnosis, launch.document))
         ended = f"the engine ended: {exit_words}" if exit_words else end.otherwise or "the engine was ended"
         reason = reason or found or ended
     launch.change(end.state, reason, exit_words)
@@ -97,6 +99,21 @@ def _read_log(
         killed_by_kernel=killed_by_kernel,
         stacks=folder.read_stacks() if hang is not None else None,
     )
+
+
+def _without_idle_patch(diagnosis: Diagnosis, document: dict[str, Any]) -> Diagnosis:
+    """A rule knows what mends such a failure, and not what this profile says already: a change that changes nothing
+    is none."""
+    from appliance.profile import document as documents  # late, as the diagnosis
+
+    fix = diagnosis.fix
+    if fix is None or not fix.patch:
+        return diagnosis
+    try:
+        same = documents.load(documents.apply_patch(document, fix.patch)) == documents.load(document)
+    except ProfileError:
+        return diagnosis  # the page shows the change, and says what is wrong with it
+    return msgspec.structs.replace(diagnosis, fix=msgspec.structs.replace(fix, patch=None)) if same else diagnosis
 
 
 def _as_fatal(error: BaseException | None) -> Fatal | None:

@@ -213,9 +213,14 @@ class EngineLaunch:
                 self._loop.call_soon_threadsafe(self._logged_its_end, found.headline)
 
     def _logged_its_end(self, headline: str) -> None:
-        """It may exit by itself, with a status; it need not."""
-        end = End(state=State.FAILED, reason=headline)
-        self._loop.call_later(LOGGED_GRACE_S, self.finish, end)
+        """It may exit by itself, with a status; it need not. What a serving engine logs may hold words of a client's:
+        it is asked for a token at once, and only if it has none to give it has ended."""
+        if self.launch.record.state is State.STARTING:
+            end = End(state=State.FAILED, reason=headline)
+            self._loop.call_later(LOGGED_GRACE_S, self.finish, end)
+            return
+        self._fatal_watch = FatalWatch()
+        self._probe_timer.hurry()
 
     async def _await_exit(self, child: Child) -> None:
         await child.wait()

@@ -59,12 +59,16 @@ class Launch:
             attempt=attempt,
             restart_of=restart_of,
         )
+        self.document = document
         self._monotonic_start = time.monotonic() - (time.time() - now)
         self._phase_starts: dict[str, float] = {}
         self._phase_told: dict[str, float] = {}
         self._stream = stream
         self.folder = LaunchFolder.create(home, launch_id)
-        self.folder.write_profile(document)
+        try:
+            self.folder.write_profile(document)
+        except OSError as error:
+            self._complain(error)
         self._events = EventLog(self.folder.events, launch_id)
         if not attempt:
             stream.begin(launch_id)

@@ -6,6 +6,8 @@ come free, a collective whose other end has gone. Only a token proves that there
 
 from __future__ import annotations
 
+import math
+
 PROBE_AFTER_S = 10.0
 # How long an engine that is not in the middle of a step may take for one token of a short prompt that goes before all
 # others. Measured here: 2 to 40 ms.
@@ -22,6 +24,10 @@ class ProbeTimer:
     def __init__(self, now: float) -> None:
         self._last_token = now
         self._asked: float | None = None
+
+    def hurry(self) -> None:
+        """There is reason to ask now."""
+        self._last_token = -math.inf
 
     def token(self, now: float) -> None:
         """Somebody got a token."""

@@ -207,7 +207,8 @@ def test_a_front_door_that_is_killed(tmp_path: Path) -> None:
     reason="this machine lets nobody mount a file system of their own",
 )
 def test_a_full_disk_under_the_launches(tmp_path: Path) -> None:
-    """The engine becomes ready and serves though not a byte of its launch can be kept, and says so."""
+    """The engine becomes ready and serves though not a byte of its launch can be kept, and says so. When it is killed,
+    that is told, too: from memory."""
     home = Home.at(tmp_path / "home").create()
     script = (
         f'mount -t tmpfs -o size=16k tmpfs "{home.launches}" && '
@@ -228,10 +229,15 @@ def test_a_full_disk_under_the_launches(tmp_path: Path) -> None:
                 return state if state and state["state"] in ("ready", "failed") else None
 
             state = wait_for("it is ready, or says why not", settled, 60)
-            if state["state"] == "ready":
-                assert fetch(f"{url}/v1/chat/completions", {**CHAT, "max_tokens": 2})[0] == 200
-            else:  # not even a folder could be made
-                assert "No space left on device" in state["launch"]["reason"]
+            assert state["state"] == "ready", state["launch"]
+            assert fetch(f"{url}/v1/chat/completions", {**CHAT, "max_tokens": 2})[0] == 200
+            (core,) = [
+                child for child in psutil.Process(process.pid).children() if "appliance.engine" in child.cmdline()
+            ]
+            core.kill()
+            wait_for("it is failed", lambda: fetch(f"{url}/appliance/state")[1]["state"] == "failed", 2)
+            _, state = fetch(f"{url}/appliance/state")
+            assert "SIGKILL" in state["launch"]["exit_status"]
         finally:
             process.terminate()
             _, told = process.communicate(timeout=20)

@@ -89,6 +89,18 @@ async def test_of_chained_exceptions_the_first_is_the_cause(home: Home) -> None:
     assert "first of all" in diagnosis.evidence[-1].text
 
 
+@pytest.mark.parametrize(("said", "offered"), [({}, None), ({"backends": {"attention": "torch"}}, {"backends": None})])
+async def test_a_fix_that_would_change_nothing_is_not_offered(home: Home, said: Any, offered: Any) -> None:
+    """After a crash in native code Ingot's own choice of backends is worth a try, unless it was its own already."""
+    supervisor = make_supervisor(home, said, at="configured", do="segfault")
+    await asyncio.wait_for(supervisor.run(), 30)
+    diagnosis = record_of(home).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.family == "kernel-crash"
+    assert diagnosis.fix is not None
+    assert diagnosis.fix.patch == offered
+
+
 async def test_death_while_serving_is_told_within_a_second(home: Home) -> None:
     """The state is failed, and who waits for tokens gets the reason, within a second of the core's death."""
     supervisor = make_supervisor(home, token_s=0.02)
@@ -221,7 +233,7 @@ async def test_a_launch_that_cannot_be_written_is_failed_and_leaves_no_core(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(LaunchFolder, "write_profile", full)
+    monkeypatch.setattr(LaunchFolder, "create", full)
     core = NativeCore(core_command(home))
     supervisor = make_supervisor(home, core=core)
     await asyncio.wait_for(supervisor.run(), 30)

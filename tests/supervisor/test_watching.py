@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,9 @@ def test_a_probe_is_due_when_nobody_had_a_token_for_a_while() -> None:
     assert timer.waiting(start + 61) == 1
     timer.answered(start + 62)
     assert timer.waiting(start + 99) is None
+    timer.token(start + 99)
+    timer.hurry()
+    assert timer.begin(start + 99)
 
 
 def test_the_kernels_words_since_the_start_are_told(tmp_path: Path) -> None:
@@ -270,9 +274,9 @@ def test_stacks_tell_of_every_process_what_it_is() -> None:
     process = subprocess.Popen(["sh", "-c", "sleep 601 & wait"])
     try:
         deadline = time.monotonic() + 5
-        while "sleep 601" not in (text := dump_stacks(process.pid)).replace("sh -c sleep 601", ""):
+        while not re.search(r"(?m)^Process \d+, state \w(, in \S+)?: sleep 601", text := dump_stacks(process.pid)):
             assert time.monotonic() < deadline, text
-        assert f"Process {process.pid}, state S" in text
+        assert re.search(rf"(?m)^Process {process.pid}, state \w(, in \S+)?: sh -c", text)
     finally:
         subprocess.run(["pkill", "-P", str(process.pid)], check=False)
         process.kill()
