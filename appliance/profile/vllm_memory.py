@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import structs
 
 from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.json_file import read_object
 from appliance.checkpoint.memory import DeviceMemory, MemoryLimits, MemoryPlan, gpu_memory, host_memory, plan_memory
 from appliance.checkpoint.memory.vllm import Spread, vllm_footprint
 from appliance.checkpoint.outline import read_outline
@@ -19,8 +20,6 @@ from appliance.profile.schema import Profile
 from kernels.selection import AUTO
 
 GIB: Final = 1 << 30
-# Arguments by which a GPU holds another part of the weights than can be told from their files.
-UNTOLD: Final = frozenset({"enable-expert-parallel", "quantization"})
 MOST_OFFLOADED_GIB: Final = 1 << 20
 _HALVES: Final = ("bfloat16", "float16")
 
@@ -29,7 +28,7 @@ def vllm_memory(profile: Profile, folder: Path, device: Device, inventory: Inven
     """None where only vLLM can tell: of other kinds of attention, of weights that are no safetensors, and of those that
     it quantises itself or spreads by experts."""
     extra = profile.vllm.extra_args
-    if UNTOLD & {name for name, value in extra.items() if value is not False}:
+    if extra.get("enable-expert-parallel"):
         return None
     spread = Spread(
         shards=profile.tensor_parallel_size,
@@ -37,6 +36,8 @@ def vllm_memory(profile: Profile, folder: Path, device: Device, inventory: Inven
         offloaded=int(min(max(extra.get("cpu-offload-gb", 0), 0), MOST_OFFLOADED_GIB) * GIB),
     )
     try:
+        if "quantization" in extra and "quantization_config" not in read_object(folder / "config.json", "config"):
+            return None
         own, index = read_outline(folder).dtype, read_index(folder)
         dtype = profile.dtype if profile.dtype != AUTO else own if own in _HALVES else "bfloat16"
         limits = MemoryLimits(
