@@ -93,7 +93,7 @@ def _on_signals(stop: Callable[[], None], supervisor: Supervisor) -> None:
     def on_signal() -> None:
         nonlocal asked
         if asked:
-            supervisor.kill()
+            supervisor.end_at_once("It was ended at once, as asked twice.")
             sys.stderr.write("ingot: ended at once, as asked twice\n")
             sys.stderr.flush()
             raise SystemExit(1)

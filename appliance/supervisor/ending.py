@@ -57,15 +57,23 @@ async def end_processes(
 
 
 async def conclude(
-    end: End, launch: Launch, fatal: Fatal | None, exit_status: int | None, killed_by_kernel: str | None
+    end: End,
+    launch: Launch,
+    fatal: Fatal | None,
+    exit_status: int | None,
+    killed_by_kernel: str | None,
+    last_line: int,
 ) -> str:
-    """Writes diagnosis and final state; the reason in one sentence."""
+    """Writes diagnosis and final state; the reason in one sentence. What a hung engine printed after `last_line`, as it
+    was ended, is no evidence."""
     exit_words = exit_in_words(exit_status) if exit_status is not None else None
     reason = end.reason
     if end.state is not State.STOPPED and not end.explained:
         told = fatal or _as_fatal(end.error)
         hang = end.reason if end.state is State.HUNG else None
-        found, diagnosis = await asyncio.to_thread(_read_log, launch.folder, exit_status, told, hang, killed_by_kernel)
+        found, diagnosis = await asyncio.to_thread(
+            _read_log, launch.folder, exit_status, told, hang, killed_by_kernel, last_line
+        )
         launch.diagnose(_without_idle_patch(diagnosis, launch.document))
         ended = f"the engine ended: {exit_words}" if exit_words else end.otherwise or "the engine was ended"
         reason = reason or found or ended
@@ -79,6 +87,7 @@ def _read_log(
     fatal: Fatal | None,
     hang: str | None,
     killed_by_kernel: str | None,
+    last_line: int,
 ) -> tuple[str | None, Diagnosis]:
     """Blocking. The first exception in one line, if there is one, and what it means."""
     from appliance.diagnosis.diagnose import diagnose  # late: a launch that does not fail never needs it
@@ -86,6 +95,8 @@ def _read_log(
     from appliance.diagnosis.log_text import read_log
 
     lines = read_log(folder.log)
+    if hang is not None:
+        lines = [line for line in lines if line.number <= last_line]
     if fatal is not None:
         found: str | None = f"{fatal.exception}: {fatal.message}".splitlines()[0]
     else:

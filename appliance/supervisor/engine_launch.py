@@ -134,6 +134,9 @@ class EngineLaunch:
         end = await self._end
         if self._bring_up is not None:
             self._bring_up.cancel()
+        if end.reason and end.state is not State.STOPPED:
+            self.fail_requests(end.reason)  # before the engine itself makes up what to say while it is ended
+        last_line = self._capture.count if self._capture is not None else 0
         status = await end_processes(end, self.child, self.ask_to_end, self.launch.folder)
         killed_by_kernel: str | None = None
         if self._capture is not None:
@@ -150,7 +153,7 @@ class EngineLaunch:
             self.launch.log(*self._capture.take())
         reason = end.reason
         try:
-            reason = await conclude(end, self.launch, self.fatal, status, killed_by_kernel)
+            reason = await conclude(end, self.launch, self.fatal, status, killed_by_kernel, last_line)
         finally:  # even a fault in telling why must leave nobody waiting
             self.fail_requests(reason or "it was stopped")
             for task in self._tasks:

@@ -87,6 +87,11 @@ class LogCapture:
         self._thread = threading.Thread(target=self._run, name="engine-log", daemon=True)
         self._thread.start()
 
+    @property
+    def count(self) -> int:
+        """Lines so far."""
+        return self._count
+
     def take(self) -> tuple[int, tuple[str, ...]]:
         """The lines since the last call, and the number of the first of them, counted from 1."""
         with self._lock:

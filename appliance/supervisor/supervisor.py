@@ -217,6 +217,12 @@ class Supervisor:
         if self._core is not None:
             self._core.kill()
 
+    def end_at_once(self, why: str) -> None:
+        """The same for somebody who asked for it, which the history says."""
+        self.kill()
+        if self._launch is not None and not self._launch.ended:
+            self._launch.change(State.STOPPED, why)
+
     @property
     def running(self) -> LaunchPlan | None:
         """What the launch that has not ended was planned as; None while nothing runs."""

@@ -180,6 +180,8 @@ def test_a_second_term_ends_everything_at_once(home: Home) -> None:
             door.signal(signal.SIGTERM)
             assert door.process.wait(2) == 1
         wait_until(lambda: not core.is_running(), 2)
+    (record,) = (json.loads(file.read_text()) for file in home.launches.glob("*/launch.json"))
+    assert (record["state"], record["reason"]) == ("stopped", "It was ended at once, as asked twice.")
 
 
 def test_a_killed_front_door_orphans_nothing_and_is_told_by_the_next(home: Home) -> None:
