@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http
 import json
 import os
 import signal
@@ -166,7 +167,7 @@ def metrics(model: str) -> str:
 
 async def send(writer: asyncio.StreamWriter, content: Any, status: int = 200, kind: str = "application/json") -> None:
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
-    reason = {200: "OK", 400: "Bad Request", 404: "Not Found", 500: "Internal Server Error", 501: "Not Implemented"}[status]
+    reason = http.HTTPStatus(status).phrase
     writer.write(
         f"HTTP/1.1 {status} {reason}\r\ncontent-type: {kind}\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw
     )

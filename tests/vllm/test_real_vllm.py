@@ -71,7 +71,7 @@ def test_no_port_leads_past_the_front_door(engine: Engine) -> None:
     """vLLM's server and its engine listen on no port at all. Their workers do, for one another: torch.distributed, and
     nowhere but on this machine."""
     listeners = {
-        (" ".join(process.cmdline()), connection.laddr.ip)
+        (" ".join(process.cmdline()).strip(), connection.laddr.ip)
         for process in family(engine.process.pid)
         for connection in process.net_connections(kind="tcp")
         if connection.status == psutil.CONN_LISTEN
@@ -184,6 +184,16 @@ def test_a_start_that_cannot_succeed_is_told_from_its_own_log(case: Provoked, ho
     assert told.fix is not None
     found = errors(preflight(case, home))
     assert (case.preflight in found) if case.preflight else not found, found
+
+
+def test_a_classifier_is_proved_by_what_it_makes_of_a_text(tmp_path: Path) -> None:
+    """It has no route that generates; its weights are made up here, as the bundled model's are for another task."""
+    extra = {"runner": "pooling", "convert": "classify", "load-format": "dummy"}
+    with front_door(tmp_path, PROFILE | {"enforce-eager": True, "vllm": {"extra-args": extra}}) as engine:
+        assert engine.wait("ready", "failed", "hung")["state"] == "ready"
+        status, answer = fetch(f"{engine.url}/classify", {"model": "real", "input": "What does sealed mean?"})
+        assert (status, answer["data"][0]["num_classes"]) == (200, 2)
+        assert fetch(f"{engine.url}/v1/completions", {"model": "real", "prompt": "x"})[0] == 404
 
 
 def test_a_worker_that_is_killed_while_it_starts_is_told(tmp_path: Path) -> None:
