@@ -73,7 +73,11 @@ def _of_path(path: Path) -> tuple[Diagnosis, list[EvidenceLine]]:
         return _of_log(path, str(path))
     if not (path / LOG).is_file():
         raise click.UsageError(f"{path} is a folder without {LOG}: name a log, or the folder of a launch.")
-    return _of_log(path / LOG, str(path), _told_of(path))
+    record = _record_of(path)
+    found, lines = _of_log(path / LOG, str(path), _told_of(path, record))
+    if found.family is None and record is not None and record.diagnosis is not None:
+        found = record.diagnosis  # the supervisor knew how it ended: a status, a word of the kernel's, a check
+    return found, lines
 
 
 def _of_log(path: Path, name: str, told: dict[str, Any] | None = None) -> tuple[Diagnosis, list[EvidenceLine]]:
@@ -86,13 +90,19 @@ def _of_log(path: Path, name: str, told: dict[str, Any] | None = None) -> tuple[
     return diagnose_lines(lines, **(told or {})), lines
 
 
-def _told_of(folder: Path) -> dict[str, Any]:
+def _record_of(folder: Path) -> LaunchRecord | None:
+    try:
+        return msgspec.json.decode((folder / RECORD).read_bytes(), type=LaunchRecord)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _told_of(folder: Path, record: LaunchRecord | None) -> dict[str, Any]:
     """What the supervisor knew of this launch besides its log."""
     told: dict[str, Any] = {"profile": _profile_of(folder)}
-    try:
-        record = msgspec.json.decode((folder / RECORD).read_bytes(), type=LaunchRecord)
-    except (OSError, msgspec.DecodeError):
+    if record is None:
         return told
+    told["failed"] = record.state in (State.FAILED, State.HUNG)
     if record.state is not State.HUNG:
         return told
     stacks = folder / STACKS

@@ -39,13 +39,15 @@ def diagnose(
     killed_by_kernel: str | None = None,
     stacks: str | None = None,
     profile: Mapping[str, Any] | None = None,
+    failed: bool = False,
 ) -> Diagnosis:
     """What ended the launch.
 
     `fatal` is the core's own account, which wins over the log. `exit_status` is as subprocess has it (negative for a
     signal), or a container's (137 for SIGKILL). `hang` says why the engine counted as hung, and `stacks` where its
     processes then were, as py-spy writes it. `killed_by_kernel` is the kernel's own word that it killed the engine.
-    With none of them nobody says that the engine failed, and of a log that tells of no failure the diagnosis says so.
+    With none of them, and without `failed`, nobody says that the engine failed: of a log that tells of no failure the
+    diagnosis then says so. An engine may fail and exit with 0, as vLLM does when its core is killed.
     `profile` is the document that was launched; without it, what the log prints of the settings has to do.
     """
     if killed_by_kernel is not None:
@@ -54,8 +56,9 @@ def diagnose(
         told = _told(fatal, lines)
         best = best_of([told])
         return best.diagnosis(own_settings(Searchable(lines), profile)) if best else telling.unknown(told)
-    failed = bool(exit_status) or hang is not None
-    story = _Story(lines, failed, profile)
+    whole = failed  # whoever says so has the log from its first line on
+    failed = failed or bool(exit_status) or hang is not None
+    story = _Story(lines, failed, profile, whole)
     if hang is not None:
         certain = story.certain()
         return certain if certain is not None else hangs.diagnose_hang(hang, stacks, lines)
@@ -76,6 +79,7 @@ class _Story:
     lines: Sequence[EvidenceLine]
     failed: bool
     profile: Mapping[str, Any] | None
+    whole: bool
     log: Searchable = field(init=False)
     ready: int | None = field(init=False)
 
@@ -204,8 +208,10 @@ class _Story:
         return telling.restart_loop(times, line) if line is not None else None
 
     def _process_gone(self) -> Diagnosis | None:
-        found = endings.of_a_process(self.lines)
-        return None if found is None or found.evidence[0].number < (self.ready or 0) else found
+        found = endings.of_a_process(self.lines, whole=self.whole)
+        if found is None or self.whole:  # a server prints its figures once more as it shuts down
+            return found
+        return None if found.evidence[0].number < (self.ready or 0) else found
 
     def _only_pointed_at(
         self, told: Sequence[ErrorLine], chains: Sequence[Sequence[LoggedException]]

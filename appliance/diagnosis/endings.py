@@ -15,6 +15,12 @@ LAST_LINES = 5
 CONTAINER_SIGNAL = 128  # a container's exit status is this and the signal's number
 # A negative status, as Python has it: a process of that name died of that signal.
 _ENDED = re.compile(r"Failed core proc\(s\): \{[^}]{0,200}?: ?-(?P<signal>\d{1,2})\b")
+# How vLLM's other processes notice that one is gone: before its status could be asked for, and while it serves.
+_GONE = re.compile(
+    r"Failed core proc\(s\): \{\}|engine ?core (?:proc\S* )?(?:\S+ )?(?:exited|died) unexpectedly"
+    r"|Worker proc(?:ess)? \S+ died unexpectedly",
+    re.IGNORECASE,
+)
 _OOM_FIX = Fix(
     text="Give the machine or the container more memory, end what else uses much, or make the cache smaller with a "
     "shorter context.",
@@ -22,8 +28,8 @@ _OOM_FIX = Fix(
 )
 
 _SILENT = Diagnosis(
-    summary="One of the engine's processes ended in the middle of its start without a word, as one does that is "
-    "killed: by the kernel, for want of memory, or by a person.",
+    summary="One of the engine's processes ended without a word, as one does that is killed: by the kernel, for want "
+    "of memory, or by a person.",
     family="memory",
     cause="killed",
     fix=_OOM_FIX,
@@ -111,12 +117,13 @@ def by_exit_status(exit_status: int | None, lines: Sequence[EvidenceLine]) -> Di
     return msgspec.structs.replace(SIGNALS[number], evidence=_last(lines))
 
 
-def of_a_process(lines: Sequence[EvidenceLine]) -> Diagnosis | None:
-    """What a log says of how one of the engine's own processes ended, where that one could say nothing itself."""
-    spoke = False
+def of_a_process(lines: Sequence[EvidenceLine], *, whole: bool = False) -> Diagnosis | None:
+    """What a log says of how one of the engine's own processes ended, where that one could say nothing itself. That
+    it said nothing is certain of a `whole` log, or where it had said something before."""
+    spoke = whole
     for line in lines:
         spoke = spoke or line.text.startswith("(EngineCore")
-        if spoke and "Failed core proc(s): {}" in line.text:  # gone before its status could be asked for
+        if spoke and _GONE.search(line.text):
             return msgspec.structs.replace(_SILENT, evidence=shown([line]))
         found = _ENDED.search(line.text) if "Failed core proc" in line.text else None
         if found is not None and int(found["signal"]) in SIGNALS:

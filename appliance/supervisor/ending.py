@@ -72,7 +72,7 @@ async def conclude(
         told = fatal or _as_fatal(end.error)
         hang = end.reason if end.state is State.HUNG else None
         found, diagnosis = await asyncio.to_thread(
-            _read_log, launch.folder, exit_status, told, hang, killed_by_kernel, last_line
+            _read_log, launch, exit_status, told, hang, killed_by_kernel, last_line
         )
         launch.diagnose(_without_idle_patch(diagnosis, launch.document))
         ended = f"the engine ended: {exit_words}" if exit_words else end.otherwise or "the engine was ended"
@@ -82,7 +82,7 @@ async def conclude(
 
 
 def _read_log(
-    folder: LaunchFolder,
+    launch: Launch,
     exit_status: int | None,
     fatal: Fatal | None,
     hang: str | None,
@@ -94,7 +94,7 @@ def _read_log(
     from appliance.diagnosis.first_exception import first_exception
     from appliance.diagnosis.log_text import read_log
 
-    lines = read_log(folder.log)
+    lines = read_log(launch.folder.log)
     if hang is not None:
         lines = [line for line in lines if line.number <= last_line]
     if fatal is not None:
@@ -108,7 +108,9 @@ def _read_log(
         fatal=fatal,
         hang=hang,
         killed_by_kernel=killed_by_kernel,
-        stacks=folder.read_stacks() if hang is not None else None,
+        stacks=launch.folder.read_stacks() if hang is not None else None,
+        profile=launch.document,
+        failed=True,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from appliance.diagnosis.diagnose import diagnose
+from appliance.diagnosis.log_text import number_lines
 from appliance.protocol import EvidenceLine
 
 TEXT = """\
@@ -39,3 +40,45 @@ def test_one_that_had_spoken_and_is_gone_without_a_status_was_killed() -> None:
     lines = [EvidenceLine(number, line) for number, line in enumerate(text.splitlines(), 1)]
     told = diagnose(lines, exit_status=1)
     assert (told.family, told.cause, told.evidence[-1].number) == ("memory", "killed", 6)
+
+
+WHILE_IT_SERVES = """ingot: starts vllm serve tiny
+(EngineCore pid=7) INFO 11-20 17:39:22 [core.py:402] init engine took 0.52 s
+INFO:     Application startup complete.
+(APIServer pid=5) WARNING 11-20 17:39:33 [core_client.py:817] [shutdown] MPClient: engine core exited unexpectedly
+(APIServer pid=5) ERROR 11-20 17:39:33 [async_llm.py:906] AsyncLLM output_handler failed.
+(APIServer pid=5) ERROR 11-20 17:39:33 [async_llm.py:906] Traceback (most recent call last):
+(APIServer pid=5) ERROR 11-20 17:39:33 [async_llm.py:906]   File "vllm/v1/engine/core_client.py", line 1235, in get
+(APIServer pid=5) ERROR 11-20 17:39:33 [async_llm.py:906]     raise self._format_exception(outputs) from None
+(APIServer pid=5) ERROR 11-20 17:39:33 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore \
+encountered an issue. See stack trace (above) for the root cause.
+INFO:     Shutting down
+INFO:     Finished server process [5]
+nanobind: leaked 4 instances!
+""".replace("\\\n", "")
+BEFORE_IT_SPOKE = """ingot: starts vllm serve tiny
+(APIServer pid=5) INFO 11-20 17:38:39 [model.py:733] Resolved architecture: LlamaForCausalLM
+Traceback (most recent call last):
+  File "/venv/bin/vllm", line 8, in <module>
+    sys.exit(main())
+  File "/venv/lib/vllm/v1/engine/utils.py", line 1431, in wait_for_engine_startup
+    raise RuntimeError(
+RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+"""
+
+
+@pytest.mark.parametrize("log", [WHILE_IT_SERVES, BEFORE_IT_SPOKE])
+def test_a_core_that_was_killed_is_told_though_its_server_ends_in_peace(log: str) -> None:
+    """kill -9 of vLLM's EngineCore, before or after it was ready: its server then exits with 0 or 1, and points at a
+    root cause that nobody wrote."""
+    for status in (0, 1):
+        found = diagnose(number_lines(log), exit_status=status, failed=True)
+        assert (found.family, found.cause) == ("memory", "killed")
+        assert "unexpectedly" in found.evidence[0].text or "Failed core proc" in found.evidence[0].text
+
+
+def test_a_launch_that_failed_is_never_told_as_no_failure() -> None:
+    """Whatever its log says, and whatever its status."""
+    found = diagnose(number_lines("INFO: all is well\n"), exit_status=0, failed=True)
+    assert found.fix is not None
+    assert "no failure" not in found.summary
