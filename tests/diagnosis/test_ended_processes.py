@@ -6,7 +6,7 @@ import pytest
 
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.log_text import number_lines
-from appliance.protocol import EvidenceLine
+from appliance.protocol import EvidenceLine, Fatal
 
 TEXT = """\
 (APIServer pid=7) INFO 11-20 17:35:01 [utils.py:286] non-default args: {'model': 'm'}
@@ -82,3 +82,11 @@ def test_a_launch_that_failed_is_never_told_as_no_failure() -> None:
     found = diagnose(number_lines("INFO: all is well\n"), exit_status=0, failed=True)
     assert found.fix is not None
     assert "no failure" not in found.summary
+
+
+def test_a_model_that_went_away_after_its_check_is_told() -> None:
+    """Preflight saw it whole; the core, seconds later, did not."""
+    told = Fatal(exception="CheckpointError", message="tiny has neither model.safetensors nor an index.", traceback="")
+    found = diagnose([], fatal=told)
+    assert (found.family, found.cause) == ("weights", "model-changed-after-check")
+    assert "tiny has neither model.safetensors nor an index." in found.summary

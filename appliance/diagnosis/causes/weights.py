@@ -119,4 +119,13 @@ CAUSES = (
         fix="Check that config.json and the weights are of the same model, and whole.",
         vague=True,
     ),
+    # Our own engine's word, where no row above knows better.
+    Cause(
+        family="weights",
+        name="model-changed-after-check",
+        signs=("checkpointerror",),
+        pattern=r"CheckpointError: (?P<what>[^\n]{1,400}?)\.?(?:\n|$)",
+        summary="The model's folder is not what it was when it was checked: {what}.",
+        fix="Let nothing write to the folder while the engine starts; copy the model again, and start.",
+    ),
 )  # fmt: skip
