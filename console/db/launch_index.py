@@ -49,8 +49,8 @@ class LaunchIndex:
                 stamp = (stat.st_mtime_ns, stat.st_size)
                 if self._read.get(path.parent.name) != stamp:
                     changed.append((path.parent.name, stamp, _decoder.decode(path.read_bytes())))
-            except FileNotFoundError:
-                continue
+            except OSError:
+                continue  # gone meanwhile, or not ours to read: the others are indexed all the same
             except msgspec.MsgspecError as error:
                 log.warning("%s is not a launch record and is left out: %s", path, error)
                 self._read[path.parent.name] = stamp
@@ -97,7 +97,7 @@ async def last_good_record(session: AsyncSession, home: Home, profile: str, befo
         return None
     try:
         return _decoder.decode((home.launch(launch_id) / RECORD).read_bytes())
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError):
         return None
 
 

@@ -27,12 +27,22 @@ class Catalogue:
                     for entry in entries
                     if LAUNCH_ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
                 ]
-        except FileNotFoundError:
-            return []
+        except OSError:
+            return []  # `problem` says why
         with self._lock:
             for gone in self._folders.keys() - set(names):
                 del self._folders[gone]
         return sorted(names, reverse=True)
+
+    def problem(self) -> str:
+        """Why launches that are there cannot be seen; empty where they can, or where there are none yet."""
+        try:
+            os.scandir(self.home.launches).close()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            return f"The folder of the launches, {self.home.launches}, cannot be read: {error.strerror}."
+        return ""
 
     def find(self, launch_id: str) -> LaunchFolder | None:
         """The launch's folder; None where there is none, or where the name cannot be a launch's."""

@@ -56,6 +56,7 @@ async def launch_list(
         "launches/list.html",
         title="Launches",
         listing=await asyncio.to_thread(read),
+        problem=await asyncio.to_thread(catalogue.problem),
         groups=GROUPS,
         group=group,
         profile=profile,

@@ -20,7 +20,7 @@ from console.pages import go_to, page
 from console.parts import Folder, PageRequest, Profiles, TheActivator, TheCatalogue
 from console.profiles.activation import Activated, Activator
 from console.profiles.errors import Refused
-from console.profiles.patch import read_patch
+from console.profiles.patch import read_applied_patch
 from console.profiles.web import STATUS, wants_json
 
 Sent = URLEncodedBody[dict[str, str]]
@@ -66,7 +66,7 @@ async def apply_fix(
     given, is the one that failed: its page will say what came of it."""
     broken = await profiles.revision(name, revision_number(data.get("revision", "")))
     latest = await profiles.revision(name)
-    patch = read_patch(data.get("patch", ""))
+    patch = read_applied_patch(data.get("patch", ""))
     fixed = documents.apply_patch(broken.to_run(), patch)
     note = f"{broken.label} with the fix for {', '.join(patch)}."
     saved = await profiles.save(name, fixed, base=latest.number, author=request.user.name, note=note)

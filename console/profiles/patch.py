@@ -8,6 +8,9 @@ from typing import Any
 
 from console.errors import Refusal
 
+NOT_A_FIX = frozenset({"name", "schema"})
+"""What a profile is called by, and is written in: to change them mends no launch."""
+
 _KEY = re.compile(r"[a-z0-9][a-zA-Z0-9_-]*(\.[a-zA-Z0-9_-]+)*")
 
 
@@ -21,6 +24,20 @@ def read_patch(text: str) -> dict[str, Any]:
         raise Refusal(
             422,
             "The fix is not a JSON object of settings.",
+            "Open the profile's form and make the change there.",
+            field="patch",
+            value=text[:80],
+        )
+    return patch
+
+
+def read_applied_patch(text: str) -> dict[str, Any]:
+    """Of a fix that is saved and started at once, with no form to look at it."""
+    patch = read_patch(text)
+    if named := sorted(NOT_A_FIX.intersection(key.partition(".")[0] for key in patch)):
+        raise Refusal(
+            422,
+            f"A fix does not change a profile's {named[0]}.",
             "Open the profile's form and make the change there.",
             field="patch",
             value=text[:80],

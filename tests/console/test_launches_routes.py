@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import html
 import re
+import shutil
 
 import pytest
 from sqlalchemy import select
 
 from appliance.protocol import Finding, FindingReport, Fix, Progress, Severity, State
+from console.db.launch_index import LaunchIndex
 from console.db.models import Launch
 from console.engine_control.base import EngineStatus
 from console.launches.service import Launches
@@ -181,6 +183,24 @@ async def test_the_server_goes_on_while_a_launch_is_looked_at_to_be_deleted(clie
     monkeypatch.setattr(Launches, "story", lambda *given: loops.append(asyncio._get_running_loop()) or read(*given))
     assert (await client.post(f"/launches/{BAD}/delete")).status_code == 200
     assert loops == [None]
+
+
+async def test_a_folder_of_launches_that_cannot_be_read_is_said(client, home):
+    """Every page goes on; the list says what is in the way."""
+    shutil.rmtree(home.launches, ignore_errors=True)
+    home.launches.write_text("a file")
+    for page in ("/", "/launches", "/log", "/profiles", "/hardware"):
+        assert (await client.get(page)).status_code == 200, page
+    assert f"{home.launches}, cannot be read: Not a directory." in (await client.get("/launches")).text
+
+
+async def test_a_launch_that_cannot_be_read_keeps_no_other_from_being_indexed(home, console):
+    failed_launch(home, BAD)
+    (home.launches / GOOD / "launch.json").mkdir(parents=True)
+    index = LaunchIndex(console.database, home)
+    assert await index.refresh()
+    async with console.database.session() as session:
+        assert [row.launch_id for row in await session.scalars(select(Launch))] == [BAD]
 
 
 async def test_the_running_launch_is_not_deleted(client, home, console, engine_runs):

@@ -253,6 +253,16 @@ async def test_a_refused_activation_shows_what_was_found_and_how_to_go_on(client
     assert (anyway.status_code, control.calls) == (303, ["restart"])
 
 
+@pytest.mark.parametrize("patch", [{"name": "evil"}, {"schema": 2}, {"max-model-len": 64, "name": None}])
+async def test_a_fix_never_renames_a_profile(patch, client, store, control):
+    await store.create({"name": "gone", "model": {"path": "Gone-7B"}}, author="ann")
+    answer = await client.post("/profiles/gone/apply-fix", data={"revision": "r1", "patch": json.dumps(patch)})
+    assert answer.status_code == 422
+    assert "A fix does not change a profile" in unescape(answer.text)
+    assert (await store.revision("gone")).number == 1
+    assert control.calls == []
+
+
 async def test_a_fix_is_saved_on_top_and_activated(client, store, control, home, model):
     await store.create({"name": "gone", "model": {"path": "Gone-7B"}}, author="ann")
     data = {"revision": "r1", "patch": json.dumps({"model.path": "Tiny"})}
