@@ -111,6 +111,7 @@ PROVOKED = (
         "an architecture that vLLM has not",
         ("model-config",),
         "NoSuchModelForCausalLM",
+        preflight="architecture-unknown-to-vllm",
         prepare=edit_config(architectures=["NoSuchModelForCausalLM"], model_type="llama"),
     ),
     Provoked(
