@@ -14,6 +14,8 @@ import msgspec
 from sqlalchemy import ColumnElement, and_, false, not_, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from appliance.protocol import State
+from appliance.supervisor.abandoned import REASON as CUT_OFF_REASON
 from console.db.models import ActiveRevision, Launch, Revision
 
 LOOKED_AT = 50
@@ -73,10 +75,12 @@ class History:
         return [outcome for launch in launches if (outcome := _outcome(launch)) is not None]
 
     async def last_good(self, session: AsyncSession, *, other_than: int | None) -> Revision | None:
-        """The revision of the newest launch that was ready, leaving out the revision with the id `other_than`."""
+        """The revision of the newest launch that was ready, leaving out the revision with the id `other_than`. One
+        whose own last launch failed comes after those that have not."""
         good = select(Launch).where(Launch.ready_after_s.is_not(None), Launch.revision != "")
         if other_than is not None and (left_out := await session.get(Revision, other_than)) is not None:
             good = good.where(not_(and_(self._belongs_to(left_out.profile_id), Launch.revision == left_out.label)))
+        failed_since = None
         for launch in await session.scalars(good.order_by(Launch.started.desc()).limit(LOOKED_AT)):
             outcome, owner = _outcome(launch), self._owner(launch)
             if outcome is None or owner is None:
@@ -84,9 +88,16 @@ class History:
             revision = await session.scalar(
                 select(Revision).where(Revision.profile_id == owner, Revision.number == outcome.revision)
             )
-            if revision is not None:
+            if revision is not None and not await self._failed_last(session, launch, owner):
                 return revision
-        return None
+            failed_since = failed_since or revision
+        return failed_since
+
+    async def _failed_last(self, session: AsyncSession, good: Launch, owner: int) -> bool:
+        """Whether the last launch of the revision of `good` failed. Power that was cut is no fault of a revision."""
+        of_revision = and_(self._belongs_to(owner), Launch.revision == good.revision, Launch.reason != CUT_OFF_REASON)
+        last = await session.scalar(select(Launch.state).where(of_revision).order_by(Launch.started.desc()).limit(1))
+        return last in (State.FAILED, State.HUNG)
 
     def _owner(self, launch: Launch) -> int | None:
         for tenure in self._tenures:

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from appliance.supervisor.abandoned import REASON as CUT_OFF_REASON
 from console.db.models import ActiveRevision, Launch
 from console.db.schema import migrate
 from console.db.sessions import Database
@@ -35,14 +36,15 @@ async def make_active(database, revision_id):
         await session.merge(ActiveRevision(id=1, revision_id=revision_id))
 
 
-async def add_launch(database, launch_id, profile, revision, *, ready=True, started):
+async def add_launch(database, launch_id, profile, revision, *, ready=True, started, state=None, reason=""):
     async with database.session() as session:
         session.add(
             Launch(
                 launch_id=launch_id,
                 profile=profile,
                 revision=revision,
-                state="ready" if ready else "failed",
+                state=state or ("ready" if ready else "failed"),
+                reason=reason,
                 started=started,
                 ready_after_s=2.0 if ready else None,
                 path="",
@@ -175,6 +177,24 @@ async def test_launches_are_shown_with_the_profile_that_held_the_name_then(store
         "talk": "two",
         "chat": "three",
     }
+
+
+async def test_rolling_back_prefers_what_has_not_failed_since(store, database):
+    """A revision that was ready once and then crashed is gone back to only where there is no other."""
+    first = await store.create(CHAT, author="ann")
+    second = (await store.save("chat", {**CHAT, "max-num-seqs": 8}, base=1, author="ann")).revision
+    third = (await store.save("chat", {**CHAT, "max-num-seqs": 9}, base=2, author="ann")).revision
+    await make_active(database, third.id)
+    await add_launch(database, "a", "chat", "r2", started=second.created + 10, state="failed")
+    assert (await store.roll_back_target()).what == "chat r2"
+    await add_launch(database, "b", "chat", "r1", started=first.created + 5)
+    assert (await store.roll_back_target()).what == "chat r1"
+    await add_launch(database, "c", "chat", "r2", started=second.created + 20, state="failed", reason=CUT_OFF_REASON)
+    assert (await store.roll_back_target()).what == "chat r1"
+    await add_launch(database, "d", "chat", "r2", started=second.created + 30)
+    assert (await store.roll_back_target()).what == "chat r2"
+    await add_launch(database, "e", "chat", "r2", started=second.created + 40, state="failed", reason=CUT_OFF_REASON)
+    assert (await store.roll_back_target()).what == "chat r2"
 
 
 async def test_rolling_back_leads_to_the_last_revision_that_was_ready(store, database):
