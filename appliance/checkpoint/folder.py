@@ -107,10 +107,12 @@ def _refuse_outside(path: str, home: Home, models: Path) -> None:
 def _missing(path: str, home: Home) -> CheckpointError:
     names = model_names(home)
     nearest = difflib.get_close_matches(path, names, n=1, cutoff=0.5)
+    nearest = nearest or difflib.get_close_matches(path, [BUNDLED_MODEL], cutoff=0.75)
     nearest = nearest or [name for name in names if PurePosixPath(name).name == PurePosixPath(path).name][:1]
     where = f"in the models folder {home.models}"
     if nearest:
-        remedy = f"The nearest model there is `{nearest[0]}`."
+        what = "bundled model" if nearest[0] == BUNDLED_MODEL else "nearest model there"
+        remedy = f"The {what} is `{nearest[0]}`."
         return _error("model-missing", path, f"There is no {path} {where}.", remedy, {"model.path": nearest[0]})
     if not home.models.is_dir():
         remedy = "Make that folder and put the model into it, or set INGOT_MODELS to the folder that holds it."

@@ -19,13 +19,15 @@ _NO_LIMIT: Final = 1 << 62
 
 class Cgroup(NamedTuple):
     """`memory_left_bytes` may still be taken before a limit is met: pages of files that can be dropped count as free.
-    `cpu_quota` is in cores. None: no limit. `version` is that of the memory's group; None where there is none."""
+    `cpu_quota` is in cores; `processes_left` may still be started, threads counted. None: no limit. `version` is that
+    of the memory's group; None where there is none."""
 
     version: Literal["v1", "v2"] | None = None
     memory_limit_bytes: int | None = None
     memory_left_bytes: int | None = None
     cpu_quota: float | None = None
     max_processes: int | None = None
+    processes_left: int | None = None
 
 
 class _Mount(NamedTuple):
@@ -38,6 +40,7 @@ class _Mount(NamedTuple):
 def read_cgroup(proc: Path = PROC) -> Cgroup:
     """Never raises: what cannot be read is no limit."""
     mounts, paths = _mounts(proc), _paths(proc)
+    processes = _groups("pids", mounts, paths)
     memory = _groups("memory", mounts, paths)
     limits, left = [], []
     for version, folder in memory:
@@ -50,7 +53,8 @@ def read_cgroup(proc: Path = PROC) -> Cgroup:
         memory_limit_bytes=min(limits, default=None),
         memory_left_bytes=min(left, default=None),
         cpu_quota=_least(_cpu_quota, _groups("cpu", mounts, paths)),
-        max_processes=_least(lambda _, folder: number(folder / "pids.max"), _groups("pids", mounts, paths)),
+        max_processes=_least(lambda _, folder: number(folder / "pids.max"), processes),
+        processes_left=_least(lambda _, folder: _processes_left(folder), processes),
     )
 
 
@@ -111,6 +115,11 @@ def _cpu_quota(version: str, folder: Path) -> float | None:
         words = _words(folder / "cpu.max")
         quota, period = map(_as_number, words) if len(words) == 2 else (None, None)
     return quota / period if quota and period else None
+
+
+def _processes_left(folder: Path) -> int | None:
+    limit = number(folder / "pids.max")
+    return None if limit is None else max(limit - (number(folder / "pids.current") or 0), 0)
 
 
 def _least(read: Callable[[str, Path], Number | None], groups: list[_Group]) -> Number | None:

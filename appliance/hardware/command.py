@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import click
@@ -11,9 +12,10 @@ import msgspec
 from appliance.hardware.host import read_host
 from appliance.hardware.machine import inventory, replayed
 from appliance.hardware.nvml import NvmlUnavailable, load_nvml
+from appliance.hardware.patience import Patience
 from appliance.hardware.problems import read_signs
 from appliance.hardware.record import record
-from appliance.hardware.replay import RecordingError
+from appliance.hardware.replay import Recording, RecordingError
 from appliance.home import write_atomically
 
 
@@ -49,7 +51,9 @@ def _record(target: Path) -> None:
     host = read_host()
     signs = read_signs(os.environ, host.container)
     try:
-        made = record(load_nvml(), host, about="", pci=signs.pci, kernel_driver=signs.kernel_driver)
+        nvml = load_nvml()
+        ask = partial(record, nvml, host, about="", pci=signs.pci, kernel_driver=signs.kernel_driver)
+        made = Patience[Recording]().call(ask)
         write_atomically(target, msgspec.json.format(msgspec.json.encode(made)) + b"\n", 0o644)
     except (NvmlUnavailable, OSError) as error:
         raise click.ClickException(f"Nothing was recorded in {target}: {error}") from error

@@ -25,8 +25,9 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     to widen it first. `cpus` and `machine_memory_bytes` are the whole machine's; `cpu_quota` (in cores) and
     `memory_limit_bytes` what the cgroup, of version `cgroup`, leaves of them. `shm_bytes` is the size of /dev/shm.
     `open_files`, `processes` and `locked_memory_bytes` are the limits that hold (`ulimit -n`, `-u`, `-l`), and
-    `open_files_hard` what the first may be raised to: None is no limit. `container` names what the process is confined
-    by, None where by nothing. Any other None could not be read.
+    `open_files_hard` what the first may be raised to: None is no limit. `processes_left` is what the cgroups let be
+    started beside what runs. `container` names what the process is confined by, None where by nothing. Any other None
+    could not be read.
     """
 
     cores: int
@@ -45,6 +46,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     open_files: int | None = None
     open_files_hard: int | None = None
     processes: int | None = None
+    processes_left: int | None = None
     locked_memory_bytes: int | None = None
     kernel: str | None = None
     system: str | None = None
@@ -84,6 +86,7 @@ def read_host(home: Home | None = None, *, proc: Path = PROC, cpuinfo: Path = CP
         open_files=_limit(files),
         open_files_hard=_limit(files_hard),
         processes=min((value for value in (started, group.max_processes) if value is not None), default=None),
+        processes_left=group.processes_left,
         locked_memory_bytes=_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
         kernel=platform.release() or None,
         system=_system(),

@@ -29,10 +29,11 @@ Wrong = Literal[
     "mixed",
     "unreached",
     "divided",  # CUDA takes the first slice of the GPU
+    "cut",  # an index with something behind it, such as `0;1`
     "order-unknown",  # an index, where GPUs differ and CUDA puts the fastest first
 ]
 
-_INDEX: Final = re.compile(r"\s*([+-]?\d+)")
+_INDEX: Final = re.compile(r"\s*([+-]?\d{1,99})(.*)", re.ASCII | re.DOTALL)
 _UUID: Final = re.compile(r"(?:GPU|MIG)-([0-9a-fA-F-]*)")
 _OLD_MIG: Final = re.compile(r"MIG-GPU-([0-9a-fA-F-]+)/(\d+)/(\d+)")
 # Words of NVIDIA_VISIBLE_DEVICES, which NVIDIA's container runtime reads, not CUDA.
@@ -115,7 +116,11 @@ def _name(text: str, inventory: Inventory, order: str | None) -> VisibleEntry:
         return _by_uuid(text, inventory)
     index = _INDEX.match(text)
     if index:
-        return _by_index(text, ctypes.c_int32(int(index[1])).value, inventory, order)  # it wraps there too
+        entry = _by_index(text, ctypes.c_int32(int(index[1])).value, inventory, order)  # it wraps there too
+        if entry.visible and not entry.wrong and index[2].strip():
+            why = f"{text.strip()!r} is read as {index[1]}: what follows the number is passed over."
+            entry = entry._replace(wrong="cut", why=why)
+        return entry
     if text.strip() == _NO_DEVICE_FILES:
         return VisibleEntry(text, None, False, "hides-all", f"{_NO_DEVICE_FILES} hides every GPU.")
     why = f"{text.strip()!r} is neither an index nor a UUID such as GPU-... or MIG-...: no GPU is named so."
@@ -130,8 +135,9 @@ def _by_index(text: str, index: int, inventory: Inventory, order: str | None) ->
     board = next(((gpu, slices) for gpu, slices in inventory.boards if gpu.index == index), None)
     if board is None:
         count = len(inventory.boards)
+        named = index if str(index) in text else f"{index}, as which CUDA reads {text.strip()!r}"
         there = "there is no GPU here" if not count else f"the last GPU here is {inventory.boards[-1][0].index}"
-        return VisibleEntry(text, None, False, "out-of-range", f"There is no GPU {index}: {there}.")
+        return VisibleEntry(text, None, False, "out-of-range", f"There is no GPU {named}: {there}.")
     gpu, slices = board
     if slices:
         why = (

@@ -86,6 +86,7 @@ def test_a_missing_model_names_the_nearest(home: Home) -> None:
     write_checkpoint(home.models / "Qwen3-8B")
     assert refused("Qwen3-8b", home).fix.patch == {"model.path": "Qwen3-8B"}
     assert refused("Qwen/Qwen3-8B", home).fix.patch == {"model.path": "Qwen3-8B"}
+    assert refused("bundle", home).fix.patch == {"model.path": "bundled"}
     hub = refused("meta-llama/Llama-3.1-8B-Instruct", home)
     assert hub.id == "model-is-hub-id"
     assert "Qwen3-8B" in refused("gemma", home).fix.text

@@ -61,21 +61,36 @@ def front_door():
     end.close()
 
 
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Each model, written once: that takes as long as running it."""
+    made: dict[str, Path] = {}
+
+    def folder_of(name: str) -> Path:
+        if name not in made:
+            family, shape, _ = MODELS[name]
+            folder = tmp_path_factory.mktemp("models") / "model"
+            made[name] = write_checkpoint(folder, family, dtype="bfloat16", scale=0.02, **shape)
+        return made[name]
+
+    return folder_of
+
+
 @pytest.mark.parametrize("name", MODELS)
-def test_a_core_takes_what_was_planned(tmp_path, front_door, name):
-    family, shape, settings = MODELS[name]
-    folder = write_checkpoint(tmp_path / "model", family, dtype="bfloat16", scale=0.02, **shape)
-    check(folder, front_door, settings)
+def test_a_core_takes_what_was_planned(folders, front_door, name):
+    check(folders(name), front_door, MODELS[name][2])
 
 
 def test_the_bundled_model_takes_what_was_planned(tmp_path, front_door):
     check(Path(shutil.copytree(MODEL, tmp_path / "model")), front_door, {})
 
 
-def test_in_float32_too(tmp_path, front_door):
-    family, shape, settings = MODELS["experts"]
-    folder = write_checkpoint(tmp_path / "model", family, dtype="bfloat16", scale=0.02, **shape)
-    check(folder, front_door, settings | {"dtype": "float32", "max-model-len": 2048, "max-num-seqs": 8})
+def test_in_float32_too(folders, front_door):
+    check(
+        folders("experts"),
+        front_door,
+        MODELS["experts"][2] | {"dtype": "float32", "max-model-len": 2048, "max-num-seqs": 8},
+    )
 
 
 def check(folder: Path, front_door: FrontDoor, settings: dict[str, Any]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,6 +16,7 @@ from appliance.hardware import Inventory, inventory
 from appliance.hardware.command import hardware
 from appliance.hardware.engine_machine import place, telling, this_machine
 from appliance.hardware.machine import replayed
+from appliance.hardware.patience import Patience
 from appliance.hardware.record import record
 from appliance.hardware.replay import RecordingError, load_recording, replaying
 from tests.hardware.recorded import RECORDINGS, machine_of
@@ -164,6 +167,17 @@ def test_a_file_that_is_no_recording_is_refused_with_where(text: str, said: str,
 def test_nothing_can_be_recorded_where_nothing_can_be_written(tmp_path: Path) -> None:
     refused = run("--record", str(tmp_path / "no" / "folder.json"))
     assert (refused.exit_code, "Nothing was recorded" in refused.output) == (1, True)
+
+
+def test_a_driver_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is just the one that somebody wants to record."""
+    released = threading.Event()
+    hanging = SimpleNamespace(nvmlInit=released.wait, NVMLError=RuntimeError)
+    monkeypatch.setattr("appliance.hardware.command.load_nvml", lambda: hanging)
+    monkeypatch.setattr(Patience.__init__, "__defaults__", (0.1,))
+    refused = run("--record", str(tmp_path / "recording.json"))
+    released.set()
+    assert (refused.exit_code, "does not answer" in refused.output) == (1, True)
 
 
 def test_secrets_of_the_environment_are_not_told() -> None:

@@ -67,8 +67,9 @@ def test_limits_of_version_2(groups: Groups) -> None:
         memory__stat=f"anon 5\ninactive_file {GIB // 4}",
         cpu__max="250000 100000",
         pids__max=512,
+        pids__current=500,
     )
-    assert groups.read() == Cgroup("v2", GIB, 3 * GIB // 4, 2.5, 512)
+    assert groups.read() == Cgroup("v2", GIB, 3 * GIB // 4, 2.5, 512, 12)
 
 
 def test_the_smallest_limit_up_the_tree_counts(groups: Groups) -> None:
@@ -78,7 +79,9 @@ def test_the_smallest_limit_up_the_tree_counts(groups: Groups) -> None:
     groups.write("machine", memory__max=64 * GIB, memory__current=60 * GIB, cpu__max="800000 100000")
     groups.write("machine/pod", memory__max=16 * GIB, memory__current=4 * GIB, pids__max=1000)
     groups.write("machine/pod/container", memory__max="max", memory__current=GIB, cpu__max="max 100000", pids__max=4000)
-    assert groups.read() == Cgroup("v2", 16 * GIB, 4 * GIB, 8.0, 1000)
+    groups.write("machine/pod/container", pids__current=100)
+    groups.write("machine/pod", pids__current=980)  # of which other containers have most
+    assert groups.read() == Cgroup("v2", 16 * GIB, 4 * GIB, 8.0, 1000, 20)
 
 
 def test_a_limit_that_slows_down_counts_as_one(groups: Groups) -> None:
@@ -119,7 +122,7 @@ def test_limits_of_version_1(groups: Groups) -> None:
     )
     groups.write("cpu,cpuacct", cpu__cfs_quota_us=150000, cpu__cfs_period_us=100000)
     groups.write("pids", pids__max=100)
-    assert groups.read() == Cgroup("v1", 4 * GIB, 2 * GIB, 1.5, 100)
+    assert groups.read() == Cgroup("v1", 4 * GIB, 2 * GIB, 1.5, 100, 100)
 
 
 def test_both_versions_at_once(groups: Groups) -> None:
@@ -130,7 +133,7 @@ def test_both_versions_at_once(groups: Groups) -> None:
     groups.belong("0::/user")
     groups.write("memory/user", memory__limit_in_bytes=GIB, memory__usage_in_bytes=0)
     groups.write("unified/user", memory__max=5 * GIB, pids__max=70)
-    assert groups.read() == Cgroup("v1", GIB, GIB, None, 70)
+    assert groups.read() == Cgroup("v1", GIB, GIB, None, 70, 70)
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "-5", "1 2 3", "\x00", "9" * 400])

@@ -187,3 +187,14 @@ def test_an_index_among_different_gpus_is_doubtful_unless_the_order_is_the_buss(
 def test_without_a_gpu_every_index_is_out_of_range() -> None:
     found = read_visible("0", machine_of("none"))
     assert (wrong(found), found.entries[0].why) == (["out-of-range"], "There is no GPU 0: there is no GPU here.")
+
+
+def test_what_is_no_plain_index_is_said() -> None:
+    """CUDA reads digits of ASCII, as many as fit into an integer, and passes over what follows them."""
+    eight = machine_of("h200-x8")
+    semicolon = read_visible("0;1", eight)
+    assert (wrong(semicolon), len(semicolon.gpus)) == (["cut"], 1)
+    assert "what follows the number is passed over" in semicolon.entries[0].why
+    assert (wrong(read_visible("\uff10", eight)), read_visible("\uff10", eight).gpus) == (["unknown"], ())
+    assert "as which CUDA reads '99999999999999999999'" in read_visible("9" * 20, eight).entries[0].why
+    assert wrong(read_visible("9" * 9999, eight)) != [""]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -339,7 +340,7 @@ def test_a_containers_limit_of_processes_binds_root_too(home: Home, tmp_path: Pa
     around = replace(sane(tmp_path), uid=0)
     inventory = recorded("rtx-pro-6000", processes=10)
     assert ids(look(home, inventory=inventory, surroundings=around, only="limits")) == []
-    write(tmp_path, {"/sys/fs/cgroup/pids.max": "100\n", "/sys/fs/cgroup/pids.current": "80\n"})
+    inventory = recorded("rtx-pro-6000", processes=100, processes_left=20)
     finding = one(look(home, inventory=inventory, surroundings=around, only="limits"))
     assert (finding.id, finding.value, finding.severity) == ("processes-few", 20, Severity.ERROR)
 
@@ -387,3 +388,18 @@ def test_a_damaged_library_says_nothing(tmp_path_factory: pytest.TempPathFactory
     path = tmp_path_factory.getbasetemp() / "damaged.so"
     path.write_bytes(b"\x7fELF\x02\x01" + rest)
     assert needed_glibc(path) is None or needed_glibc(path) > (0, 0)
+
+
+@pytest.mark.parametrize("name", ["launches", "active", "selftest"])
+def test_a_folder_of_ours_that_is_none_is_told_before_the_launch(home: Home, tmp_path: Path, name: str) -> None:
+    """A file of its name, or a link to nothing: no launch could be written there."""
+    place = home.root / name
+    shutil.rmtree(place, ignore_errors=True)
+    for make in (place.touch, lambda: place.symlink_to("nowhere")):
+        make()
+        finding = one(look(home, inventory=recorded("none"), surroundings=sane(tmp_path), only="disk-space"))
+        assert (finding.id, finding.severity) == ("state-folder-damaged", Severity.ERROR)
+        assert str(place) in finding.message
+        assert finding.fix.command == f"mv {place} {place}.aside"
+        place.unlink()
+    assert look(home, inventory=recorded("none"), surroundings=sane(tmp_path), only="disk-space").findings == []

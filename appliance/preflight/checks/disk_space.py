@@ -20,15 +20,34 @@ FILES = 1000
 
 
 def run(subject: Subject) -> Iterator[Finding]:
-    root = subject.context.home.root
+    home = subject.context.home
+    root = home.root
+    parts = [folder for folder in (home.active, home.launches, home.selftest) if os.path.lexists(folder)]
     if not can_write(root):
         yield _unwritable(subject, root)
+    elif wrong := [folder for folder in parts if not folder.is_dir()]:
+        yield from map(_not_a_folder, wrong)
+    elif closed := [folder for folder in parts if not can_write(folder)]:
+        yield _unwritable(subject, closed[0])
     else:
         yield from _room("state-folder-full", "the state folder", root, "the log of a launch", Severity.ERROR)
     for place in places(subject):
         folder = subject.here.at(place.path)
         if can_write(folder):
             yield from _room("cache-folder-full", place.row.what, folder, "what is compiled", Severity.WARNING)
+
+
+def _not_a_folder(place: Path) -> Finding:
+    aside = place.with_name(f"{place.name}.aside")
+    return Finding(
+        id="state-folder-damaged",
+        severity=Severity.ERROR,
+        message=f"{place} is no folder, and Ingot keeps its files in a folder of that name.",
+        field="INGOT_HOME",
+        value=str(place),
+        fix=Fix(text="Put it aside; Ingot makes the folder anew.",
+                command=f"mv {shlex.quote(str(place))} {shlex.quote(str(aside))}"),
+    )  # fmt: skip
 
 
 def _unwritable(subject: Subject, root: Path) -> Finding:

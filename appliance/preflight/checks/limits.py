@@ -46,9 +46,8 @@ def _processes(subject: Subject) -> Iterator[Finding]:
     host = subject.context.inventory.host
     wanted = OWN_THREADS + workers(subject.profile) * host.cores * THREADS_PER_CORE
     left, where = None if subject.here.uid == 0 else host.processes, "ulimit -u"  # it does not bind root
-    allowed, used = _cgroup_numbers(subject)
-    if allowed is not None and (left is None or allowed - used < left):
-        left, where = allowed - used, "pids.max"
+    if host.processes_left is not None and (left is None or host.processes_left < left):
+        left, where = host.processes_left, "pids.max"
     if left is None or left >= wanted:
         return
     text = "Raise it: `pids_limit:` in compose.yaml, `--pids-limit`" if where == "pids.max" else "Raise it"
@@ -64,15 +63,6 @@ def _processes(subject: Subject) -> Iterator[Finding]:
             command="docker update --pids-limit 4096 ingot-engine" if where == "pids.max" else "ulimit -u 65536",
         ),
     )
-
-
-def _cgroup_numbers(subject: Subject) -> tuple[int | None, int]:
-    """(how many processes the container may have, how many it has)."""
-    for folder in ("/sys/fs/cgroup", "/sys/fs/cgroup/pids"):
-        allowed = subject.here.number(f"{folder}/pids.max")
-        if allowed is not None:
-            return allowed, subject.here.number(f"{folder}/pids.current") or 0
-    return None, 0
 
 
 def _locked_memory(subject: Subject) -> Iterator[Finding]:
