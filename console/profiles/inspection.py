@@ -150,7 +150,8 @@ class Inspector:
         except (CheckpointError, DeviceError):
             return found
         memory = vllm_memory(profile, folder, device, machine.for_next)
-        return replace(found, memory=memory, device=str(device.gpu) if device.gpu else "the CPU")
+        found = replace(found, memory=memory, device=str(device.gpu) if device.gpu else "the CPU")
+        return replace(found, effective=_as_estimated(found.effective, memory)) if memory else found
 
     def _effective(self, document: Mapping[str, Any], machine: Machine) -> Effective | None:
         """None where preflight's findings say what is in the way."""
@@ -168,3 +169,14 @@ class Inspector:
             )
         except (CheckpointError, DeviceError):
             return None
+
+
+def _as_estimated(values: Mapping[str, EffectiveValue], memory: MemoryPlan) -> dict[str, EffectiveValue]:
+    """What the native engine's plan made of the memory, as vLLM's does."""
+    planned = {"kv-cache-memory-bytes": memory.cache_bytes, "max-model-len": memory.max_model_len}
+    why = "an estimate of what vLLM takes"
+    return dict(values) | {
+        key: EffectiveValue(value, "engine", why)
+        for key, value in planned.items()
+        if key in values and values[key].source == "engine"
+    }

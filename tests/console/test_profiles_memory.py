@@ -9,7 +9,9 @@ from html import unescape
 import pytest
 
 from appliance.profile.document import load
+from appliance.profile.schema import BUNDLED_MODEL
 from console.profiles.form import to_values
+from console.profiles.inspection import Inspector
 from tests.tiny import write_checkpoint
 
 HTMX = {"HX-Request": "true"}
@@ -70,3 +72,16 @@ async def test_a_model_that_only_vllm_runs_has_a_plan_too(client, model):
     assert "An estimate: vLLM measures what it needs when it starts." in text
     (model / "config.json").write_text(json.dumps(config | {"layer_types": ["of a new kind"] * 2}))
     assert "An estimate" not in await checked(client, engine="vllm")
+
+
+def test_the_table_and_the_bar_of_vllm_say_the_same(home):
+    """The cache that the native engine would take is not shown as vLLM's."""
+    document = {"schema": 1, "name": "chat", "model": {"path": BUNDLED_MODEL}, "device": "cpu", "engine": "vllm"}
+    found = Inspector(home).inspect(document)
+    assert found.effective["kv-cache-memory-bytes"].value == found.memory.cache_bytes
+    assert found.effective["kv-cache-memory-bytes"].why == "an estimate of what vLLM takes"
+    given = Inspector(home).inspect(document | {"kv-cache-memory-bytes": "64 MiB"})
+    assert (given.effective["kv-cache-memory-bytes"].value, given.effective["max-num-seqs"].source) == (
+        64 << 20,
+        "default",
+    )
