@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from appliance.hardware import Gpu, Host, Inventory
-from appliance.preflight import PreflightContext, Report, run
+from appliance.preflight import NativePlan, PreflightContext, Report, run
 from appliance.profile.document import apply_patch
 from appliance.protocol import Finding, Severity
 from appliance.serving.command import serve
@@ -64,6 +64,7 @@ def test_a_cast_that_fits_seals_the_engine(workshop: Workshop, casts: dict[str, 
     """The core is told which; the op's backends are those of the cast."""
     report = look(workshop, {"INGOT_CAST": str(casts["sm_90"])})
     assert not [finding for finding in report.findings if finding.severity is Severity.ERROR]
+    assert isinstance(report.plan, NativePlan)
     assert report.plan.sealed is True
     assert report.plan.engine_config().cast == str(casts["sm_90"])
     chosen = {explained.op.name: explained.chosen.name for explained in report.plan.effective.selection}
@@ -73,6 +74,7 @@ def test_a_cast_that_fits_seals_the_engine(workshop: Workshop, casts: dict[str, 
 def test_the_cpu_has_nothing_to_seal(workshop: Workshop, tmp_path: Path):
     """Whatever INGOT_CAST says: an image carries it wherever it runs."""
     report = look(workshop, {"INGOT_CAST": str(tmp_path / "nowhere")}, capability=None)
+    assert isinstance(report.plan, NativePlan)
     assert report.plan.sealed is None
     assert report.plan.engine_config().cast is None
 
@@ -92,6 +94,7 @@ def test_a_gpu_without_a_cast_is_refused(workshop: Workshop):
 def test_a_developers_engine_may_compile_and_says_so(workshop: Workshop, casts: dict[str, Path]):
     report = look(workshop, {"INGOT_JIT": "1", "INGOT_CAST": str(casts["sm_90"])})
     assert [finding.id for finding in report.findings] == ["unsealed"]
+    assert isinstance(report.plan, NativePlan)
     assert report.plan.sealed is False
     assert report.plan.engine_config().cast is None
 

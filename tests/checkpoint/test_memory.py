@@ -38,7 +38,7 @@ def llama_8b(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
     )  # fmt: skip
 
 
-def plan(config: ModelConfig, device: str, available: int, **changes: Any) -> MemoryPlan:
+def plan(config: ModelConfig, device: Any, available: int, **changes: Any) -> MemoryPlan:
     limits: dict[str, Any] = {
         "dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "max_model_len": None, "max_num_seqs": 256,
         "max_num_batched_tokens": 2048, "block_size": 16, "kv_cache_memory_bytes": None,

@@ -180,7 +180,12 @@ async def test_the_server_goes_on_while_a_launch_is_looked_at_to_be_deleted(clie
     failed_launch(home, BAD)
     loops = []
     read = Launches.story
-    monkeypatch.setattr(Launches, "story", lambda *given: loops.append(asyncio._get_running_loop()) or read(*given))
+
+    def story(*given):
+        loops.append(asyncio._get_running_loop())
+        return read(*given)
+
+    monkeypatch.setattr(Launches, "story", story)
     assert (await client.post(f"/launches/{BAD}/delete")).status_code == 200
     assert loops == [None]
 

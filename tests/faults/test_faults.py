@@ -180,7 +180,7 @@ def test_a_console_that_is_killed_while_a_launch_runs(tmp_path: Path) -> None:
         launch = running.wait_ready()["launch"]["id"]
         core = core_of(running.engine)
         ports = ["--port", running.console.rpartition(":")[2], "--engine-port", running.engine.rpartition(":")[2]]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+        quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
         again = subprocess.Popen([*INGOT, "up", *ports], env=environment(home), **quiet)
         stack.callback(end, again)
         wait_for("the console answers", lambda: answers(running.console))

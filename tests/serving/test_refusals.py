@@ -13,6 +13,7 @@ import pytest
 
 from appliance.checkpoint.chat_template import ChatTemplate
 from appliance.home import Home
+from appliance.preflight import NativePlan
 from appliance.serving.served_model import ServedModel
 from appliance.supervisor.supervisor import run_preflight
 from tests.supervisor.scripted import Door, make_profile
@@ -119,7 +120,7 @@ async def test_many_messages_keep_nobody_waiting(home: Home, monkeypatch: pytest
     """They are rendered beside the event loop, however little text they hold; and so is much text in one message."""
     document = json.loads(make_profile(home).read_bytes())
     plan = (await asyncio.to_thread(run_preflight, home, document)).plan
-    assert plan is not None
+    assert isinstance(plan, NativePlan)
     model = ServedModel.load(plan, 0)
     threads: list[threading.Thread] = []
     render = ChatTemplate.render

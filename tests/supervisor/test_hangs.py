@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -81,9 +82,9 @@ async def test_a_probe_harms_nobody_and_keeps_quiet_while_others_get_tokens(
     asked: list[int] = []
     start = client.start
 
-    def counted(prompt: list[int], *arguments: object, **more: object) -> Generation:
+    def counted(prompt: list[int], sampling: SamplingParams, **more: Any) -> Generation:
         asked.append(len(prompt))
-        return start(prompt, *arguments, **more)
+        return start(prompt, sampling, **more)
 
     monkeypatch.setattr(client, "start", counted)
     await asyncio.sleep(1.2)

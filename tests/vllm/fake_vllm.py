@@ -78,7 +78,7 @@ async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mo
     method, target, _ = head[0].split(" ")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
     raw = await reader.readexactly(int(headers.get("content-length", 0)))
-    body = json.loads(raw or b"null") if "multipart" not in headers.get("content-type", "") else raw
+    body: Any = json.loads(raw or b"null") if "multipart" not in headers.get("content-type", "") else raw
     path = target.partition("?")[0]
     if path == "/health":
         await send(writer, {})

@@ -148,7 +148,8 @@ def test_the_json_of_options_is_that_of_this_vllm() -> None:
 
 def fields_of(file: Path, name: str) -> set[str]:
     found = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef) and node.name == name]
-    return {node.target.id for node in found[0].body if isinstance(node, ast.AnnAssign)}
+    targets = (node.target for node in found[0].body if isinstance(node, ast.AnnAssign))
+    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def packages_of(python: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import io
 import wave
+from typing import Any
 
 from appliance.supervisor.vllm_selftest import PROOFS
 
@@ -13,7 +14,7 @@ def test_speech_is_proved_by_a_second_of_silence() -> None:
     """As a form that any reader of mail or HTTP takes apart, in a file that any player plays."""
     proof = next(proof for proof in PROOFS if proof.path == "/v1/audio/transcriptions")
     kind, body = proof.request("whisper", 1)
-    form = email.message_from_bytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + body)
+    form: Any = email.message_from_bytes(b"Content-Type: " + kind.encode() + b"\r\n\r\n" + body)
     parts = {part.get_param("name", header="content-disposition"): part.get_payload(decode=True)
              for part in form.get_payload()}  # fmt: skip
     assert parts["model"] == b"whisper"
