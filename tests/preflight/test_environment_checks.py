@@ -95,7 +95,7 @@ def test_slips_of_vllms_names_are_told_where_vllm_is_to_run(
     environ = program | {"VLLM_LOGING_LEVEL": "DEBUG", "VLLM_PLUGIN_OF_OURS": "1"}
     machine: dict[str, Any] = {"inventory": recorded(GPU), "surroundings": around, "environ": environ}
     assert look(home, only="variables", **machine).findings == []
-    finding = one(look(home, {"engine": "vllm"}, only="variables", **machine))
+    finding = look(home, {"engine": "vllm"}, only="variables", **machine).findings[-1]
     assert (finding.id, finding.severity) == ("variable-misspelt", Severity.WARNING)
     assert finding.fix.command == "unset VLLM_LOGING_LEVEL; export VLLM_LOGGING_LEVEL=DEBUG"
 
@@ -118,6 +118,20 @@ def test_a_value_from_outside_that_cannot_be_is_told(home: Home, program: dict[s
         home, {"engine": "vllm"}, inventory=recorded("h200-x8"), surroundings=around, environ=environ, only="variables"
     )
     assert one(report).id == "variable-value"
+
+
+def test_a_variable_that_this_vllm_does_not_read_is_told(
+    home: Home, program: dict[str, str], around: Surroundings
+) -> None:
+    """Also one that is like no other, as of older versions; what Kubernetes sets by itself is nobody's mistake."""
+    of_kubernetes = {"VLLM_SERVICE_HOST": "10.0.0.1", "VLLM_PORT_8000_TCP_PORT": "8000"}
+    environ = program | of_kubernetes | {"VLLM_USE_V2": "1"}
+    machine: dict[str, Any] = {"inventory": recorded(GPU), "surroundings": around, "environ": environ}
+    finding = one(look(home, {"engine": "vllm"}, only="variables", **machine))
+    assert (finding.id, finding.field, finding.fix.command) == (
+        "variable-without-effect", "VLLM_USE_V2", "unset VLLM_USE_V2",
+    )  # fmt: skip
+    assert look(home, only="variables", **machine).findings == []
 
 
 @pytest.mark.parametrize(

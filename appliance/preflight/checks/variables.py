@@ -52,6 +52,9 @@ _NCCL: Final = """
 NCCL: Final = tuple(f"NCCL_{name}" for name in _NCCL.split())
 # How alike a name must be to a known one before it is called a slip; the beginning alone makes names rather alike.
 ALIKE: Final = 0.86
+ATTENTION: Final = "VLLM_ATTENTION_BACKEND"  # what every guide to older versions sets
+# Kubernetes sets these in every container beside a service that is called vllm-something.
+_OF_KUBERNETES: Final = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP)|_PORT$")
 _LOOKS_LIKE: Final = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+")
 
 
@@ -64,7 +67,10 @@ def run(subject: Subject) -> Iterator[Finding]:
         known += sorted(listed) or [name for name in VARIABLE_BY_NAME if name.startswith("VLLM_")]
         yield from _gone(subject, listed)
         yield from _values(subject, environ)
-    for name, right in misspelt(environ, known):
+    slips = dict(misspelt(environ, known))
+    if subject.engine == "vllm":
+        yield from _unread(subject, listed, slips)
+    for name, right in slips.items():
         in_profile = name in subject.profile.vllm.environment and subject.engine == "vllm"
         yield Finding(
             id="variable-misspelt",
@@ -119,6 +125,24 @@ def _gone(subject: Subject, listed: frozenset[str]) -> Iterator[Finding]:
                 value=subject.profile.vllm.environment[name],
                 fix=Fix(text="Remove it.", patch={field: None}),
             )
+
+
+def _unread(subject: Subject, listed: frozenset[str], slips: Mapping[str, str]) -> Iterator[Finding]:
+    """What is set outside the profile and is like nothing that this version of vLLM reads: plugins have such too."""
+    for name in sorted(subject.context.environ):
+        if not listed or not name.startswith("VLLM_") or name in listed or name in slips or _OF_KUBERNETES.search(name):
+            continue
+        if name in OURS or name in subject.profile.vllm.environment or name not in subject.engine_environ:
+            continue
+        instead = " Choose the backend in the profile: `backends.attention`." if name == ATTENTION else ""
+        yield Finding(
+            id="variable-without-effect",
+            severity=Severity.WARNING if name == ATTENTION else Severity.INFO,
+            message=f"{name} is set, and vLLM {subject.vllm_source and subject.vllm_source.version} does not read it.",
+            field=name,
+            value=subject.context.environ[name][:80],
+            fix=Fix(text=f"Unset it for `ingot serve`, if no plugin reads it.{instead}", command=f"unset {name}"),
+        )
 
 
 def _values(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
