@@ -117,12 +117,6 @@ class VllmLaunch(EngineLaunch):
         """A step that runs must end first."""
         return STEP_LIMITS_S[self._device]
 
-    def finish(self, end: End) -> None:
-        """Whoever waits is told first: a vLLM that is ended answers them with what that does to its own inside."""
-        if not self._end.done() and (end.reason or end.state is State.STOPPED):
-            self.client.fail(end.reason or "it was stopped")
-        super().finish(end)
-
     def ask_to_end(self) -> float:
         if self.child is not None:
             self.child.send(signal.SIGTERM)

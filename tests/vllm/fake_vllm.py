@@ -4,7 +4,7 @@ FAKE_VLLM, as JSON, says what goes otherwise: `fails` (lines, then exit status 1
 `hangs` (after so many lines, with a `bar` in the next), `nan`, `only` (an answer by route, of a model that generates
 nothing; the rest is not there, or `unsupported` with this status), `breaks` (killed after so many pieces of a
 stream), `waits_s` between pieces, `deaf` (to SIGTERM), `leaves` (a process in a session of its own), `silent`
-(generates nothing after `ready`, and tells whoever waits of its own end).
+(generates nothing after `ready`).
 """
 
 from __future__ import annotations
@@ -110,11 +110,7 @@ async def generate(
         return
     if BEHAVIOUR.get("silent") and counters["output"]:
         print("waits for ever", flush=True)
-        asked_to_end = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked_to_end.set)
-        await asked_to_end.wait()
-        await send(writer, {"error": {"message": "cannot schedule new futures after shutdown"}}, status=500)
-        sys.exit(0)
+        await asyncio.sleep(600)
     tokens = int(body.get("max_tokens") or 4)
     running += 1
     counters["prompt"] += 3

@@ -49,6 +49,12 @@ def started(tmp_path: Path, program: Path, profile: dict[str, Any] | None = None
         yield engine
 
 
+def server_of(engine: Engine) -> psutil.Process:
+    """vLLM's own first process, below the guard."""
+    started = [process for process in family(engine.process.pid) if "--max-num-seqs=256" in process.cmdline()]
+    return next(process for process in started if "appliance.supervisor.guard" not in process.cmdline())
+
+
 def phases(state: dict[str, Any]) -> dict[str, str]:
     return {phase["phase"]: phase.get("outcome", "") for phase in state["launch"]["phases"]}
 
@@ -114,9 +120,7 @@ def test_one_killed_while_it_serves_is_failed_within_a_second(tmp_path: Path, pr
     """By a signal that it cannot answer, as the kernel's out-of-memory killer sends it."""
     with started(tmp_path, program) as engine:
         engine.wait("ready", timeout_s=30)
-        server = next(process for process in family(engine.process.pid) if "--max-num-seqs=256" in process.cmdline()
-                      and "appliance.supervisor.guard" not in process.cmdline())  # fmt: skip
-        server.kill()
+        server_of(engine).kill()
         began = time.monotonic()
         state = engine.wait("failed", timeout_s=5)
         assert time.monotonic() - began < 1.5
@@ -156,16 +160,18 @@ def test_a_stopped_engine_is_hung(tmp_path: Path, program: Path) -> None:
         assert "SIGSTOP" in state["launch"]["reason"]
 
 
-def test_who_waits_for_a_hung_engine_hears_that_it_hangs(tmp_path: Path, program: Path) -> None:
+def test_who_waits_for_a_hung_engine_is_told_before_it_is_ended(tmp_path: Path, program: Path) -> None:
     """And not what ending it does to vLLM's own inside."""
-    with started(tmp_path, program, silent=True) as engine:
+    with started(tmp_path, program, silent=True, deaf=True) as engine:
         engine.wait("ready", timeout_s=30)
+        server = server_of(engine)
         with ThreadPoolExecutor(1) as pool:
             waits = pool.submit(fetch, f"{engine.url}/v1/completions", {"model": "real", "prompt": "x"}, 30)
             wait_for("it is asked", lambda: "waits for ever" in engine.log(), 10)
-            for process in family(engine.process.pid):
-                os.kill(process.pid, signal.SIGSTOP)
+            server.suspend()
             status, answer = waits.result()
+        assert server.is_running()
+        assert server.status() != psutil.STATUS_ZOMBIE
         assert (status, "SIGSTOP" in answer["error"]["message"]) == (502, True)
 
 
