@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import html
 import json
+import os
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -21,6 +23,7 @@ import pytest
 
 from appliance.home import Home
 from appliance.profile.active import ActiveProfile, bundled_profile, write_active
+from appliance.supervisor.lock import read_owner
 from tests.running import ADMINISTRATOR, INGOT, Appliance, answers, appliance, end, engine, environment, fetch, wait_for
 from tests.supervisor.scripted import Door, is_alive
 
@@ -58,6 +61,13 @@ def core_of(url: str) -> psutil.Process:
                     if "appliance.engine" in child.cmdline():
                         return child
     raise AssertionError("there is no core")
+
+
+def end_engine(home: Path) -> None:
+    owner = read_owner(Home.at(home).lock)
+    if owner is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(owner.pid, signal.SIGTERM)
 
 
 def page_says(browser: httpx.Client, launch: str, what: str, within_s: float = 10) -> str:
@@ -175,6 +185,7 @@ def test_a_console_that_is_killed_while_a_launch_runs(tmp_path: Path) -> None:
         running.wait_ready()
         browser.post("/engine/restart")
         running.wait_until(lambda state: state["state"] in ("preflight", "starting"), "it starts")
+        stack.callback(end_engine, home)  # whatever fails here, no console is left to end it
         running.process.kill()
         running.process.wait()
         launch = running.wait_ready()["launch"]["id"]
