@@ -12,7 +12,8 @@ STOPPED = Expect((r"stopped \(SIGSTOP\)",), family="hang", causes=("stopped", "n
 
 OF_NATIVE: tuple[Fault, ...] = (
     Fault("the weights are deleted after preflight", "native", "start",
-          Expect((r"model\.safetensors",), family="weights", causes=("weight-file-missing",)),
+          Expect((r"model\.safetensors",), family="weights",
+                 causes=("weight-file-missing", "model-changed-after-check")),
           late=spoiling.remove(spoiling.WEIGHTS)),
     Fault("the weights are overwritten after preflight", "native", "start",
           Expect(("damaged",), family="weights", causes=("safetensors-damaged",)),
@@ -31,7 +32,7 @@ OF_NATIVE: tuple[Fault, ...] = (
           measure="stopped"),
     Fault("killed while it serves", "native", "serving", KILLED, act=acts.while_serving(signal.SIGKILL)),
     Fault("a crash in native code", "native", "serving",
-          Expect(("segmentation fault",), family="kernel-crash", causes=("segmentation-fault",), patch=("backends",)),
+          Expect(("segmentation fault",), family="kernel-crash", causes=("segmentation-fault",)),
           act=acts.while_serving(signal.SIGSEGV)),
     Fault("no memory for a step", "native", "serving",
           Expect(("This machine's memory",), family="memory", causes=("host-out-of-memory",)),
