@@ -6,12 +6,17 @@ hold tracebacks that somebody caught, and those never count.
 
 from __future__ import annotations
 
+import re
+
 from appliance.diagnosis.dressing import plain, undress
 from appliance.diagnosis.pointers import is_fatal, is_pointer, is_survived
 from appliance.diagnosis.traceback_reader import LoggedException, TracebackReader
 from appliance.protocol import EvidenceLine
 
 CRASH = "Fatal Python error: "
+# How a command line is refused, after which the program ends: `vllm serve: error: argument --dtype: ...`.
+USAGE = ": error: "
+REFUSED = re.compile(r"(?:vllm|sglang|ingot|\w+\.py)\b[\w .-]{0,40}: error: ")
 MAX_STREAMS = 64
 
 
@@ -30,7 +35,7 @@ class FatalWatch:
             return None
         exception = self._reader.feed(number, text)
         if exception is None:
-            return self._crash(number, text) if CRASH in text and _is_crash(text) else None
+            return self._last_word(number, text) if _is_last_word(text) else None
         first = self._chains.get(exception.key) if exception.link else None
         self._chains[exception.key] = first = first or exception
         if len(self._chains) > MAX_STREAMS:
@@ -41,8 +46,8 @@ class FatalWatch:
             return None
         return self._answer((self._raised or first) if is_pointer(first) else first)
 
-    def _crash(self, number: int, text: str) -> LoggedException:
-        """Native code died under Python, which says so itself."""
+    def _last_word(self, number: int, text: str) -> LoggedException:
+        """Native code died under Python, which says so itself; or the command line was refused."""
         words = undress(plain(text)).words.rstrip()[:500]
         kind, _, message = words.partition(": ")
         return self._answer(LoggedException(kind, message, words, EvidenceLine(number, words), start=number))
@@ -52,8 +57,9 @@ class FatalWatch:
         return exception
 
 
-def _is_crash(text: str) -> bool:
-    """Python itself writes it, at the beginning of a line and through no logger: what a logger writes may hold a
-    client's words."""
+def _is_last_word(text: str) -> bool:
+    """Written at the beginning of a line and through no logger: what a logger writes may hold a client's words."""
+    if CRASH not in text and USAGE not in text:
+        return False
     line = undress(plain(text))
-    return not line.header and line.words.startswith(CRASH)
+    return not line.header and (line.words.startswith(CRASH) or REFUSED.match(line.words) is not None)

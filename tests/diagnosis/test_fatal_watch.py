@@ -98,6 +98,16 @@ def test_words_of_a_client_are_no_crash(line: str) -> None:
     assert found.headline == "Fatal Python error: Segmentation fault"
 
 
+def test_a_refused_command_line_is_the_end() -> None:
+    """The program needs seconds to leave after it."""
+    watch = FatalWatch()
+    assert watch.feed(1, "usage: vllm serve [model_tag] [options]") is None
+    assert watch.feed(2, "(APIServer pid=7) INFO 11-20 10:02:11 [x.py:1] vllm serve: error: said a client") is None
+    found = watch.feed(3, "vllm serve: error: argument --dtype: invalid choice: 'float12'")
+    assert found is not None
+    assert found.headline.startswith("vllm serve: error: argument --dtype")
+
+
 def test_it_keeps_up_with_a_flood_and_stays_small() -> None:
     """A line costs microseconds, whether a traceback stands open or not."""
     fatal_watch = FatalWatch()
