@@ -26,7 +26,10 @@ _OOM_FIX = Fix(
     "shorter context.",
     command="dmesg -T | grep -i -e 'out of memory' -e oom",
 )
-
+_OWN_BACKENDS = Fix(
+    text="Let the engine choose its backends by itself. If it happens again, send its log to support.",
+    patch={"backends": None},
+)
 _SILENT = Diagnosis(
     summary="One of the engine's processes ended without a word, as one does that is killed: by the kernel, for want "
     "of memory, or by a person.",
@@ -56,28 +59,19 @@ SIGNALS: dict[int, Diagnosis] = {
         summary="Native code in the engine crashed (segmentation fault).",
         family="kernel-crash",
         cause="segmentation-fault",
-        fix=Fix(
-            text="Let the engine choose its backends by itself. If it happens again, send its log to support.",
-            patch={"backends": None},
-        ),
+        fix=_OWN_BACKENDS,
     ),
     signal.SIGFPE: Diagnosis(
         summary="Native code in the engine crashed (division by zero).",
         family="kernel-crash",
         cause="arithmetic-fault",
-        fix=Fix(
-            text="Let the engine choose its backends by itself. If it happens again, send its log to support.",
-            patch={"backends": None},
-        ),
+        fix=_OWN_BACKENDS,
     ),
     signal.SIGABRT: Diagnosis(
         summary="Native code in the engine gave up (SIGABRT).",
         family="kernel-crash",
         cause="aborted",
-        fix=Fix(
-            text="Let the engine choose its backends by itself. If it happens again, send its log to support.",
-            patch={"backends": None},
-        ),
+        fix=_OWN_BACKENDS,
     ),
     signal.SIGBUS: Diagnosis(
         summary="A file of the model shrank or vanished while it was read, /dev/shm ran full, or native code crashed "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from appliance.vllm.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchPlan:
+class LaunchPlan(ABC):
     """What the plans of both engines have. `config` and `effective` are None where Ingot cannot read the model's."""
 
     profile: Profile
@@ -40,14 +41,14 @@ class LaunchPlan:
         return self.effective.memory if self.effective else None
 
     @property
+    @abstractmethod
     def max_model_len(self) -> int | None:
         """None where only the engine itself can tell."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def sealed(self) -> bool | None:
         """None where there is nothing to compile, as on the CPU; False where the engine may compile as it runs."""
-        raise NotImplementedError
 
     @property
     def environment(self) -> dict[str, str]:

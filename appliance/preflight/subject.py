@@ -32,7 +32,7 @@ from appliance.profile import document
 from appliance.profile.effective import Effective, resolve, workers
 from appliance.profile.schema import Profile
 from appliance.profile.vllm_memory import vllm_memory
-from appliance.vllm.command import CACHES, NOT_INHERITED, OFFLINE
+from appliance.vllm.command import NOT_INHERITED, OFFLINE, Place, cache_variables
 from appliance.vllm.installation import read_installation
 from appliance.vllm.program import Program, find_program
 from kernels.libraries import DISTRIBUTIONS
@@ -163,9 +163,7 @@ class Subject:
         if self.engine == "native":
             return environ
         kept = {name: value for name, value in environ.items() if name not in NOT_INHERITED}
-        root = self.context.home.root / "caches" / "vllm"
-        caches = {name: str(root / folder) for name, folder in CACHES.items()}
-        return kept | OFFLINE | caches | self.profile.vllm.environment
+        return kept | OFFLINE | cache_variables(Place.below(self.context.home)) | self.profile.vllm.environment
 
     @property
     def compiles(self) -> bool:

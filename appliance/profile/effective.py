@@ -11,17 +11,15 @@ import msgspec
 from appliance.checkpoint.config import DTYPES, ModelConfig
 from appliance.checkpoint.memory import (
     CACHE_DTYPES,
-    DeviceMemory,
     MemoryLimits,
     MemoryPlan,
     NativeFootprint,
-    gpu_memory,
-    host_memory,
     plan_memory,
 )
 from appliance.checkpoint.selection import selection_context
 from appliance.hardware.device import Device, select_device
 from appliance.hardware.machine import Inventory
+from appliance.profile.capacity import device_memory, memory_limits
 from appliance.profile.document import value_of
 from appliance.profile.schema import SETTINGS, Profile
 from appliance.profile.sizes import size_text
@@ -88,15 +86,7 @@ def resolve(
         values["enforce-eager"] = EffectiveValue(True, "engine", "the native engine takes no CUDA graphs yet")
     context = _context(profile, config, device, values, installed() if libraries is None else libraries, cast)
     selection = explain(OPS, context, profile.backends)
-    limits = MemoryLimits(
-        dtype=dtype,
-        kv_cache_dtype=values["kv-cache-dtype"].value,
-        max_model_len=profile.max_model_len,
-        max_num_seqs=profile.max_num_seqs,
-        max_num_batched_tokens=profile.max_num_batched_tokens,
-        block_size=profile.block_size,
-        kv_cache_memory_bytes=profile.kv_cache_memory_bytes,
-    )
+    limits = memory_limits(profile, dtype=dtype, kv_cache_dtype=values["kv-cache-dtype"].value)
     footprint = NativeFootprint(
         config,
         limits,
@@ -105,7 +95,7 @@ def resolve(
         backends={found.op.name: found.chosen.name for found in selection if found.chosen},
         unified=device.gpu is not None and device.gpu.memory_kind == "unified",
     )
-    memory = plan_memory(footprint, limits, _device_memory(profile, device, inventory))
+    memory = plan_memory(footprint, limits, device_memory(device, inventory, profile.gpu_memory_utilization))
     if memory.shortened:
         why = f"the model's {config.context_length} do not fit into memory"
         values["max-model-len"] = EffectiveValue(memory.max_model_len, "engine", why)
@@ -135,13 +125,6 @@ def _dtype(config: ModelConfig, device: Device, inventory: Inventory) -> Effecti
     if config.dtype == "bfloat16" and device.gpu.compute_capability < (8, 0):
         return EffectiveValue("float16", "gpu", f"{device.gpu.name} has no bfloat16")
     return EffectiveValue(config.dtype, "model", "the checkpoint's own")
-
-
-def _device_memory(profile: Profile, device: Device, inventory: Inventory) -> DeviceMemory:
-    """The share of the profile is of a GPU's memory; on a host the native engine may take what is free."""
-    if device.gpu is None:
-        return host_memory(inventory.host)
-    return gpu_memory(device.gpu, profile.gpu_memory_utilization)
 
 
 def _context(

@@ -10,12 +10,13 @@ from msgspec import structs
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.json_file import read_object
-from appliance.checkpoint.memory import DeviceMemory, MemoryLimits, MemoryPlan, gpu_memory, host_memory, plan_memory
+from appliance.checkpoint.memory import MemoryPlan, plan_memory
 from appliance.checkpoint.memory.vllm import Spread, vllm_footprint
 from appliance.checkpoint.outline import read_outline
 from appliance.checkpoint.safetensors import read_index
 from appliance.hardware.device import Device
 from appliance.hardware.machine import Inventory
+from appliance.profile.capacity import device_memory, memory_limits
 from appliance.profile.schema import Profile
 from kernels.selection import AUTO
 
@@ -40,15 +41,8 @@ def vllm_memory(profile: Profile, folder: Path, device: Device, inventory: Inven
             return None
         own, index = read_outline(folder).dtype, read_index(folder)
         dtype = profile.dtype if profile.dtype != AUTO else own if own in _HALVES else "bfloat16"
-        limits = MemoryLimits(
-            dtype=dtype,
-            kv_cache_dtype=dtype if profile.kv_cache_dtype == AUTO else profile.kv_cache_dtype,
-            max_model_len=profile.max_model_len,
-            max_num_seqs=profile.max_num_seqs,
-            max_num_batched_tokens=profile.max_num_batched_tokens,
-            block_size=profile.block_size,
-            kv_cache_memory_bytes=profile.kv_cache_memory_bytes,
-        )
+        cache = dtype if profile.kv_cache_dtype == AUTO else profile.kv_cache_dtype
+        limits = memory_limits(profile, dtype=dtype, kv_cache_dtype=cache)
         footprint = vllm_footprint(
             folder,
             index,
@@ -61,7 +55,9 @@ def vllm_memory(profile: Profile, folder: Path, device: Device, inventory: Inven
         return None
     if footprint is None:
         return None
-    memory = _memory(profile, device, inventory)
+    # vLLM's share is of a GPU's whole memory; where the size of the cache is given, it does not ask for a share.
+    share = 1.0 if profile.kv_cache_memory_bytes is not None else profile.gpu_memory_utilization
+    memory = device_memory(device, inventory, share)
     plan = plan_memory(footprint, limits, memory, estimated=True)
     if device.gpu is not None or not plan.fits:
         return plan
@@ -72,11 +68,3 @@ def vllm_memory(profile: Profile, folder: Path, device: Device, inventory: Inven
 def cpu_cache_gib(cache_bytes: int) -> int:
     """As a vLLM on a CPU is told of its cache: nothing but whole GiB can be said to every version."""
     return max(math.ceil(cache_bytes / GIB), 1)
-
-
-def _memory(profile: Profile, device: Device, inventory: Inventory) -> DeviceMemory:
-    """vLLM's share is of a GPU's whole memory; of a cache whose size is given, as always on a CPU, it does not ask for
-    it."""
-    if device.gpu is None:
-        return host_memory(inventory.host)
-    return gpu_memory(device.gpu, 1.0 if profile.kv_cache_memory_bytes is not None else profile.gpu_memory_utilization)

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,7 @@ STOPPED_INTERVAL_S = 1.0
 EXPECTED = (SelfTestError, CheckpointError, CoreGoneError, EngineGoneError)
 
 
-class EngineLaunch:
+class EngineLaunch(ABC):
     """`start` brings the engine up to `ready`; what else differs between the engines is in the methods below it.
     Where an engine is several processes, the status of its first one does not tell how another one ended."""
 
@@ -84,37 +85,38 @@ class EngineLaunch:
     # What an engine does in its own way
     # ----------------------------------------------------------------------------------------------------------------
 
+    @abstractmethod
     async def start(self, plan: LaunchPlan) -> None:
         """Up to `ready`."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def idle(self) -> None:
         """Returns when no request is in flight."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def probe(self) -> None:
         """Generate one real token, as soon as the engine can. Raises ProbeError when it answers with an error."""
-        raise NotImplementedError
 
+    @abstractmethod
     def probe_limit_s(self) -> float:
         """How long that may take."""
-        raise NotImplementedError
 
     def ask_to_end(self) -> float:
         """Ask the engine to stop in its own language, where it has one; how many seconds it is to be waited for."""
         return 0.0
 
+    @abstractmethod
     def fail_requests(self, reason: str) -> None:
         """The engine is gone: whoever waits for it is told."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Let go of what is held beside the process."""
 
-    def read_log(self, first: int, lines: list[str]) -> None:
+    def read_log(self, first: int, lines: list[str]) -> None:  # noqa: B027  the native core tells by messages
         """Everything that the engine prints, in the thread that reads it."""
 
-    def read_progress(self, bar: str) -> None:
+    def read_progress(self, bar: str) -> None:  # noqa: B027  likewise
         """A progress bar as it moves, likewise."""
 
     # ----------------------------------------------------------------------------------------------------------------
@@ -141,7 +143,8 @@ class EngineLaunch:
         killed_by_kernel: str | None = None
         if self._capture is not None:
             await asyncio.to_thread(self._capture.drained, DRAIN_S)
-            said = await asyncio.to_thread(self._kernel_log.since_start)
+        said = await asyncio.to_thread(self._kernel_log.since_start)  # which closes it, too
+        if self._capture is not None:
             if end.state is not State.STOPPED:
                 said = of_this_end(
                     said,

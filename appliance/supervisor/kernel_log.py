@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from appliance.hardware.cgroup import own_memory_group
-
 _KMSG = Path("/dev/kmsg")
 # A process of an engine, and not just any program of this machine.
 _OURS = r"(?:python|pt_main_thread|vllm|ray|ingot)"
@@ -58,6 +56,8 @@ class KernelLog:
     def __init__(
         self, kmsg: Path = _KMSG, group: Path | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
+        from appliance.hardware.cgroup import own_memory_group  # late: the first answer does not wait for it
+
         self._now = now
         self._group = group or own_memory_group()
         self._kills_at_start = self._kills = self._count_kills()

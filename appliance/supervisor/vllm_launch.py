@@ -28,7 +28,6 @@ from appliance.supervisor.probe import ProbeError
 from appliance.supervisor.vllm_client import VllmClient
 from appliance.supervisor.vllm_http import UpstreamGoneError, fetch
 from appliance.supervisor.vllm_selftest import Asker
-from appliance.vllm.command import Command, Place, render
 from appliance.vllm.figures import Figures, computed_between, load_between, own_families, read_figures
 from appliance.vllm.log_phases import PhaseReader, Step
 
@@ -141,15 +140,14 @@ class VllmLaunch(EngineLaunch):
     # ----------------------------------------------------------------------------------------------------------------
 
     def _run(self, plan: VllmPlan) -> None:
+        from appliance.vllm.command import Place, render  # late: a front door of the native engine never needs it
+
         place = Place.below(self._home, self.client.socket)
         place.caches.mkdir(mode=0o700, parents=True, exist_ok=True)
         eager = plan.profile.enforce_eager
         self._reader = PhaseReader(compiles=not eager, captures=not eager and self._device != "cpu")
         command = render(plan, place)
         self._attach(Child([*GUARD, *command.arguments], command.whole_environment(os.environ)))
-        self._say(command)
-
-    def _say(self, command: Command) -> None:
         assert self._capture is not None
         self._capture.add([f"ingot: starts {command.shown()}"])
 

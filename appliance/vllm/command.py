@@ -101,6 +101,11 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
         return " ".join([*settings, shlex.join(self.arguments)])
 
 
+def cache_variables(place: Place) -> dict[str, str]:
+    """Where vLLM and its libraries are told to write."""
+    return {variable: str(place.caches / folder) for variable, folder in CACHES.items()}
+
+
 def render(plan: VllmPlan, place: Place) -> Command:
     flags = dict(_flags(plan, place))
     extra = plan.profile.vllm.extra_args
@@ -135,8 +140,7 @@ def _environment(plan: VllmPlan, place: Place) -> Iterator[tuple[str, str]]:
     profile = plan.profile
     yield from OFFLINE.items()
     yield from LOGGING.items()
-    for variable, folder in CACHES.items():
-        yield variable, str(place.caches / folder)
+    yield from cache_variables(place).items()
     if plan.device.gpu is None:
         yield "VLLM_CPU_KVCACHE_SPACE", str(_cpu_cache_gib(plan))
     yield from plan.environment.items()

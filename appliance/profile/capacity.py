@@ -1,0 +1,26 @@
+"""A profile's part of a memory plan, whichever engine is planned for."""
+
+from __future__ import annotations
+
+from appliance.checkpoint.memory import DeviceMemory, MemoryLimits, gpu_memory, host_memory
+from appliance.hardware.device import Device
+from appliance.hardware.machine import Inventory
+from appliance.profile.schema import Profile
+
+
+def memory_limits(profile: Profile, *, dtype: str, kv_cache_dtype: str) -> MemoryLimits:
+    """The two formats are given, since `auto` means something else to each engine."""
+    return MemoryLimits(
+        dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
+        max_model_len=profile.max_model_len,
+        max_num_seqs=profile.max_num_seqs,
+        max_num_batched_tokens=profile.max_num_batched_tokens,
+        block_size=profile.block_size,
+        kv_cache_memory_bytes=profile.kv_cache_memory_bytes,
+    )
+
+
+def device_memory(device: Device, inventory: Inventory, gpu_share: float) -> DeviceMemory:
+    """`gpu_share` of a GPU's memory; on a host an engine may take what is free."""
+    return host_memory(inventory.host) if device.gpu is None else gpu_memory(device.gpu, gpu_share)
