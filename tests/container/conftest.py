@@ -1,5 +1,5 @@
-"""One deployment for all tests of this folder, in the order in which they stand. `make test-containers` asks for them:
-they build images, and need Docker and its base images."""
+"""What the tests of this folder share, in the order in which they stand: the images, one deployment of them, and one
+machine without a network. `make test-containers` asks for them: they need Docker and its base images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests import tiny
-from tests.container.deployment import BUILD_S, ENGINE, Deployment
+from tests.container import airgap as air_gap
+from tests.container.airgap import AirGap
+from tests.container.deployment import BUILD_S, ENGINE, TAG, Deployment, build
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,20 +40,42 @@ def _why_not() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def deployment() -> Iterator[Deployment]:
-    """Built, started on an empty volume, with one small model in the models folder."""
+def images() -> str:
+    """The tag of the engine, the console and the gate, built from this checkout. INGOT_TEST_TAG names images that are
+    there already, for whoever works on a test: then nothing is built."""
     if (reason := _why_not()) is not None:
         pytest.skip(reason)
+    if "INGOT_TEST_TAG" not in os.environ:
+        build()
+    return TAG
+
+
+@pytest.fixture(scope="session")
+def deployment(images: str) -> Iterator[Deployment]:
+    """Started on an empty volume, with one small model in the models folder."""
     with tempfile.TemporaryDirectory(prefix="ingot-models-") as folder:
         models = Path(folder)
         tiny.write_checkpoint(models / "small")
         for path in (models, *models.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)  # the containers' user reads them
         made = Deployment(models)
-        made.build()
         try:
             made.up()
             yield made
         finally:
             made.compose("down", "--volumes", "--timeout", "5")
             made.browser.close()
+
+
+@pytest.fixture(scope="session")
+def airgap() -> Iterator[AirGap]:
+    """A daemon without an image, in a network namespace with nothing but a loopback."""
+    reason = _why_not() or air_gap.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    made = AirGap()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,32 @@ from tests.running import ADMINISTRATOR, fetch, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "ingot-test"
+TAG = os.environ.get("INGOT_TEST_TAG", "test")
 ENGINE = "ingot-engine"
 PIP = ("PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")
 BUILD_S = 1200
+
+
+def build() -> None:
+    """The three images of this checkout."""
+    command = ["docker", "compose", "--project-name", PROJECT, "--progress", "plain", "build"]
+    run(command, os.environ | {"INGOT_TAG": TAG}, timeout_s=BUILD_S)
+
+
+def build_elsewhere(context: Path) -> str:
+    """What a build of the engine in another folder, with the arguments of this one, says it does."""
+    arguments = [f"--build-arg={name}" for name in ("VARIANT", *PIP) if name in os.environ]
+    command = ["docker", "build", "--progress=plain", "--target=engine", *arguments, str(context)]
+    return run(command, os.environ, timeout_s=BUILD_S, both=True)
+
+
+def run(
+    command: list[str], environ: Mapping[str, str], text: str = "", timeout_s: float = 60, *, both: bool = False
+) -> str:
+    """What the command printed. It must succeed."""
+    done = subprocess.run(command, cwd=ROOT, env=environ, input=text, capture_output=True, text=True, timeout=timeout_s)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+    return done.stdout + done.stderr if both else done.stdout
 
 
 class Deployment:
@@ -29,7 +52,7 @@ class Deployment:
         self.engine = f"http://127.0.0.1:{free_port()}"
         self.browser = httpx.Client(base_url=self.console, follow_redirects=True, timeout=60, trust_env=False)
         self._environ = os.environ | {
-            "INGOT_TAG": "test",
+            "INGOT_TAG": TAG,
             "INGOT_MODELS": str(models),
             "INGOT_CONSOLE_PORT": self.console.rsplit(":", 1)[1],
             "INGOT_ENGINE_PORT": self.engine.rsplit(":", 1)[1],
@@ -39,19 +62,10 @@ class Deployment:
 
     def compose(self, *arguments: str, text: str = "", timeout_s: float = 120) -> str:
         """What `docker compose ARGUMENTS` printed. It must succeed."""
-        return self._run(["docker", "compose", "--project-name", PROJECT, *arguments], text, timeout_s)
+        return run(["docker", "compose", "--project-name", PROJECT, *arguments], self._environ, text, timeout_s)
 
     def docker(self, *arguments: str) -> str:
-        return self._run(["docker", *arguments], "", 60)
-
-    def build(self) -> None:
-        self.compose("--progress", "plain", "build", timeout_s=BUILD_S)
-
-    def build_elsewhere(self, context: Path) -> str:
-        """What a build of the engine in another folder, with the arguments of this one, says it does."""
-        arguments = [f"--build-arg={name}" for name in ("VARIANT", *PIP) if name in self._environ]
-        command = ["docker", "build", "--progress=plain", "--target=engine", *arguments, str(context)]
-        return self._run(command, "", BUILD_S, both=True)
+        return run(["docker", *arguments], self._environ)
 
     def up(self) -> None:
         """Until every container is healthy: the engine has generated a token."""
@@ -101,13 +115,6 @@ class Deployment:
         """Send each text to the gate as it stands, from where the console is; status and body of each answer."""
         printed = self.compose("exec", "-T", "console", "python", "-c", SEND, text=json.dumps(list(requests)))
         return [(status, body) for status, body in json.loads(printed)]
-
-    def _run(self, command: list[str], text: str, timeout_s: float, *, both: bool = False) -> str:
-        done = subprocess.run(
-            command, cwd=ROOT, env=self._environ, input=text, capture_output=True, text=True, timeout=timeout_s
-        )
-        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
-        return done.stdout + done.stderr if both else done.stdout
 
 
 SEND = """

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from tests.container.deployment import ENGINE, ROOT, Deployment
+from tests.container.deployment import ENGINE, ROOT, Deployment, build_elsewhere
 from tests.running import wait_for
 
 SMALL = """\
@@ -164,7 +164,7 @@ def test_a_code_change_installs_nothing_again(deployment, tmp_path):
         shutil.copy(ROOT / name, tmp_path)
     with (tmp_path / "console" / "app.py").open("a") as file:
         file.write("# changed\n")
-    told = deployment.build_elsewhere(tmp_path)
+    told = build_elsewhere(tmp_path)
     installs = re.findall(r"^#(\d+) \[.*RUN .*pip .*install .*--requirement", told, re.M)
     assert len(installs) == 2
     assert [step for step in installs if f"#{step} CACHED" not in told] == []
