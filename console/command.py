@@ -78,7 +78,7 @@ async def _run(config: ConsoleConfig, *, keep_engine: bool) -> int:
         from console.run import serve
 
         return await serve(config, control, listening, start_engine=not started)
-    except (ports.PortTakenError, SchemaError, EngineControlError) as error:
+    except (ports.PortTakenError, SchemaError, EngineControlError, SettingError) as error:
         click.echo(f"Error: {error}", err=True)
         return 1
     finally:

@@ -15,6 +15,7 @@ from rich.markup import escape
 from appliance.profile.schema import ProfileError
 from appliance.protocol import State
 from console import address, first_start, formats
+from console.access import unattended
 from console.access.keys import restore_keys
 from console.access.setup import new_code
 from console.app import Console, create_app
@@ -85,6 +86,7 @@ async def make_ready(config: ConsoleConfig, console: Console) -> tuple[bool, str
     with contextlib.suppress(ProfileError):  # an unreadable active profile is the engine's to report
         restored = await first_start.restore_active(config.home, console.database)
     async with console.database.session() as session:
+        await unattended.set_up(session, config)
         return restored, await new_code(session)
 
 

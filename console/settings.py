@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from appliance.home import Home
 
@@ -32,6 +33,9 @@ SETTINGS = (
     Setting(
         "INGOT_COOKIE_SECURE", "", "1 where the console is reached through HTTPS: cookies are then sent only there."
     ),
+    Setting("INGOT_ADMIN", "admin", "The administrator's name, where INGOT_ADMIN_PASSWORD_FILE makes the account."),
+    Setting("INGOT_ADMIN_PASSWORD_FILE", "", "A file with the administrator's password, for a start without a person."),
+    Setting("INGOT_API_KEY_FILE", "", "A file with an API key that `/v1` is to take."),
 )
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -59,6 +63,9 @@ class ConsoleConfig:
     published_engine_url: str = ""
     session_hours: int = 168
     cookie_secure: bool = False
+    admin: str = "admin"
+    admin_password_file: Path | None = None
+    api_key_file: Path | None = None
 
     @property
     def engine_url(self) -> str:
@@ -77,6 +84,11 @@ class ConsoleConfig:
     def from_environment(cls, home: Home, environ: Mapping[str, str] = os.environ) -> ConsoleConfig:
         values = {row.name: environ.get(row.name) or row.default for row in SETTINGS}
         control = values["INGOT_ENGINE_CONTROL"]
+        if environ.get("INGOT_ADMIN_PASSWORD"):
+            raise SettingError(
+                "INGOT_ADMIN_PASSWORD is set: whoever may inspect the process reads it there. Put the password into a "
+                "file and name that in INGOT_ADMIN_PASSWORD_FILE."
+            )
         if control not in ("process", "docker", "none"):
             raise SettingError(f"INGOT_ENGINE_CONTROL is {control!r}: use process, docker or none.")
         return cls(
@@ -92,7 +104,14 @@ class ConsoleConfig:
             published_engine_url=values["INGOT_ENGINE_URL"].rstrip("/"),
             session_hours=_whole_number("INGOT_SESSION_HOURS", values, 1, 24 * 365),
             cookie_secure=values["INGOT_COOKIE_SECURE"] == "1",
+            admin=values["INGOT_ADMIN"].strip(),
+            admin_password_file=_path("INGOT_ADMIN_PASSWORD_FILE", values),
+            api_key_file=_path("INGOT_API_KEY_FILE", values),
         )
+
+
+def _path(name: str, values: Mapping[str, str]) -> Path | None:
+    return Path(values[name]) if values[name] else None
 
 
 def _whole_number(name: str, values: Mapping[str, str], low: int, high: int) -> int:

@@ -41,10 +41,20 @@ async def make_key(session: AsyncSession, home: Home, name: str, author: str) ->
     if len(keys) >= MOST:
         raise Refusal(409, f"There are {MOST} keys already.", "Revoke some that are not used any more.")
     text = PREFIX + secrets.token_urlsafe(32)
-    key = ApiKey(id=secrets.token_hex(4), name=name, hint=text[:HINT_LENGTH], sha256=hashed(text), author=author)
+    key = _row(name, text, author)
     session.add(key)
     await _write(session, home)
     return key, text
+
+
+async def put_key(session: AsyncSession, home: Home, name: str, text: str, author: str) -> None:
+    """A key whose text somebody else made; it takes the place of the one of that name."""
+    present = await session.scalar(select(ApiKey).where(ApiKey.name == name))
+    if present is not None and present.sha256 == hashed(text):
+        return
+    await session.execute(delete(ApiKey).where(ApiKey.name == name))
+    session.add(_row(name, text, author))
+    await _write(session, home)
 
 
 async def revoke_key(session: AsyncSession, home: Home, key_id: str) -> ApiKey:
@@ -61,6 +71,10 @@ async def restore_keys(home: Home, database: Database) -> None:
     async with database.session() as session:
         if await list_keys(session) or home.api_keys.exists():
             await _write(session, home)
+
+
+def _row(name: str, text: str, author: str) -> ApiKey:
+    return ApiKey(id=secrets.token_hex(4), name=name, hint=text[:HINT_LENGTH], sha256=hashed(text), author=author)
 
 
 async def _write(session: AsyncSession, home: Home) -> None:

@@ -16,8 +16,6 @@ from console.db.models import SignIn, User
 from console.pages import go_to, page
 from console.parts import Config, PageRequest, Session, TheThrottle
 
-NAME_LENGTH = 64
-
 
 class SetUpForm(msgspec.Struct, rename="kebab"):
     code: str = ""
@@ -56,7 +54,7 @@ async def set_up(
     else:
         problem = "The set-up code is not the one in the terminal: copy the whole link that `ingot up` printed last."
     name = data.name.strip()
-    problem = problem or _name_complaint(name) or passwords.complaint(data.password)
+    problem = problem or setup.name_complaint(name) or passwords.complaint(data.password)
     if problem:
         return page(
             request,
@@ -126,14 +124,6 @@ async def _sign_in(request: PageRequest, session: Session, config: Config, user:
 
 async def _somebody(session: Session) -> bool:
     return bool(await session.scalar(select(func.count()).select_from(User)))
-
-
-def _name_complaint(name: str) -> str:
-    if not name:
-        return "The name is empty: choose one to sign in with."
-    if len(name) > NAME_LENGTH or not name.isprintable():
-        return f"The name {name[:20]!r}... cannot be used: take at most {NAME_LENGTH} printable characters."
-    return ""
 
 
 def _address(request: PageRequest) -> str:

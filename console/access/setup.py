@@ -14,6 +14,8 @@ from console.access.sessions import hashed
 from console.db.models import SetUpCode, User
 from console.errors import Refusal
 
+NAME_LENGTH = 64
+
 
 async def new_code(session: AsyncSession) -> str | None:
     """A fresh code, replacing any earlier one; None once somebody can sign in."""
@@ -28,6 +30,15 @@ async def new_code(session: AsyncSession) -> str | None:
 async def is_code(session: AsyncSession, code: str) -> bool:
     row = await session.scalar(select(SetUpCode))
     return row is not None and hmac.compare_digest(row.code_sha256, hashed(code))
+
+
+def name_complaint(name: str) -> str:
+    """What is wrong with a new account's name; empty when nothing is."""
+    if not name:
+        return "The name is empty: choose one to sign in with."
+    if len(name) > NAME_LENGTH or not name.isprintable():
+        return f"The name {name[:20]!r}... cannot be used: take at most {NAME_LENGTH} printable characters."
+    return ""
 
 
 async def make_administrator(session: AsyncSession, name: str, password: str, *, code: str) -> User:

@@ -1,0 +1,54 @@
+"""An installation that nobody watches is given its administrator and an API key in files that its settings name. Only
+files: what stands in a container's environment is shown to everybody who may inspect it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from appliance.home import read_file
+from console.access import keys, passwords, setup
+from console.settings import ConsoleConfig, SettingError
+
+KEY_NAME = "from INGOT_API_KEY_FILE"
+SHORTEST_KEY = 20
+MAX_BYTES = 4096
+
+
+async def set_up(session: AsyncSession, config: ConsoleConfig) -> None:
+    """Make the administrator where nobody can sign in yet, and the API key whenever the file has another than before.
+    An account that is there stays as it is: its password may have been changed on its page.
+
+    Raises:
+        SettingError: a file cannot be read, or what it holds cannot be used.
+    """
+    if config.admin_password_file is not None and (code := await setup.new_code(session)) is not None:
+        password = _read("INGOT_ADMIN_PASSWORD_FILE", config.admin_password_file)
+        if complaint := setup.name_complaint(config.admin):
+            raise SettingError(f"INGOT_ADMIN: {complaint}")
+        if complaint := passwords.complaint(password):
+            raise SettingError(f"INGOT_ADMIN_PASSWORD_FILE is {config.admin_password_file}: {complaint}")
+        await setup.make_administrator(session, config.admin, password, code=code)
+    if config.api_key_file is not None:
+        text = _read("INGOT_API_KEY_FILE", config.api_key_file)
+        if len(text) < SHORTEST_KEY or not all("!" <= letter <= "~" for letter in text):
+            raise SettingError(
+                f"INGOT_API_KEY_FILE is {config.api_key_file}, and what is in it cannot be a key: put one line of at "
+                f"least {SHORTEST_KEY} letters, digits and signs there, without spaces, such as `openssl rand -hex 24` "
+                "prints."
+            )
+        await keys.put_key(session, config.home, KEY_NAME, text, "Ingot")
+
+
+def _read(setting: str, path: Path) -> str:
+    """The file's one line; editors and `echo` end it with a line break."""
+    try:
+        return read_file(path, MAX_BYTES).decode().removesuffix("\n").removesuffix("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise SettingError(
+            f"{setting} is {path}, and that file cannot be read: {why}. Name a file of one line that the console's "
+            "user may read (in containers uid 10001), or leave the setting out."
+        ) from error
