@@ -69,6 +69,11 @@ class Home:
         return self.root / "console.lock"
 
     @property
+    def engine_machine(self) -> Path:
+        """What the front door last told of its machine, for when it is stopped and the console is elsewhere."""
+        return self.root / "engine-machine.json"
+
+    @property
     def selftest(self) -> Path:
         """What the first good launch of each checkpoint answered, by digest."""
         return self.root / "selftest"

@@ -99,7 +99,8 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     catalogue, log_store = Catalogue(config.home), LogStore(config.home)
     console = Console(config, database, control, hub, follower, Notes(), Throttle(), catalogue, log_store)
     hub.add_feed("log", log_stream.feed(catalogue, log_store))
-    machines = Machines(config.home, lambda: str(follower.client.base_url))
+    kept = config.home.engine_machine if config.engine_control == "docker" else None
+    machines = Machines(config.home, lambda: str(follower.client.base_url), kept=kept)
     store, inspector = ProfileStore(database), Inspector(config.home, machines=machines)
     preflight = Preflight(config.home, inspector, lambda: str(follower.client.base_url))
     activator = Activator(config.home, database, preflight, control, follower.wake)

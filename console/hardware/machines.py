@@ -1,20 +1,25 @@
-"""Which machine is spoken of: the engine's, as its front door describes it, or this console's where none answers."""
+"""Which machine is spoken of: the engine's, as its front door describes it. Where none answers it is, of an engine with
+a container of its own, what was told last; else this console's."""
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 import httpx
 import msgspec
 
 from appliance.hardware.engine_machine import Machine, place, this_machine
-from appliance.home import Home
+from appliance.home import Home, read_file, write_atomically
 from console.access.token import token_header
+
+log = logging.getLogger(__name__)
 
 GOOD_FOR_S = 5.0
 """How long a look is good for while somebody types."""
@@ -25,6 +30,8 @@ TIMEOUT_S = 12.0
 CONNECT_TIMEOUT_S = 2.0
 PATIENCE_S = 2.0
 """Nobody waits longer for a front door: until it answers, what it told before is shown."""
+KEEP_EVERY_S = 60.0
+MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -68,14 +75,18 @@ class _Look:
 
 class Machines:
     """Looks at the machine that counts. `engine_url` says where the front door is now; None where there is none to ask,
-    as in `ingot profile` without a console."""
+    as in `ingot profile` without a console. `kept` is where the engine's machine is written down for the time when its
+    front door is stopped; None where the engine runs beside this console, whose machine is the same then."""
 
     def __init__(
         self,
         home: Home,
         engine_url: Callable[[], str] | None = None,
         environ: Mapping[str, str] = os.environ,
+        kept: Path | None = None,
     ) -> None:
+        self._kept = kept
+        self._kept_at = -KEEP_EVERY_S
         self._home = home
         self._engine_url = engine_url
         self._environ = environ
@@ -122,13 +133,32 @@ class Machines:
         problem = ""
         if url:
             try:
-                return Seen(self._ask(url), url)
+                return Seen(self._keep(self._ask(url)), url)
             except httpx.ConnectError:
                 pass  # no front door: nothing is wrong with that
             except _NoAnswer as error:
                 problem = f"The engine's front door at {url} does not tell of its machine: {error}."
         look.answered.set()
+        if url and (before := self._told_before()) is not None:
+            return Seen(before, url, problem or f"The engine's front door at {url} does not answer: it is not running.")
         return Seen(this_machine(self._environ, self._home), problem=problem)
+
+    def _keep(self, machine: Machine) -> Machine:
+        if self._kept is not None and time.monotonic() - self._kept_at >= KEEP_EVERY_S:
+            try:
+                write_atomically(self._kept, msgspec.json.encode(machine))
+            except OSError as error:  # only a stopped engine's preview is the poorer for it
+                log.warning("The engine's machine could not be written to %s: %s", self._kept, error)
+            self._kept_at = time.monotonic()
+        return machine
+
+    def _told_before(self) -> Machine | None:
+        if self._kept is None:
+            return None
+        try:
+            return msgspec.json.decode(read_file(self._kept, MAX_BYTES), type=Machine)
+        except (OSError, msgspec.MsgspecError):  # none yet, or another version's: a front door tells it anew
+            return None
 
     def _meanwhile(self) -> Seen:
         """What is known while a front door is silent."""

@@ -268,6 +268,27 @@ def test_previews_without_an_engine_are_judged_by_this_machine(home: Home) -> No
     assert found.device == "the CPU" if not this_machine({}).inventory.gpus else found.device
 
 
+def test_previews_of_a_stopped_engine_are_judged_by_what_it_told_last(home: Home, engine: Engine) -> None:
+    """Where it has a container of its own, also by a console that was started since: this one has none of its GPUs."""
+    engine.tell(recorded("rtx-pro-6000"))
+    Machines(home, lambda: engine.url, {}, home.engine_machine).look()
+    away = Machines(home, lambda: "http://127.0.0.1:9", {}, home.engine_machine)
+    seen = away.look()
+    assert [gpu.name for gpu in seen.machine.inventory.gpus] == [gpu.name for gpu in machine_of("rtx-pro-6000").gpus]
+    assert seen.problem == "The engine's front door at http://127.0.0.1:9 does not answer: it is not running."
+    assert not seen.is_here
+    found = Inspector(home, machines=away).inspect(DOCUMENT)
+    assert found.judged_by == "the engine's machine as it was told before, replayed from a recording"
+    assert found.effective["dtype"].value == "bfloat16"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"inventory": 7}'])
+def test_a_damaged_note_of_the_machine_counts_as_none(home: Home, content: bytes) -> None:
+    home.engine_machine.write_bytes(content)
+    away = Machines(home, lambda: "http://127.0.0.1:9", {}, home.engine_machine)
+    assert not away.look().is_engines
+
+
 def test_only_an_engine_beside_us_sees_our_files(machines: Machines, engine: Engine) -> None:
     """Checks that look at files, limits and the clock are left to the engine where it is elsewhere."""
     engine.tell(recorded("none"))
