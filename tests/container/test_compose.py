@@ -18,6 +18,13 @@ model: {path: small}
 max-model-len: 128
 """
 
+# The console writes the models that it imports; the engine only reads them.
+WRITABLE = {
+    "engine": {"/var/lib/ingot"},
+    "console": {"/var/lib/ingot", "/models"},
+    "gate": {"/var/run/docker.sock"},
+}
+
 
 def _started(deployment: Deployment) -> str:
     started: str = deployment.container("engine")["State"]["StartedAt"]
@@ -47,7 +54,7 @@ def test_the_set_up_link_is_in_the_log(deployment):
 
 @pytest.mark.parametrize("service", ["engine", "console", "gate"])
 def test_containers_are_confined(deployment, service):
-    """Nothing to write but the volume and /tmp, no capability, no way to gain one, an init, limits, loopback only."""
+    """Nothing to write but what is listed and /tmp, no capability, no way to gain one, an init, limits, loopback only."""
     container = deployment.container(service)
     host = container["HostConfig"]
     assert host["ReadonlyRootfs"]
@@ -56,11 +63,12 @@ def test_containers_are_confined(deployment, service):
     assert host["SecurityOpt"] == ["no-new-privileges:true"]
     assert host["Init"]
     assert not host["Privileged"]
-    assert host["Memory"] > 0
+    # The console judges profiles by the memory that it sees: compose.yaml says why it has no limit.
+    assert host["Memory"] > 0 or service == "console"
     assert host["PidsLimit"] > 0
     assert {port["HostIp"] for ports in host["PortBindings"].values() for port in ports} <= {"127.0.0.1"}
     writable = {mount["Destination"] for mount in container["Mounts"] if mount["RW"]}
-    assert writable <= ({"/var/run/docker.sock"} if service == "gate" else {"/var/lib/ingot"})
+    assert writable == WRITABLE[service]
     if service != "gate":
         assert container["Config"]["User"] == "ingot"
 
