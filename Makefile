@@ -27,7 +27,8 @@ test-architectures: $(VENV)/.dev ## compile every kernel for every architecture 
 	INGOT_ALL_ARCHITECTURES=1 $(BIN)/pytest tests/cast/test_architectures.py
 
 test-containers: $(VENV)/.dev ## build the images and try them: needs a Docker daemon and its base images
-	INGOT_CONTAINER_TESTS=1 $(BIN)/pytest tests/container
+	tests/browser/install.sh
+	INGOT_CONTAINER_TESTS=1 $(BIN)/pytest tests/container -rs
 
 test-flashinfer: $(VENV)/.dev ## build modules of FlashInfer with nvcc, and load them sealed: minutes, and 300 MB from the index
 	INGOT_FLASHINFER_TESTS=1 $(BIN)/pytest tests/cast/test_flashinfer_built.py

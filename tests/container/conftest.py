@@ -26,25 +26,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(BUILD_S + 600))
 
 
-def _why_not() -> str | None:
+@pytest.fixture(scope="session")
+def docker() -> None:
+    """A daemon that is ours to use. Nobody asked for these tests: skipped. Asked for, and no daemon: failed."""
     if os.environ.get("INGOT_CONTAINER_TESTS") != "1":
-        return "builds images and starts containers: `make test-containers` runs it"
+        pytest.skip("builds images and starts containers: `make test-containers` runs it")
     if shutil.which("docker") is None:
-        return "needs Docker: there is no `docker` command"
+        pytest.fail("there is no `docker` command: tests/container/with-docker.sh installs it")
     asked = subprocess.run(["docker", "ps", "--all", "--format", "{{.Names}}"], capture_output=True, text=True)
     if asked.returncode != 0:
-        return f"needs a Docker daemon: {asked.stderr.strip()}"
+        pytest.fail(f"no Docker daemon answers: {asked.stderr.strip()}")
     if ENGINE in asked.stdout.split():
-        return f"another Ingot has the container {ENGINE} on this daemon: `docker compose down` it first"
-    return None
+        pytest.fail(f"another Ingot has the container {ENGINE} on this daemon: `docker compose down` it first")
 
 
 @pytest.fixture(scope="session")
-def images() -> str:
+def images(docker: None) -> str:
     """The tag of the engine, the console and the gate, built from this checkout. INGOT_TEST_TAG names images that are
     there already, for whoever works on a test: then nothing is built."""
-    if (reason := _why_not()) is not None:
-        pytest.skip(reason)
     if "INGOT_TEST_TAG" not in os.environ:
         build()
     return TAG
@@ -68,10 +67,9 @@ def deployment(images: str) -> Iterator[Deployment]:
 
 
 @pytest.fixture(scope="session")
-def airgap() -> Iterator[AirGap]:
+def airgap(docker: None) -> Iterator[AirGap]:
     """A daemon without an image, in a network namespace with nothing but a loopback."""
-    reason = _why_not() or air_gap.why_not()
-    if reason is not None:
+    if (reason := air_gap.why_not()) is not None:
         pytest.skip(reason)
     made = AirGap()
     try:
