@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from tests.container.wheels import lent_torch
 from tests.running import ADMINISTRATOR, fetch, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,14 +26,17 @@ BUILD_S = 1200
 def build() -> None:
     """The three images of this checkout."""
     command = ["docker", "compose", "--project-name", PROJECT, "--progress", "plain", "build"]
-    run(command, os.environ | {"INGOT_TAG": TAG}, timeout_s=BUILD_S)
+    with lent_torch() as pip:
+        run(command, os.environ | pip | {"INGOT_TAG": TAG}, timeout_s=BUILD_S)
 
 
 def build_elsewhere(context: Path) -> str:
     """What a build of the engine in another folder, with the arguments of this one, says it does."""
-    arguments = [f"--build-arg={name}" for name in ("VARIANT", *PIP) if name in os.environ]
-    command = ["docker", "build", "--progress=plain", "--target=engine", *arguments, str(context)]
-    return run(command, os.environ, timeout_s=BUILD_S, both=True)
+    with lent_torch() as pip:
+        environ = os.environ | pip
+        arguments = [f"--build-arg={name}" for name in PIP if name in environ]
+        command = ["docker", "build", "--progress=plain", "--target=engine", *arguments, str(context)]
+        return run(command, environ, timeout_s=BUILD_S, both=True)
 
 
 def run(
