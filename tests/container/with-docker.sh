@@ -48,37 +48,9 @@ start_daemon() {
     exit 1
 }
 
-# Folders of wheels that pip is told of on this machine (find-links) are not seen by a build: it gets them over HTTP.
-serve_wheels() {
-    [ -z "${PIP_EXTRA_INDEX_URL:-}" ] || return 0
-    python=$here/../../.venv/bin/python
-    [ -x "$python" ] || python=python3
-    folders=$("$python" -m pip config list | sed -n "s/^[^=]*\.find-links='\(.*\)'$/\1/p" | tr -s ' \\' '\n' | sort --unique)
-    for folder in $folders; do
-        for wheel in "${folder#file://}"/*.whl; do
-            [ -e "$wheel" ] || continue
-            project=$(basename "$wheel" | cut -d- -f1 | tr 'A-Z_.' 'a-z--')
-            mkdir -p "$work/index/$project"
-            ln -sf "$wheel" "$work/index/$project/"
-        done
-    done
-    [ -d "$work/index" ] || return 0
-    gateway=$(docker network inspect bridge --format '{{(index .IPAM.Config 0).Gateway}}')
-    PYTHONUNBUFFERED=1 "$python" -m http.server 0 --bind "$gateway" --directory "$work/index" >"$work/index.log" 2>&1 &
-    index=$!
-    for _ in $(seq 50); do
-        port=$(sed -n 's/.* port \([0-9]*\) .*/\1/p' "$work/index.log")
-        [ -z "$port" ] || break
-        sleep 0.1
-    done
-    [ -n "$port" ] || { say "wheels of this machine cannot be served at $gateway: $(cat "$work/index.log")"; return 0; }
-    export PIP_EXTRA_INDEX_URL=http://$gateway:$port PIP_TRUSTED_HOST=$gateway
-}
-
 finish() {
     status=$?
     trap - EXIT
-    [ -z "$index" ] || kill "$index" 2>/dev/null || true
     if [ -n "$daemon" ]; then
         kill "$daemon" 2>/dev/null || true
         wait "$daemon" 2>/dev/null || true
@@ -87,7 +59,7 @@ finish() {
     exit "$status"
 }
 
-index='' daemon='' work=$(mktemp --directory "${TMPDIR:-/var/tmp}/ingot-docker-XXXXXX")
+daemon='' work=$(mktemp --directory "${TMPDIR:-/var/tmp}/ingot-docker-XXXXXX")
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -97,5 +69,4 @@ if ! answers; then
     answers || start_daemon
 fi
 "$here/stand-in-base.sh" >&2
-serve_wheels
 "$@"
