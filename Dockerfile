@@ -1,26 +1,24 @@
-# The images of compose.yaml: engine, console, gate. docs/containers.md says how to build and run them.
+# The images of compose.yaml: engine, console, gate. docs/containers.md says how to build and run them, and how large
+# each stage is.
 #
-# What changes at its own pace has a stage of its own: the packages without torch (builder), torch (torch), our code
-# (code). `pip --root` writes what a stage adds into a folder beside the environment, and the images take exactly that:
-# after a code change a few megabytes are copied, and nothing is installed again.
+# What changes at its own pace has a stage of its own: the packages without torch (packages), torch (torch-cpu,
+# torch-cuda), the kernels (cast), our code (code). `pip --root` writes what a stage adds into a folder beside the
+# environment, and the images take exactly that: after a code change a few megabytes are copied, nothing is installed
+# again, and only a change of what casting reads casts again.
 
-FROM debian:bookworm-slim AS gate
+ARG VARIANT=cpu
+ARG WITH_VLLM=0
+ARG CAST=full
+# As in pyproject.toml: a test compares.
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+
+
+FROM debian:bookworm-slim AS base
 RUN apt-get update -q \
- && apt-get install -y -q --no-install-recommends haproxy \
- && rm -rf /var/lib/apt/lists/*
-COPY gate/haproxy.cfg /etc/haproxy/haproxy.cfg
-LABEL org.opencontainers.image.title="ingot gate" \
-      org.opencontainers.image.description="Lets the console act on the engine's container, and on nothing else" \
-      org.opencontainers.image.licenses="Apache-2.0"
-# compose.yaml names the user that may open the socket: hosts differ.
-USER haproxy
-HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --start-interval=500ms \
-    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/8404 && printf 'GET /healthy HTTP/1.0\\r\\n\\r\\n' >&3 && head -n 1 <&3 | grep -q ' 200 '"]
-ENTRYPOINT ["haproxy", "-db", "-f", "/etc/haproxy/haproxy.cfg"]
-
-
-FROM python:3.11-slim-bookworm AS base
-RUN groupadd --gid 10001 ingot \
+ && apt-get install -y -q --no-install-recommends python3 \
+ && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/*.log /var/cache/debconf/*-old \
+ && groupadd --gid 10001 ingot \
  && useradd --uid 10001 --gid ingot --home-dir /tmp --no-create-home --shell /usr/sbin/nologin ingot \
  && install -d -o ingot -g ingot -m 0700 /var/lib/ingot \
  && install -d /models
@@ -35,72 +33,243 @@ ENV PATH=/opt/venv/bin:$PATH \
 # What has to be installed, as files that stay the same when anything else in pyproject.toml changes.
 FROM base AS requirements
 WORKDIR /requirements
+COPY appliance/__init__.py appliance/
+COPY appliance/image appliance/image/
 COPY pyproject.toml .
-RUN python -c "import tomllib; \
-document = tomllib.load(open('pyproject.toml', 'rb')); \
-needed = document['project']['dependencies']; \
-open('build.txt', 'w').write('\n'.join(document['build-system']['requires'])); \
-open('torch.txt', 'w').write('\n'.join(row for row in needed if row.startswith('torch'))); \
-open('console.txt', 'w').write('\n'.join(row for row in needed if not row.startswith('torch')))"
+RUN python3 -m appliance.image.requirements
 
 
-FROM base AS builder
+# What both console and engine need. What runs has no pip: /opt/build has it, and installs into /opt/venv. Python's
+# bytecode is made here, once, and not compared with its source at each start: the images are read-only.
+FROM base AS packages
 # Another index or mirror, such as one with CPU builds of torch. pip reads these from its environment.
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_TRUSTED_HOST
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_WARN_SCRIPT_LOCATION=1
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_WARN_SCRIPT_LOCATION=1 \
+    PIP_NO_COMPILE=1 \
+    COMPILE="python3 -m compileall -q -j 0 -x /py312_ --invalidation-mode unchecked-hash" \
+    TORCH_TO_BUILD="torch/include torch/share/cmake torch/test torch/bin torch/lib/*.a"
 WORKDIR /build
+RUN apt-get update -q \
+ && apt-get install -y -q --no-install-recommends python3-venv \
+ && apt-get clean && rm -rf /var/lib/apt/lists/*
+COPY --from=requirements /requirements/build.txt ./
 COPY constraints.txt .
-COPY --from=requirements /requirements/build.txt /requirements/console.txt ./
-# What runs has no pip: /opt/build has it, and installs into /opt/venv.
-RUN python -m venv /opt/build \
+RUN python3 -m venv /opt/build \
  && /opt/build/bin/pip install --constraint constraints.txt --requirement build.txt \
- && python -m venv --without-pip /opt/venv \
- && /opt/build/bin/pip --python /opt/venv/bin/python install --constraint constraints.txt --requirement console.txt
+ && python3 -m venv --without-pip /opt/venv
+COPY --from=requirements /requirements/console.txt /requirements/left-out.txt ./
+RUN /opt/build/bin/pip --python /opt/venv/bin/python install --constraint constraints.txt --requirement console.txt \
+ && /opt/build/bin/pip --python /opt/venv/bin/python uninstall --yes --quiet --requirement left-out.txt \
+ && $COMPILE /opt/venv
 
 
-FROM builder AS torch
-ARG VARIANT=cpu
-COPY --from=requirements /requirements/torch.txt ./
-RUN test "$VARIANT" = cpu || { echo "VARIANT is $VARIANT: only cpu can be built yet." >&2; exit 1; }
-RUN /opt/build/bin/pip --python /opt/venv/bin/python install --root /layer \
-    --constraint constraints.txt --requirement torch.txt
+FROM packages AS torch-cpu
+COPY --from=requirements /requirements/engine.txt ./
+RUN /opt/build/bin/pip --python /opt/venv/bin/python install --root /layer --constraint constraints.txt \
+    --requirement engine.txt \
+ && cd /layer/opt/venv/lib/python3*/site-packages && rm -rf $TORCH_TO_BUILD \
+ && $COMPILE -s /layer /layer
 
 
-FROM builder AS code
+FROM packages AS torch-cuda
+COPY --from=requirements /requirements/engine.txt ./
+RUN /opt/build/bin/pip --python /opt/venv/bin/python install --root /layer --constraint constraints.txt \
+    --requirement engine.txt \
+ && test -d /layer/opt/venv/lib/python3*/site-packages/triton \
+ || { echo "The index gave a torch without CUDA: build VARIANT=cuda with one that has the CUDA build." >&2; exit 1; }
+
+
+# FlashInfer, whose modules a full cast holds.
+FROM packages AS flashinfer
+COPY --from=requirements /requirements/flashinfer.txt ./
+RUN /opt/build/bin/pip --python /opt/venv/bin/python install --root /layer --constraint constraints.txt --no-deps \
+    --requirement flashinfer.txt \
+ && $COMPILE -s /layer /layer
+
+
+# The compilers: nothing is copied from here but the cast.
+FROM torch-cuda AS builder
+RUN apt-get update -q \
+ && apt-get install -y -q --no-install-recommends g++ python3-dev \
+ && apt-get clean && rm -rf /var/lib/apt/lists/*
+ENV PYTHONPATH=/layer/opt/venv/lib/python3.11/site-packages PYTHONDONTWRITEBYTECODE=1
+
+FROM builder AS builder-triton
+
+FROM builder AS builder-full
+COPY --from=flashinfer /layer /layer
+COPY --from=requirements /requirements/nvcc.txt ./
+RUN /opt/build/bin/pip --python /opt/venv/bin/python install --root /layer --constraint constraints.txt --no-deps \
+    --requirement nvcc.txt
+
+
+# Every kernel for one architecture; only what `ingot cast` imports is here, so that no other change casts again. What
+# was compiled for the same pins before is taken over.
+FROM builder-${CAST} AS cast
+WORKDIR /source
+COPY appliance/__init__.py appliance/home.py appliance/protocol.py appliance/
+COPY appliance/hardware appliance/hardware/
+COPY appliance/checkpoint appliance/checkpoint/
+COPY appliance/profile appliance/profile/
+COPY appliance/cast appliance/cast/
+COPY kernels kernels/
+ARG ARCH
+ARG CAST
+RUN --mount=type=cache,id=ingot-cast,target=/casts,sharing=locked \
+    test -n "$ARCH" || { echo "VARIANT=cuda is built for one architecture: set ARCH, such as sm_90." >&2; exit 1; } \
+ && made="/casts/$ARCH-$CAST-$(cat appliance/__init__.py /build/constraints.txt | sha256sum | cut -c 1-16)" \
+ && python -m appliance.cast cast --arch "$ARCH" --out "$made" $(test "$CAST" = full || echo --triton-only) \
+ && mkdir -p /opt/ingot && cp -R "$made" /opt/ingot/cast \
+ && python -m appliance.cast verify --cast /opt/ingot/cast
+
+
+# Torch as the engine runs it: without the assemblers, headers and build files that only a compile would use.
+FROM torch-cuda AS runtime-cuda
+RUN cd /layer/opt/venv/lib/python3*/site-packages \
+ && rm -rf $TORCH_TO_BUILD triton/backends/nvidia/bin triton/backends/nvidia/include triton/_C/include \
+    nvidia/*/include nvidia/*/bin nvidia/*/lib/*.a nvidia/*/lib/stubs \
+ && $COMPILE -s /layer /layer
+
+
+FROM packages AS code
 COPY . .
 RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /wheels . \
- && /opt/build/bin/pip --python /opt/venv/bin/python install --root /layer --no-index --no-deps /wheels/*.whl
+ && /opt/build/bin/pip --python /opt/venv/bin/python install --root /layer --no-index --no-deps /wheels/*.whl \
+ && $COMPILE -s /layer /layer
 
 
-FROM base AS engine
-COPY --from=builder /opt/venv /opt/venv
-COPY --from=torch /layer/opt/venv /opt/venv
+# WITH_VLLM=1: vLLM in an environment of its own. It compiles where it runs, so that it gets a compiler; the native
+# engine stays sealed and never calls it.
+FROM packages AS vllm-cpu
+COPY --from=requirements /requirements/vllm-cpu.txt ./
+RUN echo "not yet" && exit 1
+
+FROM packages AS vllm-cuda
+RUN echo "not yet" && exit 1
+
+FROM vllm-${VARIANT} AS vllm
+
+FROM base AS runtime-0
+
+FROM base AS runtime-1
+RUN apt-get update -q \
+ && apt-get install -y -q --no-install-recommends g++ python3-dev \
+ && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/*.log /var/cache/debconf/*-old
+COPY --from=vllm /opt/vllm /opt/vllm
+ENV INGOT_VLLM=/opt/vllm/bin/vllm
+
+
+FROM runtime-${WITH_VLLM} AS engine-cpu
+COPY --from=packages /opt/venv /opt/venv
+COPY --from=torch-cpu /layer/opt/venv /opt/venv
+
+FROM runtime-${WITH_VLLM} AS engine-cuda-triton
+COPY --from=packages /opt/venv /opt/venv
+COPY --from=runtime-cuda /layer/opt/venv /opt/venv
+COPY --from=cast /opt/ingot/cast /opt/ingot/cast
+ENV INGOT_CAST=/opt/ingot/cast
+
+FROM engine-cuda-triton AS engine-cuda-full
+COPY --from=flashinfer /layer/opt/venv /opt/venv
+
+FROM engine-cuda-${CAST} AS engine-cuda
+
+FROM engine-${VARIANT} AS engine-files
 COPY --from=code /layer/opt/venv /opt/venv
-LABEL org.opencontainers.image.title="ingot engine" \
-      org.opencontainers.image.description="Runs a model and answers the OpenAI API" \
-      org.opencontainers.image.licenses="Apache-2.0"
 USER ingot
 VOLUME /var/lib/ingot
 EXPOSE 8000
-# Healthy once a real token has been generated. A large model takes minutes; the console tells more, and sooner.
+# Healthy once a real token has been generated. A large model takes minutes; the console tells more, and sooner. Bash,
+# since a Python each second would take a share of the start that it waits for.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=5m --start-interval=1s \
-    CMD ["python", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8000, timeout=4); c.request('GET', '/health'); raise SystemExit(c.getresponse().status != 200)"]
+    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/8000 && printf 'GET /health HTTP/1.0\\r\\n\\r\\n' >&3 && read -r _ status _ <&3 && test \"$status\" = 200"]
 ENTRYPOINT ["ingot"]
 CMD ["serve", "--host", "0.0.0.0", "--port", "8000"]
 
 
-FROM base AS console
-COPY --from=builder /opt/venv /opt/venv
+FROM base AS console-files
+COPY --from=packages /opt/venv /opt/venv
 COPY --from=code /layer/opt/venv /opt/venv
-LABEL org.opencontainers.image.title="ingot console" \
-      org.opencontainers.image.description="Keeps profiles, starts the engine, and says what is wrong" \
-      org.opencontainers.image.licenses="Apache-2.0"
 USER ingot
 VOLUME /var/lib/ingot
 EXPOSE 8080
 ENV INGOT_CONSOLE_HOST=0.0.0.0
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --start-interval=500ms \
-    CMD ["python", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8080, timeout=4); c.request('GET', '/sign-in'); raise SystemExit(c.getresponse().status >= 400)"]
+    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/8080 && printf 'GET /sign-in HTTP/1.0\\r\\n\\r\\n' >&3 && read -r _ status _ <&3 && test \"$status\" -lt 400"]
 ENTRYPOINT ["ingot"]
 CMD ["up"]
+
+
+# minisign is for install.sh, on hosts that have none.
+FROM debian:bookworm-slim AS gate-files
+RUN apt-get update -q \
+ && apt-get install -y -q --no-install-recommends haproxy minisign \
+ && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/*.log /var/cache/debconf/*-old
+COPY gate/*.cfg /etc/haproxy/
+# compose.yaml names the user that may open the socket: hosts differ.
+USER haproxy
+HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --start-interval=500ms \
+    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/8404 && printf 'GET /healthy HTTP/1.0\\r\\n\\r\\n' >&3 && read -r _ status _ <&3 && test \"$status\" = 200"]
+ENTRYPOINT ["haproxy", "-db", "-f", "/etc/haproxy/haproxy.cfg"]
+
+
+# What each image holds, and the licences of it.
+FROM packages AS inventory
+COPY --from=requirements /requirements/inventory.txt ./
+RUN /opt/build/bin/pip install --constraint constraints.txt --requirement inventory.txt
+COPY appliance/__init__.py appliance/
+COPY appliance/image appliance/image/
+COPY LICENSE .
+ENV PATH=/opt/build/bin:$PATH
+
+FROM inventory AS engine-inventory
+RUN --mount=type=bind,from=engine-files,target=/image \
+    python -m appliance.image.inventory --image /image --name ingot-engine --out /inventory
+
+FROM inventory AS console-inventory
+RUN --mount=type=bind,from=console-files,target=/image \
+    python -m appliance.image.inventory --image /image --name ingot-console --out /inventory
+
+FROM inventory AS gate-inventory
+RUN --mount=type=bind,from=gate-files,target=/image \
+    python -m appliance.image.inventory --image /image --name ingot-gate --out /inventory
+
+
+FROM engine-files AS engine
+COPY --from=engine-inventory /inventory /usr/share/ingot
+ARG VERSION
+ARG REVISION
+ARG VARIANT
+ARG ARCH
+ARG WITH_VLLM
+LABEL org.opencontainers.image.title="ingot engine" \
+      org.opencontainers.image.description="Runs a model and answers the OpenAI API" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      ingot.variant="$VARIANT" \
+      ingot.arch="$ARCH" \
+      ingot.vllm="$WITH_VLLM"
+
+
+FROM console-files AS console
+COPY --from=console-inventory /inventory /usr/share/ingot
+ARG VERSION
+ARG REVISION
+LABEL org.opencontainers.image.title="ingot console" \
+      org.opencontainers.image.description="Keeps profiles, starts the engine, and says what is wrong" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.licenses="Apache-2.0"
+
+
+FROM gate-files AS gate
+COPY --from=gate-inventory /inventory /usr/share/ingot
+ARG VERSION
+ARG REVISION
+LABEL org.opencontainers.image.title="ingot gate" \
+      org.opencontainers.image.description="Lets the console act on the engine's container, and on nothing else" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.licenses="Apache-2.0"
