@@ -1,1 +1,2 @@
-"""What is carried to a site without a network: so far one model, with a checksum for every file."""
+"""The signed file that is carried to a site without a network: images, compose files, casts, models. docs/bundle.md
+says what it looks like, and how it is made and read."""

@@ -1,94 +1,98 @@
-"""`ingot bundle`: carry a model to a machine without a network."""
+"""`ingot bundle`: carry the appliance, or models alone, to a machine without a network."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from appliance.bundle.manifest import BundleError, Manifest
-from appliance.checkpoint.errors import CheckpointError
+from appliance.bundle.create_command import create
+from appliance.bundle.key_commands import distrust, key, keys, trust
+from appliance.bundle.telling import told
 from appliance.home import Home
+
+if TYPE_CHECKING:
+    from appliance.bundle.signature import PublicKey
 
 PATH = click.Path(path_type=Path)
 
 
 @click.group()
 def bundle() -> None:
-    """Carry a model to a machine without a network, as one file with a checksum for everything in it."""
+    """Carry the appliance, or models alone, to a machine without a network: one signed file."""
 
 
-@bundle.command()
-@click.option("--model", "folder", type=PATH, required=True, help="The model's folder.")
-@click.option("--out", type=PATH, required=True, help="The bundle to write.")
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
-def create(folder: Path, out: Path, as_json: bool) -> None:
-    """Write a model folder to a bundle."""
-    from appliance.bundle import pack
-
-    with _told(), _progress(f"Packing {folder.name}", as_json) as report:
-        manifest = pack.create(folder.absolute(), out, report)
-    _print(manifest, f"{out} holds {manifest.name}: {len(manifest.files)} files, {_gib(manifest)}.", as_json)
+for _command in (create, key, trust, keys, distrust):
+    bundle.add_command(_command)
 
 
 @bundle.command()
 @click.argument("path", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
-def verify(path: Path, as_json: bool) -> None:
-    """Check every file of a bundle against its checksum."""
-    from appliance.bundle import install as installing
+@click.option(
+    "--public-key", metavar="KEY", help="The key, or its file, that must have signed; else those trusted here."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+def verify(path: Path, public_key: str | None, as_json: bool) -> None:
+    """Check a bundle's signature and every byte of it.
 
-    with _told(), _progress(f"Verifying {path.name}", as_json) as report:
-        manifest = installing.verify(path, report)
-    _print(manifest, f"{path} is whole: {manifest.name}, {len(manifest.files)} files, {_gib(manifest)}.", as_json)
+    Exit status: 0 whole and signed by a trusted key; 1 damaged, incomplete or no bundle; 3 whole, but nobody whom this
+    machine trusts has signed it.
+    """
+    from appliance.bundle.install import untrusted_text
+    from appliance.bundle.progress import shown
+    from appliance.bundle.verify import verify as verify_bundle
+
+    with told(as_json), shown(as_json) as report:
+        outline = verify_bundle(path, _trusted(public_key), lambda *at: report(f"verifying {path.name}", *at))
+    held = outline.manifest
+    warning = "" if outline.trusted else untrusted_text(path.name, outline)
+    if as_json:
+        signed = {"whole": True, "trusted": outline.trusted, "signed_by": outline.signed_by}
+        click.echo(msgspec.json.encode(signed | {"manifest": held}))
+    else:
+        what = [f"release {held.release} for {held.machine}"] if held.images else []
+        what += [f"model {model.name}" for model in outline.models]
+        size = f"{held.total_bytes / 2**30:.2f} GiB"
+        click.echo(f"{path} is whole: {', '.join(what)}; {len(held.files)} files, {size}.")
+        click.echo(f"Signed by key {outline.signed_by}." if outline.trusted else f"Warning: {warning}.")
+    if not outline.trusted:
+        raise SystemExit(3)
 
 
 @bundle.command()
 @click.argument("path", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print where the model lies as JSON.")
-def install(path: Path, as_json: bool) -> None:
-    """Copy a bundle's model into the models folder, as a whole or not at all."""
-    from appliance.bundle import install as installing
+@click.option("--model", "names", multiple=True, metavar="NAME", help="One of the bundle's models; all if not given.")
+@click.option(
+    "--public-key", metavar="KEY", help="The key, or its file, that must have signed; else those trusted here."
+)
+@click.option("--allow-untrusted", is_flag=True, help="Take it whoever signed it, if anyone did.")
+@click.option("--json", "as_json", is_flag=True, help="Print where the models lie as JSON.")
+def install(path: Path, names: tuple[str, ...], public_key: str | None, allow_untrusted: bool, as_json: bool) -> None:
+    """Copy a bundle's models into the models folder, each as a whole or not at all."""
+    from appliance.bundle.install import install_models
+    from appliance.bundle.progress import shown
 
     home = Home.from_environment().create()
-    with _told(), _progress(f"Installing {path.name}", as_json) as report:
-        target = installing.install(path, home.models, report)
+    with told(as_json), shown(as_json) as report:
+        folders = install_models(
+            path,
+            home.models,
+            _trusted(public_key),
+            names or None,
+            lambda *at: report(f"installing {path.name}", *at),
+            allow_untrusted=allow_untrusted,
+        )
     if as_json:
-        click.echo(msgspec.json.encode({"model": target.name, "folder": str(target)}))
-    else:
-        click.echo(f"{target.name} is in {target}. Make a profile for it on the Models page.")
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Turn what can go wrong into one line and exit status 1."""
-    try:
-        yield
-    except (BundleError, CheckpointError, OSError) as error:
-        raise click.ClickException(str(error)) from error
-
-
-@contextmanager
-def _progress(title: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    if quiet or not sys.stderr.isatty():
-        yield lambda done, total: None
+        click.echo(msgspec.json.encode([{"model": folder.name, "folder": str(folder)} for folder in folders]))
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
-
-    columns = (title, BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(title)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+    for folder in folders:
+        click.echo(f"{folder.name} is in {folder}. Make a profile for it on the Models page.")
 
 
-def _print(manifest: Manifest, sentence: str, as_json: bool) -> None:
-    click.echo(msgspec.json.encode(manifest) if as_json else sentence)
+def _trusted(public_key: str | None) -> tuple[PublicKey, ...]:
+    from appliance.bundle.signature import PublicKey
+    from appliance.bundle.trust import trusted_keys
 
-
-def _gib(manifest: Manifest) -> str:
-    return f"{manifest.total_bytes / 2**30:.2f} GiB"
+    return (PublicKey.read(public_key),) if public_key else trusted_keys(Home.from_environment())

@@ -1,118 +1,198 @@
-"""Verify a bundle, and install what it holds: as a whole or not at all."""
+"""Copy models out of a bundle into the models folder: each as a whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import hashlib
 import os
 import shutil
-import tarfile
-import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
-from appliance.bundle.manifest import NAME, BundledFile, BundleError, Manifest, copy_hashed, decode
+from appliance.bundle import part_check
+from appliance.bundle.archive import Archive, Member
+from appliance.bundle.copying import Copier, Progress, Report, silent
+from appliance.bundle.errors import BundleError, StoppedError, UntrustedError
+from appliance.bundle.manifest import BundledFile
+from appliance.bundle.outline import Outline, read_head
+from appliance.bundle.signature import PublicKey
+from appliance.bundle.verify import check, listed
 
-MAX_MANIFEST_BYTES = 16 << 20
-
-Report = Callable[[int, int], None]
-
-
-def _silent(done: int, total: int) -> None:
-    """For callers that show no progress."""
-
-
-def verify(path: Path, report: Report = _silent) -> Manifest:
-    """Check every file of the bundle against its manifest; the manifest if all is right.
-
-    Raises:
-        BundleError: it is not a bundle, or a file is missing, damaged or not in the manifest.
-    """
-    return _read(path, lambda file: contextlib.nullcontext(lambda chunk: None), report)
+SPARE_BYTES = 64 << 20  # what stays free
 
 
-def install(path: Path, models: Path, report: Report = _silent) -> Path:
-    """Copy the model into the folder `models`, checking it on the way; where it now lies.
-
-    Raises:
-        BundleError: as `verify`; or a model of that name is there already, or the disk is too small.
-    """
-    with _opened(path) as bundle:
-        manifest = _manifest(bundle, path)
-    target = models / manifest.name
-    if target.exists():
-        raise BundleError(f"a model named {manifest.name} is already in {models}; rename or remove it first")
-    free = shutil.disk_usage(models).free
-    if free < manifest.total_bytes:
-        need, have = manifest.total_bytes / 2**30, free / 2**30
-        raise BundleError(f"{models} has {have:.1f} GiB free, and {manifest.name} needs {need:.1f} GiB; make room")
-    incoming = Path(tempfile.mkdtemp(prefix=f".incoming-{manifest.name}-", dir=models))
-
-    @contextlib.contextmanager
-    def into(file: BundledFile) -> Iterator[Callable[[bytes], object]]:
-        destination = incoming / file.path
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        with destination.open("wb") as out:
-            yield out.write
-            out.flush()
-            os.fsync(out.fileno())
-
-    try:
-        _read(path, into, report)
-        for copied in [incoming, *incoming.rglob("*")]:  # a model is no secret, and an engine may run as somebody else
-            copied.chmod(0o755 if copied.is_dir() else 0o644)
-        os.rename(incoming, target)
-    except BaseException:
-        shutil.rmtree(incoming, ignore_errors=True)
-        raise
-    return target
-
-
-def _read(
+def install_models(
     path: Path,
-    into: Callable[[BundledFile], contextlib.AbstractContextManager[Callable[[bytes], object]]],
-    report: Report,
-) -> Manifest:
-    """Pass each file's bytes to what `into` opens for it, and compare its checksum."""
-    with _opened(path) as bundle:
-        manifest = _manifest(bundle, path)
-        expected = {f"{manifest.name}/{file.path}": file for file in manifest.files}
-        done = 0
-        while (member := bundle.next()) is not None:
-            file = expected.pop(member.name, None)
-            source = bundle.extractfile(member) if member.isreg() else None
-            if file is None or source is None or member.size != file.size:
-                raise BundleError(f"{path.name} holds {member.name!r}, which its manifest does not; do not use it")
-            with source, into(file) as write:
-                sha256 = copy_hashed(source, write)
-            if sha256 != file.sha256:
+    models_folder: Path,
+    trusted: Sequence[PublicKey],
+    names: Sequence[str] | None = None,
+    report: Report = silent,
+    stop: threading.Event | None = None,
+    *,
+    allow_untrusted: bool = False,
+) -> list[Path]:
+    """Copy the models `names` (all if None) of the bundle `path` into `models_folder`, checking each file's hash on the
+    way; where they now lie. `report(done, total)` counts bytes.
+
+    A model lies in a hidden folder until it is whole. When the machine goes down, or the medium is pulled out, that
+    folder stays, and the next call goes on from it; a bundle that turns out damaged, or `stop`, leaves nothing.
+
+    Raises:
+        BundleError: as `verify`; nobody trusted has signed it (UntrustedError), unless `allow_untrusted`; a model of
+            that name is there already; the disk is too small; `stop` was set (StoppedError).
+        OSError: the medium or the disk failed.
+    """
+    with Archive(path) as archive, _only_one(models_folder):
+        outline = read_head(archive, trusted)
+        if not (outline.trusted or allow_untrusted):
+            raise UntrustedError(untrusted_text(archive.name, outline))
+        chosen = _chosen(outline, names, models_folder)
+        marks = {name: _incoming(models_folder, name, outline) for name in chosen}
+        for name, incoming in marks.items():
+            _clear_others(models_folder, name, incoming)
+        files = [file for name in chosen for file in outline.manifest.below(f"models/{name}/")]
+        _require_room(models_folder, files, marks)
+        progress = Progress(sum(file.size for file in files), report)
+        try:
+            with Copier(progress.advance, stop) as copier:
+                return _copy(archive, outline, marks, models_folder, copier)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
                 raise BundleError(
-                    f"{file.path} in {path.name} is damaged (its checksum differs); copy the bundle again"
-                )
-            done += file.size
-            report(done, manifest.total_bytes)
-        if expected:
-            raise BundleError(f"{path.name} ends before {min(expected)}; copy the bundle again")
-    return manifest
+                    f"{models_folder} is full; make room and install again: it goes on from there"
+                ) from error
+            raise
+        except BundleError as error:
+            for incoming in marks.values():
+                shutil.rmtree(incoming, ignore_errors=True)
+            if not isinstance(error, StoppedError):
+                part_check.name_the_bad(archive.source, outline.manifest.parts)
+            raise
+
+
+def untrusted_text(name: str, outline: Outline) -> str:
+    """Why a bundle is not taken, and what to do."""
+    if outline.signed_by is None:
+        return f"{name} is not signed; ask who made it for a signed one"
+    return (
+        f"{name} is signed by key {outline.signed_by}, which this site does not trust; compare the key with what its "
+        "owner told you another way, then `ingot bundle trust KEY`"
+    )
+
+
+def _chosen(outline: Outline, names: Sequence[str] | None, models_folder: Path) -> list[str]:
+    held = [model.name for model in outline.models]
+    for name in names or ():
+        if name not in held:
+            raise BundleError(f"the bundle holds no model {name}; it holds {', '.join(held) or 'none'}")
+    chosen = [name for name in held if names is None or name in names]
+    if not chosen:
+        raise BundleError("the bundle holds no model; install it with install.sh")
+    for name in chosen:
+        if os.path.lexists(models_folder / name):
+            raise BundleError(f"a model named {name} is already in {models_folder}; rename or remove it first")
+    return chosen
+
+
+def _incoming(models_folder: Path, name: str, outline: Outline) -> Path:
+    """Where the model lies until it is whole: the same folder for the same content only."""
+    files = outline.manifest.below(f"models/{name}/")
+    content = hashlib.sha256("".join(f"{file.sha256} {file.path}\n" for file in files).encode()).hexdigest()
+    return models_folder / f".incoming-{name}-{content[:16]}"
+
+
+def _clear_others(models_folder: Path, name: str, incoming: Path) -> None:
+    """What is left of another content of that name."""
+    for old in models_folder.glob(f".incoming-{name}-{'?' * 16}"):
+        if old != incoming:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _require_room(models_folder: Path, files: Sequence[BundledFile], marks: dict[str, Path]) -> None:
+    there = sum(file.size for file in files if _is_there(_target(file, marks), file.size))
+    need = sum(file.size for file in files) - there + SPARE_BYTES
+    free = shutil.disk_usage(models_folder).free
+    if free < need:
+        names = ", ".join(marks)
+        raise BundleError(
+            f"{models_folder} has {free / 2**30:.2f} GiB free, and {names} needs {need / 2**30:.2f} GiB; make room"
+        )
+
+
+def _target(file: BundledFile, marks: dict[str, Path]) -> Path:
+    _, name, inside = file.path.split("/", 2)
+    return marks[name] / inside
+
+
+def _is_there(path: Path, size: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size == size
+    return False
+
+
+def _copy(
+    archive: Archive, outline: Outline, marks: dict[str, Path], models_folder: Path, copier: Copier
+) -> list[Path]:
+    for file in outline.manifest.files:
+        member = listed(archive, file)
+        if file.path.startswith("models/") and file.path.split("/")[1] in marks:
+            _copy_file(archive, file, member, _target(file, marks), copier)
+    archive.finish()
+    done = []
+    for name, incoming in marks.items():
+        for folder in [incoming, *(path for path in incoming.rglob("*") if path.is_dir())]:
+            folder.chmod(0o755)  # a model is no secret, and an engine may run as somebody else
+            _sync(folder)
+        os.rename(incoming, models_folder / name)
+        done.append(models_folder / name)
+    _sync(models_folder)
+    return done
+
+
+def _copy_file(archive: Archive, file: BundledFile, member: Member, target: Path, copier: Copier) -> None:
+    if _is_there(target, file.size):
+        with target.open("rb", buffering=0) as there:
+            sha256 = copier.copy(lambda buffer, at: os.preadv(there.fileno(), [buffer], at), 0, file.size, None)
+        if sha256 == file.sha256:
+            return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Its name without the ending is that of a file which is whole: on the disk, and of the right hash.
+    partial = target.with_name(target.name + ".partial")
+    with partial.open("wb", buffering=0) as out:
+        sha256 = copier.copy(
+            archive.source.read_into, member.start, member.size, lambda piece: _write(out.fileno(), piece)
+        )
+        os.fsync(out.fileno())
+    check(archive, file, member, sha256)
+    partial.chmod(0o644)
+    os.rename(partial, target)
+
+
+def _write(fd: int, piece: memoryview) -> None:
+    while piece:
+        piece = piece[os.write(fd, piece) :]
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tarfile.TarFile]:
+def _only_one(models_folder: Path) -> Iterator[None]:
+    """Two at once would write to the same hidden folder."""
+    fd = os.open(models_folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with tarfile.open(path, "r:") as bundle:
-            yield bundle
-    except FileNotFoundError as error:
-        raise BundleError(f"{path} does not exist; check the path") from error
-    except (tarfile.TarError, EOFError) as error:
-        raise BundleError(f"{path.name} is not a whole bundle ({error}); copy it again") from error
-
-
-def _manifest(bundle: tarfile.TarFile, path: Path) -> Manifest:
-    member = bundle.next()
-    source: IO[bytes] | None = None
-    if member is not None and member.name == NAME and member.isreg() and member.size <= MAX_MANIFEST_BYTES:
-        source = bundle.extractfile(member)
-    if source is None:
-        raise BundleError(f"{path.name} does not begin with a manifest; it is not an Ingot bundle")
-    with source:
-        return decode(source.read())
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BundleError(f"another import into {models_folder} is running; wait until it has ended") from error
+        yield
+    finally:
+        os.close(fd)

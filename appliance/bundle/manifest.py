@@ -1,81 +1,143 @@
-"""The first file of a bundle: what it holds, and the checksum of every file."""
+"""manifest.json: what a bundle holds, of which versions and for which machine. bundle.env says the same to a shell."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator
-from pathlib import PurePosixPath
-from typing import IO
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-NAME = "manifest.json"
-FORMAT = 1
-CHUNK_BYTES = 1 << 20
+from appliance.bundle.errors import BundleError
+from appliance.bundle.names import ARCHITECTURE, MANIFEST, MODEL, RELEASE
+
+FORMAT: Final = 2
+Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Role = Literal["gate", "console", "engine"]
+# What bundle.env can hold, and a shell cannot misread.
+Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._:/-]*$", max_length=256)]
 
 
-class BundleError(Exception):
-    """A bundle that cannot be made, read or installed; the text says what is wrong with which file and what to do."""
+# In each of these a name that we do not know is refused: it would be a field that nobody checks.
 
 
-class BundledFile(msgspec.Struct, frozen=True):
-    """A file by its path inside the bundle (with `/`), its size in bytes and the SHA-256 of its content in hex."""
+class BundledFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A member by its path, its size in bytes and the SHA-256 of its content in hex."""
 
     path: str
-    size: int
-    sha256: str
+    size: Size
+    sha256: Digest
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bundle holds. `name` is the folder that it becomes below the models folder."""
+class BundledImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An image as it is tagged in the bundle. `source` is the tag that it was taken from, `size` what it takes
+    unpacked. `variant`, `architecture` and `vllm` are the engine's."""
+
+    role: Role
+    tag: Word
+    source: str
+    id: str
+    size: Size
+    version: Word
+    revision: str = ""
+    licenses: str = ""
+    variant: Literal["", "cpu", "cuda"] = ""
+    architecture: Word = ""
+    vllm: bool = False
+    stand_in: str = ""
+
+
+class ModelNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model by the folder that it becomes, and its checkpoint digest, which a profile can name."""
+
+    name: Word
+    digest: str
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the file was cut: `size` bytes each but the last, and the SHA-256 of each part but the first, which holds
+    this manifest and so cannot say its own. With it, a part that is damaged or in another's place can be named."""
+
+    size: Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
+    sha256: Annotated[tuple[Digest, ...], msgspec.Meta(max_length=998)]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`files` are all members that follow the head, in their order. `machine` is that of the images, as `uname -m` has
+    it; `schema` the version of the console's database. `created` is in seconds since the epoch."""
 
     format: int = FORMAT
-    kind: str = "model"
-    name: str
-    ingot: str
-    created: float
+    kind: Literal["appliance", "models"]
+    release: Word
+    ingot: Word
+    schema: Word = ""
+    machine: Literal["", "x86_64", "aarch64"] = ""
+    created: Size
+    images: tuple[BundledImage, ...] = ()
+    models: tuple[ModelNote, ...] = ()
+    casts: tuple[Word, ...] = ()
     files: tuple[BundledFile, ...]
+    parts: Parts | None = None
+
+    def image(self, role: str) -> BundledImage | None:
+        return next((image for image in self.images if image.role == role), None)
+
+    def below(self, folder: str) -> tuple[BundledFile, ...]:
+        """The files whose path begins with `folder`, which ends in a slash."""
+        return tuple(file for file in self.files if file.path.startswith(folder))
 
     @property
     def total_bytes(self) -> int:
         return sum(file.size for file in self.files)
 
 
+class _AnyFormat(msgspec.Struct):
+    format: int
+
+
+def encode(manifest: Manifest) -> bytes:
+    return msgspec.json.encode(manifest) + b"\n"
+
+
 def decode(raw: bytes) -> Manifest:
-    """Read and check a manifest.
+    """Read a manifest.
 
     Raises:
-        BundleError: it is damaged, of a format we do not know, or names files outside its own folder.
+        BundleError: it is damaged, of a format we do not know, or says what cannot be.
     """
     try:
+        found = msgspec.json.decode(raw, type=_AnyFormat).format
+        if found != FORMAT:
+            raise BundleError(f"the bundle has format {found}, and this Ingot reads {FORMAT}; use the Ingot it is for")
         manifest = msgspec.json.decode(raw, type=Manifest)
-    except msgspec.DecodeError as error:
-        raise BundleError(f"{NAME} cannot be read ({error}); copy the bundle again") from error
-    if manifest.format != FORMAT:
-        raise BundleError(f"the bundle has format {manifest.format}, and this Ingot reads {FORMAT}; update Ingot")
-    for path in [manifest.name, *(file.path for file in manifest.files)]:
-        if not is_plain(path):
-            raise BundleError(f"the bundle names a file {path!r} outside its own folder; do not use it")
-    if "/" in manifest.name:
-        raise BundleError(f"the bundle's name is {manifest.name!r}; it must be a folder's name")
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BundleError(f"{MANIFEST} cannot be read ({error}); copy the bundle again") from error
+    if what := _fault(manifest):
+        raise BundleError(f"{MANIFEST} {what}; do not use this bundle")
     return manifest
 
 
-def is_plain(path: str) -> bool:
-    """A relative path that stays where it is put."""
-    parts = PurePosixPath(path).parts
-    return bool(parts) and not path.startswith("/") and ".." not in parts and "\\" not in path and "\0" not in path
-
-
-def copy_hashed(source: IO[bytes], write: Callable[[bytes], object]) -> str:
-    """Copy `source` to its end through `write`; the SHA-256 of what passed, in hex."""
-    digest = hashlib.sha256()
-    for chunk in chunks(source):
-        digest.update(chunk)
-        write(chunk)
-    return digest.hexdigest()
-
-
-def chunks(source: IO[bytes]) -> Iterator[bytes]:
-    while chunk := source.read(CHUNK_BYTES):
-        yield chunk
+def _fault(manifest: Manifest) -> str | None:
+    """What the manifest's own rows say against each other."""
+    roles = [image.role for image in manifest.images]
+    models = [model.name for model in manifest.models]
+    has = {tuple(file.path.split("/")[:2]) for file in manifest.files}
+    if not RELEASE.fullmatch(manifest.release):
+        return f"names the release {manifest.release!r}, which is no name of one"
+    if manifest.kind == "appliance" and (sorted(roles) != ["console", "engine", "gate"] or not manifest.machine):
+        return f"is of an appliance with the images {', '.join(roles) or 'none'}, and it takes engine, console and gate"
+    if manifest.kind == "models" and (roles or manifest.casts or not models):
+        return "is of a bundle of models, and names images, casts, or no model"
+    if bad := [name for name in models if not MODEL.fullmatch(name)]:
+        return f"names a model {bad[0]!r}, which is no name of one"
+    if bad := [name for name in manifest.casts if not ARCHITECTURE.fullmatch(name)]:
+        return f"names a cast {bad[0]!r}, which is no architecture"
+    for folder, named in (
+        ("images", [f"{role}.tar.zst" for role in roles]),
+        ("models", models),
+        ("casts", list(manifest.casts)),
+    ):
+        if {name for first, *rest in has if first == folder for name in rest} != set(named):
+            return f"names {', '.join(named) or 'nothing'} below {folder}/, and holds something else there"
+        if len(set(named)) != len(named):
+            return f"names something below {folder}/ twice"
+    return None

@@ -1,0 +1,109 @@
+"""What goes into a bundle from folders: models, casts, compose files."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from appliance.bundle.errors import BundleError
+from appliance.bundle.names import ARCHITECTURE, MODEL, clash, is_path
+from appliance.checkpoint.digest import checkpoint_digest
+from appliance.checkpoint.folder import require_files
+from kernels.cast import manifest as cast_manifest
+from kernels.cast.errors import CastError
+
+
+class Entry(NamedTuple):
+    """A member to be: its path in the bundle, its size, where its content lies, and its hash if it is known."""
+
+    path: str
+    size: int
+    source: Path
+    sha256: str = ""
+
+
+def model_entries(folder: Path) -> tuple[str, list[Entry]]:
+    """The checkpoint digest of the model in `folder`, and its files without hidden ones.
+
+    Raises:
+        BundleError: the folder or a name in it cannot be carried.
+        CheckpointError: it is no whole model.
+    """
+    if not folder.is_dir():
+        raise BundleError(f"{folder} is not a folder; give the folder of a model")
+    if not MODEL.fullmatch(folder.name):
+        raise BundleError(
+            f"the model's folder {folder.name!r} cannot be carried under that name; rename it to letters, digits, '.', "
+            "'_' and '-', beginning with a letter or digit"
+        )
+    require_files(folder)
+    if not (folder / "config.json").is_file():
+        raise BundleError(f"{folder} has no config.json; it is no model")
+    digest = checkpoint_digest(folder)
+    return digest, [_entry(f"models/{folder.name}/", folder, path) for path in _files(folder)]
+
+
+def cast_entries(folder: Path) -> tuple[str, list[Entry]]:
+    """The architecture of the cast in `folder`, and its files. Raises BundleError for what is no cast."""
+    path = folder / cast_manifest.NAME
+    try:
+        manifest = cast_manifest.parse(path.read_bytes(), path)
+    except (OSError, CastError) as error:
+        raise BundleError(f"{folder} is no cast ({error}); make one with `ingot cast`") from error
+    if not ARCHITECTURE.fullmatch(manifest.architecture):
+        raise BundleError(f"{folder} is a cast for {manifest.architecture!r}, which is no architecture of a GPU")
+    below = f"casts/{manifest.architecture}/"
+    entries = [_entry(below, folder, path)]
+    for file in sorted(manifest.files, key=lambda file: file.path):
+        entry = _entry(below, folder, folder / file.path)
+        if entry.size != file.size:
+            raise BundleError(f"{entry.source} has {entry.size} bytes, and the cast's manifest {file.size}; cast again")
+        entries.append(entry._replace(sha256=file.sha256))
+    return manifest.architecture, entries
+
+
+def compose_entries(folder: Path) -> list[Entry]:
+    """The compose files of `folder`: compose.yaml and those that add to it. Raises BundleError if there are none."""
+    paths = sorted(folder.glob("compose*.yaml"))
+    if folder / "compose.yaml" not in paths:
+        raise BundleError(f"{folder} has no compose.yaml; name the folder that has with --compose")
+    return [_entry("compose/", folder, path) for path in paths]
+
+
+def compose_folder() -> Path:
+    """Where the compose files lie: beside the packages in a checkout, or where the console's image has them."""
+    checkout = Path(__file__).parents[2]
+    return checkout if (checkout / "compose.yaml").is_file() else Path("/usr/share/ingot/compose")
+
+
+def check_names(entries: list[Entry]) -> None:
+    """Raises BundleError unless every file system can hold all of them."""
+    if both := clash(entry.path for entry in entries):
+        raise BundleError(f"{both[0]} and {both[1]} are one name where upper and lower case are; rename one")
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _files(path)
+        else:
+            yield path
+
+
+def _entry(below: str, folder: Path, path: Path) -> Entry:
+    name = below + path.relative_to(folder).as_posix()
+    if not is_path(name):
+        raise BundleError(
+            f"{path} cannot be carried under that name: letters, digits and '._+@=-' may be in it; rename it"
+        )
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}; mend or remove it") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise BundleError(f"{path} is neither a file nor a folder; remove it")
+    return Entry(name, status.st_size, path)

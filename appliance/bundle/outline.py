@@ -1,0 +1,136 @@
+"""What a bundle says of itself, and who signed that: its first members, read before anything is done with the rest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from appliance.bundle import checksums, facts, manifest, names, part_check
+from appliance.bundle.archive import Archive
+from appliance.bundle.errors import BundleError
+from appliance.bundle.manifest import Manifest
+from appliance.bundle.signature import MAX_KEY_BYTES, MAX_SIGNATURE_BYTES, PublicKey, Signature
+from appliance.bundle.tar_header import END, stored
+
+LIMITS: Final = {
+    names.INSTALLER: 1 << 20,
+    names.CHECKSUMS: 16 << 20,
+    names.SIGNATURE: MAX_SIGNATURE_BYTES,
+    names.SIGNER: MAX_KEY_BYTES,
+    names.MANIFEST: 16 << 20,
+    names.FACTS: 64 << 10,
+}
+
+
+@dataclass(frozen=True)
+class BundledModel:
+    """A model that a bundle holds; `digest` is its checkpoint's, as a profile can name it."""
+
+    name: str
+    files: int
+    bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The head of a bundle that fits itself. `signed_by` is the id of the key that signed it, None if nobody did;
+    `trusted` whether that is one of the keys that were given. `signer` is the key that came with it, which proves no
+    more than that its owner made the signature: compare it with one that came another way before trusting it."""
+
+    manifest: Manifest
+    signed_by: str | None
+    trusted: bool
+    models: tuple[BundledModel, ...]
+    signer: PublicKey | None = None
+    trusted_comment: str = ""
+
+
+def read_outline(path: Path, trusted: Sequence[PublicKey]) -> Outline:
+    """Read and check the head of the bundle `path`, in milliseconds whatever its size.
+
+    Raises:
+        BundleError: it is no bundle, is damaged or contradicts itself, a part is missing or has another size, or a
+            signature is not by the key that it names.
+    """
+    with Archive(path) as archive:
+        return read_head(archive, trusted)
+
+
+def read_head(archive: Archive, trusted: Sequence[PublicKey]) -> Outline:
+    """The same of a bundle that is open; afterwards its next member is the first that `manifest.files` names."""
+
+    def small(name: str) -> bytes:
+        return archive.small(name, LIMITS[name])
+
+    installer = small(names.INSTALLER) if archive.peek() == names.INSTALLER else None
+    signed = small(names.CHECKSUMS)
+    signature, signer = (
+        (small(names.SIGNATURE), small(names.SIGNER)) if archive.peek() == names.SIGNATURE else (None, None)
+    )
+    who = _signature(signed, signature, signer, trusted)
+    raw_manifest, raw_facts = small(names.MANIFEST), small(names.FACTS)
+    head = {names.MANIFEST: raw_manifest, names.FACTS: raw_facts}
+    if installer is not None:
+        head = {names.INSTALLER: installer, **head}
+    read = manifest.decode(raw_manifest)
+    if (installer is not None) is not (read.kind == "appliance"):
+        raise BundleError(
+            f"{archive.name} is of the kind {read.kind}, and {names.INSTALLER} does not fit that; do not use it"
+        )
+    _compare(read, checksums.decode(signed), head)
+    if raw_facts != facts.encode(read):
+        raise BundleError(f"{names.FACTS} in {archive.name} says something else than {names.MANIFEST}; do not use it")
+    end = archive.position + sum(stored(file.size) for file in read.files) + len(END)
+    part_check.check_sizes(archive.source, read.parts, end)
+    return Outline(read, *who[:2], _models(read), *who[2:])
+
+
+def _signature(
+    signed: bytes, raw: bytes | None, signer: bytes | None, trusted: Sequence[PublicKey]
+) -> tuple[str | None, bool, PublicKey | None, str]:
+    if raw is None or signer is None:
+        return None, False, None, ""
+    signature, key = Signature(raw), PublicKey.parse(signer)
+    if key.id != signature.key_id:
+        raise BundleError(
+            f"{names.SIGNER} is key {key.id}, and key {signature.key_id} has signed; do not use this bundle"
+        )
+    known = [one for one in trusted if one.id == key.id]
+    if known and key not in known:
+        raise BundleError(
+            f"{names.SIGNER} calls itself {key.id}, as a trusted key does, and is another; do not use this bundle"
+        )
+    signature.check(signed, key)
+    return key.id, bool(known), key, signature.trusted_comment
+
+
+def _compare(read: Manifest, signed: list[tuple[str, str]], head: dict[str, bytes]) -> None:
+    """The manifest lists what is signed, in the same order, and nothing else; the head's own hashes fit."""
+    listed = [(name, hashlib.sha256(raw).hexdigest()) for name, raw in head.items()]
+    for place, (name, sha256) in enumerate(listed):
+        if place >= len(signed) or signed[place][0] != name:
+            raise BundleError(f"{names.CHECKSUMS} does not begin with {', '.join(head)}; do not use this bundle")
+        if signed[place][1] != sha256:
+            raise BundleError(f"{name} is damaged (its checksum differs); copy the bundle again")
+    rows = [(file.path, file.sha256) for file in read.files]
+    for row, line in zip([*rows, None], [*signed[len(listed) :], None], strict=False):
+        if row != line:
+            name = (row or line or ("",))[0]
+            raise BundleError(f"{names.MANIFEST} and {names.CHECKSUMS} disagree about {name}; do not use this bundle")
+    places = [names.place(file.path) for file in read.files]
+    for file, at, before in zip(read.files, places, [0, *places], strict=False):
+        if at is None or before is None or at < before:
+            raise BundleError(f"{file.path} has no place in a bundle, or not that one; do not use this bundle")
+
+
+def _models(read: Manifest) -> tuple[BundledModel, ...]:
+    sizes: dict[str, list[int]] = {note.name: [] for note in read.models}
+    for file in read.below("models/"):
+        sizes[file.path.split("/")[1]].append(file.size)
+    return tuple(
+        BundledModel(note.name, len(sizes[note.name]), sum(sizes[note.name]), note.digest) for note in read.models
+    )

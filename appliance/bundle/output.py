@@ -1,0 +1,138 @@
+"""Writing a bundle, into one file or into parts: under other names until all of it is there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from appliance.bundle.errors import BundleError
+from appliance.bundle.parts import MAX_PARTS, part_path
+
+
+class Output:
+    """Bytes that are cut every `part_size` bytes into files in `folder`. A context manager."""
+
+    def __init__(self, folder: Path, name: str, part_size: int | None) -> None:
+        self._whole = folder / name
+        self._part_size = part_size
+        self._fds: list[int] = []
+        self._digests: list[hashlib._Hash] = []
+        self._hasher = ThreadPoolExecutor(1, "part-hash")
+        self.paths: list[Path] = []
+        self._at = 0
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hasher.shutdown()
+        for fd in self._fds:
+            os.close(fd)
+        self._fds = []
+
+    def write(self, piece: bytes | memoryview) -> None:
+        """Append."""
+        rest = memoryview(piece)
+        while rest:
+            if self._part_size is None:
+                number, room = 0, len(rest)
+            else:
+                number, room = divmod(self._at, self._part_size)
+                room = self._part_size - room
+            if number == len(self._fds):
+                self._begin()
+            here, rest = rest[:room], rest[room:]
+            hashed = self._hasher.submit(self._digests[number].update, here) if number else None
+            write_all(self._fds[number], here)
+            self._at += len(here)
+            if hashed is not None:
+                hashed.result()
+
+    def replace_start(self, head: bytes) -> None:
+        """Write `head` over the bytes at the start, all of which are in the first part."""
+        assert self._part_size is None or len(head) <= self._part_size
+        os.lseek(self._fds[0], 0, os.SEEK_SET)
+        write_all(self._fds[0], memoryview(head))
+
+    def later_parts(self) -> tuple[str, ...]:
+        """The SHA-256 of every part but the first."""
+        return tuple(digest.hexdigest() for digest in self._digests[1:])
+
+    def sync(self) -> None:
+        """Return once all of it is on the disk."""
+        for fd in self._fds:
+            os.fsync(fd)
+
+    def _begin(self) -> None:
+        number = len(self._fds) + 1
+        if number > MAX_PARTS:
+            raise BundleError(f"more than {MAX_PARTS} parts; give a larger size with --split")
+        path = self._whole if self._part_size is None else part_path(self._whole, number)
+        self._fds.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        self._digests.append(hashlib.sha256())
+        self.paths.append(path)
+
+
+def write_all(fd: int, piece: memoryview) -> None:
+    while piece:
+        piece = piece[os.write(fd, piece) :]
+
+
+@contextlib.contextmanager
+def staging(out: Path) -> Iterator[Path]:
+    """A hidden folder beside `out` that is gone afterwards, whatever happens. What a machine that went down has left
+    there is removed first."""
+    folder = out.with_name(f".{out.name}.partial")
+    try:
+        folder.mkdir(exist_ok=True)
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise BundleError(f"{out} cannot be written: {error.strerror}; choose another folder") from error
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BundleError(f"another `ingot bundle create` is writing {out}; wait until it has ended") from error
+        try:
+            for old in folder.iterdir():
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
+            yield folder
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            hint = "; with --split 4G it fits a FAT32 medium" if error.errno == errno.EFBIG else ""
+            raise BundleError(
+                f"{out} could not be written: {error.strerror}. Make room, or choose another disk{hint}"
+            ) from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(fd)
+
+
+def require_room(folder: Path, need: int) -> None:
+    """Raises BundleError unless that many bytes are free."""
+    free = shutil.disk_usage(folder).free
+    if free < need:
+        raise BundleError(
+            f"{folder} has {free / 2**30:.2f} GiB free, and the bundle needs {need / 2**30:.2f} GiB; "
+            "make room, or choose another disk"
+        )
+
+
+def place(staged: list[Path], folder: Path) -> None:
+    """Move what is whole to where it belongs, the first last: a bundle whose first part is there is all there."""
+    for path in [*staged[1:], staged[0]]:
+        os.rename(path, folder / path.name)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
