@@ -71,12 +71,14 @@ def require_files(folder: Path) -> None:
 
 
 def model_names(home: Home) -> list[str]:
-    """Folders under the models folder that hold a config.json, relative to it, at most two levels down; sorted."""
+    """Folders under the models folder that hold a config.json, relative to it, at most two levels down; sorted. Hidden
+    ones are left out: what is still being copied lies in them."""
     try:
         found = [p.parent for pattern in ("*/config.json", "*/*/config.json") for p in home.models.glob(pattern)]
     except OSError:
         return []
-    return sorted(str(PurePosixPath(folder.relative_to(home.models))) for folder in found)
+    names = [PurePosixPath(folder.relative_to(home.models)) for folder in found]
+    return sorted(str(name) for name in names if not any(part.startswith(".") for part in name.parts))
 
 
 def _error(id: str, path: str, message: str, remedy: str, patch: dict[str, Any] | None = None) -> CheckpointError:
