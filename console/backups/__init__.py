@@ -1,1 +1,1 @@
-"""The Backups page: copies of the database, made while it is in use."""
+"""Backups of the state: made while everything runs, checked, and restored as a whole, by `ingot backup` and by page."""

@@ -30,7 +30,7 @@ def migrate(path: Path, backups: Path) -> Path | None:
     if present is not None:
         backup = backups / f"before-{HEAD}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.db"
         copy(path, backup)
-    _upgrade(path)
+    upgrade(path)
     return backup
 
 
@@ -60,11 +60,12 @@ def copy(path: Path, target: Path) -> None:
         partial.unlink(missing_ok=True)  # on a full disk, its part would keep the disk full
 
 
-def _upgrade(path: Path) -> None:
+def upgrade(path: Path, revision: str = HEAD) -> None:
+    """Bring the file at `path` (made if missing) to a schema revision, without a copy of it as it was."""
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(files("migrations")))
     config.attributes["database"] = path
-    command.upgrade(config, HEAD)
+    command.upgrade(config, revision)

@@ -14,6 +14,7 @@ import msgspec
 
 from appliance.home import Home
 from console import first_start
+from console.backups.pending import finish_if_alone
 from console.db.failures import DATABASE_ERRORS, explain
 from console.db.launch_index import LaunchIndex
 from console.db.schema import SchemaError, migrate
@@ -98,6 +99,7 @@ def working(do: Callable[[Work], Awaitable[T]]) -> T:
         raise click.ClickException(
             f"The state folder {home.root} cannot be made: {error.strerror}. Point INGOT_HOME at a writable folder."
         ) from error
+    finish_if_alone(home)
     is_new = not home.database.exists()
     migrate(home.database, home.root / "backups")
 

@@ -65,7 +65,7 @@ def test_an_upgrade_backs_up_first(home, monkeypatch):
         connection.execute("UPDATE alembic_version SET version_num = 'older'")
     monkeypatch.setattr(schema, "REVISIONS", ("older", migrations.HEAD))
     upgraded: list[Path] = []
-    monkeypatch.setattr(schema, "_upgrade", upgraded.append)
+    monkeypatch.setattr(schema, "upgrade", upgraded.append)
     backup = schema.migrate(home.database, home.root / "backups")
     assert upgraded == [home.database]
     assert backup is not None

@@ -1,0 +1,146 @@
+"""The folder `backups/` of the state: which backups there are, under which names they are kept, how others' come in."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from appliance.home import Home
+from console.backups import format
+from console.backups.create import sweep
+from console.backups.format import BackupError, Summary
+from console.backups.reading import read_summary
+from console.backups.restore import SQLITE_MAGIC
+from console.backups.room import Room, not_written
+
+Stamp = tuple[int, int]
+
+
+class Backup(msgspec.Struct, frozen=True, kw_only=True):
+    """`summary` is None for a copy of the database alone, and for a file whose beginning cannot be read: `problem` says
+    why then."""
+
+    name: str
+    size: int
+    made: float
+    summary: Summary | None = None
+    problem: str = ""
+
+    @property
+    def is_database(self) -> bool:
+        return self.name.endswith(".db")
+
+    @property
+    def before_migration(self) -> bool:
+        return self.is_database and self.name.startswith("before-")
+
+
+class Folder:
+    """Remembers what it has read of each file."""
+
+    def __init__(self, home: Home) -> None:
+        self.path = home.root / "backups"
+        self._known: dict[str, tuple[Stamp, Backup]] = {}
+
+    def create(self) -> Path:
+        try:
+            self.path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise not_written(self.path, error) from error
+        return self.path
+
+    def backups(self) -> list[Backup]:
+        """Newest first."""
+        found: dict[str, tuple[Stamp, Backup]] = {}
+        with suppress(FileNotFoundError):
+            for entry in os.scandir(self.path):
+                if _is_backup(entry.name) and entry.is_file(follow_symlinks=False):
+                    with suppress(FileNotFoundError):
+                        found[entry.name] = self._look(entry.name, entry.stat())
+        self._known = found
+        return sorted((backup for _, backup in found.values()), key=lambda backup: backup.made, reverse=True)
+
+    def find(self, name: str) -> Path:
+        path = self.path / name
+        if not _is_backup(name) or path.is_symlink() or not path.is_file():
+            raise BackupError(
+                f"There is no backup named {name[:100]!r}.",
+                f"`ingot backup list` shows those in {self.path}.",
+                status=404,
+            )
+        return path
+
+    def _look(self, name: str, found: os.stat_result) -> tuple[Stamp, Backup]:
+        stamp = (found.st_mtime_ns, found.st_size)
+        known = self._known.get(name)
+        return known if known and known[0] == stamp else (stamp, describe(self.path / name, found))
+
+
+def describe(path: Path, found: os.stat_result) -> Backup:
+    made, summary, problem = found.st_mtime, None, ""
+    if not path.name.endswith(".db"):
+        try:
+            summary = read_summary(path)
+            made = summary.made
+        except BackupError as error:
+            problem = error.message
+        except OSError as error:
+            problem = f"{path.name} cannot be read: {error.strerror or error}."
+    return Backup(name=path.name, size=found.st_size, made=made, summary=summary, problem=problem)
+
+
+def _is_backup(name: str) -> bool:
+    return bool(format.FILE_NAME.fullmatch(name) or format.DATABASE_NAME.fullmatch(name))
+
+
+class Incoming:
+    """A backup that is being received. It is kept under a name of ours once its beginning says that it is one."""
+
+    def __init__(self, path: Path, file: IO[bytes], room: Room) -> None:
+        self.size = 0
+        self._path = path
+        self._file = file
+        self._room = room
+
+    def write(self, chunk: bytes) -> None:
+        self._room.took(len(chunk))
+        self._file.write(chunk)
+        self.size += len(chunk)
+
+    def keep(self) -> Path:
+        """Where it is now. Raises BackupError where it is no backup."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        with self._path.open("rb") as file:
+            is_database = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+        made = time.time() if is_database else read_summary(self._path).made
+        for number in range(1, 1000):
+            name = format.file_name(made, number)
+            name = name.replace("ingot-backup", "received").replace(".tar.gz", ".db") if is_database else name
+            with suppress(FileExistsError):
+                os.link(self._path, self._path.with_name(name))  # which never replaces one that is there
+                return self._path.with_name(name)
+        raise BackupError("There are a thousand backups of that second already.", "Delete some.", status=409)
+
+
+@contextmanager
+def incoming(folder: Folder, expected: int) -> Iterator[Incoming]:
+    """Receive a backup of about so many bytes (0: unknown) into the folder. What was not kept is removed."""
+    path = folder.create() / f".received-{time.time_ns()}.partial"
+    sweep(folder.path)
+    room = Room(folder.path, "What is sent", expected)
+    try:
+        with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield Incoming(path, file, room)
+    except OSError as error:
+        raise not_written(path, error) from error
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,168 @@
+"""How a restore is decided and carried out so that a power cut at any moment leaves the old state or the new one.
+
+All that is to be put in place lies in one folder, checked and complete. Renaming that folder to `restore-pending` is
+the decision. What follows can be repeated: each step looks at what is left to do, and whoever starts next, before
+anything reads the state, takes up where the last one was cut off.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+
+from appliance.home import Home, write_atomically
+from appliance.profile.active import make_room
+from console.backups.format import ACTIVE, DATABASE, LAUNCHES, BackupError
+from console.backups.pending import DONE, PENDING, STAGED
+from console.backups.room import not_written
+
+PLAN = "plan.json"
+IN_PLACE = "database-is-in-place"
+"""A file in the decided folder: the database is replaced once, so that nothing written to it afterwards is lost."""
+
+LOCKED_FOR_S = 20.0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """`folders` are replaced as a whole: their names, each with the files that it holds afterwards. `launches` are
+    added. `name` is the backup's."""
+
+    name: str
+    folders: dict[str, list[str]]
+    launches: list[str]
+
+
+def decide(home: Home, staged: Path, plan: Plan) -> None:
+    """From here on the restore will happen, whatever ends this process."""
+    write_atomically(staged / PLAN, msgspec.json.encode(plan))
+    os.sync()  # once for all, where a backup of many launches has thousands of small files
+    staged.rename(home.root / PENDING)
+    _sync(home.root)
+
+
+def carry_out(home: Home) -> Plan | None:
+    """Do what is left of a restore that was decided; None where none was. Raises BackupError where the disk does not
+    let it: what is left stays to be done, and nothing is lost."""
+    pending = home.root / PENDING
+    if not pending.is_dir():
+        return None
+    try:
+        plan = msgspec.json.decode((pending / PLAN).read_bytes(), type=Plan)
+        _add_launches(home, pending / LAUNCHES, plan.launches)
+        if not (pending / IN_PLACE).exists():
+            _replace_database(home.database, pending / DATABASE)
+            write_atomically(pending / IN_PLACE, b"")
+        make_room(home)
+        for folder, names in plan.folders.items():
+            _replace_files(home.root / folder, pending / folder, names, keep=folder == ACTIVE)
+        os.sync()
+        done = home.root / f"{DONE}{time.time_ns()}"
+        pending.rename(done)
+    except (OSError, sqlite3.Error, msgspec.MsgspecError) as error:
+        raise BackupError(
+            f"A restore was decided and could not be finished: {error}. What it will put in place lies in {pending}.",
+            f"Give {home.root} free space and make it writable, then start the console again: it goes on by itself.",
+            status=503,
+        ) from error
+    shutil.rmtree(done, ignore_errors=True)
+    return plan
+
+
+def take_back(home: Home) -> bool:
+    """Undo a decision whose steps failed before the database was replaced: the state is the old one, and launches that
+    were added stay. The answer is whether that was still possible."""
+    pending = home.root / PENDING
+    if not pending.is_dir() or (pending / IN_PLACE).exists():
+        return False
+    pending.rename(home.root / f"{DONE}{time.time_ns()}")
+    return True
+
+
+def recover(home: Home) -> Plan | None:
+    """`console.backups.pending.finish` says what for; what was done."""
+    finished = carry_out(home)
+    for left in (*home.root.glob(f"{STAGED}*"), *home.root.glob(f"{DONE}*")):
+        shutil.rmtree(left, ignore_errors=True)
+    return finished
+
+
+def new_stage(home: Home) -> Path:
+    path = home.root / f"{STAGED}{time.time_ns()}"
+    try:
+        path.mkdir(mode=0o700)
+    except OSError as error:
+        raise not_written(path, error) from error
+    return path
+
+
+def _add_launches(home: Home, staged: Path, launches: list[str]) -> None:
+    """Those that are here already stay as they are."""
+    home.launches.mkdir(mode=0o700, exist_ok=True)
+    for launch in launches:
+        source, target = staged / launch, home.launch(launch)
+        if source.is_dir() and not os.path.lexists(target):
+            source.rename(target)
+
+
+def _replace_database(database: Path, staged: Path) -> None:
+    """In one transaction of the database that is in use: who reads sees all of the old content or all of the new. A
+    file that is no database any more is put aside."""
+    with closing(sqlite3.connect(f"{staged.as_uri()}?mode=ro&immutable=1", uri=True)) as source:
+        try:
+            _copy_over(source, database)
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", None) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise
+            put_aside(database)
+            _copy_over(source, database)
+
+
+def _copy_over(source: sqlite3.Connection, database: Path) -> None:
+    with closing(sqlite3.connect(database, timeout=LOCKED_FOR_S, isolation_level=None)) as target:
+        (mode,) = target.execute("PRAGMA journal_mode = WAL").fetchone()
+        target.execute("PRAGMA synchronous = FULL")
+        until = time.monotonic() + LOCKED_FOR_S
+
+        def patient(status: int, remaining: int, total: int) -> None:
+            if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > until:
+                raise sqlite3.OperationalError(f"the database was locked for {LOCKED_FOR_S:.0f} seconds")
+
+        source.backup(target, progress=patient)
+        assert mode == "wal", mode
+        target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.chmod(0o600)
+
+
+def put_aside(database: Path) -> Path:
+    """Keep a database that cannot be read, out of the way, with what belongs to it; where it lies then."""
+    aside = database.with_name(f"{database.name}.unreadable-{time.time_ns()}")
+    for suffix in ("", "-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            database.with_name(database.name + suffix).rename(aside.with_name(aside.name + suffix))
+    return aside
+
+
+def _replace_files(folder: Path, staged: Path, names: list[str], *, keep: bool) -> None:
+    """Each file is replaced at once; others are removed, but with `keep` only those of a backup are spoken of."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for name in names:
+        with suppress(FileNotFoundError):  # put in place before this process's predecessor ended
+            os.replace(staged / name, folder / name)
+    others = ("profile.yaml", "keys.json") if keep else tuple(entry.name for entry in folder.iterdir())
+    for name in others:
+        if name not in names and not name.startswith(".") and not (folder / name).is_dir():
+            (folder / name).unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

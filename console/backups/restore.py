@@ -1,0 +1,273 @@
+"""Restores a backup: everything is read, checked and migrated beside the state first, the present state is backed up,
+and only then is anything replaced (`console.backups.plan`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from appliance.home import Home
+from appliance.profile.active import read_active, write_active
+from appliance.profile.schema import ProfileError
+from console import first_start
+from console.access.keys import restore_keys
+from console.backups import create, format, plan, reading
+from console.backups.adopt import adopt
+from console.backups.create import Report, silent
+from console.backups.format import ACTIVE, LAUNCHES, SELFTEST, TRUSTED_KEYS, BackupError, Manifest, Summary
+from console.backups.plan import Plan
+from console.backups.room import Room, not_written
+from console.backups.snapshot import contents_of
+from console.db import schema
+from console.db.sessions import Database
+from migrations import HEAD
+
+SQLITE_MAGIC = b"SQLite format 3\0"
+FROM = "from"
+"""In the staged folder: what the backup holds beside launches, as it is in there."""
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """What a restore did. `here_already` are launches of the backup that this state had, and kept as it has them;
+    `kept` is the backup of the state before."""
+
+    name: str
+    ingot: str
+    schema: str
+    migrated: bool
+    launches: int
+    here_already: int
+    accounts: list[str]
+    active: str
+    kept: str | None
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """A backup that could be restored here. `ingot` is empty for a copy of the database alone, which does not say."""
+
+    name: str
+    size: int
+    files: int
+    ingot: str
+    schema: str
+    migrates: bool
+    made: float
+    contents: format.Contents
+
+
+def check(home: Home, path: Path, report: Report = silent) -> Checked:
+    """Read all of a backup and try its database, without touching the state. Raises BackupError."""
+    with _staged(home) as stage, path.open("rb") as raw:
+        staged = _Stage(home, stage, path.name, keep_launches=False)
+        manifest = staged.fill(raw, path.stat().st_size, report)
+        return Checked(
+            name=path.name,
+            size=path.stat().st_size,
+            files=len(manifest.files) if manifest else 1,
+            ingot=manifest.ingot if manifest else "",
+            schema=staged.schema,
+            migrates=staged.schema != HEAD,
+            made=manifest.made if manifest else path.stat().st_mtime,
+            contents=manifest.contents if manifest else contents_of(staged.database, launches=0, trusted_keys=[]),
+        )
+
+
+def restore(
+    home: Home,
+    raw: IO[bytes],
+    name: str,
+    size: int,
+    *,
+    report: Report = silent,
+    judge: Callable[[format.Contents], None] = lambda contents: None,
+) -> Restored:
+    """Put the state of a backup in place of the present one. `judge` is shown what the backup holds, once all of it
+    has been checked, and may raise. The caller holds the console's lock, or is the console.
+
+    Raises BackupError; until the restore is decided nothing has changed, afterwards the next start finishes it."""
+    with _staged(home) as stage:
+        staged = _Stage(home, stage, name, keep_launches=True)
+        manifest = staged.fill(raw, size, report)
+        present = contents_of(staged.database, launches=0, trusted_keys=[])
+        judge(present)
+        kept = _keep_present(home)
+        staged.write_active()
+        steps = staged.plan()
+        here_already = sum(os.path.lexists(home.launch(launch)) for launch in steps.launches)
+        Room(home.root, "The restore", 3 * staged.database.stat().st_size)
+        _carry_sign_ins(home.database, staged.database)
+        _replace(home, stage, steps)
+    return Restored(
+        name=name,
+        ingot=manifest.ingot if manifest else "",
+        schema=staged.schema,
+        migrated=staged.schema != HEAD,
+        launches=len(steps.launches) - here_already,
+        here_already=here_already,
+        accounts=present.accounts,
+        active=present.active,
+        kept=kept,
+    )
+
+
+def _replace(home: Home, stage: Path, steps: Plan) -> None:
+    plan.decide(home, stage, steps)
+    try:
+        plan.carry_out(home)
+    except BackupError as error:
+        if not plan.take_back(home):
+            raise
+        raise BackupError(
+            f"The restore failed and was taken back: {error.message.partition(': ')[2]}",
+            f"Everything is as it was. Look at the disk and at the permissions of {home.root}, then try again.",
+            status=503,
+        ) from error
+
+
+@contextlib.contextmanager
+def _staged(home: Home) -> Iterator[Path]:
+    """A folder beside the state, on its disk; gone at the end unless a restore took it."""
+    stage = plan.new_stage(home)
+    try:
+        yield stage
+    except OSError as error:
+        raise not_written(Path(error.filename) if isinstance(error.filename, str) else stage, error) from error
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+class _Stage:
+    """One backup, unpacked into a folder of its own and made ready to be put in place."""
+
+    def __init__(self, home: Home, folder: Path, name: str, *, keep_launches: bool) -> None:
+        self._home = home
+        self._folder = folder
+        self._name = name
+        self._keep_launches = keep_launches
+        self._manifest: Manifest | None = None
+        self._room: Room | None = None
+        self.database = folder / format.DATABASE
+        self.schema = ""
+
+    def fill(self, raw: IO[bytes], size: int, report: Report) -> Manifest | None:
+        """Unpack and check; None for a copy of the database alone."""
+        theirs = self._folder / FROM / format.DATABASE
+        theirs.parent.mkdir(mode=0o700)
+        magic = raw.read(len(SQLITE_MAGIC))
+        raw.seek(0)
+        if magic == SQLITE_MAGIC:
+            Room(self._folder, "The restore", 2 * size)
+            with theirs.open("xb") as copy:
+                shutil.copyfileobj(raw, copy)
+        else:
+            self._manifest = reading.read(raw, self._name, size, self._sink, self._begin, report)
+        self.schema = adopt(theirs, self.database, self._home.launches, self._name)
+        if self._manifest is not None and self._manifest.schema != self.schema:
+            raise BackupError(
+                f"{self._name} says that its database has schema {self._manifest.schema}, and it has {self.schema}.",
+                "Make the backup again.",
+            )
+        return self._manifest
+
+    def _begin(self, summary: Summary) -> None:
+        self._room = Room(self._folder, "The backup, unpacked,", summary.bytes if self._keep_launches else 0)
+
+    @contextlib.contextmanager
+    def _sink(self, name: str, written: float) -> Iterator[Callable[[bytes], object]]:
+        in_launches = name.startswith(f"{LAUNCHES}/")
+        if in_launches and not self._keep_launches:
+            yield lambda chunk: None
+            return
+        path = (self._folder if in_launches else self._folder / FROM) / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        assert self._room is not None
+        with open(path, "xb", opener=_private) as file:
+
+            def write(chunk: bytes) -> None:
+                assert self._room is not None
+                self._room.took(len(chunk))
+                file.write(chunk)
+
+            yield write
+        if 0 <= written < 2**33:
+            os.utime(path, (written, written))
+
+    def write_active(self) -> None:
+        """The files of `active/` follow the database, as at every start of the console. Where it has no active
+        revision, the backup's own file is taken, for a launch of its own."""
+        stage = Home.at(self._folder)
+        stage.active.mkdir(mode=0o700)
+        asyncio.run(self._write_active(stage))
+        if not stage.active_profile.exists():
+            with contextlib.suppress(ProfileError):  # one that could not be read is not read here either
+                active = read_active(Home.at(self._folder / FROM))
+                if active is not None:
+                    write_active(stage, msgspec.structs.replace(active, launch=None))
+
+    async def _write_active(self, stage: Home) -> None:
+        database = Database(stage.database)
+        try:
+            await restore_keys(stage, database)
+            await first_start.restore_active(stage, database)
+        finally:
+            await database.close()
+
+    def plan(self) -> Plan:
+        folders = {ACTIVE: _names(self._folder / ACTIVE)}
+        if self._manifest is not None:
+            for folder in (SELFTEST, TRUSTED_KEYS):
+                source = self._folder / FROM / folder
+                if source.exists():
+                    source.rename(self._folder / folder)
+                folders[folder] = _names(self._folder / folder)
+        return Plan(name=self._name, folders=folders, launches=_names(self._folder / LAUNCHES))
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder)) if folder.exists() else []
+
+
+def _keep_present(home: Home) -> str | None:
+    """A backup of the present state, without the launches, of which a restore takes none away. None where there is no
+    state yet, or none that can be read: that is put aside by the restore itself."""
+    if not home.database.exists():
+        return None
+    folder = home.root / "backups"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        return create.create(home, folder, with_launches=False).path.name
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return None
+        raise
+
+
+def _carry_sign_ins(database: Path, staged: Path) -> None:
+    """Who is signed in now stays so where the backup has the same account, by name and moment of making."""
+    try:
+        if schema.current(database) != HEAD:
+            return
+    except sqlite3.DatabaseError:
+        return
+    with closing(sqlite3.connect(staged, isolation_level=None)) as connection:
+        connection.execute("ATTACH ? AS live", (str(database),))
+        columns = [row[1] for row in connection.execute("PRAGMA main.table_info(sessions)")]
+        listed = ", ".join("ours.id" if name == "user_id" else f"open.{name}" for name in columns)
+        connection.execute(
+            f"INSERT INTO main.sessions ({', '.join(columns)}) SELECT {listed} FROM live.sessions AS open "
+            "JOIN live.users AS theirs ON theirs.id = open.user_id "
+            "JOIN main.users AS ours ON ours.name = theirs.name AND ours.created = theirs.created"
+        )

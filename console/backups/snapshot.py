@@ -1,0 +1,184 @@
+"""The state at one moment: the database, the files in `active/` that belong to it, and which launches there are, all
+taken while the database lets nobody write. The engine goes on writing its launch, and is not waited for."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.home import Home, read_file
+from console.backups.format import (
+    ACTIVE,
+    DATABASE,
+    LAUNCHES,
+    SELFTEST,
+    TRUSTED_KEYS,
+    BackupError,
+    Contents,
+    is_allowed,
+)
+from console.db import schema
+
+LOCK_WITHIN_S = 10.0
+MOST_ACTIVE_BYTES = 16 << 20
+NOT_KEPT = ("sessions", "setup_code")
+"""Tables whose rows stay behind: a restored backup lets no browser in that had been signed out since."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of the state, and how much of it belongs to the snapshot."""
+
+    name: str
+    path: Path
+    size: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`left_out` names what lies in the state's folders and cannot be part of a backup."""
+
+    database: Path
+    schema: str
+    active: dict[str, bytes]
+    files: list[Source]
+    left_out: list[str]
+    contents: Contents
+
+    @property
+    def bytes(self) -> int:
+        small = sum(map(len, self.active.values()))
+        return self.database.stat().st_size + small + sum(source.size for source in self.files)
+
+
+def take(home: Home, folder: Path, *, with_launches: bool) -> Snapshot:
+    """Copy the database into `folder` and note the rest. Raises BackupError, sqlite3.Error, OSError."""
+    if not home.database.is_file():
+        raise BackupError(
+            f"There is no database in {home.root} yet, so there is nothing to back up.",
+            "Point INGOT_HOME at the state folder of an installation.",
+            status=409,
+        )
+    copy = folder / DATABASE
+    with writers_wait(home.database):
+        _copy_database(home.database, copy)
+        active = dict(_active_files(home))
+        files, left_out = _files(home, with_launches=with_launches)
+    _forget(copy)
+    launches = {source.path.parent.name for source in files if source.name.startswith(f"{LAUNCHES}/")}
+    trusted = [source.path.name for source in files if source.name.startswith(f"{TRUSTED_KEYS}/")]
+    contents = contents_of(copy, launches=len(launches), trusted_keys=trusted)
+    return Snapshot(copy, schema.current(copy) or "", active, files, left_out, contents)
+
+
+@contextmanager
+def writers_wait(database: Path) -> Iterator[None]:
+    """Nobody else writes to the database while the body runs. Who activates a profile or makes a key holds the
+    database's write lock while he writes the file in `active/`, so that the two are never seen apart."""
+    uri = f"{database.absolute().as_uri()}?mode=rw"
+    with closing(sqlite3.connect(uri, uri=True, timeout=LOCK_WITHIN_S, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            connection.execute("ROLLBACK")
+
+
+def _copy_database(database: Path, copy: Path) -> None:
+    os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # VACUUM INTO takes an empty file as it is
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("VACUUM INTO ?", (str(copy),))
+
+
+def _forget(copy: Path) -> None:
+    with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+        for table in NOT_KEPT:
+            if _has(connection, table):
+                connection.execute(f"DELETE FROM {table}")
+        connection.execute("VACUUM")  # deleted rows stay in free pages
+
+
+def contents_of(database: Path, *, launches: int, trusted_keys: list[str]) -> Contents:
+    """Of a database of any version: what it has no table for counts as none."""
+    with closing(sqlite3.connect(database)) as connection:
+        accounts, active = [], ""
+        if _has(connection, "users"):
+            accounts = [name for (name,) in connection.execute("SELECT name FROM users ORDER BY name")]
+        if _has(connection, "active_revision"):
+            row = connection.execute(
+                "SELECT profiles.name, revisions.number FROM active_revision "
+                "JOIN revisions ON revisions.id = active_revision.revision_id "
+                "JOIN profiles ON profiles.id = revisions.profile_id"
+            ).fetchone()
+            active = f"{row[0]} r{row[1]}" if row else ""
+        return Contents(
+            accounts=accounts,
+            profiles=_count(connection, "profiles"),
+            revisions=_count(connection, "revisions"),
+            active=active,
+            api_keys=_count(connection, "api_keys"),
+            launches=launches,
+            trusted_keys=sorted(trusted_keys),
+        )
+
+
+def present(home: Home) -> Contents:
+    """What the state holds now."""
+    files, _ = _files(home, with_launches=False)
+    trusted = [source.path.name for source in files if source.name.startswith(f"{TRUSTED_KEYS}/")]
+    with suppress(FileNotFoundError):
+        launches = sum(entry.is_dir(follow_symlinks=False) for entry in os.scandir(home.launches))
+        return contents_of(home.database, launches=launches, trusted_keys=trusted)
+    return contents_of(home.database, launches=0, trusted_keys=trusted)
+
+
+def _has(connection: sqlite3.Connection, table: str) -> bool:
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+    return connection.execute(query, (table,)).fetchone() is not None
+
+
+def _count(connection: sqlite3.Connection, table: str) -> int:
+    return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]) if _has(connection, table) else 0
+
+
+def _active_files(home: Home) -> Iterator[tuple[str, bytes]]:
+    for path in (home.active_profile, home.api_keys):
+        with suppress(FileNotFoundError):
+            yield f"{ACTIVE}/{path.name}", read_file(path, MOST_ACTIVE_BYTES)
+
+
+def _files(home: Home, *, with_launches: bool) -> tuple[list[Source], list[str]]:
+    """What is there to copy, and what is passed over: links, sockets, folders in launches, odd names."""
+    places = [(SELFTEST, home.selftest), (TRUSTED_KEYS, home.root / TRUSTED_KEYS)]
+    if with_launches:
+        places += [(f"{LAUNCHES}/{name}", home.launch(name)) for name in _folders(home.launches)]
+    files, left_out = [], []
+    for prefix, folder in places:
+        for name in _names(folder):
+            path, member = folder / name, f"{prefix}/{name}"
+            try:
+                found = path.lstat()
+            except FileNotFoundError:
+                continue  # replaced or deleted at this moment
+            if stat.S_ISREG(found.st_mode) and is_allowed(member):
+                files.append(Source(member, path, found.st_size))
+            elif not name.startswith("."):  # what is being written has a name with a dot
+                left_out.append(member)
+    return files, left_out
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+
+
+def _folders(folder: Path) -> list[str]:
+    found = [name for name in _names(folder) if not name.startswith(".")]
+    return [name for name in found if (folder / name).is_dir() and not (folder / name).is_symlink()]
