@@ -60,6 +60,8 @@ def up(
 
 
 async def _run(config: ConsoleConfig, *, keep_engine: bool) -> int:
+    from console.backups import pending
+    from console.backups.format import BackupError
     from console.db.schema import SchemaError
 
     # Until the server runs and has its own way to end, a SIGTERM ends this as Ctrl-C does: with the engine.
@@ -74,10 +76,11 @@ async def _run(config: ConsoleConfig, *, keep_engine: bool) -> int:
         listening = ports.take(config.host, config.port, "--port")
         config = dataclasses.replace(config, port=listening.getsockname()[1])
         lock.sign(Owner(pid=os.getpid(), host=config.host, port=config.port, started=time.time()))
+        finished = pending.finish(config.home)
         started = await _start_early(config, control)
         from console.run import serve
 
-        return await serve(config, control, listening, start_engine=not started)
+        return await serve(config, control, listening, start_engine=not started, recovered=finished)
     except (ports.PortTakenError, SchemaError, EngineControlError, SettingError) as error:
         click.echo(f"Error: {error}", err=True)
         return 1

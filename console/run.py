@@ -37,8 +37,16 @@ class Server(uvicorn.Server):
         yield
 
 
-async def serve(config: ConsoleConfig, control: EngineControl, listening: socket.socket, *, start_engine: bool) -> int:
-    """Until SIGINT, SIGTERM or the terminal's end: migrate, seed a new folder, print the way in, tell of the engine."""
+async def serve(
+    config: ConsoleConfig,
+    control: EngineControl,
+    listening: socket.socket,
+    *,
+    start_engine: bool,
+    recovered: bool = False,
+) -> int:
+    """Until SIGINT, SIGTERM or the terminal's end: migrate, seed a new folder, print the way in, tell of the engine.
+    `recovered`: a restore was finished at this start, which an engine that runs has not heard of."""
     terminal = Terminal(highlight=False)
     with explained(config):
         await asyncio.to_thread(schema.migrate, config.home.database, config.home.root / "backups")
@@ -68,7 +76,7 @@ async def serve(config: ConsoleConfig, control: EngineControl, listening: socket
     with address.recorded(config.home, config.host, config.port):
         print_way_in(terminal, config, code)  # whoever reads it finds the address written
         if start_engine:
-            await start(terminal, control, anew=restored)
+            await start(terminal, control, anew=restored or recovered)
         telling = asyncio.create_task(tell_engine(terminal, console))
         await serving
     telling.cancel()
