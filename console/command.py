@@ -81,7 +81,7 @@ async def _run(config: ConsoleConfig, *, keep_engine: bool) -> int:
         from console.run import serve
 
         return await serve(config, control, listening, start_engine=not started, recovered=finished)
-    except (ports.PortTakenError, SchemaError, EngineControlError, SettingError) as error:
+    except (ports.PortTakenError, SchemaError, EngineControlError, SettingError, BackupError) as error:
         click.echo(f"Error: {error}", err=True)
         return 1
     finally:
