@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import msgspec
@@ -78,14 +78,20 @@ class Activator:
             )
         return await self._alone(target.profile, target.number, anyway=False)
 
-    async def _alone(self, name: str, number: int | None, *, anyway: bool) -> Activated:
+    @contextmanager
+    def alone(self, what: str) -> Iterator[None]:
+        """Nothing else is activated while the body runs. Raises UnderWay while something is."""
         if self._under_way is not None:
             raise UnderWay(self._under_way.what, self._under_way.since)
-        self._under_way = _UnderWay(f"{name} r{number}" if number else name, time.time())
+        self._under_way = _UnderWay(what, time.time())
         try:
-            return await self._activate(await self._store.revision(name, number), anyway=anyway)
+            yield
         finally:
             self._under_way = None
+
+    async def _alone(self, name: str, number: int | None, *, anyway: bool) -> Activated:
+        with self.alone(f"{name} r{number}" if number else name):
+            return await self._activate(await self._store.revision(name, number), anyway=anyway)
 
     async def _activate(self, revision: SavedRevision, *, anyway: bool) -> Activated:
         launch = self._home.new_launch_id()
