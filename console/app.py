@@ -43,7 +43,9 @@ from console.live.hub import Hub
 from console.logs import routes as logs
 from console.logs import stream as log_stream
 from console.logs.store import LogStore
+from console.models import import_routes as model_imports
 from console.models import routes as models
+from console.models.importing import Importing
 from console.models.service import Shelf
 from console.pages import Notes
 from console.playground import routes as playground
@@ -62,6 +64,7 @@ ROUTE_HANDLERS: tuple[Sequence[HTTPRouteHandler | Router], ...] = (
     launches.route_handlers,
     logs.route_handlers,
     models.route_handlers,
+    model_imports.route_handlers,
     hardware.route_handlers,
     playground.route_handlers,
     benchmarking.route_handlers,
@@ -109,6 +112,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     templates = pages.environment()
     for name, feed in launch_live.feeds(catalogue, database, templates, follower).items():
         hub.add_feed(name, feed)
+    importing = Importing(config, shelf, store, hub, templates)
     hub.add_feed("hardware", hardware_live.feed(machines, templates))
     follower.publishers.append(live_parts.publisher(templates, catalogue))
     automatic = AutomaticRollBack(config.home, store, activator)
@@ -124,6 +128,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await benchmarks.close()
+            await importing.close()
             await database.close()
 
     return Litestar(
@@ -143,6 +148,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
                 catalogue=catalogue,
                 log_store=log_store,
                 shelf=shelf,
+                importing=importing,
                 profiles=store,
                 inspector=inspector,
                 machines=machines,

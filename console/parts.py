@@ -13,6 +13,7 @@ the engine. `console.app` provides each under the parameter name given here.
 | TheCatalogue | catalogue | which launches there are, from their folders |
 | TheLogStore | log_store | the logs' indexes |
 | TheShelf | shelf | the models that are here |
+| TheImporting | importing | what lies on a stick, and the queue that imports from it |
 | Profiles | profiles | profiles and their revisions |
 | TheMachines | machines | the machine that the engine runs on, or this one |
 | TheInspector | inspector | what can be said about a document before it is saved |
@@ -37,6 +38,7 @@ from console.launches.catalogue import Catalogue
 from console.live.follower import Follower
 from console.live.hub import Hub
 from console.logs.store import LogStore
+from console.models.importing import Importing
 from console.models.service import Shelf
 from console.profiles.activation import Activator
 from console.profiles.inspection import Inspector
@@ -53,6 +55,7 @@ TheThrottle = NamedDependency[Throttle]
 TheCatalogue = NamedDependency[Catalogue]
 TheLogStore = NamedDependency[LogStore]
 TheShelf = NamedDependency[Shelf]
+TheImporting = NamedDependency[Importing]
 Profiles = NamedDependency[ProfileStore]
 TheMachines = NamedDependency[Machines]
 TheInspector = NamedDependency[Inspector]

@@ -36,6 +36,7 @@ SETTINGS = (
     Setting("INGOT_ADMIN", "admin", "The administrator's name, where INGOT_ADMIN_PASSWORD_FILE makes the account."),
     Setting("INGOT_ADMIN_PASSWORD_FILE", "", "A file with the administrator's password, for a start without a person."),
     Setting("INGOT_API_KEY_FILE", "", "A file with an API key that `/v1` is to take."),
+    Setting("INGOT_MEDIA", "/media", "The folder under which sticks and disks with models to import are mounted."),
 )
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -66,6 +67,7 @@ class ConsoleConfig:
     admin: str = "admin"
     admin_password_file: Path | None = None
     api_key_file: Path | None = None
+    media: Path = Path("/media")
 
     @property
     def engine_url(self) -> str:
@@ -107,6 +109,7 @@ class ConsoleConfig:
             admin=values["INGOT_ADMIN"].strip(),
             admin_password_file=_path("INGOT_ADMIN_PASSWORD_FILE", values),
             api_key_file=_path("INGOT_API_KEY_FILE", values),
+            media=Path(values["INGOT_MEDIA"]).expanduser().absolute(),
         )
 
 

@@ -1,36 +1,20 @@
-"""The list of models."""
+"""The Models page."""
 
 from __future__ import annotations
-
-import asyncio
-from dataclasses import replace
 
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Template
 
-from console.models.service import Model
 from console.pages import page
-from console.parts import Folder, PageRequest, Profiles, TheShelf
+from console.parts import Folder, PageRequest, TheImporting
 
 
 @get("/models")
-async def model_list(request: PageRequest, home: Folder, shelf: TheShelf, profiles: Profiles) -> Template:
-    used_by: dict[str, list[str]] = {}
-    for summary in await profiles.summaries():
-        used_by.setdefault(summary.model, []).append(summary.name)
-    models = await asyncio.to_thread(shelf.models)
-    return page(
-        request,
-        "models/list.html",
-        title="Models",
-        models=[_with_users(model, used_by) for model in models],
-        folder=home.models,
-    )
-
-
-def _with_users(model: Model, used_by: dict[str, list[str]]) -> Model:
-    return replace(model, used_by=tuple(used_by.get(model.name, ())))
+async def model_list(request: PageRequest, home: Folder, importing: TheImporting) -> Template:
+    parts = importing.parts
+    context = {**await parts.models(), **await parts.media(max_age_s=0.0), **parts.imports()}
+    return page(request, "models/list.html", title="Models", folder=home.models, **context)
 
 
 route_handlers: list[HTTPRouteHandler] = [model_list]

@@ -3,11 +3,12 @@ from its small files and headers. A damaged folder is a model with a problem."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from appliance.preflight.registry import CHECKS
 from appliance.preflight.runner import run
 from appliance.profile.schema import BUNDLED_MODEL
 from appliance.protocol import Finding, Severity
+from console.models.standing import RECORD, Record, read_record
 
 MODEL_CHECKS = frozenset({"model-folder", "config", "architecture", "weights", "tokenizer", "chat-template"})
 """The preflight checks that speak of the model alone, whatever profile runs it."""
@@ -59,13 +61,14 @@ class Facts:
 
 @dataclass(frozen=True)
 class Model:
-    """`name` is what a profile's `model.path` says."""
+    """`name` is what a profile's `model.path` says; `record` where it was imported from, if the console did that."""
 
     name: str
     folder: Path
     facts: Facts
     findings: tuple[Finding, ...]
     used_by: tuple[str, ...] = field(default=())
+    record: Record | None = None
 
     @property
     def bundled(self) -> bool:
@@ -109,7 +112,7 @@ class Shelf:
         folder = BUNDLED_FOLDER if name == BUNDLED_MODEL else self._home.models / name
         stamp = _stamp(folder)
         if name not in self._known or self._known[name][0] != stamp:
-            self._known[name] = (stamp, examine(self._home, name, folder))
+            self._known[name] = (stamp, replace(examine(self._home, name, folder), record=read_record(folder)))
         return self._known[name][1]
 
 
@@ -191,8 +194,10 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _stamp(folder: Path) -> Stamp:
-    """Changes when a file of the folder does."""
+    """Changes when a file of the folder does, or the record of its import."""
     stamp = []
+    with contextlib.suppress(OSError):
+        stamp.append((RECORD, (folder / RECORD).stat().st_mtime_ns, 0))
     for entry in _entries(folder):
         try:
             status = entry.stat()

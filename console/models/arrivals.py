@@ -1,0 +1,215 @@
+"""What of the media folder can be imported: its bundles with their signers, and model folders that nobody signed; each
+model with what the models folder has under its name."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from appliance.bundle.errors import BundleError
+from appliance.bundle.names import MODEL
+from appliance.bundle.outline import Outline, read_outline
+from appliance.bundle.signature import PublicKey
+from appliance.bundle.trust import trusted_keys
+from appliance.home import Home
+from console.errors import Refusal
+from console.models import media, plain
+from console.models.in_thread import in_thread
+from console.models.leftovers import Leftover, leftovers
+from console.models.standing import free_name, standing
+from console.models.troubles import Place, Trouble
+
+READ_SECONDS = 4.0
+"""So long bundles' heads are read in one look; the others' turn comes with the next."""
+PATIENCE_S = 1.5
+"""So long a page waits for a look; a stick that is still spinning up is shown as soon as it answers."""
+
+NOT_YET = "has not been read yet"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A model that lies on the stick. `standing` is `console.models.standing`'s word; `free_name` a name that it could
+    have where its own is taken; `digests` are empty where nobody has stated them."""
+
+    name: str
+    bytes: int
+    sizes: dict[str, int]
+    digests: dict[str, str]
+    standing: str
+    free_name: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was found, with what is known of it. `problem` is why nothing can be imported from it: what
+    follows its name in a sentence, or, `told_whole`, a sentence of its own."""
+
+    found: media.Found
+    problem: str = ""
+    told_whole: bool = False
+    outline: Outline | None = None
+    offers: tuple[Offer, ...] = ()
+
+    @property
+    def signer(self) -> PublicKey | None:
+        return self.outline.signer if self.outline else None
+
+    @property
+    def trusted(self) -> bool:
+        return self.outline is not None and self.outline.trusted
+
+    @property
+    def is_appliance(self) -> bool:
+        return self.outline is not None and self.outline.manifest.kind == "appliance"
+
+    def offer(self, name: str) -> Offer:
+        found = next((offer for offer in self.offers if offer.name == name), None)
+        if found is None:
+            text = f"{self.found.title} holds no model named {name}."
+            raise Refusal(404, text, "Load the Models page again.", value=name)
+        return found
+
+
+@dataclass(frozen=True)
+class Stock:
+    """One look. `room` is what is free in the models folder, `left` what an import that was cut off has left there, and
+    `trouble` why nothing can be written there."""
+
+    sight: media.Sight
+    rows: tuple[Row, ...]
+    keys: tuple[PublicKey, ...]
+    keys_problem: str
+    room: int
+    left: tuple[Leftover, ...]
+    trouble: Trouble | None
+
+    def left_of(self, name: str) -> int:
+        """Bytes that need not be copied again, or are freed first."""
+        return sum(leftover.bytes for leftover in self.left if leftover.name == name)
+
+    def row(self, source: str) -> Row:
+        """By its name in the listing: no path that a browser sends is ever opened."""
+        found = next((row for row in self.rows if row.found.name == source), None)
+        if found is None:
+            raise Refusal(
+                404,
+                f"{source} is not in {self.sight.folder}.",
+                "The stick may have been taken out: plug it in, and look at the Models page again.",
+                field="source",
+                value=source,
+            )
+        return found
+
+
+class Arrivals:
+    """Looks into the media folder, one look at a time however many pages ask. `stock` is the last one's result."""
+
+    def __init__(self, home: Home, folder: Path, place: Place) -> None:
+        self.folder = folder
+        self.stock: Stock | None = None
+        self._home = home
+        self._place = place
+        self._heads: dict[str, tuple[object, Row]] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._began = 0.0
+        self._ended = 0.0
+
+    @property
+    def silent_s(self) -> float:
+        """How long a look has been waiting for the medium."""
+        waits = self._looking is not None and not self._looking.done()
+        return time.monotonic() - self._began if waits else 0.0
+
+    async def look(self, max_age_s: float = 0.0, patience_s: float = PATIENCE_S) -> Stock | None:
+        """What there is, no older than `max_age_s` where the medium answers within `patience_s`; None before the first
+        look has ended."""
+        if self._looking is None or self._looking.done():
+            if self.stock is not None and time.monotonic() - self._ended < max_age_s:
+                return self.stock
+            self._began = time.monotonic()
+            self._looking = asyncio.create_task(self._look())
+        await asyncio.wait({self._looking}, timeout=patience_s)
+        if self._looking.done():
+            self._looking.result()
+        return self.stock
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    async def _look(self) -> None:
+        self.stock = await in_thread(self._take_stock)
+        self._ended = time.monotonic()
+
+    def _take_stock(self) -> Stock:
+        keys: tuple[PublicKey, ...] = ()
+        keys_problem = ""
+        try:
+            keys = trusted_keys(self._home)
+        except BundleError as error:
+            keys_problem = str(error)
+        sight = media.look(self.folder)
+        until = time.monotonic() + READ_SECONDS
+        heads = {found.name: self._head(found, keys, until) for found in sight.found}
+        self._heads = {name: head for name, head in heads.items() if head[1].problem != NOT_YET}
+        rows = tuple(self._with_standing(row) for _, row in heads.values())
+        left = tuple(leftovers(self._place.models))
+        return Stock(sight, rows, keys, keys_problem, self._place.free, left, self._place.trouble())
+
+    def _head(self, found: media.Found, keys: Sequence[PublicKey], until: float) -> tuple[object, Row]:
+        """From the file's head, once for each state of the file and of the trusted keys."""
+        stamp = (found.stamp, found.problem, keys)
+        known = self._heads.get(found.name)
+        if known is not None and known[0] == stamp:
+            return known
+        if found.problem:
+            return stamp, Row(found, problem=found.problem)
+        if time.monotonic() > until:
+            return stamp, Row(found, problem=NOT_YET)
+        try:
+            return stamp, _bundle(found, keys) if found.is_bundle else _folder(found)
+        except BundleError as error:
+            return stamp, Row(found, problem=str(error), told_whole=True)
+        except OSError as error:
+            return stamp, Row(found, problem=f"cannot be read: {error.strerror or error}")
+
+    def _with_standing(self, row: Row) -> Row:
+        models = self._place.models
+        offers = tuple(
+            replace(
+                offer,
+                standing=standing(models, offer.name, offer.sizes, offer.digests),
+                free_name=free_name(models, offer.name),
+            )
+            for offer in row.offers
+        )
+        return replace(row, offers=offers)
+
+
+def _bundle(found: media.Found, keys: Sequence[PublicKey]) -> Row:
+    outline = read_outline(found.path, keys)
+    return Row(found, outline=outline, offers=tuple(_offer(outline, model.name) for model in outline.models))
+
+
+def _offer(outline: Outline, name: str) -> Offer:
+    prefix = f"models/{name}/"
+    files = outline.manifest.below(prefix)
+    sizes = {file.path.removeprefix(prefix): file.size for file in files}
+    digests = {file.path.removeprefix(prefix): file.sha256 for file in files}
+    return Offer(name, sum(sizes.values()), sizes, digests, "free", "")
+
+
+def _folder(found: media.Found) -> Row:
+    content = plain.content(found.path)
+    problem = ""
+    if MODEL.fullmatch(found.title) is None:
+        problem = "has a name that no model may have: rename it to letters, digits, dots, dashes and underscores"
+    elif content.odd:
+        problem = f"holds {content.odd[0]}, which is no plain file: put the file itself there"
+    offer = Offer(found.title, content.bytes, dict(content.files), {}, "free", "")
+    return Row(replace(found, bytes=content.bytes), problem=problem, offers=() if problem else (offer,))

@@ -1,0 +1,84 @@
+"""What an import that was cut off has left in the models folder: hidden folders, which are no models. When the bundle
+is imported again, it goes on from them; what nobody can go on with is swept away."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.bundle.errors import BundleError
+
+RENAMED = "as"
+"""`.incoming-NAME-as` holds a bundle's model that is to be called NAME here."""
+COPY = "copy"
+"""`.incoming-NAME-copy` holds a plain folder's copy, which nobody can go on with: no digest says what was whole."""
+
+_FOLDER = re.compile(rf"\.incoming-(?P<name>.+)-(?P<kind>[0-9a-f]{{16}}|{RENAMED}|{COPY})")
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """`name` is what the model would have been called."""
+
+    name: str
+    folder: Path
+    bytes: int
+
+
+def incoming(models: Path, name: str, kind: str) -> Path:
+    return models / f".incoming-{name}-{kind}"
+
+
+def leftovers(models: Path) -> list[Leftover]:
+    found = []
+    with contextlib.suppress(OSError), os.scandir(models) as entries:
+        for entry in entries:
+            match = _FOLDER.fullmatch(entry.name)
+            if match is not None and entry.is_dir(follow_symlinks=False):
+                found.append(Leftover(match["name"], Path(entry.path), _size(Path(entry.path))))
+    return sorted(found, key=lambda leftover: leftover.name)
+
+
+def discard(models: Path, names: tuple[str, ...]) -> None:
+    """Delete what is left of models of these names. Raises BundleError while an import runs."""
+    with only_one(models):
+        for leftover in leftovers(models):
+            if leftover.name in names:
+                shutil.rmtree(leftover.folder, ignore_errors=True)
+
+
+def sweep(models: Path) -> None:
+    """Delete what nobody can go on with; nothing while an import runs, of the command line's, say."""
+    with contextlib.suppress(BundleError, OSError), only_one(models):
+        for leftover in leftovers(models):
+            if leftover.folder.name.endswith(f"-{COPY}"):
+                shutil.rmtree(leftover.folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def only_one(models: Path) -> Iterator[None]:
+    """Held for the time of an import, as `appliance.bundle.install` holds it."""
+    handle = os.open(models, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BundleError(f"another import into {models} is running; wait until it has ended") from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(path, name)).st_size
+    return total

@@ -1,0 +1,131 @@
+"""What the queue carries out, in a thread: a bundle's models, a plain folder, a comparison of what is here with what is
+on the stick."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.bundle.copying import Copier, Progress, Report
+from appliance.bundle.errors import BundleError
+from appliance.bundle.install import install_models
+from appliance.bundle.trust import trusted_keys
+from appliance.home import Home
+from console.models import plain
+from console.models.arrivals import Offer, Row
+from console.models.leftovers import RENAMED, incoming, only_one
+from console.models.standing import write_record
+
+
+@dataclass(frozen=True)
+class Order:
+    """One row of the queue; `models` are the names that they get here. `verb` says it as the page does."""
+
+    home: Home
+    row: Row
+    offers: tuple[Offer, ...]
+    models: tuple[str, ...]
+    author: str
+    verb: str = "import"
+
+    @property
+    def title(self) -> str:
+        return ", ".join(self.models)
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        return tuple(offer.name for offer in self.offers)
+
+    @property
+    def path(self) -> Path:
+        return self.row.found.path
+
+    @property
+    def source(self) -> str:
+        return self.row.found.name
+
+    @property
+    def bytes(self) -> int:
+        """What it will take of the disk."""
+        return sum(offer.bytes for offer in self.offers)
+
+    @property
+    def signed_by(self) -> str:
+        return self.row.signer.id if self.row.signer else ""
+
+    def run(self, report: Report, stop: threading.Event) -> None:
+        raise NotImplementedError
+
+    def _record(self, name: str, digests: dict[str, str]) -> None:
+        folder = self.home.models / name
+        with contextlib.suppress(OSError):  # the model is whole without it; only to compare it takes longer
+            write_record(folder, digests, source=self.source, signed_by=self.signed_by, author=self.author)
+
+
+class BundleOrder(Order):
+    """Models of a bundle whose signer is trusted, each checked while it is copied."""
+
+    def run(self, report: Report, stop: threading.Event) -> None:
+        if self.models == self.held:
+            self._install(self.home.models, report, stop)
+        else:
+            self._install_renamed(report, stop)
+        for offer, name in zip(self.offers, self.models, strict=True):
+            self._record(name, offer.digests)
+
+    def _install(self, folder: Path, report: Report, stop: threading.Event) -> None:
+        install_models(self.path, folder, trusted_keys(self.home), self.held, report, stop)
+
+    def _install_renamed(self, report: Report, stop: threading.Event) -> None:
+        """Into a hidden folder, which an import that was cut off goes on with, and from there to its name."""
+        models, (name,), (offer,) = self.home.models, self.models, self.offers
+        waiting = incoming(models, name, RENAMED)
+        with only_one(models):
+            waiting.mkdir(exist_ok=True)
+            try:
+                if not (waiting / offer.name).exists():  # cut off just before it got its name
+                    self._install(waiting, report, stop)
+                if os.path.lexists(models / name):
+                    raise BundleError(f"a model named {name} has come into {models} meanwhile; choose another name")
+                os.rename(waiting / offer.name, models / name)
+                waiting.rmdir()
+            except BundleError as error:
+                if not isinstance(error.__cause__, OSError):
+                    shutil.rmtree(waiting, ignore_errors=True)
+                raise
+
+
+class FolderOrder(Order):
+    """A model folder as it lies on the stick, unsigned."""
+
+    def run(self, report: Report, stop: threading.Event) -> None:
+        (name,) = self.models
+        self._record(name, plain.copy_folder(self.path, self.home.models / name, report, stop))
+
+
+class Comparison(Order):
+    """Whether the model of that name here is, byte for byte, the one on the stick. If so, that is recorded."""
+
+    @property
+    def bytes(self) -> int:
+        return 0
+
+    def run(self, report: Report, stop: threading.Event) -> None:
+        (offer,) = self.offers
+        here = self.home.models / offer.name
+        rounds = 1 if offer.digests else 2
+        progress = Progress(rounds * offer.bytes, report)
+        digests = {}
+        with Copier(progress.advance, stop) as copier:
+            for name, size in offer.sizes.items():
+                digests[name] = plain.digest_of(here / name, size, copier)
+                there = offer.digests.get(name) or plain.digest_of(self.path / name, size, copier)
+                if digests[name] != there:
+                    raise BundleError(
+                        f"{offer.name} here is not what is on the stick: {name} differs; import it under another name"
+                    )
+        self._record(offer.name, digests)
