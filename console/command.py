@@ -66,7 +66,11 @@ async def _run(config: ConsoleConfig, *, keep_engine: bool) -> int:
 
     # Until the server runs and has its own way to end, a SIGTERM ends this as Ctrl-C does: with the engine.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
-    control = _control(config)
+    try:
+        control = _control(config)
+    except EngineControlError as error:
+        click.echo(f"Error: {error}", err=True)
+        return 1
     try:
         lock = OwnerLock(config.home.console_lock, "ingot up")
     except HomeInUseError as error:

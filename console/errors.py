@@ -108,7 +108,7 @@ def on_database_error(request: Request[Any, Any, Any], error: DatabaseError) -> 
 
 
 def on_engine_control_error(request: Request[Any, Any, Any], error: EngineControlError) -> Response[Any]:
-    return _answer(request, Refusal(503, str(error)))
+    return _answer(request, Refusal(503, error.finding.message, error.remedy))
 
 
 def on_fault(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:

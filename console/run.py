@@ -143,7 +143,7 @@ async def tell_engine(terminal: Terminal, console: Console) -> None:
                 status.update(describe(view))
             if view.reachable and view.state in SETTLED:
                 break
-            if not view.control.running and view.control.ended:
+            if not view.control.running and (view.control.ended or view.control.problem):
                 break
             await asyncio.sleep(TELL_EVERY_S)
     finally:
@@ -161,6 +161,8 @@ def describe(view: EngineView) -> str:
         return f"ready{after}: {profile}"
     if view.launch and view.state in (State.FAILED, State.HUNG):
         return f"{view.word}: {view.cause}"
+    if not view.reachable and view.problem:
+        return f"{view.word}: {view.problem.message}"
     if not view.reachable and view.control.ended:
         return f"ended at once: {view.control.ended}. {view.control.who}"
     if view.launch and view.launch.phases:

@@ -14,6 +14,7 @@ PARTS = {
     "strip": "pieces/strip.html",
     "now": "dashboard/now.html",
     "recent": "dashboard/recent.html",
+    "output": "logs/output.html",
     "playground": "playground/state.html",
 }
 """Topic -> template; each is given `strip`, the engine as last seen, `now`, what the dashboard knows beyond it, and

@@ -1,126 +1,139 @@
-"""Runs the engine as the container `ingot-engine`. Calls go by name through the low-level client, since the gate in
-front of Docker lets only that one name through; they block, so each is made in a thread."""
+"""Runs the engine as the container `ingot-engine`, by its name: the gate before Docker lets only that one through."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Callable
-from datetime import datetime
-from typing import Any, TypeVar
+import logging
+import os
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from typing import Final
+from urllib.parse import quote
 
-import docker
-from docker.errors import APIError, DockerException, NotFound
-from requests.exceptions import RequestException
+import msgspec
 
+from appliance.protocol import Finding, Severity
 from appliance.supervisor.deadlines import STOPPED_WITHIN_S
-from console.engine_control.base import EngineControlError, EngineStatus
-from console.engine_control.process import how_it_ended
+from console.engine_control.base import TAIL_LINES, EngineControlError, EngineEvent, EngineStatus, OutputLine
+from console.engine_control.docker_api import DockerApi, DockerHostError, DockerRefusal, DockerUnreachable
+from console.engine_control.docker_inspection import HAPPENINGS, read_event, read_inspection
+from console.engine_control.docker_output import LineReader, Place, StampedLine
+from console.engine_control.docker_problems import problem_of, refused_by_gate, unreachable
 
-T = TypeVar("T")
+log = logging.getLogger(__name__)
 
-# Spoken since Docker 25. Asking the daemon for its version would be one more call that the gate lets through.
-API_VERSION = "1.44"
-STOP_WITHIN_S = int(STOPPED_WITHIN_S)
-CALL_TIMEOUT_S = STOP_WITHIN_S + 15
+STOP_WITHIN_S: Final = int(STOPPED_WITHIN_S)
+ACTS_WITHIN_S: Final = STOP_WITHIN_S + 15
+LOOKS_EVERY_S: Final = 0.25
+"""How often a container that does not run is looked at by who follows its output."""
+
+AGAIN_AFTER_S: Final = 0.5
+FROM_GATE: Final = frozenset({403, 429, 502, 503, 504})
+"""Statuses that the gate answers with itself: Docker has none of them for these calls."""
+
+
+def events_path(container: str) -> str:
+    """The one query of events that the gate lets through."""
+    actions = sorted({action.partition(":")[0] for action in HAPPENINGS})
+    filters = {"container": [container], "event": actions, "type": ["container"]}
+    return f"/events?filters={quote(msgspec.json.encode(filters), safe='')}"
 
 
 class DockerControl:
     kind = "docker"
 
-    def __init__(self, container: str, connect: Callable[[], Any] | None = None) -> None:
+    def __init__(self, container: str, environ: Mapping[str, str] = os.environ) -> None:
+        try:
+            self._docker = DockerApi.from_environment(environ)
+        except DockerHostError as error:
+            raise EngineControlError(
+                Finding(id="docker-host", severity=Severity.ERROR, message=str(error), field="DOCKER_HOST")
+            ) from error
         self._container = container
-        self._connect = connect or (lambda: docker.from_env(version=API_VERSION, timeout=CALL_TIMEOUT_S).api)
-        self._api: Any = None
+        self._path = f"/containers/{quote(container, safe='')}"
         self._one_at_a_time = asyncio.Lock()
         self._stopped = False
 
     async def status(self) -> EngineStatus:
-        inspection = await self._call(lambda api: api.inspect_container(self._container))
+        with self._explained():
+            try:
+                inspection = await self._docker.get(f"{self._path}/json")
+            except DockerRefusal as error:
+                if error.status != 404:
+                    raise
+                return EngineStatus(running=False, problem=problem_of(str(error), self._container))
         return read_inspection(inspection, asked=self._stopped)
 
     async def start(self) -> None:
-        async with self._one_at_a_time:
-            self._stopped = False
-            await self._call(lambda api: api.start(self._container))
+        await self._act("start", stopping=False)
 
     async def stop(self) -> None:
-        async with self._one_at_a_time:
-            self._stopped = True
-            await self._call(lambda api: api.stop(self._container, timeout=STOP_WITHIN_S))
+        await self._act(f"stop?t={STOP_WITHIN_S}", stopping=True)
 
     async def restart(self) -> None:
-        async with self._one_at_a_time:
-            self._stopped = False
-            await self._call(lambda api: api.restart(self._container, timeout=STOP_WITHIN_S))
+        await self._act(f"restart?t={STOP_WITHIN_S}", stopping=True)
+        self._stopped = False
 
-    async def logs(self, tail: int = 200) -> list[str]:
-        raw: bytes = await self._call(
-            lambda api: api.logs(self._container, stdout=True, stderr=True, tail=tail, follow=False)
-        )
-        return raw.decode(errors="replace").splitlines()
+    async def follow(self, tail: int = TAIL_LINES) -> AsyncGenerator[OutputLine]:
+        """Docker ends a container's log with the container; it is taken up again, where it was, as soon as it runs
+        again, and from the beginning where another container has its name now."""
+        place, run = Place(), ("", "")
+        while True:
+            try:
+                found = await self._docker.get(f"{self._path}/json")
+                began = found["Id"], found["State"]["StartedAt"]
+                if began != run or found["State"]["Running"]:
+                    if found["Id"] != place.container:
+                        place = Place(found["Id"])
+                    async with aclosing(self._lines(place, tail)) as lines:
+                        async for line in lines:
+                            yield OutputLine(line.at, line.text)
+                    run = began
+            except (DockerUnreachable, DockerRefusal) as error:
+                log.debug("The output of %s broke off: %s", self._container, error)  # status() tells of it
+            await asyncio.sleep(LOOKS_EVERY_S)
+
+    async def events(self) -> AsyncGenerator[EngineEvent]:
+        """What happens while Docker cannot be reached is not told afterwards: status() knows what came of it."""
+        while True:
+            try:
+                async with self._docker.stream(events_path(self._container)) as (_, blocks):
+                    rest = b""
+                    async for block in blocks:
+                        *documents, rest = (rest + block).split(b"\n")
+                        for document in filter(None, documents):
+                            happened = msgspec.json.decode(document)
+                            if event := read_event(happened, self._container, asked=self._stopped):
+                                yield event
+            except (DockerUnreachable, DockerRefusal, msgspec.DecodeError) as error:
+                log.debug("The events of %s broke off: %s", self._container, error)
+            await asyncio.sleep(AGAIN_AFTER_S)
 
     async def close(self, *, keep_engine: bool = False) -> None:
         """The container is Compose's to end, not the console's."""
-        if self._api is not None:
-            await asyncio.to_thread(self._api.close)
-            self._api = None
+        await self._docker.close()
 
-    async def _call(self, ask: Callable[[Any], T]) -> T:
+    async def _lines(self, place: Place, tail: int) -> AsyncGenerator[StampedLine]:
+        async with self._docker.stream(f"{self._path}/logs?{place.query(tail)}") as (media_type, blocks):
+            reader = LineReader(media_type)
+            async for block in blocks:
+                for line in reader.feed(block):
+                    if place.is_new(line):
+                        yield line
+
+    async def _act(self, call: str, *, stopping: bool) -> None:
+        async with self._one_at_a_time:
+            self._stopped = stopping
+            with self._explained():
+                await self._docker.post(f"{self._path}/{call}", ACTS_WITHIN_S)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
         try:
-            return await asyncio.to_thread(self._ask, ask)
-        except NotFound as error:
-            raise EngineControlError(
-                f"There is no container named {self._container}: start the engine with `docker compose up -d engine`."
-            ) from error
-        except APIError as error:
-            raise EngineControlError(
-                f"Docker refused to act on {self._container}: {error.explanation or error}. "
-                f"`docker inspect {self._container}` shows its state."
-            ) from error
-        except (DockerException, RequestException, OSError) as error:
-            raise EngineControlError(
-                f"Docker cannot be reached: {error}. Look whether it runs, and whether DOCKER_HOST points at the gate."
-            ) from error
-
-    def _ask(self, ask: Callable[[Any], T]) -> T:
-        if self._api is None:
-            self._api = self._connect()
-        return ask(self._api)
-
-
-def read_inspection(inspection: dict[str, Any], *, asked: bool = False) -> EngineStatus:
-    """What `docker inspect` says, in our words; `asked`: the end was asked for here. A container that ran out of memory
-    may still have exit code 0 of a parent that noticed: `OOMKilled` is what counts. One that Docker could not start is
-    left in `created`. An exit code above 128 is a signal's number and 128."""
-    state = inspection["State"]
-    running = bool(state.get("Running"))
-    out_of_memory = bool(state.get("OOMKilled"))
-    code = None if running else int(state.get("ExitCode", 0))
-    ended = None
-    if not running and state.get("Status") != "created":
-        assert code is not None
-        ended = "out of memory" if out_of_memory else how_it_ended(128 - code if code > 128 else code)
-        if asked or code == 128 + signal.SIGTERM:
-            code = 0
-    elif not running and state.get("Error"):
-        ended = str(state["Error"])
-        code = code or 1
-    health = state.get("Health", {}).get("Status")
-    return EngineStatus(
-        running=running,
-        who=f"container {inspection['Name'].lstrip('/')}",
-        since=_moment(state.get("StartedAt", "")) if running else None,
-        ended=ended,
-        exit_code=code if ended else None,
-        out_of_memory=out_of_memory,
-        health=health,
-    )
-
-
-def _moment(stamp: str) -> float | None:
-    """Docker's times have nine digits of a second; Python reads six."""
-    if not stamp or stamp.startswith("0001"):
-        return None
-    whole, _, rest = stamp.partition(".")
-    return datetime.fromisoformat(f"{whole}.{rest.rstrip('Z')[:6] or '0'}+00:00").timestamp()
+            yield
+        except DockerRefusal as error:
+            if error.status in FROM_GATE:
+                raise EngineControlError(refused_by_gate(error.status, str(error))) from error
+            raise EngineControlError(problem_of(str(error), self._container)) from error
+        except DockerUnreachable as error:
+            raise EngineControlError(unreachable(self._docker.host, str(error))) from error

@@ -12,20 +12,26 @@ import os
 import signal
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from appliance.home import Home
+from appliance.protocol import Finding, Fix, Severity
 from appliance.supervisor.deadlines import STOPPED_WITHIN_S
 from appliance.supervisor.lock import Owner, is_held, read_owner
-from console.engine_control.base import EngineControlError, EngineStatus
+from console.engine_control.base import TAIL_LINES, EngineControlError, EngineEvent, EngineStatus, OutputLine
+from console.engine_control.ending import NO_MEMORY, OUT_OF_MEMORY, how_it_ended, memory_kills
+from console.engine_control.written import WrittenLines
 
 STOP_WITHIN_S = STOPPED_WITHIN_S
 """The front door drains and ends its engine within this time, or it is killed."""
+
+
+LOOKS_EVERY_S = 0.2
+"""How often the output, and what there is to tell, is looked for."""
 
 
 def serve_command(host: str, port: int) -> list[str]:
@@ -43,6 +49,10 @@ class ProcessControl:
         self._child: asyncio.subprocess.Process | None = None
         self._started: float | None = None
         self._killed = False
+        self._ended: EngineStatus | None = None
+        self._memory_kills = 0
+        self._previous = EngineStatus(running=False)
+        """How the child before the present one ended."""
 
     @property
     def output(self) -> Path:
@@ -51,16 +61,12 @@ class ProcessControl:
 
     async def status(self) -> EngineStatus:
         if self._child is not None and self._child.returncode is None:
+            self._memory_kills = memory_kills()
             return EngineStatus(running=True, who=f"process {self._child.pid}", since=self._started, url=self._url())
         adopted = self._adopted()
         if adopted is not None:
             return EngineStatus(running=True, who=f"process {adopted.pid}", since=adopted.started, url=self._url())
-        if self._child is None:
-            return EngineStatus(running=False)
-        code = self._child.returncode
-        assert code is not None
-        asked = self._killed or code == -signal.SIGTERM
-        return EngineStatus(running=False, ended=how_it_ended(code), exit_code=0 if asked else code)
+        return self._end_of_child()
 
     async def start(self) -> None:
         async with self._one_at_a_time:
@@ -75,12 +81,32 @@ class ProcessControl:
             await self._stop()
             await self._start()
 
-    async def logs(self, tail: int = 200) -> list[str]:
+    async def follow(self, tail: int = TAIL_LINES) -> AsyncGenerator[OutputLine]:
+        """The output goes to a file, which is read as it grows; each child has a new one."""
+        lines = WrittenLines(self.output, tail)
         try:
-            with self.output.open(encoding="utf-8", errors="replace") as file:
-                return [line.rstrip("\n") for line in deque(file, maxlen=tail)]
-        except FileNotFoundError:
-            return []
+            while True:
+                texts = await asyncio.to_thread(list, lines.new())
+                for text in texts:
+                    yield OutputLine(time.time(), text)
+                await asyncio.sleep(0 if texts else LOOKS_EVERY_S)
+        finally:
+            lines.close()
+
+    async def events(self) -> AsyncGenerator[EngineEvent]:
+        """Its process is looked at: the one that was taken over is nobody's child here."""
+        before = await self.status()
+        while True:
+            await asyncio.sleep(LOOKS_EVERY_S)
+            now = await self.status()
+            if now.who != before.who:
+                if before.running:
+                    yield _end_told(self._previous)
+                if now.who:
+                    yield EngineEvent(now.since or time.time(), "started")
+            if not now.running and now.who and (before.running or now.who != before.who):
+                yield _end_told(now)
+            before = now
 
     async def close(self, *, keep_engine: bool = False) -> None:
         """The child ends with the console; an engine that was taken over was somebody else's and goes on."""
@@ -91,6 +117,7 @@ class ProcessControl:
     async def _start(self) -> None:
         if (await self.status()).running:
             return
+        self._previous = self._end_of_child()
         self._killed = False
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -106,10 +133,16 @@ class ProcessControl:
                 )
         except OSError as error:
             raise EngineControlError(
-                f"The engine could not be started: {error}. Make {self._home.root} writable and look whether "
-                f"{self._command[0]} is there."
+                Finding(
+                    id="engine-not-started",
+                    severity=Severity.ERROR,
+                    message=f"The engine could not be started: {error}.",
+                    fix=Fix(text=f"Make {self._home.root} writable, and look whether {self._command[0]} is there."),
+                )
             ) from error
         self._started = time.time()
+        self._ended = None
+        self._memory_kills = memory_kills()
 
     async def _stop(self) -> None:
         if self._child is not None and self._child.returncode is None:
@@ -120,6 +153,24 @@ class ProcessControl:
         if adopted is not None:
             # Its group is whoever's started it, down to a whole terminal session; its core ends when it is gone.
             await _end(adopted.pid, asyncio.to_thread(_wait_for, adopted.pid), os.kill)
+
+    def _end_of_child(self) -> EngineStatus:
+        """How our child ended, found once: what else is killed on this machine later says nothing of it."""
+        if self._child is None:
+            return EngineStatus(running=False)
+        if self._ended is None:
+            code = self._child.returncode
+            assert code is not None
+            out_of_memory = code == -signal.SIGKILL and not self._killed and memory_kills() > self._memory_kills
+            self._ended = EngineStatus(
+                running=False,
+                who=f"process {self._child.pid}",
+                ended=OUT_OF_MEMORY if out_of_memory else how_it_ended(code),
+                exit_code=0 if self._killed or code == -signal.SIGTERM else code,
+                out_of_memory=out_of_memory,
+                problem=NO_MEMORY if out_of_memory else None,
+            )
+        return self._ended
 
     def _adopted(self) -> Owner | None:
         """The `ingot serve` that holds this state folder. The name in the lock's file may be of a process long gone,
@@ -142,13 +193,8 @@ class ProcessControl:
         return f"http://[{host}]:{owner.port}" if ":" in host else f"http://{host}:{owner.port}"
 
 
-def how_it_ended(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
+def _end_told(ended: EngineStatus) -> EngineEvent:
+    return EngineEvent(time.time(), f"ended: {ended.ended}" if ended.ended else "ended", failed=bool(ended.exit_code))
 
 
 async def _end(pid: int, gone: Coroutine[Any, Any, object], kill: Callable[[int, int], None]) -> None:

@@ -8,21 +8,29 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 
 import httpx
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from appliance.home import Home
-from appliance.protocol import ApplianceState, State
+from appliance.protocol import ApplianceState, Finding, Severity, State
 from console.access.token import token_header
 from console.db.launch_index import LaunchIndex, active_revision, last_good_record, recent_launches
 from console.db.sessions import Database
-from console.engine_control.base import EngineControl, EngineControlError, EngineStatus
+from console.engine_control.base import (
+    TAIL_LINES,
+    EngineControl,
+    EngineControlError,
+    EngineEvent,
+    EngineStatus,
+    OutputLine,
+)
 from console.live.hub import Hub
 from console.live.view import EngineView
+from console.logs.ansi import plain
 from console.profiles.history import roll_back_target
 
 log = logging.getLogger(__name__)
@@ -32,7 +40,11 @@ EVERY_S_WHILE_MOVING = 0.25
 LIST_WITHIN_S = 1.0
 HISTORY_S = 600
 RECENT = 5
-OUTPUT_LINES = 20
+HAPPENINGS = 8
+LONGEST_LINE = 2000
+"""Characters of a line of the engine's own output that pages show."""
+CONTROL_WITHIN_S = 1.0
+AGAIN_AFTER_S = 5.0
 FORESEEN = (OSError, httpx.HTTPError, msgspec.MsgspecError, SQLAlchemyError, EngineControlError)
 """What a look may fail of through no fault of ours: told without a trace."""
 MOVING = frozenset({State.PREFLIGHT, State.STARTING, State.DRAINING})
@@ -65,6 +77,9 @@ class Follower:
         self._hub = hub
         self._index = LaunchIndex(database, home)
         self._listing: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[tuple[EngineStatus, Finding | None]] | None = None
+        self._output: deque[OutputLine] = deque(maxlen=TAIL_LINES)
+        self._happened: deque[EngineEvent] = deque(maxlen=HAPPENINGS)
         self._failing: dict[str, str] = {}
         self._woken = asyncio.Event()
         self.client = httpx.AsyncClient(base_url=engine_url, timeout=2.0, trust_env=False)
@@ -76,17 +91,21 @@ class Follower:
 
     async def run(self) -> None:
         """Look until cancelled. A look that fails is logged, and the next one comes all the same."""
+        listening = [asyncio.create_task(work()) for work in (self._keep_output, self._keep_events)]
         try:
             while True:
                 with self._going_on("The look at the engine"):
                     await self.look()
                 moving = self.view.state in MOVING or (self.view.control.running and not self.view.reachable)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), EVERY_S_WHILE_MOVING if moving else EVERY_S)
+                    async with asyncio.timeout(EVERY_S_WHILE_MOVING if moving else EVERY_S):
+                        await self._woken.wait()
                 self._woken.clear()
         finally:
-            if self._listing is not None:
-                self._listing.cancel()
+            for task in (*listening, self._listing, self._asking):
+                if task is not None:
+                    task.cancel()
+            await asyncio.gather(*listening, return_exceptions=True)
             await self.client.aclose()
 
     async def look(self) -> EngineView:
@@ -94,8 +113,7 @@ class Follower:
         self.client.base_url = control.url or self._engine_url
         appliance = await self._appliance_state()
         await self._list_launches()
-        state, since = _state(self.view, control, appliance)
-        silent_end = state is State.FAILED and appliance is None
+        state, since = _state(self.view, control, problem, appliance)
         async with self._database.session() as session:
             active = await active_revision(session)
             good = await roll_back_target(session) if state in (State.FAILED, State.HUNG) else None
@@ -105,13 +123,14 @@ class Follower:
                 since=since,
                 reachable=appliance is not None,
                 control=control,
-                problem=problem,
+                unknown=problem,
                 appliance=appliance,
                 active=active,
                 roll_back_to=(good.profile.name, good.label) if good else None,
                 recent=await recent_launches(session, RECENT),
                 last_good=await last_good_record(session, self._home, launch.profile, launch.id) if launch else None,
-                output=await self._control.logs(OUTPUT_LINES) if silent_end else [],
+                output=_lines_of_this_run(self._output, control) if appliance is None else [],
+                happened=list(self._happened),
                 controlled=self._control.kind != "none",
                 url=self._published_url or str(self.client.base_url).rstrip("/"),
             )
@@ -157,11 +176,38 @@ class Follower:
         self.history.append(point)
         self._hub.send("load", json.dumps(point))
 
-    async def _control_status(self) -> tuple[EngineStatus, str]:
+    async def _keep_output(self) -> None:
+        """What the engine writes itself, from before its front door lives: all there is when that never answers."""
+        while True:
+            with self._going_on("Reading the engine's output"):
+                async with aclosing(self._control.follow()) as lines:
+                    async for line in lines:
+                        self._output.append(line._replace(text=plain(line.text)[:LONGEST_LINE]))
+                return
+            await asyncio.sleep(AGAIN_AFTER_S)
+
+    async def _keep_events(self) -> None:
+        while True:
+            with self._going_on("Listening to what happens to the engine"):
+                async with aclosing(self._control.events()) as events:
+                    async for event in events:
+                        self._happened.append(event)
+                        self.wake()
+                return
+            await asyncio.sleep(AGAIN_AFTER_S)
+
+    async def _control_status(self) -> tuple[EngineStatus, Finding | None]:
+        """What runs the engine, and why that cannot be told. While Docker takes its time, what it said last stands."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_control())
+        await asyncio.wait({self._asking}, timeout=CONTROL_WITHIN_S)
+        return self._asking.result() if self._asking.done() else (self.view.control, self.view.unknown)
+
+    async def _ask_control(self) -> tuple[EngineStatus, Finding | None]:
         try:
-            return await self._control.status(), ""
+            return await self._control.status(), None
         except EngineControlError as error:
-            return EngineStatus(running=False), str(error)
+            return EngineStatus(running=False), error.finding
 
     async def _appliance_state(self) -> ApplianceState | None:
         try:
@@ -173,19 +219,28 @@ class Follower:
         return msgspec.json.decode(response.content, type=ApplianceState)
 
 
-def _state(before: EngineView, control: EngineStatus, appliance: ApplianceState | None) -> tuple[State, float | None]:
+def _state(
+    before: EngineView, control: EngineStatus, unknown: Finding | None, appliance: ApplianceState | None
+) -> tuple[State, float | None]:
     """The engine's state and since when. Where the front door does not answer, what runs it tells less."""
     if appliance is not None:
         return appliance.state, appliance.since
-    state = _state_without_front_door(control)
-    if control.running:
+    state = State.FAILED if unknown else _state_without_front_door(control)
+    if state is State.STARTING:
         return state, control.since
     return state, before.since if before.state is state else time.time()
 
 
 def _state_without_front_door(control: EngineStatus) -> State:
+    if control.problem is not None and control.problem.severity is Severity.ERROR:
+        return State.FAILED
     if control.running:
         return State.STARTING
     if control.out_of_memory or control.exit_code not in (None, 0):
         return State.FAILED
     return State.STOPPED if control.ended else State.IDLE
+
+
+def _lines_of_this_run(lines: Iterable[OutputLine], control: EngineStatus) -> list[OutputLine]:
+    """Of an engine that runs, only what it has written since it was started."""
+    return [line for line in lines if control.since is None or line.at >= control.since]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from appliance.protocol import ApplianceState, LaunchRecord, Load, Severity, State
+from appliance.protocol import ApplianceState, Finding, LaunchRecord, Load, Severity, State
 from console.db.models import Launch
-from console.engine_control.base import EngineStatus
+from console.engine_control.base import EngineEvent, EngineStatus, OutputLine
 from console.formats import seconds
 from console.launches.outcome import sentence
 
@@ -35,27 +35,34 @@ HEADLINES: dict[State, str] = {
     State.HUNG: "{what} hung",
 }
 
+LAST_WORDS = 20
+
+BUTTONS = {"container-missing": "", "container-paused": "restart", "container-restarting": "stop"}
+"""What helps where a problem's fix is not to start the engine once it is mended."""
+
 
 class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     """The engine in one immutable value; every page is drawn from it.
 
     `reachable`: the front door answers. `active` names the active revision ("qwen3-8b", "r7"); `roll_back_to` the last
     revision that was ready, where that is another one. `last_good` is the earlier launch of the same profile to compare
-    with. `output` is what the engine's process wrote itself, where it ended without a word from the front door.
-    `controlled`: this console can start and stop the engine.
+    with. `output` is what the engine's process wrote itself, while its front door says nothing; `happened` is what
+    happened to that process lately. `unknown` says why what runs the engine cannot be asked. `controlled`: this console
+    can start and stop the engine.
     """
 
     state: State = State.IDLE
     since: float | None = None
     reachable: bool = False
     control: EngineStatus = EngineStatus(running=False)
-    problem: str = ""
+    unknown: Finding | None = None
     appliance: ApplianceState | None = None
     active: tuple[str, str] | None = None
     roll_back_to: tuple[str, str] | None = None
     recent: list[Launch] = []
     last_good: LaunchRecord | None = None
-    output: list[str] = []
+    output: list[OutputLine] = []
+    happened: list[EngineEvent] = []
     url: str = ""
     controlled: bool = True
 
@@ -92,6 +99,10 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     def headline(self) -> str:
         """The state as a line of its own."""
         what = " ".join(self.active) if self.active else "The engine"
+        if self.unknown and not self.reachable:
+            return f"Whether {what} runs cannot be told"
+        if self.problem and not self.reachable:
+            return f"{what} does not run"
         if self.launch is not None:
             what = f"{self.launch.profile} {self.launch.revision}".rstrip()
         return HEADLINES[self.state].format(what=what)
@@ -112,6 +123,8 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     def _sentence_without_front_door(self) -> str:
         if not self.controlled:
             return f"Nobody answers at {self.url}. This console does not run the engine: start it with `ingot serve`."
+        if self.problem:
+            return "What stands in its way, and what mends it:"
         if self.control.running:
             return f"The front door does not answer yet ({self.control.who})."
         if self.control.ended:
@@ -122,6 +135,21 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     def cause(self) -> str:
         """Why it failed, in a sentence: the diagnosis, else the first error that preflight found, else the reason."""
         return cause_of(self.launch) if self.launch else ""
+
+    @property
+    def problem(self) -> Finding | None:
+        """What is wrong with what runs the engine, in a card with its fix."""
+        return self.unknown or self.control.problem
+
+    @property
+    def last_words(self) -> list[OutputLine]:
+        """The end of what an engine wrote that starts, or has failed, without a word from its front door."""
+        return self.output[-LAST_WORDS:] if self.state in (State.STARTING, State.FAILED) else []
+
+    @property
+    def troubles(self) -> list[EngineEvent]:
+        """What happened lately to what runs the engine, where some of it was no good."""
+        return self.happened if any(event.failed for event in self.happened) and not self.ready else []
 
     @property
     def share(self) -> float:
@@ -136,8 +164,10 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def button(self) -> str:
         """The one thing to offer now: start, stop, restart or roll-back; empty where this console cannot do any."""
-        if not self.controlled:
+        if not self.controlled or (self.unknown and not self.reachable):
             return ""
+        if self.control.problem and not self.reachable:
+            return BUTTONS.get(self.control.problem.id, "start")
         if self.state in (State.IDLE, State.STOPPED):
             return "start"
         if self.state in (State.PREFLIGHT, State.STARTING, State.DRAINING):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from console.access.setup import make_administrator, new_code
 from console.app import Console, create_app
 from console.db import schema
 from console.db.models import SignIn
-from console.engine_control.base import EngineStatus
+from console.engine_control.base import EngineEvent, EngineStatus, OutputLine
 from console.settings import ConsoleConfig
 
 BASE_URL = "http://console.local:8080"
@@ -32,6 +33,8 @@ class RememberingControl:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.present = EngineStatus(running=False)
+        self.output: list[OutputLine] = []
+        self.happened: list[EngineEvent] = []
 
     async def status(self) -> EngineStatus:
         return self.present
@@ -48,8 +51,15 @@ class RememberingControl:
         self.calls.append("restart")
         self.present = EngineStatus(running=True, who="process 1")
 
-    async def logs(self, tail: int = 200) -> list[str]:
-        return ["a line that the engine wrote"]
+    async def follow(self, tail: int = 500) -> AsyncIterator[OutputLine]:
+        for line in self.output:
+            yield line
+        await asyncio.Event().wait()
+
+    async def events(self) -> AsyncIterator[EngineEvent]:
+        for event in self.happened:
+            yield event
+        await asyncio.Event().wait()
 
     async def close(self, *, keep_engine: bool = False) -> None:
         return None

@@ -1,4 +1,4 @@
-"""What every engine control promises, on real processes and, where a Docker daemon is, real containers."""
+"""The engine as a child process: what every control promises, and what only a process can do."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from appliance.home import Home
 from console.engine_control.absent import Absent
-from console.engine_control.base import EngineControl, EngineControlError
-from console.engine_control.docker import DockerControl, read_inspection
-from console.engine_control.process import ProcessControl, how_it_ended
+from console.engine_control.base import EngineControlError
+from console.engine_control.process import ProcessControl
+from tests.console.engine_promises import SCRIPT, EnginePromises, ended, until
 
 # Holds the lock as `ingot serve` does, says that it runs, and ends on SIGTERM unless told to be stubborn.
 ENGINE = """
@@ -32,68 +33,36 @@ if "fail" in sys.argv:
     sys.exit(3)
 time.sleep(60)
 """
-IMAGE = "ingot-test-engine"
 
 
-async def _until(condition, seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.02)
+class ScriptedProcess:
+    def __init__(self, home: Home) -> None:
+        self.mode = home.root / "mode"
+        self.control = ProcessControl(home, ["bash", "-c", SCRIPT, "engine", str(self.mode)])
+
+    def kill(self) -> None:
+        (child,) = [child for child in psutil.Process().children() if child.name() == "bash"]
+        child.kill()
+
+
+class TestProcess(EnginePromises):
+    @pytest.fixture
+    async def engine(self, home):
+        made = ScriptedProcess(home)
+        yield made
+        await made.control.close()
 
 
 def _process(home, *arguments: str) -> ProcessControl:
     return ProcessControl(home, [sys.executable, "-c", ENGINE, *arguments])
 
 
-@pytest.fixture(params=["process", "docker"])
-async def control(request, home):
-    """An engine that can be started, of either kind."""
-    if request.param == "process":
-        made: EngineControl = _process(home)
-        yield made
-        await made.close()
-        return
-    docker = pytest.importorskip("docker")
-    try:
-        client = docker.from_env()
-        client.ping()
-        client.images.get(IMAGE)
-    except docker.errors.DockerException:
-        pytest.skip(f"needs a Docker daemon and an image {IMAGE}")
-    container = client.containers.create(IMAGE, name="ingot-engine-test", init=True)
-    made = DockerControl("ingot-engine-test")
-    yield made
-    await made.close()
-    container.remove(force=True)
-
-
 async def _running(control) -> bool:
     return (await control.status()).running
 
 
-async def test_start_stop_restart(control):
-    """Each does what it says, and asking twice is no error."""
-    assert not await _running(control)
-    await control.start()
-    await control.start()
-    first = await control.status()
-    assert first.running
-    assert abs(first.since - time.time()) < 10
-    await _until(lambda: _wrote(control))
-    await control.restart()
-    second = await control.status()
-    assert second.running
-    assert (second.who, second.since) != (first.who, first.since)
-    await control.stop()
-    await control.stop()
-    stopped = await control.status()
-    assert not stopped.running
-    assert stopped.exit_code in (0, 143)
-
-
 async def _wrote(control) -> bool:
-    return "the engine runs" in await control.logs()
+    return "the engine runs" in control.output.read_text()
 
 
 # ---- processes ------------------------------------------------------------------------------------------------------
@@ -103,26 +72,22 @@ async def test_the_end_of_a_failed_child_is_told(home):
     """Exit code and last words are there for the page."""
     control = _process(home, "fail")
     await control.start()
-    await _until(lambda: _ended(control))
+    await until(lambda: ended(control))
     status = await control.status()
     assert status.ended == "exit code 3"
     assert status.exit_code == 3
-    assert (await control.logs())[-1] == "Error: port 8123 is taken"
+    assert control.output.read_text().splitlines()[-1] == "Error: port 8123 is taken"
 
 
 async def test_a_restart_keeps_what_the_last_child_wrote(home):
     """Its trace can be read after somebody has started the engine again."""
     failing = _process(home, "fail")
     await failing.start()
-    await _until(lambda: _ended(failing))
+    await until(lambda: ended(failing))
     control = _process(home)
     await control.start()
     assert "port 8123 is taken" in (home.root / "serve.log.1").read_text()
     await control.close()
-
-
-async def _ended(control) -> bool:
-    return (await control.status()).ended is not None
 
 
 async def test_a_running_engine_is_taken_over(home):
@@ -130,7 +95,7 @@ async def test_a_running_engine_is_taken_over(home):
     itself."""
     first = _process(home)
     await first.start()
-    await _until(lambda: _wrote(first))
+    await until(lambda: _wrote(first))
     second = _process(home)
     status = await second.status()
     assert status.running
@@ -187,7 +152,7 @@ async def test_a_stubborn_engine_is_killed(home, monkeypatch):
     monkeypatch.setattr("console.engine_control.process.STOP_WITHIN_S", 0.3)
     control = _process(home, "stubborn")
     await control.start()
-    await _until(lambda: _wrote(control))
+    await until(lambda: _wrote(control))
     await control.stop()
     status = await control.status()
     assert status.ended == "killed by SIGKILL"
@@ -199,7 +164,7 @@ async def test_a_crash_counts_as_one(home):
     control = _process(home)
     await control.start()
     os.kill(int((await control.status()).who.split()[-1]), signal.SIGSEGV)
-    await _until(lambda: _ended(control))
+    await until(lambda: ended(control))
     status = await control.status()
     assert status.ended == "killed by SIGSEGV"
     assert status.exit_code == -signal.SIGSEGV
@@ -233,73 +198,6 @@ async def test_two_starts_at_once_start_one(home):
 def test_how_it_ended():
     assert how_it_ended(1) == "exit code 1"
     assert how_it_ended(-9) == "killed by SIGKILL"
-
-
-# ---- docker ---------------------------------------------------------------------------------------------------------
-
-
-def _inspection(**state) -> dict:
-    return {"Name": "/ingot-engine", "State": {"Status": "exited", "Running": False, "ExitCode": 0, **state}}
-
-
-@pytest.mark.parametrize(
-    ("state", "expected"),
-    [
-        ({"ExitCode": 1}, (False, "exit code 1", 1, False)),
-        ({"ExitCode": 137}, (False, "killed by SIGKILL", 137, False)),
-        ({"ExitCode": 143}, (False, "killed by SIGTERM", 0, False)),
-        ({"OOMKilled": True, "ExitCode": 0}, (False, "out of memory", 0, True)),
-        ({"Status": "created"}, (False, None, None, False)),
-        ({"Status": "created", "Error": "no GPU"}, (False, "no GPU", 1, False)),
-    ],
-)
-def test_inspection_of_an_ended_container(state, expected):
-    """Running out of memory is told as such, whatever the exit code; a container that never began did not end."""
-    status = read_inspection(_inspection(**state))
-    assert (status.running, status.ended, status.exit_code, status.out_of_memory) == expected
-
-
-def test_inspection_of_a_running_container():
-    """Since when, and whether it is healthy; Docker's nine digits of a second are read."""
-    started = "2026-11-20T09:51:45.123456789Z"
-    status = read_inspection(
-        _inspection(Status="running", Running=True, StartedAt=started, Health={"Status": "healthy"})
-    )
-    assert status.running
-    assert status.since == pytest.approx(1795168305.123456)
-    assert status.health == "healthy"
-
-
-async def test_no_daemon_is_told_clearly(monkeypatch, tmp_path):
-    """Neither a trace nor silence: what cannot be reached, and where to look."""
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
-    for ask in ("status", "start", "stop", "restart", "logs"):
-        with pytest.raises(EngineControlError, match="DOCKER_HOST"):
-            await getattr(DockerControl("ingot-engine"), ask)()
-
-
-class _Gate:
-    """Docker's low-level client behind a gate that knows no such container, or refuses."""
-
-    def __init__(self, status: int) -> None:
-        self.status = status
-
-    def inspect_container(self, name: str):
-        from docker.errors import APIError, NotFound
-        from requests import Response
-
-        response = Response()
-        response.status_code = self.status
-        raise (NotFound if self.status == 404 else APIError)("refused", response, "not allowed by the gate")
-
-    def close(self) -> None: ...
-
-
-@pytest.mark.parametrize(("status", "said"), [(404, "docker compose up"), (403, "not allowed by the gate")])
-async def test_a_container_that_cannot_be_had(status, said):
-    """A missing container and a refusal are told apart."""
-    with pytest.raises(EngineControlError, match=said):
-        await DockerControl("ingot-engine", lambda: _Gate(status)).status()
 
 
 async def test_without_an_engine_it_says_so():

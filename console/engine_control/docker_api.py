@@ -1,0 +1,125 @@
+"""Docker's API as far as the gate lets it through, over HTTP.
+
+Not with Docker's own library: it blocks a thread for every quiet stream and ends it only from another one. Here whoever
+waits can be cancelled, and the stream is closed with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import httpx
+import msgspec
+
+# Spoken since Docker 25. Asking the daemon for its version would be one more call that the gate lets through.
+API_VERSION: Final = "1.44"
+DEFAULT_HOST: Final = "unix:///var/run/docker.sock"
+ANSWERS_WITHIN_S: Final = 5.0
+QUIET_S: Final = 600.0
+"""A stream without a word for so long is taken up anew; the gate's own patience is longer."""
+
+KEPT_S: Final = 5.0
+"""An idle connection is used again for so long; the gate closes it only later."""
+
+
+class DockerUnreachable(Exception):
+    """Nobody answered, or the answer broke off."""
+
+
+class DockerRefusal(Exception):
+    """Docker, or the gate in front of it, answered no; the text is theirs."""
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        super().__init__(text)
+
+
+class DockerHostError(ValueError):
+    """DOCKER_HOST has a value that cannot be used."""
+
+
+class _Said(msgspec.Struct):
+    message: str = ""
+
+
+class DockerApi:
+    """`host` is an address as DOCKER_HOST has it. `path` below is what comes after the API's version, with its query
+    exactly as it is to be sent: the gate compares it byte by byte."""
+
+    def __init__(self, host: str) -> None:
+        kind, _, rest = host.partition("://")
+        if kind not in ("unix", "tcp") or not rest:
+            raise DockerHostError(f"DOCKER_HOST is {host!r}: use unix:///path/of/docker.sock or tcp://HOST:PORT.")
+        self.host = host
+        self._client = httpx.AsyncClient(
+            base_url=f"http://{rest.rstrip('/')}" if kind == "tcp" else "http://docker",
+            transport=httpx.AsyncHTTPTransport(
+                uds=rest if kind == "unix" else None, limits=httpx.Limits(keepalive_expiry=KEPT_S)
+            ),
+            timeout=ANSWERS_WITHIN_S,
+            trust_env=False,  # the gate is never behind a proxy
+        )
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> DockerApi:
+        return cls(environ.get("DOCKER_HOST") or DEFAULT_HOST)
+
+    async def get(self, path: str) -> dict[str, Any]:
+        answer = await self._send("GET", path, ANSWERS_WITHIN_S)
+        found: dict[str, Any] = msgspec.json.decode(answer)
+        return found
+
+    async def post(self, path: str, within_s: float) -> None:
+        await self._send("POST", path, within_s)
+
+    @asynccontextmanager
+    async def stream(self, path: str) -> AsyncIterator[tuple[str, AsyncGenerator[bytes]]]:
+        """The answer's media type, and its bytes as they come; they end when Docker ends them."""
+        timeout = httpx.Timeout(ANSWERS_WITHIN_S, read=QUIET_S)
+        try:
+            async with self._client.stream("GET", f"/v{API_VERSION}{path}", timeout=timeout) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise _refusal(response)
+                yield response.headers.get("content-type", ""), _bytes(response)
+        except httpx.TransportError as error:
+            raise DockerUnreachable(_words(error)) from error
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _send(self, method: str, path: str, within_s: float) -> bytes:
+        timeout = httpx.Timeout(ANSWERS_WITHIN_S, read=within_s)
+        try:
+            response = await self._client.request(method, f"/v{API_VERSION}{path}", timeout=timeout)
+        except httpx.TransportError as error:
+            raise DockerUnreachable(_words(error)) from error
+        if response.status_code >= 400:
+            raise _refusal(response)
+        return response.content
+
+
+async def _bytes(response: httpx.Response) -> AsyncGenerator[bytes]:
+    try:
+        async for block in response.aiter_raw():
+            yield block
+    except httpx.ReadTimeout:
+        return
+    except httpx.TransportError as error:
+        raise DockerUnreachable(_words(error)) from error
+
+
+def _refusal(response: httpx.Response) -> DockerRefusal:
+    try:
+        said = msgspec.json.decode(response.content, type=_Said).message
+    except msgspec.DecodeError:
+        said = ""
+    return DockerRefusal(response.status_code, said or f"HTTP status {response.status_code}")
+
+
+def _words(error: httpx.TransportError) -> str:
+    if isinstance(error, httpx.TimeoutException):
+        return "no answer in time"
+    return str(error) or type(error).__name__

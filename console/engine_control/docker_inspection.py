@@ -1,0 +1,127 @@
+"""What `docker inspect` and `docker events` say, in our words."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any, Final
+
+from appliance.protocol import Finding, Fix, Severity
+from console.engine_control.base import EngineEvent, EngineStatus
+from console.engine_control.docker_output import moment
+from console.engine_control.docker_problems import problem_of
+from console.engine_control.ending import NO_MEMORY, OUT_OF_MEMORY, how_it_ended
+from console.formats import gib
+
+MAKE_ANEW: Final = "docker compose up -d --force-recreate engine"
+STOP_IT: Final = "docker compose stop engine"
+
+HAPPENINGS: Final[dict[str, tuple[str, bool]]] = {
+    "create": ("made", False),
+    "start": ("started", False),
+    "die": ("ended: {end}", True),
+    "kill": ("sent {signal}", False),
+    "oom": ("a process in it was killed: out of memory", True),
+    "pause": ("paused", True),
+    "unpause": ("unpaused", False),
+    "rename": ("renamed from {old}", False),
+    "destroy": ("removed", True),
+    "health_status: healthy": ("healthy", False),
+    "health_status: unhealthy": ("unhealthy", True),
+}
+"""Docker's word -> ours, and whether it is no good."""
+
+
+def read_inspection(inspection: dict[str, Any], *, asked: bool = False) -> EngineStatus:
+    """`asked`: the end was asked for here. A container that ran out of memory may still have exit code 0 of a parent
+    that noticed: `OOMKilled` is what counts. One that Docker could not start is left in `created` or `exited` with an
+    error. While Docker waits to start it again it calls it running, which it is not."""
+    state = inspection["State"]
+    name = inspection["Name"].lstrip("/")
+    restarting = bool(state.get("Restarting"))
+    running = bool(state.get("Running")) and not restarting
+    code = None if running else int(state.get("ExitCode", 0))
+    asked = asked or code == 128 + signal.SIGTERM
+    out_of_memory = bool(state.get("OOMKilled")) and not running and not asked
+    ended = None
+    if code is not None and state.get("Status") != "created" and not state.get("Error"):
+        ended = OUT_OF_MEMORY if out_of_memory else how_it_ended(128 - code if code > 128 else code)
+        if asked:
+            code = 0
+    return EngineStatus(
+        running=running,
+        who=f"container {name}",
+        since=moment(state.get("StartedAt", "")) if running else None,
+        ended=ended,
+        exit_code=code if ended or state.get("Error") else None,
+        out_of_memory=out_of_memory,
+        health=state.get("Health", {}).get("Status"),
+        problem=_problem(inspection, name, ended),
+    )
+
+
+def _problem(inspection: dict[str, Any], name: str, ended: str | None) -> Finding | None:
+    state = inspection["State"]
+    if state.get("Status") in ("removing", "dead"):
+        return Finding(
+            id="container-removing",
+            severity=Severity.ERROR,
+            message=f"Docker is removing the container {name}, or could not finish it.",
+            fix=Fix(text="Make it anew; if Docker refuses that, restart Docker first.", command=MAKE_ANEW),
+        )
+    if state.get("Paused"):
+        return Finding(
+            id="container-paused",
+            severity=Severity.ERROR,
+            message=f"The container {name} is paused: nothing in it runs until somebody lets it go on.",
+            fix=Fix(text="Let it go on, or press Restart.", command=f"docker unpause {name}"),
+        )
+    if not state.get("Running") and state.get("Error"):
+        return problem_of(str(state["Error"]), name)
+    if ended == OUT_OF_MEMORY:
+        return _out_of_memory(name, int(inspection.get("HostConfig", {}).get("Memory") or 0))
+    if state.get("Restarting"):
+        times = inspection.get("RestartCount", 0)
+        return Finding(
+            id="container-restarting",
+            severity=Severity.ERROR,
+            message=f"The container {name} ends as soon as it is started ({ended}); Docker has started it again "
+            f"{times} {'time' if times == 1 else 'times'} and goes on.",
+            fix=Fix(text="What it wrote last says why. Press Stop or run this to end the loop.", command=STOP_IT),
+        )
+    return None
+
+
+def _out_of_memory(name: str, limit: int) -> Finding:
+    if not limit:
+        return NO_MEMORY
+    return Finding(
+        id="out-of-memory",
+        severity=Severity.ERROR,
+        message=f"The container {name} needed more memory than its limit of {gib(limit)}, and was killed.",
+        fix=Fix(
+            text="Set INGOT_ENGINE_MEMORY in .env to more, if this machine has it, and make the container anew; or "
+            "choose a profile that needs less.",
+            command="docker compose up -d engine",
+        ),
+    )
+
+
+def read_event(event: dict[str, Any], container: str, *, asked: bool = False) -> EngineEvent | None:
+    """None for what is not worth telling, and for other containers: Docker's filter compares only the beginning of a
+    name. `asked`: an end is what somebody here asked for."""
+    attributes = event.get("Actor", {}).get("Attributes", {})
+    action = event.get("Action", "")
+    known = HAPPENINGS.get(action)
+    if known is None or attributes.get("name") != container:
+        return None
+    text, failed = known
+    code = int(attributes.get("exitCode", 0))
+    number = attributes.get("signal", "")
+    words = text.format(
+        end=how_it_ended(128 - code if code > 128 else code),
+        signal=how_it_ended(-int(number)).removeprefix("killed by ") if number.isdecimal() else number or "a signal",
+        old=attributes.get("oldName", "").lstrip("/"),
+    )
+    if action == "die" and (asked or code in (0, 128 + signal.SIGTERM)):
+        failed = False
+    return EngineEvent(event.get("timeNano", 0) / 1e9, words, failed)

@@ -1,0 +1,37 @@
+"""How a process ended, in words."""
+
+from __future__ import annotations
+
+import re
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from appliance.protocol import Finding, Fix, Severity
+
+OUT_OF_MEMORY: Final = "out of memory"
+NO_MEMORY: Final = Finding(
+    id="out-of-memory",
+    severity=Severity.ERROR,
+    message="This machine ran out of memory, and the kernel killed the engine.",
+    fix=Fix(text="Run less beside it, or choose a profile that needs less.", command="free -g"),
+)
+
+
+def how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def memory_kills() -> int:
+    """How many processes the kernel has killed for want of memory since it was started, in and outside containers. One
+    more than a moment ago, and a process that was killed, is as near as anybody without root comes to the cause."""
+    with suppress(OSError):
+        found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.M)
+        return int(found[1]) if found else 0
+    return 0

@@ -1,0 +1,82 @@
+"""The lines of a file that a child writes and that is replaced by a new one at each start."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+BLOCK: Final = 1 << 16
+TAIL_BYTES: Final = 1 << 20
+"""Of what was written before anybody read, at most so much is looked at."""
+
+READ_AT_ONCE: Final = 1 << 20
+"""Bytes: whoever writes without end must not keep the reader reading."""
+
+LONGEST_LINE: Final = 1 << 16
+
+
+class WrittenLines:
+    """Reads on where it was, and goes over to the new file when the old one has been read to its end."""
+
+    def __init__(self, path: Path, tail: int) -> None:
+        self._path = path
+        self._tail = tail
+        self._file: BinaryIO | None = None
+        self._rest = b""
+
+    def new(self) -> Iterator[str]:
+        """What has been finished since the last time; of the first file only its last lines."""
+        if self._file is None:
+            if self._open():
+                yield from deque(self._read(), maxlen=self._tail)
+            return
+        read = False
+        for line in self._read():
+            read = True
+            yield line
+        if not read and self._replaced():
+            if self._rest:
+                yield _text(self._rest)
+            self.close()
+            if self._open():
+                yield from self._read()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file, self._rest = None, b""
+
+    def _open(self) -> bool:
+        try:
+            self._file = self._path.open("rb")
+        except FileNotFoundError:
+            return False
+        size = self._file.seek(0, 2)
+        self._file.seek(max(size - TAIL_BYTES, 0))
+        if size > TAIL_BYTES:
+            self._file.readline()
+        return True
+
+    def _read(self) -> Iterator[str]:
+        assert self._file is not None
+        left = READ_AT_ONCE
+        while left > 0 and (block := self._file.read(BLOCK)):
+            left -= len(block)
+            *lines, self._rest = (self._rest + block).split(b"\n")
+            self._rest = self._rest[:LONGEST_LINE]
+            yield from map(_text, lines)
+
+    def _replaced(self) -> bool:
+        assert self._file is not None
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            return False
+        return not os.path.samestat(there, os.fstat(self._file.fileno()))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace").rstrip("\r")
