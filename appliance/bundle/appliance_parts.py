@@ -1,2 +1,196 @@
 """What makes a bundle install a whole appliance: images with their bills of materials and licences, compose files, and
 install.sh."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from appliance.bundle.docker_images import DockerImages
+from appliance.bundle.entries import Entry, cast_entries, compose_entries, compose_folder
+from appliance.bundle.errors import BundleError
+from appliance.bundle.images import Chosen, chosen, machine_of, release_of
+from appliance.bundle.names import INSTALLER, RELEASE, ROLES, clash, is_path
+from appliance.bundle.output import require_room
+from appliance.bundle.pack import Appliance, Report
+
+# With matches over 128 MiB, the most that `zstd -d` takes unasked: images hold the same libraries in several places.
+# An engine's 1,354 MB: 337 MB in 10 s on two cores; 362 in 13 s without, and 317 in 28 s at level 6.
+ZSTD_LEVEL: Final = 3
+ZSTD_WINDOW_LOG: Final = 27
+INVENTORY: Final = "/usr/share/ingot"
+VENV: Final = "/opt/venv"
+_VERSION = re.compile(r"^version\s*=\s*(\d+\.\d+)", re.MULTILINE)
+_REVISION = re.compile(r"^(revision|down_revision)\b[^=\n]*=\s*(?:[\"']([\w.-]+)[\"']|None)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to take: images by `tag` or by name, compose files of a folder, and of which release to speak. `casts` are
+    looked at only to see whether the engine can use them."""
+
+    tag: str | None = None
+    images: tuple[str, ...] = ()
+    compose: Path | None = None
+    release: str | None = None
+    casts: tuple[Path, ...] = ()
+    allow_stand_in: bool = False
+
+
+def stager(wanted: Wanted) -> Callable[[Path, Report], Appliance]:
+    """What saves the images and all that comes with them into a folder. Everything that can be refused is refused here,
+    before the first byte is saved."""
+    docker = DockerImages()
+    images = chosen(wanted.tag, wanted.images, docker, allow_stand_in=wanted.allow_stand_in)
+    _fit_casts(images["engine"], wanted.casts)
+    release = wanted.release or release_of(images["engine"])
+    if not RELEASE.fullmatch(release):
+        raise BundleError(
+            f"the release cannot be called {release!r}; letters, digits, '.', '_' and '-' may be in it: --release"
+        )
+    compose = compose_entries(wanted.compose or compose_folder())
+    script = Path(__file__).with_name(INSTALLER).read_text()
+
+    def stage(folder: Path, report: Report) -> Appliance:
+        require_room(folder, sum(image.size for image in images.values()) // 2)
+        saved, inventories, schema = [], [], ""
+        for role in ROLES:
+            image, tag = images[role], f"ingot-{role}:{release}"
+            with docker.container(image.reference) as container:
+                inventories += _inventory(docker, image, container, folder)
+                if role == "console":
+                    schema = _schema(docker, container, folder)
+            with docker.tagged(image.reference, tag):
+                saved.append(_save(docker, tag, image, folder, report))
+        copied = [_kept(entry, folder) for entry in compose]
+        inventories.sort(key=lambda entry: (entry.path.split("/")[0] != "sbom", ROLES.index(_role(entry)), entry.path))
+        return Appliance(
+            release=release,
+            schema=schema,
+            machine=machine_of(images["engine"]),
+            images=tuple(images[role].row(f"ingot-{role}:{release}") for role in ROLES),
+            entries=(*saved, *copied, *inventories),
+            installer=_installer(script, saved[0].sha256),
+        )
+
+    return stage
+
+
+def _role(entry: Entry) -> str:
+    return entry.path.split("/")[1].removesuffix(".cdx.json")
+
+
+def _fit_casts(engine: Chosen, casts: tuple[Path, ...]) -> None:
+    for folder in casts:
+        architecture, _ = cast_entries(folder)
+        if engine.variant != "cuda":
+            raise BundleError(f"{engine.reference} runs on the CPU and uses no cast; leave --cast {folder} out")
+        if engine.architecture != architecture:
+            raise BundleError(
+                f"{folder} is a cast for {architecture}, and {engine.reference} is for {engine.architecture}; give the "
+                "cast or the engine of the same architecture"
+            )
+
+
+def _save(docker: DockerImages, tag: str, image: Chosen, folder: Path, report: Report) -> Entry:
+    """An image as `docker save` has it, compressed on the way."""
+    try:
+        import zstandard
+    except ImportError as error:
+        raise BundleError(
+            "images are compressed with zstandard, which is not installed: pip install 'ingot[bundle]'"
+        ) from error
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        ZSTD_LEVEL, window_log=ZSTD_WINDOW_LOG, enable_ldm=True, threads=os.cpu_count() or 1, write_checksum=True
+    )
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    path = folder / f"{image.role}.tar.zst"
+    digest, done = hashlib.sha256(), 0
+    with path.open("wb") as out:
+
+        def write(piece: bytes) -> None:
+            digest.update(piece)
+            out.write(piece)
+
+        for piece in docker.save(tag):
+            write(compressor.compress(piece))
+            done += len(piece)
+            report(f"saving {tag}", done, max(image.size, done + 1))
+        write(compressor.flush())
+    report(f"saving {tag}", done, done)
+    return Entry(f"images/{image.role}.tar.zst", path.stat().st_size, path, digest.hexdigest())
+
+
+def _kept(entry: Entry, folder: Path) -> Entry:
+    """A copy, so that nobody changes the file while the bundle is written."""
+    path = folder / entry.path
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(entry.source.read_bytes())
+    return _entry(entry.path, path)
+
+
+def _inventory(docker: DockerImages, image: Chosen, container: str, folder: Path) -> list[Entry]:
+    """The bill of materials and the licences that lie in an image."""
+    into = folder / "inventory" / image.role
+    files = docker.copy_out(container, INVENTORY, into)
+    below = into / Path(INVENTORY).name
+    if not (below / "sbom.cdx.json").is_file() or not (below / "licences").is_dir():
+        raise BundleError(f"{image.reference} has no inventory in {INVENTORY}; build it from this version's Dockerfile")
+    found = [_entry(f"sbom/{image.role}.cdx.json", below / "sbom.cdx.json")]
+    taken = [found[0].path]
+    for path in sorted(path for path in files if path.is_relative_to(below / "licences")):
+        wanted = f"licences/{image.role}/{plain(path.relative_to(below / 'licences').as_posix())}"
+        name, number = wanted, 1
+        while clash([*(one for one in taken if one.casefold() == name.casefold()), name]):
+            number += 1
+            name = f"{wanted}-{number}"
+        taken.append(name)
+        found.append(_entry(name, path))
+    return found
+
+
+def plain(path: str) -> str:
+    """A path that a bundle can hold, as near to `path` as can be: other characters become `_`."""
+    path = "/".join(re.sub(r"^[.-]|[^A-Za-z0-9._+@=-]", "_", part) for part in path.split("/"))
+    if not is_path(f"licences/console/{path}"):
+        return f"{hashlib.sha256(path.encode()).hexdigest()[:16]}-{path.rsplit('/', 1)[-1][-60:].lstrip('.-')}"
+    return path
+
+
+def _entry(name: str, path: Path) -> Entry:
+    return Entry(name, path.stat().st_size, path)
+
+
+def _schema(docker: DockerImages, container: str, folder: Path) -> str:
+    """The version of the database that the console in the image makes: the revision after which no other comes."""
+    settings = docker.copy_out(container, f"{VENV}/pyvenv.cfg", folder / "schema")
+    python = _VERSION.search(settings[0].read_text()) if settings else None
+    if python is None:
+        raise BundleError(f"the console's image has no Python in {VENV}; build it from this version's Dockerfile")
+    versions = f"{VENV}/lib/python{python[1]}/site-packages/migrations/versions"
+    before: dict[str, str] = {}
+    for path in docker.copy_out(container, versions, folder / "schema"):
+        rows: dict[str, str] = dict(_REVISION.findall(path.read_text())) if path.suffix == ".py" else {}
+        if rows.get("revision"):
+            before[rows["revision"]] = rows.get("down_revision", "")
+    heads = set(before) - set(before.values())
+    if len(heads) != 1:
+        raise BundleError(
+            f"the console's image has {len(heads)} newest database versions in {versions}; build it again"
+        )
+    return heads.pop()
+
+
+def _installer(script: str, gate_sha256: str) -> str:
+    """install.sh, which trusts the `minisign` in the gate's image of this bundle and no other."""
+    filled, count = re.subn(r"(?m)^gate_sha256=''$", f"gate_sha256='{gate_sha256}'", script)
+    if count != 1:
+        raise BundleError(
+            f"{INSTALLER} has {count} lines gate_sha256='' to fill, and one is expected; install Ingot again"
+        )
+    return filled

@@ -125,6 +125,8 @@ def _write(
             output.write(tar_header.pack(tar_header.Header(entry.path, entry.size, first.created)))
             files.append(BundledFile(path=entry.path, size=entry.size, sha256=_copy(entry, copier, output)))
             output.write(bytes(-entry.size % tar_header.BLOCK))
+            if entry.path.startswith("images/"):
+                entry.source.unlink()  # it was saved for this, and the room may be needed
     output.write(tar_header.END)
     parts = first.parts and Parts(size=first.parts.size, sha256=output.later_parts())
     written = msgspec.structs.replace(first, files=tuple(files), parts=parts)
