@@ -24,6 +24,7 @@ from console.access import routes as access
 from console.access.guard import Guard, add_security_headers
 from console.access.throttle import Throttle
 from console.backups import routes as backups
+from console.backups.desk import Desk
 from console.benchmarks import routes as benchmarking
 from console.benchmarks.service import Benchmarks
 from console.dashboard import live_parts
@@ -110,6 +111,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     shelf = Shelf(config.home)
     benchmarks = Benchmarks(config.home, database, follower)
     templates = pages.environment()
+    desk = Desk(config.home, database, control, activator, follower, hub, templates)
     for name, feed in launch_live.feeds(catalogue, database, templates, follower).items():
         hub.add_feed(name, feed)
     importing = Importing(config, shelf, store, hub, templates)
@@ -128,6 +130,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await benchmarks.close()
+            await desk.close()
             await importing.close()
             await database.close()
 
@@ -154,6 +157,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
                 machines=machines,
                 activator=activator,
                 benchmarks=benchmarks,
+                desk=desk,
             ),
         },
         middleware=[Guard()],

@@ -17,6 +17,7 @@ the engine. `console.app` provides each under the parameter name given here.
 | Profiles | profiles | profiles and their revisions |
 | TheMachines | machines | the machine that the engine runs on, or this one |
 | TheInspector | inspector | what can be said about a document before it is saved |
+| TheDesk | desk | what makes, checks and restores backups, one at a time |
 | TheActivator | activator | what makes a revision the active one, one at a time |
 """
 
@@ -32,6 +33,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from appliance.home import Home
 from console.access.sessions import SignedIn
 from console.access.throttle import Throttle
+from console.backups.desk import Desk
 from console.engine_control.base import EngineControl
 from console.hardware.machines import Machines
 from console.launches.catalogue import Catalogue
@@ -60,6 +62,7 @@ Profiles = NamedDependency[ProfileStore]
 TheMachines = NamedDependency[Machines]
 TheInspector = NamedDependency[Inspector]
 TheActivator = NamedDependency[Activator]
+TheDesk = NamedDependency[Desk]
 
 PageRequest = Request[SignedIn, Any, State]
 """`request.user` is who is signed in."""
