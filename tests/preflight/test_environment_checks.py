@@ -80,9 +80,9 @@ def test_a_name_that_is_nearly_a_known_one_is_a_slip(name: str, right: str | Non
 
 
 def test_no_variable_of_ours_is_taken_for_a_slip() -> None:
-    """Of all that stand in code, compose file and Dockerfile."""
+    """Of all that stand in code, compose files and Dockerfile."""
     root = Path(__file__).parents[2]
-    files = [root / "compose.yaml", root / "Dockerfile", root / "Makefile"]
+    files = [*root.glob("compose*.yaml"), root / "Dockerfile", root / "Makefile"]
     files += [*root.glob("appliance/**/*.py"), *root.glob("console/**/*.py"), *root.glob("kernels/**/*.py")]
     names = {name for file in files for name in re.findall(r"INGOT_[A-Z]+(?:_[A-Z]+)*", file.read_text())}
     assert len(names) > 15
