@@ -117,7 +117,7 @@ def _write(
     )
     counted = _Counted(raw, room)
     with (
-        gzip.GzipFile("", "wb", LEVEL, counted, mtime=0) as packed,  # type: ignore[arg-type]  it only writes
+        gzip.GzipFile("", "wb", LEVEL, counted, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         writer = _Writer(archive, made, report)
@@ -171,9 +171,9 @@ class _Writer:
 
     def _add(self, name: str, content: IO[bytes], size: int, written: float) -> None:
         member = tarfile.TarInfo(name)
-        member.size, member.mode, member.mtime = size, 0o600, written  # type: ignore[assignment]  pax keeps fractions
+        member.size, member.mode, member.mtime = size, 0o600, written
         hashed = _Hashed(content, self._advance)
-        self._archive.addfile(member, hashed)  # type: ignore[arg-type]  it only reads
+        self._archive.addfile(member, hashed)
         # The list that tarfile keeps for readers.
         self._archive.members.clear()  # type: ignore[attr-defined]
         self.files.append(BackedUpFile(name, size, hashed.hexdigest()))

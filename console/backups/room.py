@@ -14,6 +14,11 @@ RESERVE_BYTES = 64 << 20
 EVERY_BYTES = 16 << 20
 
 
+def free(folder: Path) -> int:
+    """Bytes that may still be written to the folder's disk."""
+    return shutil.disk_usage(folder).free
+
+
 class Room:
     """Counts what is written into a folder. Raises BackupError before its disk is full."""
 
@@ -30,11 +35,11 @@ class Room:
             self._require(0)
 
     def _require(self, needed: int) -> None:
-        free = shutil.disk_usage(self._folder).free
-        if free < needed + RESERVE_BYTES:
+        left = free(self._folder)
+        if left < needed + RESERVE_BYTES:
             wants = f"{gib(needed)} and {gib(RESERVE_BYTES)} to spare" if needed else f"{gib(RESERVE_BYTES)} to spare"
             raise BackupError(
-                f"{self._what} needs {wants}, and {self._folder} has {gib(free)} left. Nothing was changed.",
+                f"{self._what} needs {wants}, and {self._folder} has {gib(left)} left. Nothing was changed.",
                 "Free some space, for example by deleting old launches or backups, then try again.",
                 status=507,
             )

@@ -1,52 +1,149 @@
-"""The Backups page."""
+"""The Backups page: make, download, upload, check, restore and delete."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath
+from litestar.params import FromPath, URLEncodedBody
 from litestar.response import File, Template
 
-from console.backups import service
-from console.formats import gib
+from console.backups import upload as uploading
+from console.backups.desk import Job, comparison
+from console.backups.folder import describe
+from console.backups.format import BackupError
+from console.backups.room import RESERVE_BYTES, free
+from console.backups.snapshot import present
+from console.errors import Refusal
 from console.pages import go_to, page
-from console.parts import Folder, PageRequest
+from console.parts import Folder, PageRequest, TheDesk
+from migrations import HEAD
+
+AT_ONCE_S = 2.0
+"""What ends within this time is told on the next page; what takes longer is followed there."""
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
+    except BackupError as error:
+        raise Refusal(error.status, error.message, error.remedy) from error
 
 
 @get("/backups")
-async def backups(request: PageRequest, home: Folder) -> Template:
+async def backups(request: PageRequest, home: Folder, desk: TheDesk) -> Template:
     return page(
         request,
         "backups/backups.html",
         title="Backups",
-        backups=service.list_backups(home),
+        backups=await desk.backups(),
+        job=desk.job,
         home=home,
-        folder=service.folder(home),
+        folder=desk.folder.path,
+        limit=uploading.LIMIT_BYTES,
+        room=max(0, free(home.root) - RESERVE_BYTES),
     )
 
 
 @post("/backups")
-async def make_backup(request: PageRequest, home: Folder) -> Response[Any]:
-    backup = await service.make_backup(home)
-    return go_to(request, "/backups", say=f"Made {backup.name} ({gib(backup.size)}).")
+async def make_backup(request: PageRequest, desk: TheDesk, data: URLEncodedBody[dict[str, str]]) -> Response[Any]:
+    """`launches` is `no` to leave their folders out."""
+    with _refused():
+        job = desk.make(with_launches=data.get("launches") != "no")
+    return await _follow(request, desk, job)
+
+
+@post("/backups/-/upload", request_max_body_size=None, status_code=200)
+async def upload(request: PageRequest, desk: TheDesk) -> Response[Any]:
+    """The console's limit of a request's size does not hold here: `upload` has its own."""
+    with _refused():
+        path = await uploading.receive(request, desk.folder)
+    return go_to(request, "/backups", say=f"Received {path.name}.")
+
+
+@post("/backups/-/dismiss")
+async def dismiss(request: PageRequest, desk: TheDesk) -> Response[Any]:
+    desk.dismiss()
+    return go_to(request, "/backups")
 
 
 @get("/backups/{name:str}")
-async def download(name: FromPath[str], home: Folder) -> File:
+async def download(name: FromPath[str], desk: TheDesk) -> File:
+    with _refused():
+        path = desk.folder.find(name)
     return File(
-        path=service.find(home, name),
+        path=path,
         filename=name,
-        media_type="application/vnd.sqlite3",
+        media_type="application/vnd.sqlite3" if name.endswith(".db") else "application/gzip",
         content_disposition_type="attachment",
     )
 
 
+@post("/backups/{name:str}/check")
+async def check(request: PageRequest, name: FromPath[str], desk: TheDesk) -> Response[Any]:
+    with _refused():
+        job = desk.check(name)
+    return await _follow(request, desk, job)
+
+
+@get("/backups/{name:str}/restore")
+async def confirm(request: PageRequest, name: FromPath[str], home: Folder, desk: TheDesk) -> Template:
+    """What would be replaced by what, before anything is."""
+    with _refused():
+        path = desk.folder.find(name)
+    backup = await asyncio.to_thread(describe, path, path.stat())
+    if backup.problem:
+        raise Refusal(422, backup.problem, "Choose another backup.")
+    now = await asyncio.to_thread(present, home)
+    return page(
+        request,
+        "backups/restore.html",
+        title="Restore a backup",
+        backup=backup,
+        summary=backup.summary,
+        rows=comparison(now, backup) if backup.summary else [],
+        now=now,
+        head=HEAD,
+        stays=backup.summary is not None and request.user.name in backup.summary.contents.accounts,
+    )
+
+
+@post("/backups/{name:str}/restore")
+async def restore(request: PageRequest, name: FromPath[str], desk: TheDesk) -> Response[Any]:
+    with _refused():
+        desk.folder.find(name)
+        job = desk.restore(name)
+    return await _follow(request, desk, job)
+
+
 @post("/backups/{name:str}/delete")
-async def delete(request: PageRequest, name: FromPath[str], home: Folder) -> Response[Any]:
-    service.find(home, name).unlink()
+async def delete(request: PageRequest, name: FromPath[str], desk: TheDesk) -> Response[Any]:
+    with _refused():
+        desk.folder.find(name).unlink()
     return go_to(request, "/backups", say=f"Deleted {name}.")
 
 
-route_handlers: list[HTTPRouteHandler] = [backups, make_backup, download, delete]
+async def _follow(request: PageRequest, desk: TheDesk, job: Job) -> Response[Any]:
+    if not await desk.settled(job, AT_ONCE_S):
+        return go_to(request, "/backups")
+    if job.failure is not None:
+        raise Refusal(job.failure.status, job.failure.message, job.failure.remedy)
+    return go_to(request, "/backups", say=job.outcome)
+
+
+route_handlers: list[HTTPRouteHandler] = [
+    backups,
+    make_backup,
+    upload,
+    dismiss,
+    download,
+    check,
+    confirm,
+    restore,
+    delete,
+]

@@ -1,0 +1,217 @@
+"""What the Backups page has under way: one thing at a time, in a thread, with how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jinja2 import Environment
+
+from appliance.home import Home
+from console.backups import create, restore
+from console.backups.create import Report
+from console.backups.folder import Backup, Folder
+from console.backups.format import BackupError, Contents
+from console.db.failures import DATABASE_ERRORS, explain
+from console.db.launch_index import LaunchIndex
+from console.db.sessions import Database
+from console.engine_control.base import EngineControl, EngineControlError
+from console.formats import gib
+from console.live.follower import Follower
+from console.live.hub import Hub
+from console.profiles.activation import Activator
+from console.profiles.errors import ProfileRefusal
+
+log = logging.getLogger(__name__)
+
+TELL_EVERY_S = 0.25
+Kind = Literal["backup", "check", "restore"]
+
+
+@dataclass
+class Job:
+    """`done` of `total` bytes. Over once `ended` is set; then `outcome` says what came of it, and `failure` why it
+    failed where it did."""
+
+    kind: Kind
+    name: str
+    began: float = field(default_factory=time.time)
+    done: int = 0
+    total: int = 0
+    ended: float | None = None
+    outcome: str = ""
+    failure: BackupError | None = None
+
+    @property
+    def share(self) -> float | None:
+        return min(1.0, self.done / self.total) if self.total else None
+
+
+class Desk:
+    """Makes, checks and restores backups for pages."""
+
+    def __init__(
+        self,
+        home: Home,
+        database: Database,
+        control: EngineControl,
+        activator: Activator,
+        follower: Follower,
+        hub: Hub,
+        templates: Environment,
+    ) -> None:
+        self.folder = Folder(home)
+        self.job: Job | None = None
+        self._home = home
+        self._database = database
+        self._control = control
+        self._activator = activator
+        self._follower = follower
+        self._hub = hub
+        self._shown = {name: templates.get_template(f"backups/{name}.html") for name in ("job", "list")}
+        self._task: asyncio.Task[None] | None = None
+
+    async def backups(self) -> list[Backup]:
+        return await asyncio.to_thread(self.folder.backups)
+
+    def make(self, *, with_launches: bool) -> Job:
+        def work(report: Report) -> str:
+            made = create.create(self._home, self.folder.create(), with_launches=with_launches, report=report)
+            return f"Made {made.path.name} ({gib(made.size)})."
+
+        return self._begin(Job("backup", ""), lambda report: asyncio.to_thread(work, report))
+
+    def check(self, name: str) -> Job:
+        path = self.folder.find(name)
+
+        def work(report: Report) -> str:
+            checked = restore.check(self._home, path, report)
+            migrates = " A restore brings its database to this version's schema." if checked.migrates else ""
+            return f"{name} is whole: every checksum is right, and its database can be restored.{migrates}"
+
+        return self._begin(Job("check", name), lambda report: asyncio.to_thread(work, report))
+
+    def restore(self, name: str) -> Job:
+        """The engine is restarted at the end."""
+        return self._begin(Job("restore", name), lambda report: self._restore(name, report))
+
+    async def settled(self, job: Job, within_s: float) -> bool:
+        """Whether the job is over within this time. It is then no longer shown as what is under way."""
+        if self._task is not None and self.job is job:
+            await asyncio.wait({self._task}, timeout=within_s)
+        if job.ended is None:
+            return False
+        if self.job is job:
+            self.job = None
+            self._publish()
+        return True
+
+    def dismiss(self) -> None:
+        """Show no longer how the last one ended."""
+        if self.job is not None and self.job.ended is not None:
+            self.job = None
+            self._publish()
+
+    async def close(self) -> None:
+        """A thread cannot be called off; a restore that was decided is finished by the next start if need be."""
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=1.0)
+
+    def _begin(self, job: Job, work: Callable[[Report], Awaitable[str]]) -> Job:
+        if self.job is not None and self.job.ended is None:
+            doing = {"backup": "A backup is being made", "check": "A backup is being checked"}
+            what = doing.get(self.job.kind, f"{self.job.name} is being restored")
+            raise BackupError(f"{what}.", "Wait until that has ended, then try again.", status=409)
+        self.job = job
+        self._task = asyncio.create_task(self._run(job, work))
+        return job
+
+    async def _run(self, job: Job, work: Callable[[Report], Awaitable[str]]) -> None:
+        loop = asyncio.get_running_loop()
+        told = 0.0
+
+        def heard(done: int, total: int) -> None:
+            job.done, job.total = done, total
+            self._publish()
+
+        def report(done: int, total: int) -> None:
+            nonlocal told
+            if time.monotonic() - told >= TELL_EVERY_S:
+                told = time.monotonic()
+                loop.call_soon_threadsafe(heard, done, total)
+
+        self._publish()
+        try:
+            job.outcome = await work(report)
+        except BackupError as error:
+            job.failure = error
+        except ProfileRefusal as error:
+            job.failure = BackupError(error.message, error.remedy, status=409)
+        except DATABASE_ERRORS as error:
+            failure = explain(error, self._home.database)
+            if failure is None:
+                log.error("A fault while a backup was worked on.", exc_info=error)
+                what = f"The database refused: {error}."
+                job.failure = BackupError(what, "The console's output has the whole story.", status=500)
+            else:
+                job.failure = BackupError(failure.message, failure.remedy, status=failure.status)
+        finally:
+            job.ended = time.time()
+            if not (job.outcome or job.failure):  # a fault of ours: its trace is in the console's output
+                job.failure = BackupError("It ended in a fault.", "The console's output has the trace.", status=500)
+            self._publish()
+            with suppress(OSError):
+                self._hub.send("backups-list", self._shown["list"].render(backups=await self.backups(), live=True))
+
+    async def _restore(self, name: str, report: Report) -> str:
+        path = self.folder.find(name)
+
+        def work() -> restore.Restored:
+            with path.open("rb") as raw:
+                return restore.restore(
+                    self._home, raw, name, path.stat().st_size, report=report, judge=_somebody_can_sign_in
+                )
+
+        with self._activator.alone(f"the backup {name}"):
+            restored = await asyncio.to_thread(work)
+            # All folders anew: the index that follows the engine has read them for the database as it was.
+            await LaunchIndex(self._database, self._home).refresh()
+        said = f"Restored {name}: active is {restored.active or 'no profile'}. The state before is {restored.kept}."
+        try:
+            await self._control.restart()
+        except EngineControlError as error:
+            said += f" The engine was not restarted: {error}"
+        finally:
+            self._follower.wake()
+        return said
+
+    def _publish(self) -> None:
+        self._hub.publish("backups-job", self._shown["job"].render(job=self.job, live=True))
+
+
+def _somebody_can_sign_in(contents: Contents) -> None:
+    if not contents.accounts:
+        raise BackupError(
+            "That backup has no account: nobody could sign in here any more.",
+            "Restore it with `ingot backup restore`: the next start then prints a set-up link.",
+        )
+
+
+def comparison(present: Contents, backup: Backup) -> list[tuple[str, Any, Any]]:
+    """What a restore replaces: (what, as it is, as it will be)."""
+    assert backup.summary is not None
+    then = backup.summary.contents
+    names = ", ".join
+    return [
+        ("Accounts", names(present.accounts) or "none", names(then.accounts) or "none"),
+        ("Active profile", present.active or "none", then.active or "none"),
+        ("Profiles", present.profiles, then.profiles),
+        ("Revisions", present.revisions, then.revisions),
+        ("API keys", present.api_keys, then.api_keys),
+        ("Trusted keys", names(present.trusted_keys) or "none", names(then.trusted_keys) or "none"),
+    ]

@@ -1,0 +1,76 @@
+"""Receives a backup from a browser: the one request that may be larger than the console's limit. It goes to the disk as
+it comes, and is kept only if its beginning says that it is a backup."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from litestar.exceptions import ClientException
+from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
+
+from console.backups.folder import Folder, Incoming, incoming
+from console.backups.format import BackupError
+from console.formats import gib
+from console.parts import PageRequest
+
+LIMIT_BYTES = 64 << 30
+"""Of what is sent: years of launches. The disk is asked, too."""
+FIELD = "file"
+_WRITE_BYTES = 1 << 20
+
+
+async def receive(request: PageRequest, folder: Folder) -> Path:
+    """Where the backup that the form sends is now. Raises BackupError."""
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    boundary = options.get("boundary", "")
+    if kind != "multipart/form-data" or not boundary:
+        raise BackupError("Nothing was sent that the console can read.", f"Send a form with a file named {FIELD!r}.")
+    expected = _expected(request)
+    with incoming(folder, expected) as received:
+        try:
+            await _take(request, PushMultipartParser(boundary, max_segment_count=8), received)
+        except MultipartError as error:
+            raise BackupError(f"What was sent broke off: {error}.", "Send the file again.", status=400) from error
+        except ClientException as error:
+            raise BackupError("The browser broke off before the end.", "Send the file again.", status=400) from error
+        if not received.size:
+            raise BackupError("No file was chosen.", "Choose a backup, then press Upload.")
+        return await asyncio.to_thread(received.keep)
+
+
+def _expected(request: PageRequest) -> int:
+    """The bytes that the browser announces; 0 where it does not."""
+    text = request.headers.get("content-length", "")
+    size = int(text) if text.isascii() and text.isdecimal() else 0
+    if size > LIMIT_BYTES:
+        raise _too_large()
+    return size
+
+
+async def _take(request: PageRequest, parser: PushMultipartParser, received: Incoming) -> None:
+    wanted = False
+    sent = 0
+    waiting: list[bytes] = []
+    async for chunk in request.stream():
+        sent += len(chunk)
+        if sent > LIMIT_BYTES:
+            raise _too_large()
+        for event in parser.parse(chunk):
+            if isinstance(event, MultipartSegment):
+                wanted = event.name == FIELD
+            elif event and wanted:
+                waiting.append(bytes(event))
+        if sum(map(len, waiting)) >= _WRITE_BYTES:
+            await asyncio.to_thread(received.write, b"".join(waiting))
+            waiting = []
+    parser.close()
+    await asyncio.to_thread(received.write, b"".join(waiting))
+
+
+def _too_large() -> BackupError:
+    return BackupError(
+        f"A backup that is sent may have {gib(LIMIT_BYTES)}.",
+        "Copy the file into the folder backups/ of the state instead; it then stands in the list.",
+        status=413,
+    )
