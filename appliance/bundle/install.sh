@@ -55,6 +55,8 @@ amount() { if [ "$1" -lt 1000000000 ]; then echo "$(($1 / 1000000)) MB"; else ec
 
 quietly() { "$@" >>"$log" 2>&1; }
 
+image_known() { docker image inspect "$1" >/dev/null 2>&1; }
+
 # ------------------------------------------------------------------------------------------------------- this machine
 
 check_docker() {
@@ -351,7 +353,7 @@ choose_key() {
 find_verifier() {
     if [ -n "$installed" ]; then
         verifier=$(image_of gate "$dir/releases/$installed/images")
-        if [ -n "$verifier" ] && quietly docker image inspect "$verifier"; then return; fi
+        if [ -n "$verifier" ] && image_known "$verifier"; then return; fi
         say "The gate's image of $installed is gone; this bundle's is used, if it is the one that this install.sh knows."
     fi
     [ "$kind" = appliance ] || die 4 "$bundle holds models only, and there is no installation in $dir to take it. Install a bundle of the appliance first."
@@ -637,31 +639,33 @@ compose() { (cd "$dir" && docker compose --project-name $project "$@"); }
 
 # ---------------------------------------------------------------------------------------------------------------- state
 
-# in_state OPTION... COMMAND: a shell command beside the state volume, in the gate's image, whatever the console does.
+# in_state COMMAND: a shell command beside the state volume, in the gate's image, whatever the console does.
 in_state() {
-    docker run --rm -i --network none --read-only --cap-drop ALL --cap-add DAC_OVERRIDE --cap-add CHOWN --user 0:0 \
+    docker run --rm -i --network none --read-only --cap-drop ALL --cap-add DAC_OVERRIDE --cap-add CHOWN --cap-add FOWNER --user 0:0 \
         --mount type=volume,source=${project}_state,target=/state --entrypoint sh "$verifier" -c "$1"
 }
 
-# save_state RELEASE: a backup in DIR/backups; sets saved to its name. The console makes it, running or not; if it cannot, the volume
-# is copied as it is.
+# save_state RELEASE: a backup in DIR/backups; sets saved to its name. The console makes it, running or not; if it cannot,
+# the volume is copied as it is.
 save_state() {
     saved=ingot-$1-$(date -u +%Y%m%d-%H%M%S).tar.gz
-    (umask 077 && mkdir -p "$dir/backups")
+    file=$dir/backups/.$saved
+    (umask 077 && mkdir -p "$dir/backups" && : >"$file")
     say "Saving the state of $1 to $dir/backups/$saved"
-    if quietly compose exec -T console ingot backup create --out "/var/lib/ingot/backups/$saved" ||
-        quietly compose run --rm --no-deps -T console backup create --out "/var/lib/ingot/backups/$saved"; then
-        copy="cat /state/backups/$saved"
-    else
-        say "The console of $1 could not make the backup (see $log): engine and console are stopped, and the whole state is copied as it is."
+    if ! compose exec -T console ingot backup create --out - </dev/null >"$file" 2>>"$log" &&
+        ! compose run --rm --no-deps -T console backup create --out - </dev/null >"$file" 2>>"$log"; then
+        say "The console of $1 could not make the backup: $(tail -n 1 "$log")${nl}Engine and console are stopped, and the whole state is copied as it is."
         quietly compose stop engine console || :
         saved=${saved%.tar.gz}.volume.tar
-        copy='tar -C /state --exclude ./backups -cf - .'
+        copy_volume "$file"
     fi
-    (umask 077 && in_state "$copy" >"$dir/backups/.$saved" 2>>"$log") && [ -s "$dir/backups/.$saved" ] ||
-        die 1 "The state could not be saved, and nothing was changed: $(tail -n 2 "$log")"
-    sync "$dir/backups/.$saved"
-    mv "$dir/backups/.$saved" "$dir/backups/$saved"
+    [ -s "$file" ] || die 1 "The backup $file is empty. Nothing was changed: $(tail -n 2 "$log")"
+    sync "$file"
+    mv "$file" "$dir/backups/$saved"
+}
+
+copy_volume() {
+    in_state 'tar -C /state --exclude ./backups -cf - .' </dev/null >"$1" 2>>"$log" || die 1 "The state could not be saved, and nothing was changed: $(tail -n 2 "$log")"
 }
 
 # restore_state FILE: of DIR/backups, with engine and console stopped.
@@ -669,9 +673,7 @@ restore_state() {
     case $1 in
     *.volume.tar)
         quietly in_state 'find /state -mindepth 1 -maxdepth 1 ! -name backups -exec rm -rf {} + && tar -C /state -xpf -' <"$dir/backups/$1" ;;
-    *)
-        quietly in_state "mkdir -p /state/backups && cat >/state/backups/$1 && chown -R $owner:$owner /state/backups" <"$dir/backups/$1" &&
-            quietly compose run --rm --no-deps -T console backup restore "/var/lib/ingot/backups/$1" --yes ;;
+    *) quietly compose run --rm --no-deps -T console backup restore - --yes <"$dir/backups/$1" ;;
     esac || die 1 "The backup $dir/backups/$1 could not be put back: $(tail -n 3 "$log")${nl}Nothing is lost: all backups are in $dir/backups. The same command tries again."
 }
 
@@ -846,11 +848,10 @@ upgrade() {
         fi
     else
         first_settings
-        if quietly docker volume inspect ${project}_state; then
+        if docker volume inspect ${project}_state >/dev/null 2>&1; then
             say "There is a state of an earlier installation in Docker's volume ${project}_state: it is used."
             saved=ingot-found-$(date -u +%Y%m%d-%H%M%S).volume.tar
-            (umask 077 && mkdir -p "$dir/backups" && in_state 'tar -C /state --exclude ./backups -cf - .' >"$dir/backups/$saved" 2>>"$log") ||
-                die 1 "That state could not be saved before its use: $(tail -n 2 "$log")"
+            (umask 077 && mkdir -p "$dir/backups" && copy_volume "$dir/backups/$saved")
         fi
         printf 'untrusted comment: minisign public key %s\n%s\n' "$(key_id "$key")" "$key" >"$dir/trusted.pub"
     fi
@@ -880,7 +881,7 @@ rollback() {
         [ -n "$from" ] || die 2 "There is no installation in $dir."
         [ -n "$to" ] && [ "$to" != "$from" ] && [ -f "$dir/releases/$to/state" ] || die 2 "There is no version before $from to go back to."
         for role in gate console engine; do
-            quietly docker image inspect "$(image_of $role "$dir/releases/$to/images")" || die 3 "Docker has no image of the $role of $to any more. Install the bundle of $to again."
+            image_known "$(image_of $role "$dir/releases/$to/images")" || die 3 "Docker has no image of the $role of $to any more. Install the bundle of $to again."
         done
         sure "Back from $from to $to, with the data that $to had. What is in $from now is saved first."
         verifier=$(image_of gate "$dir/releases/$to/images")
