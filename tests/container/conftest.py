@@ -14,13 +14,16 @@ import pytest
 
 from tests import tiny
 from tests.container import airgap as air_gap
+from tests.container import egress
 from tests.container.airgap import AirGap
 from tests.container.deployment import BUILD_S, ENGINE, TAG, Deployment, build
+from tests.container.egress import EgressCounter
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The first test of a session waits for the build."""
+    """The first visit comes first: it needs a console that nobody has set up. The first test waits for the build."""
     here = Path(__file__).parent
+    items.sort(key=lambda item: item.path.is_relative_to(here) and item.path.name != "test_visit.py")
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.timeout(BUILD_S + 600))
@@ -52,16 +55,19 @@ def images(docker: None) -> str:
 @pytest.fixture(scope="session")
 def deployment(images: str) -> Iterator[Deployment]:
     """Started on an empty volume, with one small model in the models folder."""
-    with tempfile.TemporaryDirectory(prefix="ingot-models-") as folder:
-        models = Path(folder)
-        tiny.write_checkpoint(models / "small")
-        for path in (models, *models.rglob("*")):
-            path.chmod(0o755 if path.is_dir() else 0o644)  # the containers' user reads them
-        made = Deployment(models)
+    with tempfile.TemporaryDirectory(prefix="ingot-deployment-") as folder:
+        made = Deployment(Path(folder))
+        tiny.write_checkpoint(made.models / "small")
+        for path in (made.models / "small").rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
         try:
+            made.create()
+            made.egress = None if egress.why_not() else EgressCounter(made.networks())
             made.up()
             yield made
         finally:
+            if made.egress is not None:
+                made.egress.close()
             made.compose("down", "--volumes", "--timeout", "5")
             made.browser.close()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from tests.container.egress import EgressCounter, Network
 from tests.container.wheels import lent_torch
 from tests.running import ADMINISTRATOR, fetch, free_port
 
@@ -51,13 +52,22 @@ def run(
 class Deployment:
     """The three containers, and a browser's session with the console in them."""
 
-    def __init__(self, models: Path) -> None:
+    def __init__(self, folder: Path) -> None:
+        """`folder` holds what the containers see of this machine: models/, which the console writes, and media/."""
+        self.models, self.media = folder / "models", folder / "media"
+        self.models.mkdir()
+        self.media.mkdir()
+        for path in (folder, self.media):
+            path.chmod(0o755)
+        self.models.chmod(0o777)  # the containers' user is not the one who runs this
         self.console = f"http://127.0.0.1:{free_port()}"
         self.engine = f"http://127.0.0.1:{free_port()}"
+        self.egress: EgressCounter | None = None
         self.browser = httpx.Client(base_url=self.console, follow_redirects=True, timeout=60, trust_env=False)
         self._environ = os.environ | {
             "INGOT_TAG": TAG,
-            "INGOT_MODELS": str(models),
+            "INGOT_MODELS": str(self.models),
+            "INGOT_MEDIA": str(self.media),
             "INGOT_CONSOLE_PORT": self.console.rsplit(":", 1)[1],
             "INGOT_ENGINE_PORT": self.engine.rsplit(":", 1)[1],
         }
@@ -70,6 +80,18 @@ class Deployment:
 
     def docker(self, *arguments: str) -> str:
         return run(["docker", *arguments], self._environ)
+
+    def create(self) -> None:
+        """Networks and containers, none of which runs yet."""
+        self.compose("up", "--no-start", "--no-build")
+
+    def networks(self) -> list[Network]:
+        """Its bridges on this machine."""
+        names = self.docker(
+            "network", "ls", "--quiet", "--filter", f"label=com.docker.compose.project={PROJECT}"
+        ).split()
+        found = json.loads(self.docker("network", "inspect", *names))
+        return [Network(f"br-{network['Id'][:12]}", network["IPAM"]["Config"][0]["Subnet"]) for network in found]
 
     def up(self) -> None:
         """Until every container is healthy: the engine has generated a token."""
@@ -87,14 +109,19 @@ class Deployment:
     def setup_links(self) -> list[str]:
         return re.findall(r"http://\S+/setup\?code=\S+", self.compose("logs", "--no-color", "console"))
 
-    def set_up(self) -> None:
-        """Open the link as it was printed, and make the administrator."""
-        link = self.setup_links()[-1]
-        assert self.browser.get(link).status_code == 200
+    def enter(self) -> httpx.Client:
+        """A session with the console, signed in as the administrator; whoever comes first makes the account, with the
+        link as it was printed."""
         name, password = ADMINISTRATOR
-        form = {"code": link.split("code=")[1], "name": name, "password": password}
-        answer = self.browser.post("/setup", data=form)
+        form = {"name": name, "password": password}
+        if self.browser.get("/").url.path == "/":
+            return self.browser
+        answer = self.browser.post("/sign-in", data=form)
+        if answer.url.path != "/":
+            code = self.setup_links()[-1].split("code=")[1]
+            answer = self.browser.post("/setup", data={"code": code, **form})
         assert answer.url.path == "/", answer.text
+        return self.browser
 
     def import_profile(self, text: str) -> None:
         self.compose("exec", "-T", "console", "ingot", "profile", "import", "--yes", "-", text=text)
