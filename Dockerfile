@@ -12,6 +12,8 @@ ARG CAST=full
 # As in pyproject.toml: a test compares.
 ARG VERSION=0.1.0
 ARG REVISION=unknown
+# What of torch only a compiler would read.
+ARG FOR_COMPILERS="torch/include torch/share/cmake torch/test torch/lib/*.a"
 
 
 FROM debian:bookworm-slim AS base
@@ -47,8 +49,7 @@ ARG PIP_EXTRA_INDEX_URL
 ARG PIP_TRUSTED_HOST
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_WARN_SCRIPT_LOCATION=1 \
     PIP_NO_COMPILE=1 \
-    COMPILE="python3 -m compileall -q -j 0 -x /py312_ --invalidation-mode unchecked-hash" \
-    TORCH_TO_BUILD="torch/include torch/share/cmake torch/test torch/bin torch/lib/*.a"
+    COMPILE="python3 -m compileall -q -j 0 -x /py312_ --invalidation-mode unchecked-hash"
 WORKDIR /build
 RUN apt-get update -q \
  && apt-get install -y -q --no-install-recommends python3-venv \
@@ -65,10 +66,11 @@ RUN /opt/build/bin/pip --python /opt/venv/bin/python install --constraint constr
 
 
 FROM packages AS torch-cpu
+ARG FOR_COMPILERS
 COPY --from=requirements /requirements/engine.txt ./
 RUN /opt/build/bin/pip --python /opt/venv/bin/python install --root /layer --constraint constraints.txt \
     --requirement engine.txt \
- && cd /layer/opt/venv/lib/python3*/site-packages && rm -rf $TORCH_TO_BUILD \
+ && cd /layer/opt/venv/lib/python3*/site-packages && rm -rf $FOR_COMPILERS \
  && $COMPILE -s /layer /layer
 
 
@@ -126,8 +128,9 @@ RUN --mount=type=cache,id=ingot-cast,target=/casts,sharing=locked \
 
 # Torch as the engine runs it: without the assemblers, headers and build files that only a compile would use.
 FROM torch-cuda AS runtime-cuda
+ARG FOR_COMPILERS
 RUN cd /layer/opt/venv/lib/python3*/site-packages \
- && rm -rf $TORCH_TO_BUILD triton/backends/nvidia/bin triton/backends/nvidia/include triton/_C/include \
+ && rm -rf $FOR_COMPILERS triton/backends/nvidia/bin triton/backends/nvidia/include triton/_C/include \
     nvidia/*/include nvidia/*/bin nvidia/*/lib/*.a nvidia/*/lib/stubs \
  && $COMPILE -s /layer /layer
 
@@ -183,7 +186,7 @@ EXPOSE 8000
 # Healthy once a real token has been generated. A large model takes minutes; the console tells more, and sooner. Bash,
 # since a Python each second would take a share of the start that it waits for.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=5m --start-interval=1s \
-    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/8000 && printf 'GET /health HTTP/1.0\\r\\n\\r\\n' >&3 && read -r _ status _ <&3 && test \"$status\" = 200"]
+    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/8000 && printf 'GET /health HTTP/1.0\\r\\nHost: 127.0.0.1\\r\\n\\r\\n' >&3 && read -r _ status _ <&3 && test \"$status\" = 200"]
 ENTRYPOINT ["ingot"]
 CMD ["serve", "--host", "0.0.0.0", "--port", "8000"]
 
@@ -196,7 +199,7 @@ VOLUME /var/lib/ingot
 EXPOSE 8080
 ENV INGOT_CONSOLE_HOST=0.0.0.0
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --start-interval=500ms \
-    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/8080 && printf 'GET /sign-in HTTP/1.0\\r\\n\\r\\n' >&3 && read -r _ status _ <&3 && test \"$status\" -lt 400"]
+    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/8080 && printf 'GET /sign-in HTTP/1.0\\r\\nHost: 127.0.0.1\\r\\n\\r\\n' >&3 && read -r _ status _ <&3 && test \"$status\" -lt 400"]
 ENTRYPOINT ["ingot"]
 CMD ["up"]
 
