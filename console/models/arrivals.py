@@ -138,7 +138,7 @@ class Arrivals:
         return self.stock
 
     async def close(self) -> None:
-        if self._looking is not None:
+        if self._looking is not None and not self._looking.done():
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
 

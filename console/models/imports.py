@@ -213,7 +213,7 @@ class Imports:
         for row in self.waiting:
             self._end(row, "interrupted")
         self._stop.set()
-        if self._task is not None:
+        if self._task is not None and not self._task.done():
             await asyncio.wait({self._task}, timeout=END_WITHIN_S)
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

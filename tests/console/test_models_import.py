@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
-import re
 import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from appliance.bundle import copying
+from appliance.bundle.errors import StoppedError
 from appliance.bundle.pack import Order, create
+from appliance.bundle.parts import Joined
 from appliance.bundle.signature import Key
-from appliance.bundle.trust import trust
+from appliance.bundle.trust import trust, trusted_keys
 from console.app import create_app
+from console.models import media, plain
+from console.models.importing import Importing
+from console.models.imports import Imports
+from console.models.troubles import Place
 from tests.tiny import write_checkpoint
 
 
@@ -26,25 +37,21 @@ def stick(home):
 
 @pytest.fixture
 def app(config, control, stick):
-    from dataclasses import replace
-
     return create_app(replace(config, media=stick.parent), control, follow=False)
 
 
 @pytest.fixture
-def importing(app):
-    return next(
-        provide.dependency() for name, provide in app.dependencies.items() if name == "importing"
-    )
+def importing(app) -> Importing:
+    return app.dependencies["importing"].dependency()
 
 
 @pytest.fixture(scope="module")
-def key():
+def key() -> Key:
     return Key.generate()
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
+def models(tmp_path_factory) -> Path:
     """Three small models, of which bundles are made."""
     folder = tmp_path_factory.mktemp("models")
     for name in ("Tiny-A", "Tiny-B", "Tiny-C"):
@@ -57,10 +64,10 @@ def bundle(stick: Path, models: Path, key: Key | None, *names: str, out: str = "
     return stick / out
 
 
-async def ended(importing, within_s: float = 20):
+async def ended(importing: Importing, within_s: float = 20):
     """The newest import, once nothing is open any more."""
     async with asyncio.timeout(within_s):
-        while any(row.is_open for row in importing.imports.rows):
+        while any(row.is_open for row in importing.imports.rows):  # noqa: ASYNC110  another loop changes it
             await asyncio.sleep(0.01)
     return importing.imports.rows[0]
 
@@ -69,22 +76,475 @@ async def begin(client, source: str, *names: str, **more: str):
     return await client.post("/models/-/imports", data={"source": source, "model": list(names), **more})
 
 
+def hidden(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if name.startswith(".")]
+
+
+def same(one: Path, other: Path) -> bool:
+    files = [path.relative_to(one) for path in one.rglob("*") if path.is_file()]
+    return bool(files) and all((one / file).read_bytes() == (other / file).read_bytes() for file in files)
+
+
 async def test_a_bundle_of_a_trusted_signer(client, home, importing, stick, models, key):
     """One click: the page lists it, the import runs, the model is whole, readable for the engine, and can be used."""
     trust(home, key.public)
     bundle(stick, models, key, "Tiny-A")
     page = (await client.get("/models")).text
     assert "bundle.ingot" in page
-    assert key.public.id in page
+    assert f"signed by {key.public.id}, trusted" in page
     assert "Import<span" in page
+    os.umask(0o077)
     answer = await begin(client, "STICK/bundle.ingot", "Tiny-A")
     assert answer.status_code == 200
     row = await ended(importing)
     assert (row.state, row.trouble) == ("done", None)
-    for path in (models / "Tiny-A").iterdir():
-        assert (home.models / "Tiny-A" / path.name).read_bytes() == path.read_bytes()
-        assert (home.models / "Tiny-A" / path.name).stat().st_mode & 0o777 == 0o644
+    assert same(models / "Tiny-A", home.models / "Tiny-A")
+    for path in (home.models / "Tiny-A").iterdir():
+        assert path.stat().st_mode & 0o777 == 0o644
     assert (home.models / "Tiny-A").stat().st_mode & 0o777 == 0o755
     page = (await client.get("/models")).text
     assert "already here" in page
+    assert "Tiny-A is here, and whole." in page
     assert 'href="/profiles/-/new?model=Tiny-A"' in page
+
+
+async def test_a_cut_bundle_with_two_models(client, home, importing, stick, models, key):
+    """Its parts are one row; each model can be had alone, and the other stays where it is."""
+    trust(home, key.public)
+    bundle(stick, models, key, "Tiny-B", "Tiny-C", part_size=200_000)
+    page = (await client.get("/models")).text
+    assert page.count('class="card bundle"') == 1
+    assert "in 6 parts" in page
+    await begin(client, "STICK/bundle.ingot.001", "Tiny-C")
+    assert (await ended(importing)).state == "done"
+    assert same(models / "Tiny-C", home.models / "Tiny-C")
+    assert not (home.models / "Tiny-B").exists()
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"), [("001", "lacks its part"), ("003", "lacks its part"), ("006", "is missing")]
+)
+async def test_a_missing_part_is_named(client, stick, models, key, gone, said):
+    bundle(stick, models, key, "Tiny-B", "Tiny-C", part_size=200_000)
+    (stick / f"bundle.ingot.{gone}").unlink()
+    page = (await client.get("/models")).text
+    assert said in page
+    assert f"bundle.ingot.{gone}" in page
+
+
+async def test_nothing_is_imported_from_a_stranger(client, home, importing, stick, models, key):
+    """A key that is not trusted, and no key at all: told on the page, and refused whatever is sent."""
+    bundle(stick, models, key, "Tiny-A", out="strange.ingot")
+    bundle(stick, models, None, "Tiny-B", out="bare.ingot")
+    page = (await client.get("/models")).text
+    assert f"signed by {key.public.id}, not trusted yet" in page
+    assert "nobody has signed the bundle" in page
+    for source, name in (("STICK/strange.ingot", "Tiny-A"), ("STICK/bare.ingot", "Tiny-B")):
+        assert (await begin(client, source, name, unsigned="yes")).status_code == 409
+    assert importing.imports.rows == []
+    assert not (home.models / "Tiny-A").exists()
+
+
+async def test_a_key_is_trusted_by_a_person_who_saw_all_of_it(client, home, stick, models, key):
+    """The page shows the whole key, since its number can be chosen by whoever makes one; what is trusted is what was
+    shown, even if another stick lies there by now."""
+    bundle(stick, models, key, "Tiny-A")
+    page = (await client.get("/models/-/import", params={"source": "STICK/bundle.ingot"})).text
+    shown = page.split('class="key-text"')[1].split("</code>")[0]
+    assert key.public.text in shown.replace("<span>", "").replace("</span>", "")
+    assert trusted_keys(home) == ()
+    await client.post("/models/-/keys", data={"key": key.public.text, "source": "STICK/bundle.ingot"})
+    assert trusted_keys(home) == (key.public,)
+    assert "which is trusted here" in (await client.get("/models/-/import?source=STICK/bundle.ingot")).text
+    await client.post(f"/models/-/keys/{key.public.id}/distrust")
+    assert trusted_keys(home) == ()
+    assert "not trusted yet" in (await client.get("/models")).text
+
+
+async def test_a_program_trusts_no_key(visitor, client, home, key):
+    """Who has the console's token may do much; a key takes a person."""
+    home.console_token.write_text("secret")
+    visitor.cookies.clear()
+    visitor.headers["authorization"] = "Bearer secret"
+    answer = await visitor.post("/models/-/keys", data={"key": key.public.text})
+    assert answer.status_code == 403
+    assert trusted_keys(home) == ()
+
+
+@pytest.mark.parametrize("source", ["../ingot-home/ingot.db", "/etc/passwd", "STICK/../../x.ingot", "STICK", "", "\0"])
+async def test_only_names_of_the_listing(client, source):
+    """What a browser sends is looked up in the listing, never opened."""
+    assert (await begin(client, source, "Tiny-A")).status_code == 404
+    assert (await client.get("/models/-/import", params={"source": source})).status_code == 404
+
+
+async def test_a_stick_full_of_traps(client, stick, models, key, tmp_path):
+    """Pipes, devices, links, folders, junk and odd names: told or passed over, within a second, and never opened."""
+    good = bundle(stick, models, key, "Tiny-A")
+    os.mkfifo(stick / "pipe.ingot")
+    (stick / "link.ingot").symlink_to(good)
+    (stick / "folder.ingot").mkdir()
+    (stick / "junk.ingot").write_bytes(b"\0" * 4096)
+    (stick / "empty.ingot").touch()
+    (stick / "<script>alert(1)<").mkdir()
+    (stick / "cut.ingot").write_bytes(good.read_bytes()[:-700])
+    Path(os.fsdecode(os.fsencode(stick) + b"/\xff\xfe.ingot")).touch()
+    (stick / "turned\u202egnp.ingot").touch()
+    (stick / "loop").symlink_to(stick)
+    outside = tmp_path / "outside"
+    write_checkpoint(outside)
+    (stick / "model").symlink_to(outside)
+    shutil.copytree(models / "Tiny-B", stick / "linked")
+    (stick / "linked" / "extra.json").symlink_to("/etc/passwd")
+    begun = time.perf_counter()
+    answer = await client.get("/models")
+    assert time.perf_counter() - begun < 2
+    assert answer.status_code == 200
+    assert "<script>alert" not in answer.text
+    for said in (
+        "pipe.ingot is not a file",
+        "link.ingot is not a file",
+        "it is not an Ingot bundle",
+        "cut.ingot has",
+        "has a name that cannot be shown",
+        "linked holds extra.json, which is no plain file",
+    ):
+        assert said in answer.text
+    assert "outside" not in answer.text
+    for source in ("STICK/linked", "STICK/pipe.ingot", "STICK/junk.ingot"):
+        assert (await begin(client, source, "linked", unsigned="yes")).status_code == 409
+
+
+def test_a_look_is_bounded(tmp_path, monkeypatch):
+    """A disk with millions of files is looked at for so many entries, what lies highest first, and that is said."""
+    monkeypatch.setattr(media, "ENTRIES", 50)
+    deep = tmp_path / "a"
+    deep.mkdir()
+    for number in range(100):
+        (deep / f"{number}").touch()
+    (tmp_path / "b.ingot").touch()
+    sight = media.look(tmp_path)
+    assert sight.ended_early
+    assert [found.name for found in sight.found] == ["b.ingot"]
+    assert sight.files <= 52
+
+
+async def test_a_medium_that_does_not_answer(client, importing, monkeypatch):
+    """The page comes all the same and says so; an import is refused in words."""
+    release = threading.Event()
+    monkeypatch.setattr("console.models.arrivals.PATIENCE_S", 0.1)
+    monkeypatch.setattr("console.models.import_routes.PATIENCE_S", 0.1)
+    monkeypatch.setattr(media, "look", lambda folder: release.wait(10) and media.Sight(folder))
+    page = await client.get("/models")
+    assert page.status_code == 200
+    assert "Looking at" in page.text
+    answer = await begin(client, "STICK/bundle.ingot", "Tiny-A")
+    assert answer.status_code == 503
+    assert "does not answer" in answer.text
+    release.set()
+
+
+@pytest.mark.parametrize(
+    ("control_kind", "said"),
+    [("process", "Set <code>INGOT_MEDIA</code>"), ("docker", "INGOT_MEDIA_PROPAGATION=rslave")],
+)
+async def test_no_media_folder(config, control, visitor, client, stick, control_kind, said):
+    """What to do about it depends on whether the console runs in a container."""
+    app = create_app(replace(config, media=stick / "none", engine_control=control_kind), control, follow=False)
+    context = await app.dependencies["importing"].dependency().parts.media()
+    assert context["stock"].sight.problem == "missing"
+    from console.pages import environment
+
+    html = environment().get_template("models/media.html").render(**context)
+    assert "There is no folder" in html
+    assert said in html
+
+
+async def test_an_empty_stick(client, stick):
+    page = (await client.get("/models")).text
+    assert "Nothing to import" in page
+    assert "Empty: <code>STICK</code>" in page
+
+
+async def test_a_name_that_is_taken(client, home, importing, stick, models, key):
+    """Another model keeps its name; the new one comes under another, and can be told from it."""
+    trust(home, key.public)
+    write_checkpoint(home.models / "Tiny-A", family="llama")
+    (home.models / "Tiny-A" / "config.json").write_text("{}")
+    bundle(stick, models, key, "Tiny-A")
+    assert "another model has this name here" in (await client.get("/models")).text
+    assert (await begin(client, "STICK/bundle.ingot", "Tiny-A")).status_code == 409
+    detail = (await client.get("/models/-/import", params={"source": "STICK/bundle.ingot"})).text
+    assert 'value="Tiny-A-2"' in detail
+    await begin(client, "STICK/bundle.ingot", "Tiny-A", name="Tiny-A-2")
+    assert (await ended(importing)).state == "done"
+    assert same(models / "Tiny-A", home.models / "Tiny-A-2")
+    assert (home.models / "Tiny-A" / "config.json").read_text() == "{}"
+    assert hidden(home.models) == []
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "-x", "a b", "é", "x" * 101])
+async def test_names_that_no_model_may_have(client, home, stick, models, key, name):
+    trust(home, key.public)
+    bundle(stick, models, key, "Tiny-A")
+    assert (await begin(client, "STICK/bundle.ingot", "Tiny-A", name=name)).status_code == 422
+
+
+async def test_comparing_with_what_is_here(client, home, importing, stick, models, key):
+    """A model that was copied by hand: the same names and sizes are no proof of the same content, until it was read."""
+    trust(home, key.public)
+    bundle(stick, models, key, "Tiny-A")
+    shutil.copytree(models / "Tiny-A", home.models / "Tiny-A")
+    assert "files of these names and sizes are here" in (await client.get("/models")).text
+    await client.post("/models/-/comparisons", data={"source": "STICK/bundle.ingot", "model": "Tiny-A"})
+    assert (await ended(importing)).state == "done"
+    assert "already here" in (await client.get("/models")).text
+    weights = home.models / "Tiny-A" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert "already here" not in (await client.get("/models")).text
+    await client.post("/models/-/comparisons", data={"source": "STICK/bundle.ingot", "model": "Tiny-A"})
+    row = await ended(importing)
+    assert row.state == "failed"
+    assert "model.safetensors differs" in row.trouble.text
+
+
+async def test_a_folder_that_nobody_signed(client, home, importing, stick, models):
+    """It says that it is not signed, and is imported only when that is confirmed; then as carefully as a bundle."""
+    shutil.copytree(models / "Tiny-B", stick / "Tiny-B")
+    (stick / "Tiny-B" / "sub").mkdir()
+    (stick / "Tiny-B" / "sub" / "more.json").write_text("{}")
+    (stick / "Tiny-B" / ".cache").write_text("x")
+    page = (await client.get("/models")).text
+    assert "a model folder, no bundle" in page
+    assert "not signed" in page
+    assert (await begin(client, "STICK/Tiny-B", "Tiny-B")).status_code == 422
+    await begin(client, "STICK/Tiny-B", "Tiny-B", unsigned="yes")
+    row = await ended(importing)
+    assert (row.state, row.signed_by) == ("done", "")
+    assert same(home.models / "Tiny-B" / "sub", stick / "Tiny-B" / "sub")
+    assert not (home.models / "Tiny-B" / ".cache").exists()
+    assert (home.models / "Tiny-B" / "sub").stat().st_mode & 0o777 == 0o755
+
+
+def test_what_the_disk_gives_back_is_compared(home, models, monkeypatch):
+    """A disk that loses a bit between writing and reading: told, and nothing stays."""
+    copy = plain._copy
+
+    def lossy(source: Path, destination: Path, *rest):
+        digest = copy(source, destination, *rest)
+        if source.suffix == ".safetensors":
+            content = bytearray(destination.read_bytes())
+            content[100] ^= 1
+            destination.write_bytes(content)
+        return digest
+
+    monkeypatch.setattr(plain, "_copy", lossy)
+    with pytest.raises(plain.BundleError, match=r"model\.safetensors does not come back"):
+        plain.copy_folder(models / "Tiny-A", home.models / "Tiny-A", copying.silent, threading.Event())
+    assert os.listdir(home.models) == []
+
+
+async def test_a_damaged_bundle_leaves_nothing(client, home, importing, stick, models, key):
+    trust(home, key.public)
+    path = bundle(stick, models, key, "Tiny-A")
+    content = bytearray(path.read_bytes())
+    content[-5000] ^= 1
+    path.write_bytes(content)
+    await begin(client, "STICK/bundle.ingot", "Tiny-A")
+    row = await ended(importing)
+    assert row.state == "failed"
+    assert "damaged" in row.trouble.text
+    assert "Nothing half copied was kept" in row.trouble.remedy
+    assert os.listdir(home.models) == []
+
+
+def failing_read(number: int, after: int) -> Callable[..., int]:
+    """Reads of the medium that fail once `after` bytes have been read."""
+    read_into, seen = Joined.read_into, 0
+
+    def read(self, buffer, at):
+        nonlocal seen
+        seen += len(buffer)
+        if seen > after:
+            raise OSError(number, f"bundle.ingot cannot be read: {os.strerror(number)}")
+        return read_into(self, buffer, at)
+
+    return read
+
+
+async def test_a_stick_that_is_pulled(client, home, importing, stick, models, key, monkeypatch):
+    """Told in words; nothing there looks like a model; plugged in again, the import goes on and ends well."""
+    trust(home, key.public)
+    bundle(stick, models, key, "Tiny-A")
+    with monkeypatch.context() as patch:
+        patch.setattr(Joined, "read_into", failing_read(errno.ENODEV, 300_000))
+        await client.get("/models")
+        importing.arrivals._heads.clear()
+        await begin(client, "STICK/bundle.ingot", "Tiny-A")
+        row = await ended(importing)
+    assert row.state == "failed"
+    assert "went away" in row.trouble.text
+    assert "goes on from there" in row.trouble.remedy
+    assert [name for name in os.listdir(home.models) if not name.startswith(".")] == []
+    page = (await client.get("/models")).text
+    assert "are left of an import that was cut off" in page
+    assert "Try again" in page
+    await begin(client, "STICK/bundle.ingot", "Tiny-A")
+    assert (await ended(importing)).state == "done"
+    assert same(models / "Tiny-A", home.models / "Tiny-A")
+    assert hidden(home.models) == []
+
+
+async def test_what_is_left_can_be_deleted(client, home, importing, stick, models, key, monkeypatch):
+    trust(home, key.public)
+    bundle(stick, models, key, "Tiny-A")
+    with monkeypatch.context() as patch:
+        await client.get("/models")
+        patch.setattr(Joined, "read_into", failing_read(errno.EIO, 300_000))
+        await begin(client, "STICK/bundle.ingot", "Tiny-A", name="Other")
+        row = await ended(importing)
+    assert "the stick reports input/output error" in row.trouble.text
+    assert hidden(home.models) == [".incoming-Other-as"]
+    await client.post("/models/-/leftovers/discard", data={"name": "Other"})
+    assert hidden(home.models) == []
+
+
+async def test_a_disk_that_fills_up(client, home, importing, stick, models, key, monkeypatch):
+    """Told with figures, and given its room back, since the database lives there too."""
+    trust(home, key.public)
+    bundle(stick, models, key, "Tiny-A")
+    written, write = 0, os.write
+
+    def full(handle, piece):
+        nonlocal written
+        written += len(piece)
+        if written > 300_000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(handle, piece)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("appliance.bundle.install.os.write", full)
+        await begin(client, "STICK/bundle.ingot", "Tiny-A")
+        row = await ended(importing)
+    assert row.state == "failed"
+    assert "is full: the import needs" in row.trouble.text
+    assert os.listdir(home.models) == []
+
+
+async def test_too_little_room_is_told_before(client, home, importing, stick, models, key, monkeypatch):
+    trust(home, key.public)
+    bundle(stick, models, key, "Tiny-A")
+    monkeypatch.setattr(Place, "free", property(lambda place: 300 << 20))
+    monkeypatch.setattr("console.models.choices.SPARE", 300 << 20)
+    page = (await client.get("/models")).text
+    assert "there is room for 0 bytes" in page
+    assert (await begin(client, "STICK/bundle.ingot", "Tiny-A")).status_code == 507
+
+
+@pytest.mark.parametrize(
+    ("in_container", "read_only", "command"),
+    [
+        (True, False, "sudo chown {uid}:{gid} models"),
+        (False, False, "sudo chown {uid}:{gid} {models}"),
+        (True, True, "docker compose up -d console"),
+        (False, True, "sudo mount -o remount,rw "),
+    ],
+)
+def test_a_models_folder_that_cannot_be_written(home, monkeypatch, in_container, read_only, command):
+    """The command is the one for where the console runs and for what stands against it."""
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    if read_only:
+        flags = type("Statistics", (), {"f_flag": os.ST_RDONLY})
+        monkeypatch.setattr(os, "statvfs", lambda path: flags)
+    trouble = Place(home.models, in_container).trouble()
+    assert trouble.command.startswith(command.format(uid=os.geteuid(), gid=os.getegid(), models=home.models))
+
+
+class Waiting:
+    """An order that copies nothing and goes on until it is stopped."""
+
+    verb, source, signed_by, bytes = "import", "STICK/bundle.ingot", "", 1000
+
+    def __init__(self, name: str) -> None:
+        self.title, self.models, self.held, self.path = name, (name,), (name,), Path("/nowhere")
+        self.go_on = threading.Event()
+
+    def run(self, report, stop) -> None:
+        report(500, 1000)
+        while not self.go_on.wait(0.01):
+            if stop.is_set():
+                raise StoppedError("it was stopped")
+        report(1000, 1000)
+
+
+async def until(wanted: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not wanted():  # noqa: ASYNC110  a thread changes it
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def imports(home):
+    made = Imports(home, Place(home.models, in_container=False))
+    yield made
+    await made.close()
+
+
+async def test_one_at_a_time(imports):
+    """The second waits for the first; the same model cannot be asked for twice; both can be called off."""
+    first, second, third = Waiting("A"), Waiting("B"), Waiting("C")
+    rows = [imports.ask(order, "admin") for order in (first, second, third)]
+    await until(lambda: imports.progress and imports.progress.done == 500)
+    assert [row.state for row in rows] == ["running", "waiting", "waiting"]
+    assert imports.reserved == 2500
+    with pytest.raises(Exception, match="A is being imported already"):
+        imports.ask(Waiting("A"), "admin")
+    imports.cancel(rows[1].id)
+    imports.cancel(rows[0].id)
+    await until(lambda: rows[2].state == "running")
+    assert [row.state for row in rows] == ["cancelled", "cancelled", "running"]
+    third.go_on.set()
+    await until(lambda: rows[2].state == "done")
+
+
+async def test_a_console_that_was_killed(home, imports):
+    """The next one says what was cut off, and sweeps away what nobody can go on with."""
+    imports.ask(Waiting("A"), "admin")
+    imports.ask(Waiting("B"), "admin")
+    await until(lambda: imports.running)
+    left = home.models / ".incoming-A-copy"
+    left.mkdir()
+    (left / "config.json").write_text("{}")
+    after = Imports(home, Place(home.models, in_container=False))
+    assert [row.state for row in after.rows] == ["interrupted", "interrupted"]
+    assert not left.exists()
+
+
+async def test_a_console_that_ends(home):
+    """An orderly end stops the import, and says so afterwards."""
+    imports = Imports(home, Place(home.models, in_container=False))
+    imports.ask(Waiting("A"), "admin")
+    await until(lambda: imports.running)
+    begun = time.monotonic()
+    await imports.close()
+    assert time.monotonic() - begun < 2
+    assert Imports(home, Place(home.models, in_container=False)).rows[0].state == "interrupted"
+
+
+async def test_every_page_sees_how_far_it_is(client, importing, console):
+    """Progress is published to every open page, and stands on one that is loaded meanwhile."""
+    order = Waiting("A")
+    importing.imports.ask(order, "admin")
+    await until(lambda: importing.imports.progress and importing.imports.progress.done)
+    async for message in console.hub.listen({"imports": ""}):
+        if message and "500 bytes" in message.data:
+            break
+    assert "Importing A" in (await client.get("/models")).text
+    row = importing.imports.rows[0]
+    await client.post(f"/models/-/imports/{row.id}/cancel")
+    await until(lambda: row.state == "cancelled" and importing.imports._task.done())
+    assert "was called off" in (await client.get("/models")).text
+    await client.post(f"/models/-/imports/{row.id}/forget")
+    assert "was called off" not in (await client.get("/models")).text
