@@ -172,6 +172,8 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
             return "start"
         if self.state in (State.PREFLIGHT, State.STARTING, State.DRAINING):
             return "stop"
+        if self.state in FAILED and not self.reachable:
+            return "start"  # its process is gone, killed perhaps: that says nothing against the revision
         if self.state in FAILED and self.roll_back_to:
             return "roll-back"
         return "restart"

@@ -27,6 +27,7 @@ from console.db.models import ActiveRevision, Profile, Revision
 from console.engine_control.base import EngineStatus
 from console.launches.catalogue import Catalogue
 from console.launches.follow_up import write_follow_up
+from console.live.view import EngineView
 from console.settings import ConsoleConfig
 from tests.console.front_door import FrontDoor
 from tests.console.launch_folders import failed_launch
@@ -198,6 +199,13 @@ async def test_engine_that_ended_without_a_word(client, console, control, door):
     text = (await client.get("/")).text
     assert "exit code 3" in text
     assert "a line that the engine wrote" in text
+
+
+def test_a_process_that_was_killed_is_started_again():
+    """Its end says nothing against the revision; one that failed with the front door up is rolled back."""
+    gone = EngineView(state=State.FAILED, roll_back_to=("chat", "r1"))
+    assert gone.button == "start"
+    assert msgspec.structs.replace(gone, reachable=True).button == "roll-back"
 
 
 async def test_the_console_shows_its_token(console, door):

@@ -169,13 +169,13 @@ def test_an_engine_stopped_from_the_page_has_not_failed(deployment, page):
 
 
 def test_the_console_serves_without_the_gate(deployment, page):
-    """It says that Docker cannot be reached, and still shows the engine, which it asks directly."""
+    """It says what does not answer and what to do, and still shows the engine, which it asks directly."""
     deployment.compose("stop", "gate")
     page.goto("/")
 
     def told() -> bool:
         page.reload()
-        return "Docker cannot be reached" in page.inner_text("body")
+        return "docker compose up -d gate" in page.inner_text("body")
 
     wait_for("the page tells", told, 60, 0.5)
     assert deployment.state()["state"] == "ready"
