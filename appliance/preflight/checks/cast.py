@@ -21,7 +21,11 @@ CASTS, PROFILE = "ingot cast ", "--profile"
 
 def run(subject: Subject) -> Iterator[Finding]:
     gpu, environ = subject.device.gpu, subject.context.environ
-    if gpu is None or subject.profile.engine != "native":
+    if subject.profile.engine != "native":
+        return
+    if gpu is None:
+        if cast_folder(environ) is not None and subject.profile.device == "auto":
+            yield _without_gpu(subject)
         return
     if may_compile(environ):
         yield Finding(
@@ -49,6 +53,24 @@ def run(subject: Subject) -> Iterator[Finding]:
     wrong += check.against_files(manifest, folder)  # 32 ms for 363 kernels
     wrong = wrong or [*check.against_needs(manifest, folder, subject.effective.selection, subject.effective.context)]
     yield from (_finding(subject, error) for error in wrong)
+
+
+def _without_gpu(subject: Subject) -> Finding:
+    """Whoever runs the image of a GPU means the GPU: served by the CPU, a model would only seem to be slow."""
+    problem = subject.context.inventory.problem or "There is no NVIDIA driver here, or the container was given no GPU."
+    return Finding(
+        id="sealed-without-gpu",
+        severity=Severity.ERROR,
+        message=f"This engine is sealed to a cast for GPUs, and there is no GPU that it can use. {problem}",
+        field="device",
+        value=subject.profile.device,
+        evidence=(f"{CAST}={cast_folder(subject.context.environ)}",),
+        fix=Fix(
+            text="Install the NVIDIA driver and NVIDIA's container toolkit on the machine, and give the container "
+            "a GPU (compose.gpu.yaml); or run this profile on the CPU.",
+            patch={"device": "cpu"},
+        ),
+    )
 
 
 def _missing(subject: Subject, gpu: Gpu) -> Finding:
