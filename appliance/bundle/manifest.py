@@ -109,7 +109,7 @@ def decode(raw: bytes) -> Manifest:
         if found != FORMAT:
             raise BundleError(f"the bundle has format {found}, and this Ingot reads {FORMAT}; use the Ingot it is for")
         manifest = msgspec.json.decode(raw, type=Manifest)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # msgspec raises all three
         raise BundleError(f"{MANIFEST} cannot be read ({error}); copy the bundle again") from error
     if what := _fault(manifest):
         raise BundleError(f"{MANIFEST} {what}; do not use this bundle")

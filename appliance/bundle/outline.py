@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,12 +77,13 @@ def read_head(archive: Archive, trusted: Sequence[PublicKey]) -> Outline:
     head = {names.MANIFEST: raw_manifest, names.FACTS: raw_facts}
     if installer is not None:
         head = {names.INSTALLER: installer, **head}
+    lines = _after_head(checksums.decode(signed), head)
     read = manifest.decode(raw_manifest)
     if (installer is not None) is not (read.kind == "appliance"):
         raise BundleError(
             f"{archive.name} is of the kind {read.kind}, and {names.INSTALLER} does not fit that; do not use it"
         )
-    _compare(read, checksums.decode(signed), head)
+    _compare(read, lines)
     if raw_facts != facts.encode(read):
         raise BundleError(f"{names.FACTS} in {archive.name} says something else than {names.MANIFEST}; do not use it")
     end = archive.position + sum(stored(file.size) for file in read.files) + len(END)
@@ -108,16 +110,20 @@ def _signature(
     return key.id, bool(known), key, signature.trusted_comment
 
 
-def _compare(read: Manifest, signed: list[tuple[str, str]], head: dict[str, bytes]) -> None:
-    """The manifest lists what is signed, in the same order, and nothing else; the head's own hashes fit."""
-    listed = [(name, hashlib.sha256(raw).hexdigest()) for name, raw in head.items()]
-    for place, (name, sha256) in enumerate(listed):
-        if place >= len(signed) or signed[place][0] != name:
+def _after_head(signed: list[tuple[str, str]], head: dict[str, bytes]) -> list[tuple[str, str]]:
+    """The signed lines of what follows the head, whose own hashes are compared, before it is looked into."""
+    for (name, raw), line in itertools.zip_longest(head.items(), signed[: len(head)]):
+        if line is None or line[0] != name:
             raise BundleError(f"{names.CHECKSUMS} does not begin with {', '.join(head)}; do not use this bundle")
-        if signed[place][1] != sha256:
+        if line[1] != hashlib.sha256(raw).hexdigest():
             raise BundleError(f"{name} is damaged (its checksum differs); copy the bundle again")
+    return signed[len(head) :]
+
+
+def _compare(read: Manifest, signed: list[tuple[str, str]]) -> None:
+    """The manifest lists what is signed, in the same order and in its places, and nothing else."""
     rows = [(file.path, file.sha256) for file in read.files]
-    for row, line in zip([*rows, None], [*signed[len(listed) :], None], strict=False):
+    for row, line in itertools.zip_longest(rows, signed):
         if row != line:
             name = (row or line or ("",))[0]
             raise BundleError(f"{names.MANIFEST} and {names.CHECKSUMS} disagree about {name}; do not use this bundle")

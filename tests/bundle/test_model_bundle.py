@@ -1,135 +1,214 @@
-"""A bundle comes over whole or not at all, and whatever was done to it on the way is told."""
+"""A model comes over whole or not at all, and whatever was done to its bundle on the way is told."""
 
 from __future__ import annotations
 
-import io
-import json
-import tarfile
+import fcntl
+import os
+import threading
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from appliance.bundle.command import bundle as command
-from appliance.bundle.install import install, verify
-from appliance.bundle.manifest import BundleError, decode
-from appliance.bundle.pack import create
+from appliance.bundle import install
+from appliance.bundle.errors import BundleError, StoppedError, UntrustedError
+from appliance.bundle.install import install_models
+from appliance.bundle.outline import read_outline
+from appliance.bundle.pack import Order, create
+from appliance.bundle.signature import Key
+from appliance.bundle.verify import verify
+from appliance.checkpoint.digest import checkpoint_digest
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.folder import model_names
 from tests.tiny import write_checkpoint
 
-
-@pytest.fixture
-def model(tmp_path):
-    return write_checkpoint(tmp_path / "source" / "tiny")
-
-
-@pytest.fixture
-def packed(model, tmp_path):
-    create(model, tmp_path / "tiny.ingot")
-    return tmp_path / "tiny.ingot"
+SPOILED = r"copy (it|the bundle|them) again|do not use (it|this bundle)|not an Ingot bundle|cannot be read"
 
 
 def content(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_a_model_comes_out_as_it_went_in(model, packed, home):
-    manifest = verify(packed)
-    assert {file.path for file in manifest.files} == set(content(model))
-    target = install(packed, home.models)
-    assert target == home.models / "tiny"
-    assert content(target) == content(model)
-    assert {path.stat().st_mode & 0o777 for path in target.iterdir()} == {0o644}
+def test_a_model_comes_out_as_it_went_in(model, packed, key, home):
+    """Also the files' modes: an engine that runs as somebody else has to read them."""
+    outline = verify(packed, [key.public])
+    assert outline.trusted
+    assert outline.signed_by == key.public.id
+    assert [one.name for one in outline.models] == ["tiny"]
+    assert outline.models[0].digest == checkpoint_digest(model)
+    assert outline.models[0].bytes == sum(len(raw) for raw in content(model).values())
+    assert install_models(packed, home.models, [key.public]) == [home.models / "tiny"]
+    assert content(home.models / "tiny") == content(model)
+    assert {path.stat().st_mode & 0o777 for path in (home.models / "tiny").iterdir()} == {0o644}
+    assert (home.models / "tiny").stat().st_mode & 0o777 == 0o755
 
 
-def test_progress_ends_at_the_total(model, packed, home, tmp_path):
+def test_hidden_files_and_folders_stay_behind(model, key, tmp_path):
+    """A download leaves its cache in the folder, and a person's editor a file."""
+    (model / ".cache" / "huggingface").mkdir(parents=True)
+    (model / ".cache" / "huggingface" / "token").write_text("hf_secret")
+    (model / ".config.json.swp").write_text("x")
+    create(Order(tmp_path / "m.ingot", key, [model]))
+    paths = {file.path for file in verify(tmp_path / "m.ingot", []).manifest.files}
+    assert paths == {f"models/tiny/{name}" for name in content(model) if not name.startswith(".")}
+
+
+def test_equal_content_makes_equal_bytes(model, key, tmp_path, monkeypatch):
+    """With SOURCE_DATE_EPOCH, as elsewhere: nothing of the machine or the hour is in it."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    for name in ("one", "two"):
+        create(Order(tmp_path / name, key, [model]))
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_progress_ends_at_the_total(model, packed, key, home, tmp_path):
     seen: list[tuple[int, int]] = []
-    create(model, tmp_path / "again.ingot", lambda *at: seen.append(at))
+    create(Order(tmp_path / "again.ingot", key, [model]), lambda what, *at: seen.append(at))
     assert seen[-1][0] == seen[-1][1] > 0
     seen.clear()
-    install(packed, home.models, lambda *at: seen.append(at))
-    assert seen[-1][0] == seen[-1][1] == verify(packed).total_bytes
+    install_models(packed, home.models, [key.public], report=lambda *at: seen.append(at))
+    assert seen[-1][0] == seen[-1][1] == verify(packed, []).manifest.total_bytes
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
-def test_a_byte_that_changed_on_the_way_is_found_wherever_it_is(packed, home, share):
+@pytest.mark.parametrize("share", [0.0, 0.002, 0.1, 0.5, 0.9, 0.999, 1.0])
+def test_a_byte_that_changed_on_the_way_is_found_wherever_it_is(packed, key, home, share):
     raw = bytearray(packed.read_bytes())
-    at = int(len(raw.rstrip(b"\0")) * share)
-    raw[at] ^= 0x40
+    raw[int((len(raw) - 1) * share)] ^= 0x40
     packed.write_bytes(raw)
-    with pytest.raises(BundleError, match=r"copy (it|the bundle) again|do not use it|not an Ingot bundle"):
-        install(packed, home.models)
+    with pytest.raises(BundleError, match=SPOILED):
+        install_models(packed, home.models, [key.public])
     assert list(home.models.iterdir()) == []
 
 
-@pytest.mark.parametrize("kept", [0, 300, 5000, 0.5, 0.95])
-def test_a_bundle_that_was_cut_off_leaves_nothing_behind(packed, home, kept):
+@pytest.mark.parametrize("kept", [0, 300, 512, 5000, 0.5, 0.95, 0.9999])
+def test_a_bundle_that_was_cut_off_is_told_at_once_and_leaves_nothing(packed, key, home, kept):
     raw = packed.read_bytes()
     packed.write_bytes(raw[: int(kept * len(raw)) if isinstance(kept, float) else kept])
+    with pytest.raises(BundleError, match=r"ends too early|not an Ingot bundle"):
+        read_outline(packed, [key.public])
     with pytest.raises(BundleError):
-        install(packed, home.models)
+        install_models(packed, home.models, [key.public])
     assert list(home.models.iterdir()) == []
 
 
-def rewritten(packed: Path, change) -> None:
-    """Write the bundle again with members that `change` made of each (name, bytes)."""
-    with tarfile.open(packed) as old:
-        members = [(m.name, old.extractfile(m).read()) for m in old]
-    with tarfile.open(packed, "w") as new:
-        for name, data in change(members):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            new.addfile(info, io.BytesIO(data))
+def test_bytes_after_the_end_are_refused(packed, key):
+    with packed.open("ab") as file:
+        file.write(bytes(512))
+    with pytest.raises(BundleError, match="belong there"):
+        read_outline(packed, [key.public])
 
 
-def test_a_file_that_the_manifest_does_not_name_is_refused(packed, home):
-    rewritten(packed, lambda members: [*members, ("tiny/run.sh", b"#!/bin/sh")])
-    with pytest.raises(BundleError, match=r"holds 'tiny/run.sh', which its manifest does not"):
-        install(packed, home.models)
+def test_only_the_models_that_are_asked_for_are_copied(model, key, home, tmp_path):
+    other = write_checkpoint(tmp_path / "source" / "other", seed=2)
+    create(Order(tmp_path / "two.ingot", key, [model, other]))
+    assert install_models(tmp_path / "two.ingot", home.models, [key.public], ["other"]) == [home.models / "other"]
+    assert [path.name for path in home.models.iterdir()] == ["other"]
+    assert content(home.models / "other") == content(other)
+    with pytest.raises(BundleError, match="holds no model third; it holds tiny, other"):
+        install_models(tmp_path / "two.ingot", home.models, [key.public], ["third"])
 
 
-@pytest.mark.parametrize("path", ["../escaped", "/etc/passwd", "a/../../b", ""])
-def test_a_manifest_that_names_a_file_outside_is_refused(packed, home, path):
-    def change(members):
-        manifest = json.loads(members[0][1])
-        manifest["files"][0]["path"] = path
-        return [(members[0][0], json.dumps(manifest).encode()), *members[1:]]
-
-    rewritten(packed, change)
-    with pytest.raises(BundleError, match="outside its own folder"):
-        install(packed, home.models)
-
-
-def test_a_bundle_of_another_format_says_to_update(packed):
-    with pytest.raises(BundleError, match="format 9, and this Ingot reads 1; update Ingot"):
-        decode(b'{"format":9,"name":"x","ingot":"9","created":0,"files":[]}')
+def test_nothing_is_taken_from_a_stranger_unless_somebody_says_so(model, packed, key, home, tmp_path):
+    for trusted in ([], [Key.generate().public]):
+        with pytest.raises(UntrustedError, match=f"signed by key {key.public.id}, which this site does not trust"):
+            install_models(packed, home.models, trusted)
+    create(Order(tmp_path / "unsigned.ingot", None, [model]))
+    with pytest.raises(UntrustedError, match="is not signed"):
+        install_models(tmp_path / "unsigned.ingot", home.models, [key.public])
+    assert list(home.models.iterdir()) == []
+    assert install_models(tmp_path / "unsigned.ingot", home.models, [], allow_untrusted=True)
 
 
-def test_a_model_that_is_there_already_is_not_touched(packed, home):
+def test_a_model_that_is_there_already_is_not_touched(packed, key, home):
     (home.models / "tiny").mkdir()
     with pytest.raises(BundleError, match="already in"):
-        install(packed, home.models)
+        install_models(packed, home.models, [key.public])
     assert list((home.models / "tiny").iterdir()) == []
 
 
-def test_too_little_disk_is_told_before_anything_is_copied(packed, home, monkeypatch):
+def test_too_little_disk_is_told_before_anything_is_copied(packed, key, home, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(1, 1, 1))
     with pytest.raises(BundleError, match="make room"):
-        install(packed, home.models)
+        install_models(packed, home.models, [key.public])
     assert list(home.models.iterdir()) == []
 
 
-def test_the_command_packs_verifies_and_installs_and_fails_with_one_line(model, tmp_path, home):
-    run = CliRunner().invoke
-    out = str(tmp_path / "m.ingot")
-    assert run(command, ["create", "--model", str(model), "--out", out]).exit_code == 0
-    assert json.loads(run(command, ["verify", out, "--json"]).output)["name"] == "tiny"
-    assert run(command, ["install", out]).exit_code == 0
-    again = run(command, ["install", out])
-    assert again.exit_code == 1
-    assert "already in" in again.output
-    assert "Traceback" not in again.output
-    empty = run(command, ["create", "--model", str(tmp_path / "nowhere"), "--out", out + "2"])
-    assert empty.exit_code == 1
-    assert "is not a folder" in empty.output
+def test_who_stops_an_import_gets_a_clean_folder(packed, key, home):
+    stop = threading.Event()
+    with pytest.raises(StoppedError):
+        install_models(packed, home.models, [key.public], report=lambda *at: stop.set(), stop=stop)
+    assert list(home.models.iterdir()) == []
+
+
+def test_an_import_that_was_interrupted_goes_on_where_it_was(packed, key, home, monkeypatch):
+    """What is there and right is not copied again; nobody takes it for a model meanwhile."""
+
+    copy, copied = install.Copier.copy, []
+
+    def counting(self, source, start, size, write):
+        if write is not None:
+            copied.append(size)
+            if len(copied) == 3 and interrupted:  # as when the stick is pulled out
+                raise OSError(5, "Input/output error")
+        return copy(self, source, start, size, write)
+
+    monkeypatch.setattr(install.Copier, "copy", counting)
+    interrupted = True
+    with pytest.raises(OSError, match="Input/output error"):
+        install_models(packed, home.models, [key.public])
+    assert model_names(home) == []
+    (left,) = home.models.iterdir()
+    assert left.name.startswith(".incoming-tiny-")
+    interrupted = False
+    copied.clear()
+    install_models(packed, home.models, [key.public])
+    assert len(copied) == 2  # of four
+    assert [path.name for path in home.models.iterdir()] == ["tiny"]
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_what_is_left_of_an_import_is_checked_again(model, packed, key, home, monkeypatch):
+    """A file of the right length with another content, as a crash can leave it, is replaced."""
+    monkeypatch.setattr(install.os, "rename", _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        install_models(packed, home.models, [key.public])
+    monkeypatch.undo()
+    (left,) = home.models.iterdir()
+    size = (model / "config.json").stat().st_size
+    (left / "config.json").write_bytes(b"{" * size)
+    install_models(packed, home.models, [key.public])
+    assert content(home.models / "tiny") == content(model)
+
+
+def test_two_imports_do_not_meet(packed, key, home):
+    fd = os.open(home.models, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(BundleError, match="another import"):
+            install_models(packed, home.models, [key.public])
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "no config.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"\x00" * 40), "model.safetensors"),
+        (lambda folder: (folder / "a b.txt").write_text(""), "cannot be carried under that name"),
+        (lambda folder: (folder / ("x" * 101)).write_text(""), "cannot be carried under that name"),
+        (lambda folder: os.mkfifo(folder / "pipe"), "neither a file nor a folder"),
+        (lambda folder: (folder / "gone.txt").symlink_to("/nowhere"), "cannot be read"),
+        (lambda folder: (folder / "Config.json").write_text("{}"), "one name where upper and lower case are"),
+    ],
+)
+def test_what_is_no_model_or_cannot_be_carried_is_refused(model, key, tmp_path, spoil, told):
+    spoil(model)
+    with pytest.raises((BundleError, CheckpointError), match=told):
+        create(Order(tmp_path / "m.ingot", key, [model]))
+    assert {path.name for path in tmp_path.iterdir()} <= {"source", "ingot-home"}

@@ -1,0 +1,81 @@
+"""A key, a model, and a bundle of it; and how a bundle is changed by somebody who means harm."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from appliance.bundle import checksums, facts, tar_header
+from appliance.bundle.manifest import Manifest
+from appliance.bundle.pack import Order, create
+from appliance.bundle.signature import Key
+from tests.tiny import write_checkpoint
+
+Members = list[tuple[str, bytes]]
+
+
+@pytest.fixture(scope="session")
+def key() -> Key:
+    return Key.generate()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "source" / "tiny")
+
+
+@pytest.fixture
+def packed(model: Path, key: Key, tmp_path: Path) -> Path:
+    create(Order(tmp_path / "tiny.ingot", key, [model]))
+    return tmp_path / "tiny.ingot"
+
+
+@pytest.fixture
+def cut(model: Path, key: Key, tmp_path: Path) -> list[Path]:
+    """The same model in parts of 100,000 bytes."""
+    create(Order(tmp_path / "cut.ingot", key, [model], part_size=100_000))
+    return sorted(tmp_path.glob("cut.ingot.*"))
+
+
+def members_of(path: Path) -> Members:
+    with tarfile.open(path) as bundle:
+        return [(member.name, bundle.extractfile(member).read()) for member in bundle]
+
+
+def write_members(path: Path, members: Members) -> None:
+    """As a bundle is written, whatever the members."""
+    written = (tar_header.pack(tar_header.Header(n, len(raw), 1)) + raw + bytes(-len(raw) % 512) for n, raw in members)
+    path.write_bytes(b"".join(written) + tar_header.END)
+
+
+def resigned(path: Path, key: Key, change: Callable[[dict[str, bytes], Manifest], Manifest]) -> None:
+    """What an attacker with a key of his own can do: change members and manifest, and sign that. `change` may alter the
+    members in place, and says which manifest goes with them."""
+    members = dict(members_of(path))
+    manifest = change(members, msgspec.json.decode(members["manifest.json"], type=Manifest))
+    members["manifest.json"] = msgspec.json.encode(manifest) + b"\n"
+    members["bundle.env"] = facts.encode(manifest)
+    sign_members(members, key, [(file.path, file.sha256) for file in manifest.files])
+    write_members(path, list(members.items()))
+
+
+def sign_members(members: dict[str, bytes], key: Key, rows: list[tuple[str, str]]) -> None:
+    head = [(name, hashlib.sha256(members[name]).hexdigest()) for name in ("manifest.json", "bundle.env")]
+    members["SHA256SUMS"] = checksums.encode([*head, *rows])
+    members["SHA256SUMS.minisig"] = key.sign(members["SHA256SUMS"], "ours")
+    members["signer.pub"] = str(key.public).encode()
+
+
+def tar_of(members: list[tuple[tarfile.TarInfo, bytes]], tar_format: int = tarfile.USTAR_FORMAT) -> bytes:
+    """What tar itself can hold, and a bundle must not."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tar_format) as bundle:
+        for member, content in members:
+            bundle.addfile(member, io.BytesIO(content))
+    return raw.getvalue()
