@@ -77,7 +77,8 @@ class Follower:
         self._hub = hub
         self._index = LaunchIndex(database, home)
         self._listing: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[tuple[EngineStatus, Finding | None]] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._control_says: tuple[EngineStatus, Finding | None] = EngineStatus(running=False), None
         self._output: deque[OutputLine] = deque(maxlen=TAIL_LINES)
         self._happened: deque[EngineEvent] = deque(maxlen=HAPPENINGS)
         self._failing: dict[str, str] = {}
@@ -201,13 +202,15 @@ class Follower:
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_control())
         await asyncio.wait({self._asking}, timeout=CONTROL_WITHIN_S)
-        return self._asking.result() if self._asking.done() else (self.view.control, self.view.unknown)
+        if self._asking.done():
+            self._asking.result()  # a fault is the look's
+        return self._control_says
 
-    async def _ask_control(self) -> tuple[EngineStatus, Finding | None]:
+    async def _ask_control(self) -> None:
         try:
-            return await self._control.status(), None
+            self._control_says = await self._control.status(), None
         except EngineControlError as error:
-            return EngineStatus(running=False), error.finding
+            self._control_says = EngineStatus(running=False), error.finding
 
     async def _appliance_state(self) -> ApplianceState | None:
         try:

@@ -13,7 +13,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from litestar.testing import AsyncTestClient
+import httpx
 
 from console.access.setup import make_administrator, new_code
 from console.app import Console, create_app
@@ -85,8 +85,10 @@ async def opened(config: ConsoleConfig, control: EngineControl) -> AsyncIterator
     """A console that follows this control, signed in: address -> the page's text, without its markup."""
     app = create_app(config, control)
     console: Console = app.state.console
-    async with AsyncTestClient(app, base_url=BASE_URL, raise_server_exceptions=False) as client:
-        client.headers.update(BROWSER)
+    # In the loop of the test, as the console runs in one: Litestar's test client would start another thread.
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    browser = httpx.AsyncClient(transport=transport, base_url=BASE_URL, headers=BROWSER, follow_redirects=True)
+    async with app.lifespan(), browser as client:
         async with console.database.session() as session:
             await make_administrator(session, "admin", PASSWORD, code=await new_code(session))
         signed_in = await client.post("/sign-in", data={"name": "admin", "password": PASSWORD})

@@ -16,6 +16,7 @@ import pytest
 from appliance.home import Home
 from console.engine_control.absent import Absent
 from console.engine_control.base import EngineControlError
+from console.engine_control.ending import how_it_ended
 from console.engine_control.process import ProcessControl
 from tests.console.engine_promises import SCRIPT, EnginePromises, ended, until
 
