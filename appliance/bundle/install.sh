@@ -369,7 +369,7 @@ find_verifier() {
 }
 
 check_signature() {
-    printf 'key\n%s\n' "$key" >"$head/key"
+    printf 'untrusted comment: minisign public key\n%s\n' "$key" >"$head/key"
     answer=$(tar -C "$head" -cf - SHA256SUMS SHA256SUMS.minisig key | docker run --rm -i --network none --read-only --cap-drop ALL \
         --security-opt no-new-privileges --user 65534:65534 --tmpfs /tmp:mode=1777 --entrypoint sh "$verifier" -c \
         'cd /tmp && tar -xf - && exec minisign -V -m SHA256SUMS -p key' 2>&1) ||
@@ -474,7 +474,7 @@ keep_whole() {
             fi
         fi
     done <"$stage/unchecked"
-    sync -f "$stage"
+    find "$stage/files" -exec sync {} +
     # Gone again, since an earlier run put it into its place, and from there it vanished.
     while read -r sum name; do [ ! -f "$stage/files/$name" ] || echo "$sum  $name"; done <"$stage/found" | sort >"$stage/found.now"
     mv "$stage/found.now" "$stage/whole"
@@ -567,8 +567,9 @@ place_release() {
     cp "$head/bundle.env" "$head/SHA256SUMS" "$head/SHA256SUMS.minisig" "$head/manifest.json" "$head/install.sh" "$stage/release/"
     for role in gate console engine; do echo "$role $(docker image inspect --format '{{.Id}}' "$(tag_of "$role")")"; done >"$stage/release/images"
     chmod -R a+rX "$stage/release"
-    sync -f "$stage"
+    find "$stage/release" -exec sync {} +
     mv -T "$stage/release" "$target"
+    sync "$dir/releases"
 }
 
 # --------------------------------------------------------------------------------------------------- settings and versions
@@ -632,7 +633,7 @@ switch_to() {
     set_always COMPOSE_FILE "$files"
     cp "$dir/current/install.sh" "$dir/.install.sh.new"
     mv "$dir/.install.sh.new" "$dir/install.sh"
-    sync -f "$dir"
+    sync "$dir/install.sh" "$dir"
 }
 
 compose() { (cd "$dir" && docker compose --project-name $project "$@"); }
@@ -799,7 +800,7 @@ install() {
     mkdir -p "$models"
     [ ! -e "$dir/.rollback" ] || die 1 "A roll-back was interrupted. Finish it first:  sh $dir/install.sh --rollback"
     read_head
-    check_machine
+    [ "$kind" = models ] || check_machine
     check_disk
     choose_key
     find_verifier
