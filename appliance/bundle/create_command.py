@@ -71,7 +71,7 @@ def create(
     from appliance.bundle.progress import shown
     from appliance.bundle.signature import Key
 
-    with told(as_json), _ended_cleanly(), shown(as_json) as report:
+    with told(as_json), _ended_cleanly():
         with_images = bool(tag or images)
         if unsigned is bool(sign):
             raise BundleError(
@@ -94,7 +94,8 @@ def create(
             part_size=split,
             stage_appliance=stage,
         )
-        written = pack.create(order, report)
+        with shown(as_json) as report:  # not before: a bar and a question for a password do not go together
+            written = pack.create(order, report)
     if as_json:
         click.echo(msgspec.json.encode(written))
         return

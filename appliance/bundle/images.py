@@ -3,6 +3,7 @@ that may be shipped."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -14,6 +15,7 @@ from appliance.bundle.names import ARCHITECTURE, ROLES
 MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}  # Docker's word -> that of `uname -m`
 LABEL: Final = "org.opencontainers.image."
 STAND_IN: Final = "stand-in"
+_VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Images(Protocol):
@@ -132,7 +134,7 @@ def _refuse(fault: Callable[[Sequence[Chosen]], str | None], images: Sequence[Ch
 
 def _unlabelled(images: Sequence[Chosen]) -> str | None:
     for image in images:
-        if not image.version or (image.role == "engine" and image.variant not in ("cpu", "cuda")):
+        if not _VERSION.fullmatch(image.version) or (image.role == "engine" and image.variant not in ("cpu", "cuda")):
             return f"{image.reference} has no label of its version or variant; build it from this version's Dockerfile"
     return None
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from appliance.bundle.errors import BundleError
-from appliance.bundle.parts import MAX_PARTS, part_path
+from appliance.bundle.parts import part_path
 
 
 class Output:
@@ -72,8 +72,6 @@ class Output:
 
     def _begin(self) -> None:
         number = len(self._fds) + 1
-        if number > MAX_PARTS:
-            raise BundleError(f"more than {MAX_PARTS} parts; give a larger size with --split")
         path = self._whole if self._part_size is None else part_path(self._whole, number)
         self._fds.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
         self._digests.append(hashlib.sha256())

@@ -6,6 +6,7 @@ again when the hashes are known. Models are so read once, however large.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
@@ -23,7 +24,7 @@ from appliance.bundle.entries import Entry, cast_entries, check_names, model_ent
 from appliance.bundle.errors import BundleError
 from appliance.bundle.manifest import BundledFile, BundledImage, Manifest, ModelNote, Parts
 from appliance.bundle.output import Output, place, require_room, staging
-from appliance.bundle.parts import part_path
+from appliance.bundle.parts import MAX_PARTS, part_path
 from appliance.bundle.signature import Key
 
 UNKNOWN = "0" * 64
@@ -112,10 +113,6 @@ def _write(
 ) -> Manifest:
     """Everything, with the head's hashes last; the manifest as it was written."""
     first, head = _laid_out(order, first, installer)
-    if order.part_size is not None and len(head) > order.part_size:
-        raise BundleError(
-            f"the parts are too small: the first has to hold {len(head)} bytes of head; give a larger --split"
-        )
     require_room(order.out.parent, len(head) + sum(tar_header.stored(entry.size) for entry in entries))
     progress = Progress(first.total_bytes, lambda done, total: report(f"writing {order.out.name}", done, total))
     output.write(head)
@@ -146,8 +143,15 @@ def _laid_out(order: Order, first: Manifest, installer: str | None) -> tuple[Man
             first = msgspec.structs.replace(first, parts=Parts(size=order.part_size, sha256=(UNKNOWN,) * (count - 1)))
         head = _head(order.key, first, installer)
         end = len(head) + sum(tar_header.stored(file.size) for file in first.files) + len(tar_header.END)
-        needed = count if order.part_size is None else -(-end // order.part_size)
-        if needed <= count:
+        if order.part_size is None:
+            return first, head
+        needed = -(-end // order.part_size)
+        if len(head) > order.part_size or needed > MAX_PARTS:
+            raise BundleError(
+                f"parts of {order.part_size} bytes are too small: there are at most {MAX_PARTS}, and the first holds a "
+                f"head of {len(head)} bytes; give a larger --split"
+            )
+        if needed == count:
             return first, head
         count = needed
 
@@ -190,7 +194,8 @@ def _installer_beside(folder: Path, installer: str | None, key: Key | None) -> l
         return []
     path = folder / names.INSTALLER
     path.write_text(installer)
-    path.chmod(0o755)
+    with contextlib.suppress(PermissionError):  # on FAT: `sh install.sh` needs no mode
+        path.chmod(0o755)
     signed = [path]
     if key is not None:
         signature = path.with_name(f"{path.name}.minisig")

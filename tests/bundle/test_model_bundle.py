@@ -173,10 +173,10 @@ def _interrupt(*_):
 
 def test_what_is_left_of_an_import_is_checked_again(model, packed, key, home, monkeypatch):
     """A file of the right length with another content, as a crash can leave it, is replaced."""
-    monkeypatch.setattr(install.os, "rename", _interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        install_models(packed, home.models, [key.public])
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(install.os, "rename", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            install_models(packed, home.models, [key.public])
     (left,) = home.models.iterdir()
     size = (model / "config.json").stat().st_size
     (left / "config.json").write_bytes(b"{" * size)
