@@ -1,13 +1,10 @@
-"""Backups, hardware, benchmarks, and what a start puts right."""
+"""Hardware, benchmarks, and what a start puts right."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import resource
-import sqlite3
 import threading
-from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -22,46 +19,6 @@ from console.db.models import ActiveRevision, Benchmark, Revision
 from console.errors import Refusal
 from console.live.view import EngineView
 from console.settings import SETTINGS, ConsoleConfig, SettingError
-
-# ---- backups --------------------------------------------------------------------------------------------------------
-
-
-async def test_a_backup_is_a_database(client, console):
-    """Made while the console writes, whole, downloadable, readable by its owner only, and deletable."""
-    answer = await client.post("/backups")
-    assert "Made ingot-" in answer.text
-    (path,) = (console.home.root / "backups").glob("*.db")
-    assert path.stat().st_mode & 0o077 == 0
-    download = await client.get(f"/backups/{path.name}")
-    assert download.headers["content-disposition"].startswith("attachment")
-    assert download.headers["cache-control"] == "no-store"
-    copy = console.home.root / "copy.db"
-    copy.write_bytes(download.content)
-    with closing(sqlite3.connect(copy)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        assert connection.execute("SELECT name FROM users").fetchall() == [("admin",)]
-    await client.post(f"/backups/{path.name}/delete")
-    assert not path.exists()
-
-
-async def test_a_backup_that_cannot_be_written_to_its_end(client, console):
-    """The disk's fault is told as such, and no part is left to fill the disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, limits[1]))
-    try:
-        answer = await client.post("/backups")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert answer.status_code == 503
-    assert "disk" in answer.text
-    assert list((console.home.root / "backups").iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["..%2fingot.db", "%2e%2e%2fingot.db", "nothing.db", ".hidden.db", "ingot.db-wal"])
-async def test_only_backups_can_be_downloaded(client, name):
-    """No name leads out of the folder."""
-    assert (await client.get(f"/backups/{name}")).status_code == 404
-
 
 # ---- benchmarks -----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,248 @@
+"""The Backups page: made, downloaded, uploaded, checked, restored and deleted by requests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from appliance.home import Home
+from console.backups import create, routes, upload
+from console.db import schema
+from console.profiles.errors import UnderWay
+from migrations import HEAD
+from tests.console.backup_states import back_up, database, fill, put, rows
+
+
+@pytest.fixture
+async def made(client, console):
+    """The name of a backup of the console's own state."""
+    await client.post("/backups")
+    (path,) = (console.home.root / "backups").iterdir()
+    return path.name
+
+
+async def test_a_backup_is_made_and_downloaded(client, console, made):
+    """Readable by its owner only, never kept by the browser, and whole."""
+    path = console.home.root / "backups" / made
+    assert path.stat().st_mode & 0o077 == 0
+    download = await client.get(f"/backups/{made}")
+    assert download.headers["content-disposition"].startswith("attachment")
+    assert download.headers["cache-control"] == "no-store"
+    assert download.content == path.read_bytes()
+    page = (await client.get("/backups")).text
+    assert made in page
+    assert "1 account" in page
+    answer = await client.post(f"/backups/{made}/delete")
+    assert f"Deleted {made}." in answer.text
+    assert not path.exists()
+
+
+async def test_launches_can_be_left_out(client, console):
+    """The box says so."""
+    put(console.home.launch("20261120-000000-0000") / "engine.log", b"log\n")
+    await client.post("/backups", data={"launches": "no"})
+    (path,) = (console.home.root / "backups").iterdir()
+    with tarfile.open(path) as archive:
+        assert not [name for name in archive.getnames() if name.startswith("launches/")]
+    assert "no launches" in (await client.get("/backups")).text
+
+
+async def test_a_check_says_what_it_found(client, console, made):
+    """Whole, or what is wrong with which file."""
+    assert "every checksum is right" in (await client.post(f"/backups/{made}/check")).text
+    path = console.home.root / "backups" / made
+    path.write_bytes(path.read_bytes()[:-900])
+    answer = await client.post(f"/backups/{made}/check")
+    assert answer.status_code == 422
+    assert "copied only in part" in answer.text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "..%2fingot.db",
+        "%2e%2e%2fingot.db",
+        "nothing.db",
+        ".hidden.db",
+        "ingot.db-wal",
+        "ingot-backup-1.tar.gz",
+        "link.db",
+    ],
+)
+async def test_only_backups_can_be_reached(client, console, name):
+    """No name leads out of the folder, for whatever is asked."""
+    put(console.home.root / "backups" / "ingot.db-wal", b"x")
+    (console.home.root / "backups" / "link.db").symlink_to(console.home.database)
+    assert (await client.get(f"/backups/{name}")).status_code == 404
+    assert (await client.get(f"/backups/{name}/restore")).status_code == 404
+    for action in ("restore", "check", "delete"):
+        assert (await client.post(f"/backups/{name}/{action}")).status_code == 404
+    assert console.home.database.exists()
+
+
+async def test_a_restore_brings_the_state_back(client, console, control, made):
+    """Profiles, the active one and the engine's start; who was signed in stays so; the state before is kept."""
+    before = rows(console.home)
+    with database(console.home) as connection:
+        connection.execute("INSERT INTO profiles VALUES (9, 'later', 1)")
+    page = (await client.get(f"/backups/{made}/restore")).text
+    assert "Replace the present state" in page
+    assert "You will be signed out" not in page
+    answer = await client.post(f"/backups/{made}/restore")
+    assert f"Restored {made}" in answer.text
+    assert rows(console.home) == before
+    assert control.calls == ["restart"]
+    assert len(list((console.home.root / "backups").iterdir())) == 2
+
+
+async def test_a_restore_of_another_installation_signs_out(client, console, control, tmp_path, fresh_database):
+    """The page says so before, and names who can sign in afterwards."""
+    other = fill(Home.at(tmp_path / "other"), fresh_database, "other")
+    folder = console.home.root / "backups"
+    folder.mkdir()
+    path = Path(shutil.copy(back_up(other), folder))
+    page = (await client.get(f"/backups/{path.name}/restore")).text
+    assert "You will be signed out" in page
+    assert "other-admin" in page
+    answer = await client.post(f"/backups/{path.name}/restore")
+    assert "/sign-in" in str(answer.url)
+    launches = (await client.get("/launches", follow_redirects=False)).headers["location"]
+    assert launches.startswith("/sign-in")
+    assert control.calls == ["restart"]
+
+
+async def test_what_nobody_could_sign_in_to_is_refused(client, console, tmp_path, fresh_database):
+    """A backup from before set-up is for the command."""
+    other = fill(Home.at(tmp_path / "other"), fresh_database, "other")
+    with database(other) as connection:
+        connection.execute("DELETE FROM users")
+    folder = console.home.root / "backups"
+    folder.mkdir()
+    path = Path(shutil.copy(back_up(other), folder))
+    before = rows(console.home)
+    answer = await client.post(f"/backups/{path.name}/restore")
+    assert answer.status_code == 422
+    assert "ingot backup restore" in answer.text
+    assert rows(console.home) == before
+
+
+async def test_a_copy_from_before_a_migration_is_listed_and_restored(client, console):
+    """What the console made by itself is one of the backups."""
+    name = f"before-{HEAD}-20261120-000000.db"
+    folder = console.home.root / "backups"
+    folder.mkdir()
+    schema.copy(console.home.database, folder / name)
+    page = (await client.get("/backups")).text
+    assert "Made by itself before an upgrade" in page
+    assert (await client.get(f"/backups/{name}/restore")).status_code == 200
+    assert f"Restored {name}" in (await client.post(f"/backups/{name}/restore")).text
+
+
+async def test_one_thing_at_a_time(client, console, made, monkeypatch):
+    """While a backup is made, another and a restore are refused; the page shows how far it is, then what came of it."""
+    go_on = threading.Event()
+    create_ = create.create
+
+    def slow(*arguments, report, **options):
+        report(3 << 20, 4 << 20)
+        go_on.wait(20)
+        return create_(*arguments, report=report, **options)
+
+    monkeypatch.setattr(create, "create", slow)
+    monkeypatch.setattr(routes, "AT_ONCE_S", 0.05)
+    page = (await client.post("/backups")).text
+    await asyncio.sleep(0.1)
+    page = (await client.get("/backups")).text
+    assert "Making a backup" in page
+    assert "3.0 MiB of 4.0 MiB" in page
+    for path in ("/backups", f"/backups/{made}/restore", f"/backups/{made}/check"):
+        refused = await client.post(path)
+        assert refused.status_code == 409
+        assert "A backup is being made" in refused.text
+    go_on.set()
+    for _ in range(200):
+        await asyncio.sleep(0.02)
+        page = (await client.get("/backups")).text
+        if "Making a backup" not in page:
+            break
+    assert "Made ingot-backup-" in page
+    assert "Made ingot-backup-" not in (await client.post("/backups/-/dismiss")).text
+
+
+# ---- upload ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_upload_is_larger_than_other_requests_may_be(client, console, tmp_path, fresh_database):
+    """Past the console's 4 MiB: kept byte for byte, under a name of ours, whatever the sender called it."""
+    other = fill(Home.at(tmp_path / "other"), fresh_database, "other")
+    put(other.launch("20261120-000000-0000") / "engine.log", os.urandom(6 << 20))
+    path = back_up(other)
+    with path.open("rb") as file:
+        answer = await client.post("/backups/-/upload", files={"file": ("../../evil.sh", file)})
+    assert f"Received {path.name}." in answer.text
+    (kept,) = (console.home.root / "backups").iterdir()
+    assert (kept.name, kept.read_bytes()) == (path.name, path.read_bytes())
+    assert kept.stat().st_mode & 0o077 == 0
+    with path.open("rb") as file:
+        await client.post("/backups/-/upload", files={"file": ("again", file)})
+    assert len(list((console.home.root / "backups").iterdir())) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"no backup", b"\x1f\x8b damaged"])
+async def test_an_upload_that_is_no_backup(client, console, content):
+    """Said, and nothing of it is kept."""
+    answer = await client.post("/backups/-/upload", files={"file": ("x.tar.gz", content)})
+    assert answer.status_code == 422
+    assert list((console.home.root / "backups").iterdir()) == []
+
+
+async def test_uploads_are_limited(client, console, monkeypatch):
+    """By a stated size, announced or not, and by the disk."""
+    monkeypatch.setattr(upload, "LIMIT_BYTES", 1000)
+    answer = await client.post("/backups/-/upload", files={"file": ("x", bytes(2000))})
+    assert answer.status_code == 413
+    assert "may have 1000 bytes" in answer.text
+
+    less = {"content-length": "5"}
+    answer = await client.post("/backups/-/upload", files={"file": ("x", bytes(2000))}, headers=less)
+    assert answer.status_code == 413
+    monkeypatch.setattr(upload, "LIMIT_BYTES", 1 << 60)
+    monkeypatch.setattr("console.backups.room.free", lambda folder: 1 << 20)
+    answer = await client.post("/backups/-/upload", files={"file": ("x", bytes(2000))})
+    assert answer.status_code == 507
+    assert not list((console.home.root / "backups").glob("*"))
+
+
+async def test_an_upload_needs_a_form_of_our_own_pages(client, visitor, console):
+    """Another site's form and a visitor are refused before a byte is read; what is no form is told so."""
+    answer = await client.post(
+        "/backups/-/upload", files={"file": ("x", b"x")}, headers={"Sec-Fetch-Site": "cross-site"}
+    )
+    assert answer.status_code == 403
+    assert (await client.post("/backups/-/upload", content=b"x")).status_code == 422
+    answer = await client.post(
+        "/backups/-/upload", content=b"x", headers={"content-type": "multipart/form-data; boundary=x"}
+    )
+    assert answer.status_code == 400
+    client.cookies.clear()
+    answer = await client.post("/backups/-/upload", files={"file": ("x", b"x")}, headers={"Accept": "application/json"})
+    assert answer.status_code == 401
+    assert not (console.home.root / "backups").exists() or not list((console.home.root / "backups").iterdir())
+
+
+async def test_an_activation_and_a_restore_keep_out_of_each_other(client, app, console, made):
+    """A revision of the old database is never made the active one of the new."""
+    dependencies = app.dependencies
+    activator = dependencies["activator"].dependency()
+    with activator.alone("p r1"):
+        answer = await client.post(f"/backups/{made}/restore")
+    assert answer.status_code == 409
+    assert "activation of p r1 is under way" in answer.text
+    with activator.alone("a restore"), pytest.raises(UnderWay):
+        await activator.activate("p", 1)
