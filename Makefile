@@ -11,7 +11,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-architectures test-containers test-flashinfer test-vllm lint format bench-start bench-cpu \
-	diagnosis-score bench-proxy bench-truth model clean
+	bench-container diagnosis-score bench-proxy bench-truth model clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ bench-cpu: $(VENV)/.dev ## tokens a second on the CPU; INGOT_VLLM_VENV names a v
 
 bench-truth: $(VENV)/.dev ## provoke failures: how soon the true cause is told; INGOT_VLLM names a vLLM for CPUs to provoke too
 	$(BIN)/python -m tests.bench.truth
+
+bench-container: $(VENV)/.dev ## how large the images and the bundle are, and how long their first token takes
+	$(BIN)/python -m tests.bench.container
 
 diagnosis-score: $(VENV)/.dev ## the diagnosis against the real start logs in ../shared/startup-logs
 	@$(BIN)/python -m tests.diagnosis.score
