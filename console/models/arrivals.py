@@ -157,7 +157,8 @@ class Arrivals:
         until = time.monotonic() + READ_SECONDS
         heads = {found.name: self._head(found, keys, until) for found in sight.found}
         self._heads = {name: head for name, head in heads.items() if head[1].problem != NOT_YET}
-        rows = tuple(self._with_standing(row) for _, row in heads.values())
+        rows = tuple(self._with_standing(row) for _, row in heads.values() if not row.problem)
+        rows += tuple(row for _, row in heads.values() if row.problem)  # after what can be used
         left = tuple(leftovers(self._place.models))
         return Stock(sight, rows, keys, keys_problem, self._place.free, left, self._place.trouble())
 

@@ -27,6 +27,13 @@ def choice(row: Row, offer: Offer, stock: Stock, imports: Imports) -> str:
     return hindrance(row, offer, stock, imports) or ("import" if row.found.is_bundle else "folder")
 
 
+def importable(row: Row, stock: Stock, imports: Imports) -> list[str]:
+    """The models of a bundle that can be imported together, as far as there is room for all of them."""
+    offers = [offer for offer in row.offers if choice(row, offer, stock, imports) == "import"]
+    together = sum(offer.bytes for offer in offers) <= room(stock, imports)
+    return [offer.name for offer in offers] if together else []
+
+
 def hindrance(row: Row, offer: Offer, stock: Stock, imports: Imports) -> str:
     """What keeps the model from being imported under any name; empty where nothing does."""
     if stock.trouble is not None:

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 KEPT = 20
 WAITING = 16
+NEWS_S = 24 * 3600.0
+"""So long a page tells of an import that ended well or was called off; of others until somebody takes them off."""
 TELL_EVERY_S = 0.5
 RATE_OVER_S = 8.0
 SILENT_S = 10.0
@@ -35,6 +37,7 @@ SILENT_S = 10.0
 END_WITHIN_S = 10.0
 
 OPEN = frozenset({"waiting", "running"})
+TROUBLED = frozenset({"failed", "interrupted"})
 
 
 class Order(Protocol):
@@ -152,6 +155,12 @@ class Imports:
         return next((row for row in self.rows if row.state == "running"), None)
 
     @property
+    def told(self) -> list[Import]:
+        """What has ended, as long as that is news."""
+        late = time.time() - NEWS_S
+        return [row for row in self.rows if not row.is_open and (row.state in TROUBLED or row.ended > late)]
+
+    @property
     def coming(self) -> dict[str, Import]:
         """Names of models that are on their way."""
         return {name: row for row in self.rows if row.is_open for name in row.models}
@@ -182,7 +191,8 @@ class Imports:
             asked=time.time(),
         )
         self._orders[row.id] = order
-        self.rows.insert(0, row)
+        before = [old for old in self.rows if old.is_open or old.models != row.models]  # what came of it last is over
+        self.rows = [row, *before]
         self._keep()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())
@@ -279,7 +289,7 @@ class Imports:
         for row in rows:
             here = all((self.place.models / name).is_dir() for name in row.models)
             if row.state == "running" and row.verb == "import" and here:
-                row.state = "done"  # it had its name already when the console was ended
+                row.state, row.ended = "done", time.time()  # it had its name already when the console was ended
             elif row.is_open:
                 row.state, row.ended = "interrupted", 0.0
         return rows

@@ -52,6 +52,7 @@ class Parts:
             "imports": self._imports,
             "in_container": self._imports.place.in_container,
             "choice": choices.choice,
+            "importable": choices.importable,
             "room": choices.room,
         }
 

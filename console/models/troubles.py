@@ -82,8 +82,7 @@ def trouble(error: BundleError | OSError, source: Path, place: Place, names: tup
     if isinstance(error, BundleError) and isinstance(error.__cause__, OSError) and error.__cause__.errno in FULL:
         error = error.__cause__
     if isinstance(error, BundleError):
-        text = str(error)
-        return Trouble(f"{text[:1].upper()}{text[1:].rstrip('.')}.", _kept(place, names))
+        return Trouble(_sentence(str(error)), _kept(place, names))
     number = error.errno or 0
     why = os.strerror(number) if number else str(error)
     if number in FULL:
@@ -118,6 +117,12 @@ def _kept(place: Place, names: tuple[str, ...]) -> str:
     if any(leftover.name in names for leftover in leftovers(place.models)):
         return "What was copied so far stays hidden and is no model: the next import of the same goes on from there."
     return "Nothing half copied was kept."
+
+
+def _sentence(text: str) -> str:
+    """With a capital, unless a file's name is its first word, and a full stop."""
+    first = text.split(" ", 1)[0]
+    return f"{text[:1].upper() + text[1:] if first.isalpha() else text}".rstrip(".") + "."
 
 
 def _mount_point(path: Path) -> Path:
