@@ -48,8 +48,8 @@ FROM base AS packages
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_TRUSTED_HOST
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_WARN_SCRIPT_LOCATION=1 \
-    PIP_NO_COMPILE=1 \
-    COMPILE="python3 -m compileall -q -j 0 -x /py312_ --invalidation-mode unchecked-hash"
+    PIP_COMPILE=0 \
+    COMPILE="python3 -m compileall -q -f -j 0 -x /py312_ --invalidation-mode unchecked-hash"
 WORKDIR /build
 RUN apt-get update -q \
  && apt-get install -y -q --no-install-recommends python3-venv \
@@ -104,6 +104,7 @@ COPY --from=flashinfer /layer /layer
 COPY --from=requirements /requirements/nvcc.txt ./
 RUN /opt/build/bin/pip --python /opt/venv/bin/python install --root /layer --constraint constraints.txt --no-deps \
     --requirement nvcc.txt
+ENV PATH=/layer/opt/venv/bin:$PATH
 
 
 # Every kernel for one architecture; only what `ingot cast` imports is here, so that no other change casts again. What
