@@ -27,6 +27,7 @@ class Archive:
     def __init__(self, path: Path) -> None:
         self.source: Final = parts.Joined(parts.locate(path))
         self.name: Final = self.source.name
+        self.mtime: int | None = None  # of every member
         self._next = 0
 
     def __enter__(self) -> Archive:
@@ -45,7 +46,7 @@ class Archive:
         at = self._next
         block = self.source.read(at, BLOCK)
         header = tar_header.unpack(block) if len(block) == BLOCK else None
-        if header is None:
+        if header is None or self.mtime not in (None, header.mtime):
             if at == 0:
                 raise BundleError(f"{self.name} does not begin as a bundle does; it is not an Ingot bundle")
             if len(block) < BLOCK:
@@ -54,6 +55,7 @@ class Archive:
                 f"{self.source.at(at, at + BLOCK)} has no plain file of a bundle at byte {at}: it is damaged or was "
                 "made by somebody else; copy it again, and do not use it if that changes nothing"
             )
+        self.mtime = header.mtime
         member = Member(header.name, header.size, at + BLOCK)
         self._next = at + tar_header.stored(header.size)
         return member

@@ -79,6 +79,8 @@ def read_head(archive: Archive, trusted: Sequence[PublicKey]) -> Outline:
         head = {names.INSTALLER: installer, **head}
     lines = _after_head(checksums.decode(signed), head)
     read = manifest.decode(raw_manifest)
+    if archive.mtime != read.created:
+        raise BundleError(f"{archive.name} says that it was made at two different times; do not use it")
     if (installer is not None) is not (read.kind == "appliance"):
         raise BundleError(
             f"{archive.name} is of the kind {read.kind}, and {names.INSTALLER} does not fit that; do not use it"
@@ -97,6 +99,8 @@ def _signature(
     if raw is None or signer is None:
         return None, False, None, ""
     signature, key = Signature(raw), PublicKey.parse(signer)
+    if signer != str(key).encode():
+        raise BundleError(f"{names.SIGNER} is not written as `ingot bundle create` writes it; do not use this bundle")
     if key.id != signature.key_id:
         raise BundleError(
             f"{names.SIGNER} is key {key.id}, and key {signature.key_id} has signed; do not use this bundle"

@@ -23,6 +23,7 @@ from appliance.bundle.copying import Copier, Progress
 from appliance.bundle.entries import Entry, cast_entries, check_names, model_entries
 from appliance.bundle.errors import BundleError
 from appliance.bundle.manifest import BundledFile, BundledImage, Manifest, ModelNote, Parts
+from appliance.bundle.outline import read_outline
 from appliance.bundle.output import Output, place, require_room, staging
 from appliance.bundle.parts import MAX_PARTS, part_path
 from appliance.bundle.signature import Key
@@ -93,6 +94,7 @@ def create(order: Order, report: Report = lambda what, done, total: None) -> Man
             written = _write(order, output, first, entries, installer, report)
             output.sync()
             staged = output.paths
+        read_outline(staged[0], [order.key.public] if order.key else [])  # what no reader takes is not handed out
         place([*staged, *_installer_beside(folder, installer, order.key)], order.out.parent)
     return written
 
@@ -129,7 +131,6 @@ def _write(
     written = msgspec.structs.replace(first, files=tuple(files), parts=parts)
     final = _head(order.key, written, installer)
     assert len(final) == len(head)
-    manifest.decode(manifest.encode(written))  # what no reader would take is not handed out
     output.replace_start(final)
     return written
 

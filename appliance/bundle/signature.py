@@ -72,6 +72,9 @@ class Signature:
         except (minisign.Error, binascii.Error, IndexError) as error:
             raise BundleError(f"the signature cannot be read ({error}); copy the bundle again") from error
         self.trusted_comment: str = self._signature.trusted_comment
+        # A second way to write the same signature is a change that nobody would notice.
+        if bytes(self._signature) + b"\n" != raw:
+            raise BundleError("the signature is not written as minisign writes it; copy the bundle again")
         if not self._signature.is_prehashed() or not self.trusted_comment.replace("\t", " ").isprintable():
             raise BundleError(
                 "the signature is of minisign's old form, or its comment is no text; sign with minisign 0.10 on"

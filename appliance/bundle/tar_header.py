@@ -38,7 +38,7 @@ def pack(header: Header) -> bytes:
     size = b"%011o\0" % header.size if header.size < _OCTAL_SIZES else b"\x80" + header.size.to_bytes(11, "big")
     mode = 0o755 if header.name == INSTALLER else 0o644
     before = name.encode().ljust(100, b"\0") + b"%07o\0" % mode + b"%07o\0" % 0 * 2 + size + b"%011o\0" % header.mtime
-    after = b"0" + bytes(100) + b"ustar\x0000" + bytes(64) + b"%07o\0" % 0 * 2 + prefix.encode().ljust(155, b"\0")
+    after = b"0" + bytes(100) + b"ustar\x0000" + bytes(64 + 16) + prefix.encode().ljust(155, b"\0")
     block = (before + b" " * 8 + after).ljust(BLOCK, b"\0")
     return block[:148] + b"%06o\0 " % sum(block) + block[156:]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -50,7 +51,11 @@ def members_of(path: Path) -> Members:
 
 def write_members(path: Path, members: Members) -> None:
     """As a bundle is written, whatever the members."""
-    written = (tar_header.pack(tar_header.Header(n, len(raw), 1)) + raw + bytes(-len(raw) % 512) for n, raw in members)
+    made = re.search(rb'"created":(\d+)', dict(members)["manifest.json"])
+    mtime = int(made[1]) if made else 1
+    written = (
+        tar_header.pack(tar_header.Header(n, len(raw), mtime)) + raw + bytes(-len(raw) % 512) for n, raw in members
+    )
     path.write_bytes(b"".join(written) + tar_header.END)
 
 
@@ -72,10 +77,15 @@ def sign_members(members: dict[str, bytes], key: Key, rows: list[tuple[str, str]
     members["signer.pub"] = str(key.public).encode()
 
 
+def infos_of(path: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
+    """The members of a bundle, to be changed and written by `tar_of`."""
+    with tarfile.open(path) as bundle:
+        return [(member, bundle.extractfile(member).read()) for member in bundle]
+
+
 def tar_of(members: list[tuple[tarfile.TarInfo, bytes]], tar_format: int = tarfile.USTAR_FORMAT) -> bytes:
-    """What tar itself can hold, and a bundle must not."""
+    """What tar itself can hold, and a bundle must not; what a bundle holds comes out as it was."""
     raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w", format=tar_format) as bundle:
-        for member, content in members:
-            bundle.addfile(member, io.BytesIO(content))
-    return raw.getvalue()
+    for member, content in members:
+        raw.write(member.tobuf(tar_format) + content + bytes(-len(content) % 512))
+    return raw.getvalue() + tar_header.END

@@ -23,7 +23,7 @@ from appliance.bundle.manifest import BundledFile, Manifest, ModelNote, Parts
 from appliance.bundle.outline import LIMITS, read_outline
 from appliance.bundle.signature import Key
 from appliance.bundle.verify import verify
-from tests.bundle.conftest import members_of, resigned, sign_members, tar_of, write_members
+from tests.bundle.conftest import infos_of, members_of, resigned, sign_members, tar_of, write_members
 
 SENTENCE = r"[;,.:]"
 
@@ -67,21 +67,29 @@ def info(name: str, **fields) -> tarfile.TarInfo:
 @pytest.mark.parametrize("at", [0, 5])
 def test_no_link_device_folder_owner_or_odd_path_is_read(packed, key, home, member, at):
     """First and in the middle: the header is not one of ours, whatever it says."""
-    members = [(info(name, size=len(raw), mode=0o644, mtime=1), raw) for name, raw in members_of(packed)]
+    members = infos_of(packed)
+    member.mtime = members[0][0].mtime
     members.insert(at, (member, b""))
-    packed.write_bytes(tar_of(members))
-    refused(
-        packed, key, home, "not an Ingot bundle|has no plain file of a bundle|bytes, and .* belong there", outline=False
-    )
+    packed.write_bytes(tar_of(members)[:-512])  # as long as its head says, so that only this one is wrong
+    refused(packed, key, home, "not an Ingot bundle" if at == 0 else "has no plain file of a bundle", outline=False)
+
+
+def test_the_same_tar_without_them_is_read(packed, key):
+    """Or the refusals here would prove nothing."""
+    whole = packed.read_bytes()
+    packed.write_bytes(tar_of(infos_of(packed)))
+    assert packed.read_bytes() == whole
+    assert verify(packed, [key.public]).trusted
 
 
 @pytest.mark.parametrize("tar_format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_an_extended_header_which_names_another_file_is_not_read(packed, key, home, tar_format):
     """A reader that knows such headers and one that does not would see different files."""
-    members = [(info(name, size=len(raw), mode=0o644, mtime=1), raw) for name, raw in members_of(packed)]
+    members = infos_of(packed)
     members[-1][0].name = "models/tiny/" + "x" * 200
-    packed.write_bytes(tar_of(members, tar_format))
-    refused(packed, key, home, "not an Ingot bundle|has no plain file of a bundle|ends too early|belong there")
+    raw = tar_of(members[:-1])[:-1024] + tar_of(members[-1:], tar_format)
+    packed.write_bytes(raw[: packed.stat().st_size])  # as long as its head says
+    refused(packed, key, home, "has no plain file of a bundle", outline=False)
 
 
 @pytest.mark.parametrize("name", list(LIMITS))
@@ -270,8 +278,8 @@ def test_a_manifest_that_is_no_manifest_is_refused(packed, key, home, raw):
 
 def test_a_manifest_with_very_many_files_and_models_is_judged_in_seconds(packed, key, home):
     """Nothing in the reader takes the square of what somebody else wrote."""
-    many = range(20_000)
-    files = tuple(row(f"models/m{number}/config.json") for number in many)
+    many = range(8_000)
+    files = tuple(row(f"models/m{number}/{name}") for number in many for name in "abcdef")
     models = tuple(ModelNote(name=f"m{number}", digest="") for number in many)
     resigned(packed, key, lambda members, manifest: msgspec.structs.replace(manifest, files=files, models=models))
     began = time.monotonic()
@@ -338,8 +346,12 @@ def test_no_change_of_a_bundle_is_taken_for_the_bundle(packed, key, data):
         changed = whole[:at] + random.randbytes(1) + whole[at + 1 :]
     path = packed.with_name("changed.ingot")
     path.write_bytes(changed)
-    if changed == whole:
-        return
+    comment = slice(whole.index(b"untrusted comment: "), whole.index(b"\n", whole.index(b"untrusted comment: ")))
+    if changed == whole or (changed[: comment.start], changed[comment.stop :]) == (
+        whole[: comment.start],
+        whole[comment.stop :],
+    ):
+        return  # minisign signs all but its first line, which nobody reads or shows
     with pytest.raises(BundleError):
         verify(path, [key.public])
 
