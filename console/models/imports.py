@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -19,9 +20,9 @@ import msgspec
 from appliance.bundle.errors import BundleError, StoppedError
 from appliance.home import Home, write_atomically
 from console.errors import Refusal
-from console.formats import coarse
 from console.models.in_thread import in_thread
 from console.models.leftovers import sweep
+from console.models.progress import Progress
 from console.models.troubles import Place, Trouble, trouble
 
 log = logging.getLogger(__name__)
@@ -31,9 +32,6 @@ WAITING = 16
 NEWS_S = 24 * 3600.0
 """So long a page tells of an import that ended well or was called off; of others until somebody takes them off."""
 TELL_EVERY_S = 0.5
-RATE_OVER_S = 8.0
-SILENT_S = 10.0
-"""After so long without a byte the page says that the stick does not answer."""
 END_WITHIN_S = 10.0
 
 OPEN = frozenset({"waiting", "running"})
@@ -87,47 +85,6 @@ class Import(msgspec.Struct, kw_only=True):
     @property
     def is_open(self) -> bool:
         return self.state in OPEN
-
-
-class Progress:
-    """How far the running import is: written by its thread, read by the pages."""
-
-    def __init__(self) -> None:
-        self.done = 0
-        self.total = 0
-        self.stopping = False
-        self._last = time.monotonic()
-        self._points: deque[tuple[float, int]] = deque([(self._last, 0)])
-
-    def report(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        self.done, self.total, self._last = done, total, now
-        if now - self._points[-1][0] >= 0.25:
-            self._points.append((now, done))
-            while now - self._points[0][0] > RATE_OVER_S and len(self._points) > 2:
-                self._points.popleft()
-
-    @property
-    def share(self) -> float:
-        return min(1.0, self.done / self.total) if self.total else 0.0
-
-    @property
-    def rate(self) -> float:
-        """Bytes a second over the last seconds; 0 until that can be told."""
-        begun, before = self._points[0]
-        passed = time.monotonic() - begun
-        return max(0, self.done - before) / passed if passed > 1 else 0.0
-
-    @property
-    def left(self) -> str:
-        """How long it will still take, at this rate; empty where that cannot be told."""
-        if not self.rate or self.silent_s > SILENT_S:
-            return ""
-        return coarse(max(1.0, (self.total - self.done) / self.rate))
-
-    @property
-    def silent_s(self) -> float:
-        return time.monotonic() - self._last
 
 
 class Imports:
@@ -238,7 +195,7 @@ class Imports:
             self._keep()
             telling = asyncio.create_task(self._tell())
             try:
-                await in_thread(order.run, progress.report, self._stop)
+                await self._carry_out(order, progress)
             except StoppedError:
                 self._end(row, "cancelled" if progress.stopping else "interrupted")
             except (BundleError, OSError) as error:
@@ -254,6 +211,19 @@ class Imports:
                 telling.cancel()
                 self.progress = None
                 self.changed()
+
+    async def _carry_out(self, order: Order, progress: Progress) -> None:
+        """Until it has ended; one that was called off is waited for only so long, since a dead stick may hold its
+        thread for ever. Once it answers, that thread tidies up after itself."""
+        working = asyncio.create_task(in_thread(order.run, progress.report, self._stop))
+        try:
+            while not working.done():
+                await asyncio.wait({working}, timeout=TELL_EVERY_S)
+                if self._stop.is_set() and progress.silent_s > END_WITHIN_S and not working.done():
+                    raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+            working.result()
+        finally:
+            working.cancel()
 
     async def _tell(self) -> None:
         while True:

@@ -78,7 +78,7 @@ class _Walk:
 
 def look(media: Path) -> Sight:
     """Walk through the media folder, what lies highest first."""
-    if not media.is_dir():
+    if not os.path.lexists(media):
         return Sight(media, problem="missing")
     walk, found = _Walk(), list[Found]()
     waiting = deque([media])

@@ -46,7 +46,7 @@ class Place:
 
     def trouble(self) -> Trouble | None:
         """Why nothing can be written there, if so."""
-        if not self.models.is_dir():
+        if not os.path.isdir(self.models):
             return Trouble(f"The models folder {self.models} is not there.", "Make it:", f"mkdir -p {self.models}")
         if os.access(self.models, os.W_OK | os.X_OK):
             return None
@@ -69,10 +69,11 @@ class Place:
             f"user {owner.st_uid} with mode {owner.st_mode & 0o777:o}."
         )
         if self.in_container:
-            command = f"sudo chown {os.geteuid()}:{os.getegid()} models"
-            return Trouble(
-                text, "On the host, give it the folder that INGOT_MODELS names in .env (./models unless set):", command
+            command = (
+                "docker compose run --rm --no-deps --user 0 --cap-add CHOWN --entrypoint chown console "
+                f"{os.geteuid()}:{os.getegid()} {self.models}"
             )
+            return Trouble(text, "On the host, in the folder of compose.yaml, give it the folder:", command)
         return Trouble(text, "Give it the folder:", f"sudo chown {os.geteuid()}:{os.getegid()} {self.models}")
 
 
@@ -95,6 +96,11 @@ def trouble(error: BundleError | OSError, source: Path, place: Place, names: tup
     if (is_locked := place.trouble()) is not None:
         return is_locked
     kept = _kept(place, names)
+    if number == errno.ETIMEDOUT:
+        return Trouble(
+            f"{source.name} gave nothing any more, and the import could not be called off in order.",
+            f"Unplug the stick. If the next import says that another is running, start the console again. {kept}",
+        )
     name = source.name
     if number in GONE or not source.exists():
         text = f"{name} went away while it was read: the stick was pulled, or its mount was taken away."
@@ -125,7 +131,8 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper() + text[1:] if first.isalpha() else text}".rstrip(".") + "."
 
 
-def _mount_point(path: Path) -> Path:
-    while not path.is_mount() and path != path.parent:
-        path = path.parent
-    return path
+def _mount_point(path: Path) -> str:
+    """Where the file system that holds `path` is mounted; in the table a space is written as \\040."""
+    rows = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    points = (row.split()[4].decode("unicode_escape") for row in rows)
+    return max((point for point in points if path.resolve().is_relative_to(point)), key=len, default="/")

@@ -446,7 +446,11 @@ async def test_too_little_room_is_told_before(client, home, importing, stick, mo
 @pytest.mark.parametrize(
     ("in_container", "read_only", "command"),
     [
-        (True, False, "sudo chown {uid}:{gid} models"),
+        (
+            True,
+            False,
+            "docker compose run --rm --no-deps --user 0 --cap-add CHOWN --entrypoint chown console {uid}:{gid} ",
+        ),
         (False, False, "sudo chown {uid}:{gid} {models}"),
         (True, True, "docker compose up -d console"),
         (False, True, "sudo mount -o remount,rw "),
@@ -507,6 +511,23 @@ async def test_one_at_a_time(imports):
     assert [row.state for row in rows] == ["cancelled", "cancelled", "running"]
     third.go_on.set()
     await until(lambda: rows[2].state == "done")
+
+
+async def test_a_dead_stick_holds_up_nobody(imports, monkeypatch):
+    """Called off, an import whose thread hangs in a read is given up after a while, and the next has its turn."""
+    monkeypatch.setattr("console.models.imports.END_WITHIN_S", 0.3)
+    monkeypatch.setattr("console.models.imports.TELL_EVERY_S", 0.05)
+    dead, good = Waiting("A"), Waiting("B")
+    monkeypatch.setattr(dead, "run", lambda report, stop: dead.go_on.wait(10))
+    rows = [imports.ask(dead, "admin"), imports.ask(good, "admin")]
+    await until(lambda: imports.running)
+    imports.cancel(rows[0].id)
+    await until(lambda: rows[1].state == "running")
+    assert rows[0].state == "failed"
+    assert "Unplug the stick" in rows[0].trouble.remedy
+    good.go_on.set()
+    await until(lambda: rows[1].state == "done")
+    dead.go_on.set()
 
 
 async def test_a_console_that_was_killed(home, imports):
