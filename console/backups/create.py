@@ -45,6 +45,7 @@ class Made(NamedTuple):
 def create(home: Home, out: Path, *, with_launches: bool = True, report: Report = silent) -> Made:
     """Write a backup to the file `out`, or into the folder `out` under a name of its own. Raises BackupError, and
     sqlite3.Error where the database cannot be read."""
+    snapshot.require_state(home)
     made = time.time()
     try:
         with _partial(out, made) as (target, partial, handle), _workplace(partial.parent) as work:

@@ -20,7 +20,7 @@ from console.backups.room import RESERVE_BYTES, free
 from console.backups.snapshot import present
 from console.errors import Refusal
 from console.pages import go_to, page
-from console.parts import Folder, PageRequest, TheDesk
+from console.parts import Config, Folder, PageRequest, TheDesk
 from migrations import HEAD
 
 AT_ONCE_S = 2.0
@@ -36,15 +36,15 @@ def _refused() -> Iterator[None]:
 
 
 @get("/backups")
-async def backups(request: PageRequest, home: Folder, desk: TheDesk) -> Template:
+async def backups(request: PageRequest, home: Folder, config: Config, desk: TheDesk) -> Template:
     return page(
         request,
         "backups/backups.html",
         title="Backups",
         backups=await desk.backups(),
         job=desk.job,
-        home=home,
         folder=desk.folder.path,
+        in_container=config.engine_control == "docker",
         limit=uploading.LIMIT_BYTES,
         room=max(0, free(home.root) - RESERVE_BYTES),
     )

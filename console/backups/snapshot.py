@@ -56,14 +56,18 @@ class Snapshot:
         return self.database.stat().st_size + small + sum(source.size for source in self.files)
 
 
-def take(home: Home, folder: Path, *, with_launches: bool) -> Snapshot:
-    """Copy the database into `folder` and note the rest. Raises BackupError, sqlite3.Error, OSError."""
+def require_state(home: Home) -> None:
+    """Raises BackupError where nothing has been set up yet."""
     if not home.database.is_file():
         raise BackupError(
             f"There is no database in {home.root} yet, so there is nothing to back up.",
             "Point INGOT_HOME at the state folder of an installation.",
             status=409,
         )
+
+
+def take(home: Home, folder: Path, *, with_launches: bool) -> Snapshot:
+    """Copy the database into `folder` and note the rest. Raises BackupError, sqlite3.Error, OSError."""
     copy = folder / DATABASE
     with writers_wait(home.database):
         _copy_database(home.database, copy)

@@ -1,0 +1,135 @@
+"""`ingot backup`, the real command in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from appliance.home import Home
+from appliance.supervisor.lock import OwnerLock
+from console.backups import pending, plan
+from tests.console.backup_states import back_up, fill, replaced, rows
+
+
+@pytest.fixture
+def state(home, fresh_database):
+    return fill(home, fresh_database)
+
+
+def run(home: Home, *arguments: str, give: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "appliance.cli", "backup", *arguments],
+        env={**os.environ, "INGOT_HOME": str(home.root)},
+        input=give or b"",
+        capture_output=True,
+        timeout=60,
+    )
+
+
+def test_create_list_verify_restore(state, tmp_path):
+    """Into a folder, listed by what is in it, verified, and restored into an empty state folder."""
+    stick = tmp_path / "stick"
+    stick.mkdir()
+    made = json.loads(run(state, "create", "--out", str(stick), "--json").stdout)
+    assert Path(made["path"]).parent == stick
+    assert (made["contents"]["active"], made["contents"]["launches"]) == ("p r2", 1)
+    assert b"There is no backup" in run(state, "list").stdout
+    run(state, "create", "--without-launches")
+    (listed,) = json.loads(run(state, "list", "--json").stdout)
+    assert listed["summary"]["with_launches"] is False
+    assert b"left out" in run(state, "list").stdout
+    verified = run(state, "verify", listed["name"])
+    assert (verified.returncode, b"is whole" in verified.stdout) == (0, True)
+    other = Home.at(tmp_path / "other")
+    restored = run(other, "restore", made["path"], "--yes")
+    assert restored.returncode == 0, restored.stderr
+    assert b"Sign in as: p-admin." in restored.stdout
+    assert rows(other) == rows(state)
+
+
+def test_through_pipes(state, tmp_path):
+    """As in containers: out of one and into another, without a file that both can see."""
+    piped = run(state, "create", "--out", "-").stdout
+    assert list((state.root / "backups").iterdir()) == []
+    other = Home.at(tmp_path / "other")
+    restored = json.loads(run(other, "restore", "-", "--yes", "--json", give=piped).stdout)
+    assert restored["launches"] == 1
+    assert rows(other) == rows(state)
+
+
+def test_not_while_a_console_runs(state):
+    """The page does it there; the state stays as it is. A backup can be made all the same."""
+    path = back_up(state)
+    before = replaced(state)
+    lock = OwnerLock(state.console_lock, "ingot up")
+    refused = run(state, "restore", str(path), "--yes")
+    assert refused.returncode == 3
+    assert b"Restore on its Backups page, or stop it first." in refused.stderr
+    assert run(state, "create").returncode == 0
+    lock.release()
+    assert replaced(state) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["restore", "nothing.tar.gz", "--yes"], b"no backup named 'nothing.tar.gz'"),
+        (["restore", "/etc/hostname", "--yes"], b"is not a backup of Ingot's"),
+        (["restore", "/etc/hostname"], b"Say --yes"),
+        (["verify", "/etc/hostname"], b"is not a backup of Ingot's"),
+        (["create", "--out", "/etc/hostname"], b"is there already"),
+        (["create", "--out", "/nowhere/x.tar.gz"], b"There is no folder /nowhere"),
+        (["create", "--out", "/proc/x.tar.gz"], b"could not be written"),
+    ],
+)
+def test_what_cannot_be_done(state, arguments, said):
+    """One sentence on what happened and what to do, status 1, no trace, and the state as it was."""
+    before = replaced(state)
+    refused = run(state, *arguments)
+    assert refused.returncode == 1
+    assert said in refused.stderr
+    assert b"Traceback" not in refused.stderr
+    assert replaced(state) == before
+
+
+def test_a_folder_without_a_state(tmp_path):
+    """There is nothing to back up, and none is made up."""
+    refused = run(Home.at(tmp_path / "empty"), "create")
+    assert refused.returncode == 1
+    assert b"nothing to back up" in refused.stderr
+    assert not (tmp_path / "empty").exists()
+
+
+def test_a_command_finishes_what_a_killed_restore_had_decided(state, tmp_path, fresh_database, monkeypatch):
+    """`ingot profile` sees the new state, not the old one that is about to be replaced."""
+    backup = back_up(fill(Home.at(tmp_path / "other"), fresh_database, "other"))
+    monkeypatch.setattr(plan, "carry_out", lambda home: (_ for _ in ()).throw(KeyboardInterrupt))
+    from tests.console.backup_states import bring_back
+
+    with pytest.raises(KeyboardInterrupt):
+        bring_back(state, backup)
+    assert (state.root / pending.PENDING).is_dir()
+    listed = subprocess.run(
+        [sys.executable, "-m", "appliance.cli", "profile", "list"],
+        env={**os.environ, "INGOT_HOME": str(state.root)},
+        capture_output=True,
+        text=True,
+    )
+    assert "other" in listed.stdout
+    assert not (state.root / pending.PENDING).exists()
+
+
+def test_what_a_backup_is_without_ingot(state):
+    """An ordinary gzipped tar: what it is stands first, the checksums last."""
+    with tarfile.open(back_up(state)) as archive:
+        names = archive.getnames()
+        manifest = json.loads(archive.extractfile("manifest.json").read())
+    assert (names[0], names[-1]) == ("backup.json", "manifest.json")
+    assert {"format", "ingot", "schema", "made", "files"} <= manifest.keys()
+    assert {file["path"] for file in manifest["files"]} == set(names[1:-1])
