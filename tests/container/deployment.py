@@ -95,7 +95,10 @@ class Deployment:
 
     def up(self) -> None:
         """Until every container is healthy: the engine has generated a token."""
-        self.compose("up", "--detach", "--wait", "--no-build", timeout_s=240)
+        try:
+            self.compose("up", "--detach", "--wait", "--wait-timeout", "200", "--no-build", timeout_s=240)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.compose('logs', '--no-color', '--tail', '40')}") from None
 
     def container(self, service: str) -> dict[str, Any]:
         """`docker inspect` of a service's container."""
