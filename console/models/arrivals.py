@@ -27,8 +27,6 @@ READ_SECONDS = 4.0
 PATIENCE_S = 1.5
 """So long a page waits for a look; a stick that is still spinning up is shown as soon as it answers."""
 
-NOT_YET = "has not been read yet"
-
 
 @dataclass(frozen=True)
 class Offer:
@@ -116,7 +114,7 @@ class Arrivals:
         self._heads: dict[str, tuple[object, Row]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._began = 0.0
-        self._ended = 0.0
+        self._of = 0.0
 
     @property
     def silent_s(self) -> float:
@@ -127,13 +125,14 @@ class Arrivals:
     async def look(self, max_age_s: float = 0.0, patience_s: float = PATIENCE_S) -> Stock | None:
         """What there is, no older than `max_age_s` where the medium answers within `patience_s`; None before the first
         look has ended."""
-        if self._looking is None or self._looking.done():
-            if self.stock is not None and time.monotonic() - self._ended < max_age_s:
-                return self.stock
-            self._began = time.monotonic()
-            self._looking = asyncio.create_task(self._look())
-        await asyncio.wait({self._looking}, timeout=patience_s)
-        if self._looking.done():
+        now = time.monotonic()
+        while self.stock is None or self._of < now - max_age_s:
+            if self._looking is None or self._looking.done():
+                self._began = time.monotonic()
+                self._looking = asyncio.create_task(self._look())
+            await asyncio.wait({self._looking}, timeout=now + patience_s - time.monotonic())
+            if not self._looking.done():
+                break
             self._looking.result()
         return self.stock
 
@@ -143,8 +142,7 @@ class Arrivals:
             await asyncio.gather(self._looking, return_exceptions=True)
 
     async def _look(self) -> None:
-        self.stock = await in_thread(self._take_stock)
-        self._ended = time.monotonic()
+        self.stock, self._of = await in_thread(self._take_stock), self._began
 
     def _take_stock(self) -> Stock:
         keys: tuple[PublicKey, ...] = ()
@@ -156,14 +154,14 @@ class Arrivals:
         sight = media.look(self.folder)
         until = time.monotonic() + READ_SECONDS
         heads = {found.name: self._head(found, keys, until) for found in sight.found}
-        self._heads = {name: head for name, head in heads.items() if head[1].problem != NOT_YET}
+        self._heads = heads
         rows = tuple(self._with_standing(row) for _, row in heads.values() if not row.problem)
         rows += tuple(row for _, row in heads.values() if row.problem)  # after what can be used
         left = tuple(leftovers(self._place.models))
         return Stock(sight, rows, keys, keys_problem, self._place.free, left, self._place.trouble())
 
     def _head(self, found: media.Found, keys: Sequence[PublicKey], until: float) -> tuple[object, Row]:
-        """From the file's head, once for each state of the file and of the trusted keys."""
+        """From the file's head, once for each state of the file and of the trusted keys, anew where the medium failed."""
         stamp = (found.stamp, found.problem, keys)
         known = self._heads.get(found.name)
         if known is not None and known[0] == stamp:
@@ -171,13 +169,14 @@ class Arrivals:
         if found.problem:
             return stamp, Row(found, problem=found.problem)
         if time.monotonic() > until:
-            return stamp, Row(found, problem=NOT_YET)
+            return None, Row(found, problem="has not been read yet")
         try:
             return stamp, _bundle(found, keys) if found.is_bundle else _folder(found)
         except BundleError as error:
-            return stamp, Row(found, problem=str(error), told_whole=True)
+            passing = isinstance(error.__cause__, OSError)
+            return None if passing else stamp, Row(found, problem=str(error), told_whole=True)
         except OSError as error:
-            return stamp, Row(found, problem=f"cannot be read: {error.strerror or error}")
+            return None, Row(found, problem=f"cannot be read: {error.strerror or error}")
 
     def _with_standing(self, row: Row) -> Row:
         models = self._place.models

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -54,6 +55,7 @@ class Parts:
             "choice": choices.choice,
             "importable": choices.importable,
             "room": choices.room,
+            "uid": os.geteuid(),
         }
 
     def imports(self) -> Context:

@@ -84,7 +84,7 @@ def look(media: Path) -> Sight:
     waiting = deque([media])
     while waiting and not walk.enough and len(found) < FOUND:
         folder = waiting.popleft()
-        here = _entries(folder, media, walk)
+        here = _entries(folder, walk)
         if here is None:
             continue
         if not here and folder.parent == media:
@@ -105,7 +105,7 @@ def look(media: Path) -> Sight:
     )
 
 
-def _entries(folder: Path, media: Path, walk: _Walk) -> list[os.DirEntry[str]] | None:
+def _entries(folder: Path, walk: _Walk) -> list[os.DirEntry[str]] | None:
     """In the order of their names; None where the folder may not be read."""
     here = []
     try:
@@ -117,7 +117,7 @@ def _entries(folder: Path, media: Path, walk: _Walk) -> list[os.DirEntry[str]] |
                 if walk.enough:
                     break
     except OSError as error:
-        walk.unreadable.append(f"{printed(str(folder.relative_to(media)))}: {error.strerror}")
+        walk.unreadable.append(f"{printed(str(folder))}: {error.strerror}")
         return None
     return sorted(here, key=lambda entry: entry.name)
 

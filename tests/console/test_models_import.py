@@ -381,7 +381,6 @@ async def test_a_stick_that_is_pulled(client, home, importing, stick, models, ke
     with monkeypatch.context() as patch:
         patch.setattr(Joined, "read_into", failing_read(errno.ENODEV, 300_000))
         await client.get("/models")
-        importing.arrivals._heads.clear()
         await begin(client, "STICK/bundle.ingot", "Tiny-A")
         row = await ended(importing)
     assert row.state == "failed"
