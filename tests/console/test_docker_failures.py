@@ -1,5 +1,5 @@
 """The engine in a container, where Docker fails: a daemon that breaks off, goes and comes back, hangs, refuses. What a
-real daemon can be brought to is in tests/container/test_docker_control_real.py."""
+real daemon can be brought to is in tests/container/test_docker_control.py."""
 
 from __future__ import annotations
 
