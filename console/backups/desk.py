@@ -75,6 +75,7 @@ class Desk:
         self._hub = hub
         self._shown = {name: templates.get_template(f"backups/{name}.html") for name in ("job", "list")}
         self._task: asyncio.Task[None] | None = None
+        self._closing = False
 
     async def backups(self) -> list[Backup]:
         return await asyncio.to_thread(self.folder.backups)
@@ -118,7 +119,9 @@ class Desk:
             self._publish()
 
     async def close(self) -> None:
-        """A thread cannot be called off; a restore that was decided is finished by the next start if need be."""
+        """End what is under way, at the next it reports. A restore that was decided reports no more, and is done in
+        moments, or finished by the next start."""
+        self._closing = True
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=1.0)
 
@@ -141,6 +144,8 @@ class Desk:
 
         def report(done: int, total: int) -> None:
             nonlocal told
+            if self._closing:
+                raise BackupError("The console ends.", "Do it again when it is back.", status=503)
             if time.monotonic() - told >= TELL_EVERY_S:
                 told = time.monotonic()
                 loop.call_soon_threadsafe(heard, done, total)

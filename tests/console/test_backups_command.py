@@ -14,7 +14,8 @@ import pytest
 from appliance.home import Home
 from appliance.supervisor.lock import OwnerLock
 from console.backups import pending, plan
-from tests.console.backup_states import back_up, fill, replaced, rows
+from tests.console.backup_states import back_up, bring_back, fill, replaced, rows
+from tests.running import end, free_port
 
 
 @pytest.fixture
@@ -76,6 +77,18 @@ def test_not_while_a_console_runs(state):
     assert replaced(state) == before
 
 
+@pytest.fixture
+def decided(state, tmp_path, fresh_database, monkeypatch):
+    """A restore that was killed as soon as it was decided."""
+    backup = back_up(fill(Home.at(tmp_path / "other"), fresh_database, "other"))
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "carry_out", lambda home: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            bring_back(state, backup)
+    assert (state.root / pending.PENDING).is_dir()
+    return state
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -106,23 +119,30 @@ def test_a_folder_without_a_state(tmp_path):
     assert not (tmp_path / "empty").exists()
 
 
-def test_a_command_finishes_what_a_killed_restore_had_decided(state, tmp_path, fresh_database, monkeypatch):
+def test_a_command_finishes_what_a_killed_restore_had_decided(decided):
     """`ingot profile` sees the new state, not the old one that is about to be replaced."""
-    backup = back_up(fill(Home.at(tmp_path / "other"), fresh_database, "other"))
-    monkeypatch.setattr(plan, "carry_out", lambda home: (_ for _ in ()).throw(KeyboardInterrupt))
-    from tests.console.backup_states import bring_back
-
-    with pytest.raises(KeyboardInterrupt):
-        bring_back(state, backup)
-    assert (state.root / pending.PENDING).is_dir()
     listed = subprocess.run(
         [sys.executable, "-m", "appliance.cli", "profile", "list"],
-        env={**os.environ, "INGOT_HOME": str(state.root)},
+        env={**os.environ, "INGOT_HOME": str(decided.root)},
         capture_output=True,
         text=True,
     )
     assert "other" in listed.stdout
-    assert not (state.root / pending.PENDING).exists()
+    assert not (decided.root / pending.PENDING).exists()
+
+
+def test_a_start_finishes_what_a_killed_restore_had_decided(decided):
+    """Before the engine is started, and before anybody is let in."""
+    console = subprocess.Popen(
+        [sys.executable, "-m", "appliance.cli", "up", "--no-engine", "--port", str(free_port())],
+        env={**os.environ, "INGOT_HOME": str(decided.root)},
+        stdout=subprocess.PIPE,
+    )
+    assert b"Console" in console.stdout.readline()
+    end(console)
+    assert rows(decided)["users"][0][1] == "other-admin"
+    assert b"other" in decided.active_profile.read_bytes()
+    assert not (decided.root / pending.PENDING).exists()
 
 
 def test_what_a_backup_is_without_ingot(state):

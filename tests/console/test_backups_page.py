@@ -7,6 +7,7 @@ import os
 import shutil
 import tarfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,28 @@ async def test_one_thing_at_a_time(client, console, made, monkeypatch):
             break
     assert "Made ingot-backup-" in page
     assert "Made ingot-backup-" not in (await client.post("/backups/-/dismiss")).text
+
+
+async def test_the_console_does_not_wait_for_a_long_backup(client, console, made, monkeypatch):
+    """What is under way ends when the console does, and leaves no rest."""
+    create_ = create.create
+
+    def slow(*arguments, report, **options):
+        def patient(done: int, total: int) -> None:
+            time.sleep(0.3)
+            report(done, total)
+
+        return create_(*arguments, report=patient, **options)
+
+    monkeypatch.setattr(create, "create", slow)
+    monkeypatch.setattr(routes, "AT_ONCE_S", 0.05)
+    for number in range(40):
+        put(console.home.launch("20261120-000000-0000") / f"{number}.txt", b"x")
+    await client.post("/backups")
+    desk = client.app.dependencies["desk"].dependency()
+    await desk.close()
+    assert desk.job.failure.message == "The console ends."
+    assert [path.name for path in (console.home.root / "backups").iterdir()] == [made]
 
 
 # ---- upload ---------------------------------------------------------------------------------------------------------
