@@ -158,7 +158,7 @@ leave() {
 # Sets base and parts (0: one file), and total, in bytes.
 find_bundle() {
     if [ -z "$bundle" ]; then
-        for file in "$here"/*.tar "$here"/*.ingot "$here"/*.001; do
+        for file in "$here"/*.bundle "$here"/*.tar "$here"/*.001; do
             [ -f "$file" ] || continue
             [ -z "$bundle" ] || die 2 "There is more than one bundle beside this script: $bundle and $file. Name the one to install."
             bundle=$file
