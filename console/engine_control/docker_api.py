@@ -122,4 +122,4 @@ def _refusal(response: httpx.Response) -> DockerRefusal:
 def _words(error: httpx.TransportError) -> str:
     if isinstance(error, httpx.TimeoutException):
         return "no answer in time"
-    return str(error) or type(error).__name__
+    return str(error).rstrip(".") or type(error).__name__

@@ -100,7 +100,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         """The state as a line of its own."""
         what = " ".join(self.active) if self.active else "The engine"
         if self.unknown and not self.reachable:
-            return f"Whether {what} runs cannot be told"
+            return f"Whether {what if self.active else 'the engine'} runs cannot be told"
         if self.problem and not self.reachable:
             return f"{what} does not run"
         if self.launch is not None:

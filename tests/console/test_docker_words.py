@@ -11,8 +11,6 @@ RUNC = (
     "failed to create task for container: failed to create shim task: OCI runtime create failed: runc create failed: "
 )
 TOO_OLD = "unsatisfied condition: cuda>=13.0, please update your driver to a newer version, or use an earlier container"
-    "unsatisfied condition: cuda>=13.0, please update your driver to a newer version, or use an earlier cuda container"
-)
 PORT = "driver failed programming external connectivity on endpoint ingot-engine (820852418cc): "
 HOOK = "error running hook #0: error running hook: exit status 1, stdout: , stderr: "
 
