@@ -161,7 +161,7 @@ class Arrivals:
         return Stock(sight, rows, keys, keys_problem, self._place.free, left, self._place.trouble())
 
     def _head(self, found: media.Found, keys: Sequence[PublicKey], until: float) -> tuple[object, Row]:
-        """From the file's head, once for each state of the file and of the trusted keys, anew where the medium failed."""
+        """From its head, once for each state of the file and of the trusted keys; anew where the medium failed."""
         stamp = (found.stamp, found.problem, keys)
         known = self._heads.get(found.name)
         if known is not None and known[0] == stamp:
