@@ -21,6 +21,7 @@ from appliance.protocol import (
     PhaseChange,
     PhaseRecord,
     Progress,
+    Severity,
     State,
     StateChange,
 )
@@ -125,6 +126,9 @@ class Launch:
     def report(self, finding: Finding) -> None:
         self.record.findings.append(finding)
         self._tell(FindingReport(finding))
+        if finding.severity is Severity.ERROR:  # for who reads `docker logs`: nothing else of preflight stands there
+            fix = f" {finding.fix.text}" if finding.fix is not None else ""
+            sys.stderr.write(f"ingot: {finding.id}: {finding.message}{fix}\n")
 
     def diagnose(self, diagnosis: Diagnosis) -> None:
         self.record.diagnosis = diagnosis
