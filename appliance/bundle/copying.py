@@ -4,6 +4,7 @@ written, with two buffers however large the file."""
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +20,12 @@ class ReadInto(Protocol):
     """Fills the start of a buffer from the byte `at` on; how much, 0 at the end."""
 
     def __call__(self, buffer: memoryview, at: int, /) -> int: ...
+
+
+def write_all(fd: int, piece: memoryview) -> None:
+    """One write may take less than it is given."""
+    while piece:
+        piece = piece[os.write(fd, piece) :]
 
 
 def silent(done: int, total: int) -> None:

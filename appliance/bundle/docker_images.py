@@ -80,7 +80,7 @@ class DockerImages:
         """Write the plain files at or below `path` into the folder `into`, below the last part of `path`; nothing where
         there is no such path. Links are left out, and so is what lies outside."""
         try:
-            stream, _ = self._api.get_archive(container, path, chunk_size=1 << 20)
+            stream, _ = self._api.get_archive(container, path, chunk_size=64 << 10)
         except docker.errors.NotFound:
             return []
         written = []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from appliance.bundle import part_check
 from appliance.bundle.archive import Archive, Member
-from appliance.bundle.copying import Copier, Progress, Report, silent
+from appliance.bundle.copying import Copier, Progress, Report, silent, write_all
 from appliance.bundle.errors import BundleError, StoppedError, UntrustedError
 from appliance.bundle.manifest import BundledFile
 from appliance.bundle.outline import Outline, read_head
@@ -163,17 +163,12 @@ def _copy_file(archive: Archive, file: BundledFile, member: Member, target: Path
     partial = target.with_name(target.name + ".partial")
     with partial.open("wb", buffering=0) as out:
         sha256 = copier.copy(
-            archive.source.read_into, member.start, member.size, lambda piece: _write(out.fileno(), piece)
+            archive.source.read_into, member.start, member.size, lambda piece: write_all(out.fileno(), piece)
         )
         os.fsync(out.fileno())
     check(archive, file, member, sha256)
     partial.chmod(0o644)
     os.rename(partial, target)
-
-
-def _write(fd: int, piece: memoryview) -> None:
-    while piece:
-        piece = piece[os.write(fd, piece) :]
 
 
 def _sync(folder: Path) -> None:

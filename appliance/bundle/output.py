@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from appliance.bundle.copying import write_all
 from appliance.bundle.errors import BundleError
 from appliance.bundle.parts import part_path
 
@@ -78,11 +79,6 @@ class Output:
         self.paths.append(path)
 
 
-def write_all(fd: int, piece: memoryview) -> None:
-    while piece:
-        piece = piece[os.write(fd, piece) :]
-
-
 @contextlib.contextmanager
 def staging(out: Path) -> Iterator[Path]:
     """A hidden folder beside `out` that is gone afterwards, whatever happens. What a machine that went down has left
@@ -127,8 +123,15 @@ def require_room(folder: Path, need: int) -> None:
 
 def place(staged: list[Path], folder: Path) -> None:
     """Move what is whole to where it belongs, the first last: a bundle whose first part is there is all there."""
-    for path in [*staged[1:], staged[0]]:
-        os.rename(path, folder / path.name)
+    placed: list[Path] = []
+    try:
+        for path in [*staged[1:], staged[0]]:
+            placed.append(folder / path.name)
+            os.rename(path, placed[-1])
+    except BaseException:
+        for path in placed:
+            path.unlink(missing_ok=True)
+        raise
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,7 @@ from appliance.bundle.errors import BundleError
 from appliance.bundle.manifest import BundledFile, BundledImage, Manifest, ModelNote, Parts
 from appliance.bundle.outline import read_outline
 from appliance.bundle.output import Output, place, require_room, staging
-from appliance.bundle.parts import MAX_PARTS, part_path
+from appliance.bundle.parts import MAX_PARTS, numbers_of, part_path
 from appliance.bundle.signature import Key
 
 UNKNOWN = "0" * 64
@@ -55,7 +55,7 @@ class Order:
     casts: Sequence[Path] = ()
     part_size: int | None = None
     stage_appliance: Callable[[Path, Report], Appliance] | None = None
-    stop: threading.Event | None = field(default=None, compare=False)
+    stop: threading.Event | None = None
 
 
 def create(order: Order, report: Report = lambda what, done, total: None) -> Manifest:
@@ -105,7 +105,8 @@ def refuse_existing(order: Order) -> None:
     if not out.parent.is_dir():
         raise BundleError(f"{out.parent} is not a folder; make it first")
     beside = [names.INSTALLER, f"{names.INSTALLER}.minisig"] if order.stage_appliance else []
-    for path in (out, part_path(out, 1), *(out.with_name(name) for name in beside)):
+    parts = [part_path(out, number) for number in numbers_of(out)]
+    for path in (out, *parts, *(out.with_name(name) for name in beside)):
         if os.path.lexists(path):
             raise BundleError(f"{path} exists already; remove it, or choose another folder")
 

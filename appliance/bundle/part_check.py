@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.bundle.copying import Copier, silent
+from appliance.bundle.copying import Copier
 from appliance.bundle.errors import BundleError
 from appliance.bundle.manifest import Parts
 from appliance.bundle.parts import Joined, part_path
@@ -43,7 +43,7 @@ def name_the_bad(source: Joined, parts: Parts | None) -> None:
     """Raises BundleError that names every part but the first which is not what was cut; returns if all are."""
     if parts is None or len(source.parts) == 1:
         return
-    with Copier(lambda count: silent(count, count)) as copier:
+    with Copier(lambda count: None) as copier:
         found = [copier.copy(source.read_into, part.start, part.size, None) for part in source.parts]
     said = []
     for place, part in enumerate(source.parts[1:]):

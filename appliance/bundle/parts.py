@@ -46,13 +46,18 @@ def locate(path: Path) -> list[Path]:
         return [path]
     else:
         whole = path
-    numbers = sorted(int(other[2]) for entry in _listed(whole.parent) if (other := _of(whole, entry)))
+    numbers = numbers_of(whole)
     if not numbers:
         raise BundleError(f"{path} does not exist; check the path")
     for number in range(1, numbers[-1] + 1):
         if number not in numbers:
             raise BundleError(f"the part {part_path(whole, number).name} is missing; copy it beside the others")
     return [part_path(whole, number) for number in numbers]
+
+
+def numbers_of(whole: Path) -> list[int]:
+    """Which parts of `whole` are there, in order. Raises BundleError if its folder cannot be listed."""
+    return sorted(int(other[2]) for entry in _listed(whole.parent) if (other := _of(whole, entry)))
 
 
 def _listed(folder: Path) -> list[str]:

@@ -8,6 +8,7 @@ import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -83,7 +84,7 @@ def infos_of(path: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
         return [(member, bundle.extractfile(member).read()) for member in bundle]
 
 
-def tar_of(members: list[tuple[tarfile.TarInfo, bytes]], tar_format: int = tarfile.USTAR_FORMAT) -> bytes:
+def tar_of(members: list[tuple[tarfile.TarInfo, bytes]], tar_format: Literal[0, 1, 2] = tarfile.USTAR_FORMAT) -> bytes:
     """What tar itself can hold, and a bundle must not; what a bundle holds comes out as it was."""
     raw = io.BytesIO()
     for member, content in members:

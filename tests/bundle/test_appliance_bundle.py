@@ -281,7 +281,7 @@ def test_an_install_script_without_its_line_is_refused(docker, folder):
     refused(folder, "has 0 lines gate_sha256=''")
 
 
-@pytest.mark.parametrize("existing", ["a.ingot", "a.ingot.001", "install.sh", "install.sh.minisig"])
+@pytest.mark.parametrize("existing", ["a.ingot", "a.ingot.001", "a.ingot.007", "install.sh", "install.sh.minisig"])
 def test_no_file_is_overwritten(docker, folder, existing):
     """install.sh is of one bundle: it trusts the gate's image of that one only."""
     (folder / "out").mkdir()

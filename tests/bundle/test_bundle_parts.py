@@ -3,6 +3,7 @@ name."""
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -115,4 +116,20 @@ def test_any_size_of_part_that_can_hold_the_head_gives_a_bundle(model, key, tmp_
 def test_parts_too_small_for_the_head_are_refused(model, key, tmp_path, size):
     with pytest.raises(BundleError, match="give a larger --split"):
         create(Order(tmp_path / "any.ingot", key, [model], part_size=size))
+    assert not list(tmp_path.glob("*any*"))
+
+
+def test_a_move_that_is_broken_off_leaves_no_part(model, key, tmp_path, monkeypatch):
+    """The last step is a rename for each part."""
+    rename, renamed = os.rename, []
+
+    def interrupted(source, target):
+        renamed.append(target)
+        if len(renamed) == 3:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        create(Order(tmp_path / "any.ingot", key, [model], part_size=100_000))
     assert not list(tmp_path.glob("*any*"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.bundle import install
+from appliance.bundle.copying import Copier
 from appliance.bundle.errors import BundleError, StoppedError, UntrustedError
 from appliance.bundle.install import install_models
 from appliance.bundle.outline import read_outline
@@ -144,7 +144,7 @@ def test_who_stops_an_import_gets_a_clean_folder(packed, key, home):
 def test_an_import_that_was_interrupted_goes_on_where_it_was(packed, key, home, monkeypatch):
     """What is there and right is not copied again; nobody takes it for a model meanwhile."""
 
-    copy, copied = install.Copier.copy, []
+    copy, copied = Copier.copy, []
 
     def counting(self, source, start, size, write):
         if write is not None:
@@ -153,7 +153,7 @@ def test_an_import_that_was_interrupted_goes_on_where_it_was(packed, key, home, 
                 raise OSError(5, "Input/output error")
         return copy(self, source, start, size, write)
 
-    monkeypatch.setattr(install.Copier, "copy", counting)
+    monkeypatch.setattr(Copier, "copy", counting)
     interrupted = True
     with pytest.raises(OSError, match="Input/output error"):
         install_models(packed, home.models, [key.public])
@@ -174,7 +174,7 @@ def _interrupt(*_):
 def test_what_is_left_of_an_import_is_checked_again(model, packed, key, home, monkeypatch):
     """A file of the right length with another content, as a crash can leave it, is replaced."""
     with monkeypatch.context() as patch:
-        patch.setattr(install.os, "rename", _interrupt)
+        patch.setattr(os, "rename", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             install_models(packed, home.models, [key.public])
     (left,) = home.models.iterdir()
