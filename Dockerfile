@@ -108,7 +108,7 @@ ENV PATH=/layer/opt/venv/bin:$PATH
 
 
 # Every kernel for one architecture; only what `ingot cast` imports is here, so that no other change casts again. What
-# was compiled with the same compilers before is taken over from the build's cache.
+# the same compilers made of the same kernels before is taken over from the build's cache.
 FROM builder-${CAST} AS cast
 WORKDIR /source
 COPY appliance/__init__.py appliance/home.py appliance/protocol.py appliance/
@@ -121,8 +121,8 @@ ARG ARCH
 ARG CAST
 RUN --mount=type=cache,id=ingot-cast,target=/casts,sharing=locked \
     test -n "$ARCH" || { echo "VARIANT=cuda is built for one architecture: set ARCH, such as sm_90." >&2; exit 1; } \
- && made="/casts/$ARCH-$CAST-$(grep -hE '^(__version__|triton|flashinfer|nvidia)' appliance/__init__.py /build/constraints.txt \
-    | sha256sum | cut -c 1-16)" \
+ && made="/casts/$ARCH-$CAST-$({ gcc --version; cat kernels/cast/*.py appliance/__init__.py; \
+    grep -E '^(triton|flashinfer|nvidia)' /build/constraints.txt; } | sha256sum | cut -c 1-16)" \
  && python -m appliance.cast cast --arch "$ARCH" --out "$made" $(test "$CAST" = full || echo --triton-only) \
  && mkdir -p /opt/ingot && cp -R "$made" /opt/ingot/cast \
  && python -m appliance.cast verify --cast /opt/ingot/cast
