@@ -224,7 +224,7 @@ read_head() {
     id=${id%% *}
     # What is staged of another bundle is of no use to this one.
     if [ "$(cat "$stage/id" 2>/dev/null)" != "$id" ]; then
-        rm -rf "$stage/files" "$stage/whole" "$stage/images" "$stage/consumed"
+        rm -rf "$stage"/incoming.* "$stage/files" "$stage/whole" "$stage/images" "$stage/consumed"
         echo "$id" >"$stage/id"
     fi
     mkdir -p "$stage/files"
@@ -285,7 +285,7 @@ free_of() { echo "$(($(df -k --output=avail "$1" | tail -n 1) * 1024))"; }
 home_of() { df --output=target "$1" | tail -n 1; }
 
 check_disk() {
-    for_dir=$(($(number STORED_BYTES) - $(du -sb "$stage/files" | cut -f 1) - $(cat "$stage/consumed" 2>/dev/null || echo 0)))
+    for_dir=$(($(number STORED_BYTES) - $(du -sb "$stage" | cut -f 1) - $(cat "$stage/consumed" 2>/dev/null || echo 0)))
     for name in $(models_of_bundle); do
         [ ! -d "$models/$name" ] || for_dir=$((for_dir - $(du -sb "$models/$name" | cut -f 1)))
     done
@@ -360,7 +360,8 @@ find_verifier() {
     [ -n "$gate_sha256" ] || die 4 "This install.sh belongs to no bundle. Use the one that 'ingot bundle create' wrote beside the bundle."
     if ! image_is_there gate; then
         mkdir -p "$stage/files/images"
-        member images/gate.tar.zst 4000000000 >"$stage/files/images/gate.tar.zst"
+        member images/gate.tar.zst 4000000000 >"$stage/gate.$$"
+        mv "$stage/gate.$$" "$stage/files/images/gate.tar.zst"
         echo "$gate_sha256  $stage/files/images/gate.tar.zst" | sha256sum -c --status ||
             die 4 "images/gate.tar.zst is not the one that this install.sh belongs to: it was changed or damaged, or bundle and install.sh do not go together. Copy both again."
         load gate
@@ -438,7 +439,8 @@ model_is_there() {
     esac
 }
 
-# Take what is needed from the bundle, without what an earlier run took and checked. Only signed names are extracted.
+# Take what is needed from the bundle, without what an earlier run took and checked. Only signed names are extracted, into
+# a folder of this run: where only the script was killed, its tar still writes into that of its own.
 extract() {
     touch "$stage/whole"
     keep_whole
@@ -448,32 +450,38 @@ extract() {
     # A checkpoint is a record of 10240 bytes.
     # shellcheck disable=SC2016  # read by the shell that tar starts
     told_by_tar='echo "  $((TAR_CHECKPOINT / 100)) MB of '$((total / 1000000))' MB read"'
-    { stream || : >"$stage/unreadable"; } 2>>"$log" | tar -xf - -C "$stage/files" --occurrence=1 --no-recursion --no-same-owner --no-same-permissions \
+    mkdir "$stage/incoming.$$"
+    { stream || :; } 2>"$stage/unread" | tar -xf - -C "$stage/incoming.$$" --occurrence=1 --no-recursion --no-same-owner --no-same-permissions \
         --checkpoint=25000 --checkpoint-action=exec="$told_by_tar" --verbatim-files-from -T "$stage/missing" 2>>"$log" || :
-    odd=$(find "$stage/files" ! -type f ! -type d | head -n 1)
-    [ -z "$odd" ] || { rm -f "$odd"; die 4 "Refused: ${odd#"$stage/files/"} in the bundle is not a plain file. The bundle was changed."; }
+    odd=$(find "$stage/incoming.$$" ! -type f ! -type d | head -n 1)
+    [ -z "$odd" ] || { rm -f "$odd"; die 4 "Refused: ${odd#"$stage/incoming.$$/"} in the bundle is not a plain file. The bundle was changed."; }
     keep_whole
     bad=$(comm -23 "$stage/needed" "$stage/whole" | cut -c 67- | head -n 1)
     [ -z "$bad" ] || refuse_damaged "$bad"
 }
 
-# Note in `whole` what of the needed is extracted and has its hash, after it has reached the disk.
+# Move to files/ what of the needed was extracted and has its hash; note it in `whole` after it has reached the disk.
 keep_whole() {
     comm -23 "$stage/needed" "$stage/whole" >"$stage/unchecked"
     comm -12 "$stage/needed" "$stage/whole" >"$stage/found"
     checked=0 step=0
     while read -r sum name; do
-        file=$stage/files/$name
-        [ -f "$file" ] || continue
-        if echo "$sum  $file" | sha256sum -c --status; then
+        for file in "$stage/files/$name" "$stage"/incoming.*/"$name"; do
+            [ -f "$file" ] && [ ! -L "$file" ] && echo "$sum  $file" | sha256sum -c --status || continue
+            if [ "$file" != "$stage/files/$name" ]; then
+                mkdir -p "$(dirname "$stage/files/$name")"
+                mv "$file" "$stage/files/$name"
+            fi
             echo "$sum  $name" >>"$stage/found"
-            checked=$((checked + $(stat -c %s "$file")))
+            checked=$((checked + $(stat -c %s "$stage/files/$name")))
             if [ $((checked / 1000000000)) -gt "$step" ]; then
                 step=$((checked / 1000000000))
                 say "  $(amount "$checked") checked"
             fi
-        fi
+            break
+        done
     done <"$stage/unchecked"
+    rm -rf "$stage"/incoming.*
     find "$stage/files" -exec sync {} +
     # Gone again, since an earlier run put it into its place, and from there it vanished.
     while read -r sum name; do [ ! -f "$stage/files/$name" ] || echo "$sum  $name"; done <"$stage/found" | sort >"$stage/found.now"
@@ -483,10 +491,9 @@ keep_whole() {
 # refuse_damaged NAME: say which file is wrong, and in which part it lies.
 refuse_damaged() {
     rm -f "$stage/files/$1"
-    if [ -e "$stage/unreadable" ] && grep -q 'Input/output error' "$log"; then
-        rm -f "$stage/unreadable"
-        die 1 "Reading $base stopped: $(grep 'Input/output error' "$log" | tail -n 1)${nl}Is the stick still there? Plug it in, and run the same again: it goes on."
-    fi
+    # cat's own words, but for those about a tar that had all it needed.
+    unread=$(grep -v 'Broken pipe' "$stage/unread" 2>/dev/null | tail -n 1 || :)
+    [ -z "$unread" ] || die 1 "Reading $base stopped: $unread${nl}Is the stick still there? Plug it in, and run the same again: it goes on."
     [ "$parts" -eq 0 ] || name_bad_parts
     die 4 "Refused: $1 in the bundle is not what was signed: changed, damaged, or not there. Nothing of it is used. Copy the bundle again."
 }

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from appliance.bundle.entries import Entry
 from appliance.bundle.manifest import BundledImage
 from appliance.bundle.pack import Appliance, Order, Report, create
 from appliance.bundle.signature import Key
-from tests.bundle.conftest import members_of, write_members
+from tests.bundle.conftest import members_of, tar_of, write_members
 from tests.tiny import write_checkpoint
 
 STUB = Path(__file__).with_name("stub")
@@ -295,7 +296,7 @@ def test_a_changed_head_is_refused(site, first, tmp_path, name):
 
 def test_a_file_that_is_no_bundle(site, first, tmp_path):
     other = tmp_path / "holiday.tar"
-    write_members(other, [("beach.jpg", b"blue")])
+    other.write_bytes(tar_of([(tarfile.TarInfo("beach.jpg"), b"")]))
     status, told = site.run(
         first.with_name("install.sh"), other, "--into", site.into, "--public-key", site.key.public.text
     )
@@ -446,6 +447,23 @@ def test_a_damaged_part_is_named(site, parts):
     assert status == BUNDLE
     assert f"{parts[2].name} is damaged" in told
     parts[2].write_bytes(whole)
+    status, told = site.install(parts[0])
+    assert status == 0, told
+
+
+def test_a_stick_that_is_pulled_out(site, parts):
+    """Told as such, and not as a bundle that somebody changed; plugged in again, the same goes on."""
+    tools = site.folder / "tools"
+    tools.mkdir()
+    lines = (
+        f'case $* in *.003) echo "cat: $*: Input/output error" >&2; exit 1;; esac\nexec {shutil.which("cat")} "$@"\n'
+    )
+    (tools / "cat").write_text(f"#!/bin/sh\n{lines}")
+    (tools / "cat").chmod(0o755)
+    arguments = (parts[0], "--into", site.into, "--public-key", site.key.public.text)
+    status, told = site.run(parts[0].with_name("install.sh"), *arguments, first_path=tools)
+    assert status == 1
+    assert f"{parts[2]}: Input/output error" in told
     status, told = site.install(parts[0])
     assert status == 0, told
 
