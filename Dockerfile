@@ -44,9 +44,6 @@ RUN python3 -m appliance.image.requirements
 # What both console and engine need. What runs has no pip: /opt/build has it, and installs into /opt/venv. Python's
 # bytecode is made here, once, and not compared with its source at each start: the images are read-only.
 FROM base AS packages
-# Another index or mirror, such as one with CPU builds of torch. pip reads these from its environment.
-ARG PIP_EXTRA_INDEX_URL
-ARG PIP_TRUSTED_HOST
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_WARN_SCRIPT_LOCATION=1 \
     PIP_COMPILE=0 \
     COMPILE="python3 -m compileall -q -f -j 0 -x /py312_ --invalidation-mode unchecked-hash"
@@ -54,6 +51,9 @@ WORKDIR /build
 RUN apt-get update -q \
  && apt-get install -y -q --no-install-recommends python3-venv \
  && apt-get clean && rm -rf /var/lib/apt/lists/*
+# Another index or mirror, such as one with CPU builds of torch. pip reads these from its environment.
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
 COPY --from=requirements /requirements/build.txt ./
 COPY constraints.txt .
 RUN python3 -m venv /opt/build \
