@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import msgspec
 
 from appliance.home import Home
 from console.backups import format
-from console.backups.create import sweep
+from console.backups.create import claim, sweep
 from console.backups.format import BackupError, Summary
 from console.backups.reading import read_summary
 from console.backups.restore import SQLITE_MAGIC
@@ -137,8 +136,10 @@ def incoming(folder: Folder, expected: int) -> Iterator[Incoming]:
     sweep(folder.path)
     room = Room(folder.path, "What is sent", expected)
     try:
-        with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        handle = claim(path)
+        if handle is None:
+            raise BackupError(f"{path} is in use.", "Try again.", status=409)
+        with os.fdopen(handle, "wb") as file:
             yield Incoming(path, file, room)
     except OSError as error:
         raise not_written(path, error) from error

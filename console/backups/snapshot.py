@@ -1,5 +1,5 @@
-"""The state at one moment: the database, the files in `active/` that belong to it, and which launches there are, all
-taken while the database lets nobody write. The engine goes on writing its launch, and is not waited for."""
+"""The state at one moment: the database, and the files in `active/` that belong to it, seen while the database lets
+nobody write. The engine goes on writing its launch, and is not waited for."""
 
 from __future__ import annotations
 
@@ -68,12 +68,13 @@ def require_state(home: Home) -> None:
 
 def take(home: Home, folder: Path, *, with_launches: bool) -> Snapshot:
     """Copy the database into `folder` and note the rest. Raises BackupError, sqlite3.Error, OSError."""
-    copy = folder / DATABASE
-    with writers_wait(home.database):
-        _copy_database(home.database, copy)
-        active = dict(_active_files(home))
-        files, left_out = _files(home, with_launches=with_launches)
-    _forget(copy)
+    with closing(sqlite3.connect(home.database, isolation_level=None)) as reading:
+        with writers_wait(home.database):
+            reading.execute("BEGIN")
+            reading.execute("SELECT count(*) FROM sqlite_master").fetchone()  # from here on it reads this moment
+            active = dict(_active_files(home))
+        copy = _copied(reading, folder)
+    files, left_out = _files(home, with_launches=with_launches)
     launches = {source.path.parent.name for source in files if source.name.startswith(f"{LAUNCHES}/")}
     trusted = [source.path.name for source in files if source.name.startswith(f"{TRUSTED_KEYS}/")]
     contents = contents_of(copy, launches=len(launches), trusted_keys=trusted)
@@ -93,18 +94,21 @@ def writers_wait(database: Path) -> Iterator[None]:
             connection.execute("ROLLBACK")
 
 
-def _copy_database(database: Path, copy: Path) -> None:
-    os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # VACUUM INTO takes an empty file as it is
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute("VACUUM INTO ?", (str(copy),))
-
-
-def _forget(copy: Path) -> None:
-    with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
-        connection.execute("PRAGMA secure_delete = ON")  # else deleted rows stay in free pages
+def _copied(reading: sqlite3.Connection, folder: Path) -> Path:
+    """The database as a connection reads it, without what stays behind, and without the free pages that may hold rows
+    which were deleted before. Nobody has to wait for it, however slow the disk of `folder` is."""
+    whole, copy = folder / "whole.db", folder / DATABASE
+    for path in (whole, copy):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # SQLite takes an empty file as it is
+    with closing(sqlite3.connect(whole, isolation_level=None)) as connection:
+        reading.backup(connection)
         for table in NOT_KEPT:
             if _has(connection, table):
                 connection.execute(f"DELETE FROM {table}")
+        connection.execute("VACUUM INTO ?", (str(copy),))
+    for left in folder.glob("whole.db*"):
+        left.unlink()
+    return copy
 
 
 def contents_of(database: Path, *, launches: int, trusted_keys: list[str]) -> Contents:

@@ -201,12 +201,19 @@ def test_a_file_that_is_there_stays(home, fresh_database):
 
 
 def test_what_a_killed_backup_left_is_swept(home, fresh_database):
-    """Half a backup of a process that is gone goes with the next one; that of one that writes stays."""
+    """Half a backup of a process that is gone goes with the next one, with its copy of the database; that of one that
+    writes stays, and so do files of others."""
     fill(home, fresh_database)
     folder = home.root / "backups"
     put(folder / ".ingot-backup-20260101-000000.tar.gz.partial", b"half")
-    back_up(home)
-    assert [path.suffix for path in folder.iterdir()] == [".gz"]
+    put(folder / ".ingot-backup-20260101-000000.tar.gz.work" / "ingot.db", b"secret")
+    put(folder / ".of-another-program.partial", b"theirs")
+    put(folder / ".mine.tar.gz.partial", b"half")
+    writes = create.claim(folder / ".ingot-backup-20260202-000000.tar.gz.partial")
+    made = [back_up(home).name, create.create(home, folder / "mine.tar.gz").path.name]
+    left = {".ingot-backup-20260202-000000.tar.gz.partial", ".of-another-program.partial"}
+    assert {path.name for path in folder.iterdir()} == {*made, *left}
+    os.close(writes)
 
 
 def test_an_older_schema_is_migrated(home, fresh_database, tmp_path):
