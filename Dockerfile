@@ -168,7 +168,7 @@ FROM base AS runtime-0
 
 FROM base AS runtime-1
 RUN apt-get update -q \
- && apt-get install -y -q --no-install-recommends g++ python3-dev \
+ && apt-get install -y -q --no-install-recommends g++ libnuma1 python3-dev \
  && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/*.log /var/cache/debconf/*-old
 COPY --from=vllm /opt/vllm /opt/vllm
 ENV INGOT_VLLM=/opt/vllm/bin/vllm
