@@ -327,9 +327,9 @@ async def test_a_daemon_that_restarts(engine, config):
     await engine.control.start()
     async with opened(config, engine.control) as read, kept(engine.control.follow) as lines:
         await until(lambda: has(lines, "count 20"))
-        await asyncio.to_thread(engine.site.end_daemon)
+        engine.site.end_daemon()
         await shows(read, "/", "runs cannot be told", "Docker cannot be reached")
-        await asyncio.to_thread(engine.site.start_daemon)
+        engine.site.start_daemon()  # not in a thread, whose end would be the daemon's
         await shows(read, "/", "starting", seconds=60)
         await until(lambda: has(lines, "the engine begins", 2), 60)
         await until(lambda: has(lines, "count 20 ", 0))
@@ -351,8 +351,8 @@ async def test_a_driver_that_is_too_old_is_told(engine, config, monkeypatch):
     hook.chmod(0o755)
     monkeypatch.setenv("PATH", f"{bin}:{os.environ['PATH']}")
     engine.site.remove()
-    await asyncio.to_thread(engine.site.end_daemon)
-    await asyncio.to_thread(engine.site.start_daemon)
+    engine.site.end_daemon()
+    engine.site.start_daemon()  # not in a thread, whose end would be the daemon's
     engine.site.create("--gpus", "all")
     assert shutil.which(hook.name)
 
