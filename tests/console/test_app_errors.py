@@ -129,9 +129,10 @@ async def test_refusals_and_faults_have_pages(client, app: Litestar):
 async def test_engine_control_that_cannot(client, console, control, monkeypatch):
     """What runs the engine says why it cannot; the page passes it on as 503."""
     from console.engine_control.base import EngineControlError
+    from console.engine_control.docker_problems import unreachable
 
     async def refuse() -> None:
-        raise EngineControlError("Docker cannot be reached: look whether it runs.")
+        raise EngineControlError(unreachable("unix:///nowhere.sock", "no such file"))
 
     monkeypatch.setattr(control, "restart", refuse)
     answer = await client.post("/engine/restart")

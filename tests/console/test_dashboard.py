@@ -24,7 +24,7 @@ from appliance.protocol import (
     State,
 )
 from console.db.models import ActiveRevision, Profile, Revision
-from console.engine_control.base import EngineStatus
+from console.engine_control.base import EngineStatus, OutputLine
 from console.launches.catalogue import Catalogue
 from console.launches.follow_up import write_follow_up
 from console.live.view import EngineView
@@ -195,8 +195,11 @@ async def test_engine_that_ended_without_a_word(client, console, control, door):
     """Where the front door never answered, the end of its process and its last lines are shown."""
     door.token = "something else"
     control.present = EngineStatus(running=False, ended="exit code 3", exit_code=3)
-    await console.follower.look()
+    control.output = [OutputLine(1795168305.0, "a line that the engine wrote")]
+    following = asyncio.create_task(console.follower.run())
+    await asyncio.sleep(0.5)
     text = (await client.get("/")).text
+    following.cancel()
     assert "exit code 3" in text
     assert "a line that the engine wrote" in text
 
