@@ -36,6 +36,14 @@ test-flashinfer: $(VENV)/.dev ## build modules of FlashInfer with nvcc, and load
 test-vllm: $(VENV)/.dev ## start a real vLLM for CPUs, well and in every way that fails: minutes, and 2 GB from the index once
 	INGOT_VLLM_TESTS=1 INGOT_VLLM=$$($(BIN)/python tests/vllm/install.py) $(BIN)/pytest tests/vllm/test_real_vllm.py -v
 
+image: ## build engine, console and gate with Docker; ARCH=sm_120 for a GPU, with CAST=triton without FlashInfer
+	REVISION=$$(git rev-parse HEAD) $(if $(ARCH),COMPOSE_FILE=compose.yaml:compose.gpu.yaml INGOT_ARCH=$(ARCH) \
+		INGOT_CAST_KIND=$(or $(CAST),full)) docker compose build
+
+bundle: $(VENV)/.dev ## the images as one signed file to carry: KEY=site.key OUT=ingot.bundle, and ARCH=sm_120, MODELS="DIR ..."
+	$(BIN)/ingot bundle create --tag $(or $(INGOT_TAG),local) --sign "$(KEY)" --out "$(OUT)" \
+		$(if $(ARCH),--image ingot-engine:$(or $(INGOT_TAG),local)-$(ARCH)) $(foreach model,$(MODELS),--model "$(model)")
+
 lint: $(VENV)/.dev ## format, lint, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
