@@ -1,4 +1,5 @@
-"""Docker's words in ours: inspections, events, refusals. What Docker says here was captured from Docker 26."""
+"""Docker's words in ours: inspections, events, refusals. Captured from Docker 26, except those of images, full disks,
+removal, refused mounts, limits and NVIDIA's hook, which are as we know them and were not provoked here."""
 
 from __future__ import annotations
 
