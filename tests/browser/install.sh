@@ -18,9 +18,10 @@ install() {
 }
 
 if command -v apt-get >/dev/null 2>&1; then
+    # libatomic1: of the program that drives it, and absent from the smallest systems.
     # Ubuntu's chromium is a snap; where there is no snapd, its package installs nothing that runs.
     install $as_root apt-get update -qq
-    install $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium ||
+    install $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium libatomic1 ||
         install $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium-browser
 elif command -v dnf >/dev/null 2>&1; then
     install $as_root dnf install -y -q chromium
