@@ -11,7 +11,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-architectures test-containers test-flashinfer test-vllm lint format bench-start bench-cpu \
-	bench-container diagnosis-score bench-proxy bench-truth model clean
+	image bundle bench-container diagnosis-score bench-proxy bench-truth model clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
