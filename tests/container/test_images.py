@@ -141,7 +141,7 @@ def test_every_page_opens(deployment):
         "/",
         "/profiles",
         "/launches",
-        "/logs",
+        "/log",
         "/models",
         "/hardware",
         "/playground",
