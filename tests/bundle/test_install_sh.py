@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,7 +123,7 @@ class Site:
         )
         return done.returncode, done.stdout
 
-    def install(self, bundle: Path, **more: str) -> tuple[int, str]:
+    def install(self, bundle: Path, **more: Any) -> tuple[int, str]:
         """As at a first install: with the script beside the bundle, and the signer's key."""
         script = bundle.with_name("install.sh")
         return self.run(script, bundle, "--into", self.into, "--public-key", self.key.public.text, **more)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -51,12 +51,12 @@ class RememberingControl:
         self.calls.append("restart")
         self.present = EngineStatus(running=True, who="process 1")
 
-    async def follow(self, tail: int = 500) -> AsyncIterator[OutputLine]:
+    async def follow(self, tail: int = 500) -> AsyncGenerator[OutputLine]:
         for line in self.output:
             yield line
         await asyncio.Event().wait()
 
-    async def events(self) -> AsyncIterator[EngineEvent]:
+    async def events(self) -> AsyncGenerator[EngineEvent]:
         for event in self.happened:
             yield event
         await asyncio.Event().wait()

@@ -8,10 +8,11 @@ import asyncio
 import html
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import httpx
 
@@ -59,7 +60,7 @@ async def ended(control: EngineControl) -> bool:
 
 
 @asynccontextmanager
-async def kept(stream: Callable[[], AsyncIterator]) -> AsyncIterator[list]:
+async def kept(stream: Callable[[], AsyncGenerator]) -> AsyncIterator[list]:
     """What a stream has given so far, in a list that grows."""
     given: list = []
 
@@ -81,12 +82,12 @@ async def has(lines: list[OutputLine], text: str, times: int = 1) -> bool:
 
 
 @asynccontextmanager
-async def opened(config: ConsoleConfig, control: EngineControl) -> AsyncIterator[Callable[[str], Awaitable[str]]]:
+async def opened(config: ConsoleConfig, control: EngineControl) -> AsyncIterator[Reader]:
     """A console that follows this control, signed in: address -> the page's text, without its markup."""
     app = create_app(config, control)
     console: Console = app.state.console
     # In the loop of the test, as the console runs in one: Litestar's test client would start another thread.
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    transport = httpx.ASGITransport(cast(Any, app), raise_app_exceptions=False)
     browser = httpx.AsyncClient(transport=transport, base_url=BASE_URL, headers=BROWSER, follow_redirects=True)
     async with app.lifespan(), browser as client:
         async with console.database.session() as session:
@@ -94,16 +95,22 @@ async def opened(config: ConsoleConfig, control: EngineControl) -> AsyncIterator
         signed_in = await client.post("/sign-in", data={"name": "admin", "password": PASSWORD})
         assert signed_in.status_code == 200, signed_in.text
 
-        async def read(address: str) -> str:
-            answer = await client.get(address)
-            assert answer.status_code == 200, f"{address}: {answer.text[:500]}"
-            return html.unescape(re.sub(r"<[^>]*>", "", answer.text))
-
-        read.client = client  # type: ignore[attr-defined]
-        yield read
+        yield Reader(client)
 
 
-async def shows(read: Callable[[str], Awaitable[str]], address: str, *texts: str, seconds: float = 15.0) -> None:
+class Reader:
+    """A browser that is signed in: called with an address, the page's text, without its markup."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+
+    async def __call__(self, address: str) -> str:
+        answer = await self.client.get(address)
+        assert answer.status_code == 200, f"{address}: {answer.text[:500]}"
+        return html.unescape(re.sub(r"<[^>]*>", "", answer.text))
+
+
+async def shows(read: Reader, address: str, *texts: str, seconds: float = 15.0) -> None:
     """Until the page says all of these."""
     deadline = time.monotonic() + seconds
     while absent := [text for text in texts if text not in (page := await read(address))]:
@@ -182,7 +189,7 @@ class EnginePromises:
             for run in range(1, 4):
                 await engine.control.start()
                 await until(lambda: ended(engine.control))
-                await until(lambda run=run: has(lines, "port 8123 is taken", run))
+                await until(partial(has, lines, "port 8123 is taken", run))
             await asyncio.sleep(0.5)
         assert len([line for line in lines if "port 8123" in line.text]) == 3
 

@@ -138,7 +138,7 @@ def test_what_docker_refuses(text, id, said):
 
 def test_every_row_has_an_example():
     """A row that no example reaches could be wrong for years."""
-    marks = test_what_docker_refuses.pytestmark  # type: ignore[attr-defined]
+    marks = test_what_docker_refuses.pytestmark
     reached = {id for _, id, _ in marks[0].args[1]}
     assert {row.name for row in ROWS} - reached == {"mount-refused"}
 

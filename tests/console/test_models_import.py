@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
+from litestar.di import Provide
 
 from appliance.bundle import copying
-from appliance.bundle.errors import StoppedError
+from appliance.bundle.errors import BundleError, StoppedError
 from appliance.bundle.pack import Order, create
 from appliance.bundle.parts import Joined
 from appliance.bundle.signature import Key
@@ -251,7 +253,7 @@ async def test_a_medium_that_does_not_answer(client, importing, monkeypatch):
 async def test_no_media_folder(config, control, visitor, client, stick, control_kind, said):
     """What to do about it depends on whether the console runs in a container."""
     app = create_app(replace(config, media=stick / "none", engine_control=control_kind), control, follow=False)
-    context = await app.dependencies["importing"].dependency().parts.media()
+    context = await cast(Provide, app.dependencies["importing"]).dependency().parts.media()
     assert context["stock"].sight.problem == "missing"
     from console.pages import environment
 
@@ -341,7 +343,7 @@ def test_what_the_disk_gives_back_is_compared(home, models, monkeypatch):
         return digest
 
     monkeypatch.setattr(plain, "_copy", lossy)
-    with pytest.raises(plain.BundleError, match=r"model\.safetensors does not come back"):
+    with pytest.raises(BundleError, match=r"model\.safetensors does not come back"):
         plain.copy_folder(models / "Tiny-A", home.models / "Tiny-A", copying.silent, threading.Event())
     assert os.listdir(home.models) == []
 

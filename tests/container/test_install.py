@@ -126,7 +126,14 @@ def _next_console(tag: str, folder: Path) -> str:
     folder.mkdir()
     (folder / "9999_later.py").write_text(NEXT_MIGRATION.format(head=revisions[-1]))
     (folder / "__init__.py").write_text(f"REVISIONS = {(*revisions, '9999')}\nHEAD = REVISIONS[-1]\n")
-    lines = [f"FROM ingot-console:{tag}", f"COPY 9999_later.py {where}/versions/", f"COPY __init__.py {where}/"]
+    lines = [
+        f"FROM ingot-console:{tag}",
+        f"COPY 9999_later.py {where}/versions/",
+        f"COPY __init__.py {where}/",
+        "USER 0",
+        f"RUN rm -r {where}/__pycache__",  # bytecode in the images is not compared with its source
+        "USER ingot",
+    ]
     (folder / "Dockerfile").write_text("\n".join(lines))
     _run("docker", "build", "--tag", image, folder)
     return image
@@ -142,13 +149,15 @@ def site(images: str, airgap: AirGap) -> Iterator[Site]:
     _run(*INGOT, "bundle", "key", folder / "other", "--no-password")
     bundles = []
     console = _next_console(images, folder / "next")
-    for release, more in (("1.0", []), ("2.0", ["--image", f"console={console}"])):
+    releases: dict[str, list[str | Path]] = {"1.0": [], "2.0": ["--image", f"console={console}"]}
+    for release, more in releases.items():
         (folder / release).mkdir()
         bundle = folder / release / "ingot.bundle"
-        what = ["--tag", images, "--release", release, "--model", model, "--allow-stand-in", *more]
+        what: list[str | Path] = ["--tag", images, "--release", release, "--model", model, "--allow-stand-in", *more]
         _run(*INGOT, "bundle", "create", *what, "--sign", folder / "signer.key", "--out", bundle)
         bundles.append(bundle)
-    yield Site(airgap, *bundles, folder / "signer.pub", airgap.folder / "the site")
+    first, second = bundles
+    yield Site(airgap, first, second, folder / "signer.pub", airgap.folder / "the site")
     _run("docker", "image", "rm", console)
 
 
