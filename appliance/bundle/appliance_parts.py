@@ -15,7 +15,8 @@ from appliance.bundle.docker_images import DockerImages
 from appliance.bundle.entries import Entry, cast_entries, compose_entries, compose_folder
 from appliance.bundle.errors import BundleError
 from appliance.bundle.images import Chosen, chosen, machine_of, release_of
-from appliance.bundle.names import INSTALLER, RELEASE, ROLES, clash, is_path
+from appliance.bundle.install_script import install_script
+from appliance.bundle.names import RELEASE, ROLES, clash, is_path
 from appliance.bundle.output import require_room
 from appliance.bundle.pack import Appliance, Report
 
@@ -54,7 +55,7 @@ def stager(wanted: Wanted) -> Callable[[Path, Report], Appliance]:
             f"the release cannot be called {release!r}; letters, digits, '.', '_' and '-' may be in it: --release"
         )
     compose = compose_entries(wanted.compose or compose_folder())
-    script = Path(__file__).with_name(INSTALLER).read_text()
+    install_script()  # a broken one is refused before anything is saved
 
     def stage(folder: Path, report: Report) -> Appliance:
         require_room(folder, sum(image.size for image in images.values()) // 2)
@@ -75,7 +76,7 @@ def stager(wanted: Wanted) -> Callable[[Path, Report], Appliance]:
             machine=machine_of(images["engine"]),
             images=tuple(images[role].row(f"ingot-{role}:{release}") for role in ROLES),
             entries=(*saved, *copied, *inventories),
-            installer=_installer(script, saved[0].sha256),
+            installer=install_script(saved[0].sha256),
         )
 
     return stage
@@ -184,13 +185,3 @@ def _schema(docker: DockerImages, container: str, folder: Path) -> str:
             f"the console's image has {len(heads)} newest database versions in {versions}; build it again"
         )
     return heads.pop()
-
-
-def _installer(script: str, gate_sha256: str) -> str:
-    """install.sh, which trusts the `minisign` in the gate's image of this bundle and no other."""
-    filled, count = re.subn(r"(?m)^gate_sha256=''$", f"gate_sha256='{gate_sha256}'", script)
-    if count != 1:
-        raise BundleError(
-            f"{INSTALLER} has {count} lines gate_sha256='' to fill, and one is expected; install Ingot again"
-        )
-    return filled

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from appliance.bundle import checksums, facts, tar_header
 from appliance.bundle.manifest import Manifest
 from appliance.bundle.pack import Order, create
 from appliance.bundle.signature import Key
+from tests.bundle.install_site import Site, make
 from tests.tiny import write_checkpoint
 
 Members = list[tuple[str, bytes]]
@@ -90,3 +92,35 @@ def tar_of(members: list[tuple[tarfile.TarInfo, bytes]], tar_format: Literal[0, 
     for member, content in members:
         raw.write(member.tobuf(tar_format) + content + bytes(-len(content) % 512))
     return raw.getvalue() + tar_header.END
+
+
+@pytest.fixture
+def site(tmp_path: Path, key: Key) -> Site:
+    return Site(tmp_path, key)
+
+
+@pytest.fixture(scope="session")
+def first(tmp_path_factory: pytest.TempPathFactory, key: Key) -> Path:
+    return make(tmp_path_factory.mktemp("first") / "stick", "1.0", key)
+
+
+@pytest.fixture(scope="session")
+def second(tmp_path_factory: pytest.TempPathFactory, key: Key) -> Path:
+    return make(tmp_path_factory.mktemp("second") / "stick", "2.0", key)
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory, key: Key, first: Path) -> Site:
+    made = Site(tmp_path_factory.mktemp("prepared"), key)
+    status, told = made.install(first)
+    assert status == 0, told
+    (made.told / "calls").unlink()
+    return made
+
+
+@pytest.fixture
+def installed(site: Site, prepared: Site) -> Site:
+    """With the first bundle: a copy, for nothing in an installation says where it lies."""
+    site.told.rmdir()
+    shutil.copytree(prepared.folder, site.folder, symlinks=True, dirs_exist_ok=True)
+    return site

@@ -20,13 +20,13 @@ from appliance.bundle import appliance_parts, names
 from appliance.bundle.appliance_parts import plain
 from appliance.bundle.command import bundle as command
 from appliance.bundle.errors import BundleError
+from appliance.bundle.install_script import install_script
 from appliance.bundle.outline import read_outline
 from appliance.bundle.signature import PublicKey
 from appliance.bundle.verify import verify
 from kernels.cast import manifest as cast_manifest
 from tests.bundle.conftest import members_of, write_members
 
-SCRIPT = "#!/bin/sh\ngate_sha256=''\n"
 MIGRATIONS = {
     "0001_first.py": 'revision = "0001"\ndown_revision = None\n',
     "0002_more.py": 'revision: str = "0002"\ndown_revision: str | None = "0001"\n',
@@ -90,9 +90,6 @@ class Docker:
 def docker(monkeypatch, tmp_path) -> Docker:
     docker = Docker()
     monkeypatch.setattr(appliance_parts, "DockerImages", lambda: docker)
-    monkeypatch.setattr(appliance_parts, "__file__", str(tmp_path / "code" / "appliance_parts.py"))
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "install.sh").write_text(SCRIPT)
     return docker
 
 
@@ -141,7 +138,7 @@ def test_everything_of_a_release_is_in_it_in_the_order_of_the_contract(docker, f
         docker.save("ingot-gate:1.2-abcdef012345")
     )
     gate = hashlib.sha256(said["images/gate.tar.zst"]).hexdigest()
-    assert said["install.sh"].decode() == f"#!/bin/sh\ngate_sha256='{gate}'\n"
+    assert said["install.sh"].decode() == install_script(gate)
     assert (folder / "out" / "install.sh").read_bytes() == said["install.sh"]
     assert os.access(folder / "out" / "install.sh", os.X_OK)
     facts = dict(line.split("=", 1) for line in said["bundle.env"].decode().splitlines())
@@ -276,9 +273,11 @@ def test_what_breaks_off_leaves_nothing(docker, folder):
     refused(folder, "the connection ended")
 
 
-def test_an_install_script_without_its_line_is_refused(docker, folder):
-    (folder / "code" / "install.sh").write_text("#!/bin/sh\n")
-    refused(folder, "has 0 lines gate_sha256=''")
+def test_an_install_script_without_its_line_is_refused(docker, folder, monkeypatch):
+    """Before the images are saved."""
+    monkeypatch.setattr("appliance.bundle.install_script.PARTS", folder / "compose")
+    refused(folder, "have 0 lines gate_sha256=''")
+    assert not docker.saved
 
 
 @pytest.mark.parametrize("existing", ["a.ingot", "a.ingot.001", "a.ingot.007", "install.sh", "install.sh.minisig"])

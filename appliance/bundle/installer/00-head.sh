@@ -1,0 +1,33 @@
+#!/bin/sh
+# Installs, upgrades and rolls back Ingot from a bundle, on a machine without a network. It needs Docker with its
+# compose plugin, coreutils, grep, sed and GNU tar. docs/air-gap.md tells the whole way. One file, since it travels
+# alone; its source is cut into parts, appliance/bundle/installer.
+#
+#   sh install.sh [BUNDLE] [--into DIR] [--public-key FILE|KEY] [--yes]     install, upgrade, or go on after a stop
+#   sh install.sh --rollback [--into DIR] [--yes]                           the version before, with its data
+#   sh install.sh --uninstall [--purge] [--into DIR] [--yes]                --purge: data, models and backups, too
+#
+# BUNDLE is the file, or its first part FILE.001; without it, the one bundle that lies beside this script. DIR is
+# /opt/ingot, or where this script was installed. It ends with 0: done, or nothing to do. 1: a step failed; the text
+# says which, and the same command goes on from there. 2: wrong usage. 3: this machine cannot take the bundle. 4: the
+# bundle is not whole, or not of the signer that is trusted. 5: installed, but the engine does not come up.
+# 6: another install runs.
+#
+# Trust goes from the signature over SHA256SUMS to every other file. minisign is not asked of this machine: it runs in
+# a container of the gate's image. That image is the installed one, or at a first install the one with this hash, which
+# `ingot bundle create` fills in below.
+# shellcheck disable=SC2015  # "test && test || die" is no if-then-else: nothing between could fail and be taken for it
+gate_sha256=''
+
+set -eu
+umask 022
+project=ingot
+engine=ingot-engine
+owner=10001         # group of the containers' user, which may write models
+margin=200000000    # bytes that stay free beside what is counted
+silent_s=600        # an engine that makes no progress for so long is given up
+# Of the site: in the environment at a first install, later in DIR/.env.
+settings='INGOT_CONSOLE_PORT INGOT_ENGINE_PORT INGOT_ENGINE_MEMORY INGOT_MODELS INGOT_MEDIA INGOT_GATE_USER INGOT_GPU'
+log=''
+nl='
+'

@@ -1,0 +1,92 @@
+# -------------------------------------------------------------------------------------------- the bundle's file
+# One file or its parts as one stream, and its head: what the bundle says of itself.
+
+# Sets base and parts (0: one file), and total, in bytes.
+find_bundle() {
+    if [ -z "$bundle" ]; then
+        for file in "$here"/*.bundle "$here"/*.tar "$here"/*.001; do
+            [ -f "$file" ] || continue
+            [ -z "$bundle" ] || die 2 "There is more than one bundle beside this script: $bundle and $file." \
+                "Name the one to install."
+            bundle=$file
+        done
+        [ -n "$bundle" ] || die 2 "Name the bundle: sh install.sh BUNDLE (the file, or its first part FILE.001)."
+    fi
+    base=$bundle
+    [ -f "$base" ] && [ "${base%.[0-9][0-9][0-9]}" = "$base" ] || base=${base%.[0-9][0-9][0-9]}
+    parts=0 total=0
+    if [ "$base" = "$bundle" ] && [ -f "$base" ]; then
+        total=$(stat -c %s "$base")
+        return
+    fi
+    there=0
+    for file in "$base".[0-9][0-9][0-9]*; do [ ! -f "$file" ] || there=$((there + 1)); done
+    [ "$there" -gt 0 ] || die 2 "There is no bundle $bundle, and no $bundle.001 either."
+    while [ "$parts" -lt "$there" ]; do
+        parts=$((parts + 1))
+        file=$(part "$parts")
+        [ -f "$file" ] || die 4 "The part $file is missing. Copy it beside the others, and run this again."
+        size=$(stat -c %s "$file")
+        [ "$parts" -gt 1 ] || whole_part=$size
+        [ "$size" -eq "$whole_part" ] || { [ "$parts" -eq "$there" ] && [ "$size" -lt "$whole_part" ]; } ||
+            die 4 "The part $file has $size bytes where $whole_part belong: it was not copied whole. Copy it again."
+        total=$((total + size))
+    done
+}
+
+part() { printf '%s.%03d' "$base" "$1"; }
+
+stream() {
+    [ "$parts" -gt 0 ] || { cat "$base"; return; }
+    n=0
+    while [ "$n" -lt "$parts" ]; do
+        n=$((n + 1))
+        cat "$(part "$n")" || return
+    done
+}
+
+# member NAME LIMIT: the content of one file of the head. To standard output, so that nothing which is not yet trusted
+# can make a link, a device or a file of another name here.
+member() { { stream | tar -xOf - --occurrence=1 --no-recursion "$1" | head -c "$2"; } 2>>"$log"; }
+
+# The head tells what the bundle is. Until check_signature has passed it is used for nothing but to refuse.
+read_head() {
+    rm -rf "$head"
+    mkdir -p "$head"
+    chmod 700 "$stage"
+    for name in bundle.env SHA256SUMS SHA256SUMS.minisig signer.pub manifest.json install.sh; do
+        member "$name" 16777216 >"$head/$name"
+    done
+    [ -s "$head/bundle.env" ] && [ -s "$head/SHA256SUMS" ] && [ -s "$head/SHA256SUMS.minisig" ] ||
+        die 4 "$bundle is no signed bundle of Ingot: it has no bundle.env, SHA256SUMS and" \
+            "SHA256SUMS.minisig. Is it whole, and the file that was meant?"
+    [ "$(value FORMAT)" = 2 ] || die 4 "The bundle has the format '$(value FORMAT)', and this install.sh" \
+        "reads 2. Use the install.sh that came with it."
+    kind=$(value KIND)
+    release=$(value RELEASE)
+    variant=$(value VARIANT)
+    arch=$(value GPU_ARCHITECTURE)
+    case $release in
+    '' | [.-]* | *[!A-Za-z0-9._-]*) die 4 "The bundle's RELEASE is '$release': letters, digits, . _ - are" \
+        "allowed." ;;
+    esac
+    id=$(sha256sum <"$head/SHA256SUMS")
+    id=${id%% *}
+    # What is staged of another bundle is of no use to this one.
+    if [ "$(cat "$stage/id" 2>/dev/null)" != "$id" ]; then
+        rm -rf "$stage"/incoming.* "$stage/files" "$stage/whole" "$stage/images" "$stage/consumed"
+        echo "$id" >"$stage/id"
+    fi
+    mkdir -p "$stage/files"
+}
+
+# value NAME [FILE]: of bundle.env, which is read and never run.
+value() { sed -n "s/^$1=\([A-Za-z0-9._:/ -]*\)\$/\1/p" "${2:-$head/bundle.env}" | head -n 1; }
+
+number() {
+    found=$(value "$1")
+    case $found in
+    '' | *[!0-9]*) echo 0 ;;
+    *) echo "$found" ;;
+    esac
+}

@@ -1,0 +1,138 @@
+# -------------------------------------------------------------------------------------------- out of the bundle
+# Read what is missing here out of the bundle, once, and keep what has its hash.
+
+models_of_bundle() { sed -n 's|^[^ ]*  models/\([^/]*\)/.*|\1|p' "$head/SHA256SUMS" | sort -u; }
+
+# image_of ROLE FILE: the id that Docker gave it here; ids differ between Docker's ways to store images.
+image_of() { sed -n "s/^$1 //p" "$2" 2>/dev/null | tail -n 1; }
+
+# Is the image of this bundle loaded? Noted when it was, and still what its tag means.
+image_is_there() {
+    for noted in "$stage/images" "$dir/releases/$release/images"; do
+        [ "$noted" = "$stage/images" ] || cmp -s "$dir/releases/$release/SHA256SUMS" "$head/SHA256SUMS" || continue
+        known=$(image_of "$1" "$noted")
+        [ -z "$known" ] || [ "$known" != "$(id_of "$(tag_of "$1")")" ] || return 0
+    done
+    return 1
+}
+
+id_of() { docker image inspect --format '{{.Id}}' "$1" 2>/dev/null; }
+
+tag_of() { value "$(printf '%s' "$1" | tr '[:lower:]' '[:upper:]')_IMAGE"; }
+
+# What of the bundle is not in its place yet, as lines of SHA256SUMS.
+list_needed() {
+    : >"$stage/needed"
+    if [ "$kind" = appliance ]; then
+        for role in gate console engine; do
+            image_is_there "$role" || grep "  images/$role\.tar\.zst\$" "$head/SHA256SUMS" >>"$stage/needed"
+        done
+        cmp -s "$dir/releases/$release/SHA256SUMS" "$head/SHA256SUMS" ||
+            grep -E '  (compose|sbom|licences)/' "$head/SHA256SUMS" >>"$stage/needed" || :
+        casts_are_there || grep '  casts/' "$head/SHA256SUMS" >>"$stage/needed" || :
+    fi
+    for name in $(models_of_bundle); do
+        model_is_there "$name" || grep "  models/$name/" "$head/SHA256SUMS" >>"$stage/needed"
+    done
+    sort -o "$stage/needed" "$stage/needed"
+}
+
+# Is every file of a model, or of the casts, in its place with its hash? The models folder may have another name.
+model_is_there() {
+    grep "  models/$1/" "$head/SHA256SUMS" | sed 's|  models/|  |' |
+        (cd "$models" && sha256sum -c --status 2>/dev/null)
+}
+
+casts_are_there() {
+    ! grep -q '  casts/' "$head/SHA256SUMS" ||
+        grep '  casts/' "$head/SHA256SUMS" | (cd "$dir" && sha256sum -c --status 2>/dev/null)
+}
+
+# Take what is needed from the bundle, without what an earlier run took and checked. Only signed names are extracted,
+# into a folder of this run: where only the script was killed, its tar still writes into that of its own.
+extract() {
+    touch "$stage/whole"
+    keep_whole
+    comm -23 "$stage/needed" "$stage/whole" | cut -c 67- >"$stage/missing"
+    [ -s "$stage/missing" ] || return 0
+    say "Reading $(wc -l <"$stage/missing") files from $base ($(amount "$total"))."
+    # A checkpoint is a record of 10240 bytes.
+    # shellcheck disable=SC2016  # read by the shell that tar starts
+    told_by_tar='echo "  $((TAR_CHECKPOINT / 100)) MB of '$((total / 1000000))' MB read"'
+    mkdir "$stage/incoming.$$"
+    { stream || :; } 2>"$stage/unread" |
+        tar -xf - -C "$stage/incoming.$$" --occurrence=1 --no-recursion --no-same-owner --no-same-permissions \
+            --checkpoint=25000 --checkpoint-action=exec="$told_by_tar" \
+            --verbatim-files-from -T "$stage/missing" 2>>"$log" || :
+    odd=$(find "$stage/incoming.$$" ! -type f ! -type d | head -n 1)
+    [ -z "$odd" ] || { rm -f "$odd"; die 4 "Refused:" \
+        "${odd#"$stage/incoming.$$/"} in the bundle is not a plain file. The bundle was changed."; }
+    keep_whole
+    bad=$(comm -23 "$stage/needed" "$stage/whole" | cut -c 67- | head -n 1)
+    [ -z "$bad" ] || refuse_damaged "$bad"
+}
+
+# Move to files/ what of the needed was extracted and has its hash; note it in `whole` after it has reached the disk.
+keep_whole() {
+    comm -23 "$stage/needed" "$stage/whole" >"$stage/unchecked"
+    comm -12 "$stage/needed" "$stage/whole" >"$stage/found"
+    checked=0 step=0
+    while read -r sum name; do
+        for file in "$stage/files/$name" "$stage"/incoming.*/"$name"; do
+            [ -f "$file" ] && [ ! -L "$file" ] && echo "$sum  $file" | sha256sum -c --status || continue
+            if [ "$file" != "$stage/files/$name" ]; then
+                mkdir -p "$(dirname "$stage/files/$name")"
+                mv "$file" "$stage/files/$name"
+            fi
+            echo "$sum  $name" >>"$stage/found"
+            checked=$((checked + $(stat -c %s "$stage/files/$name")))
+            if [ $((checked / 1000000000)) -gt "$step" ]; then
+                step=$((checked / 1000000000))
+                say "  $(amount "$checked") checked"
+            fi
+            break
+        done
+    done <"$stage/unchecked"
+    rm -rf "$stage"/incoming.*
+    find "$stage/files" -exec sync {} +
+    # Gone again, since an earlier run put it into its place, and from there it vanished.
+    while read -r sum name; do
+        [ ! -f "$stage/files/$name" ] || echo "$sum  $name"
+    done <"$stage/found" | sort >"$stage/found.now"
+    mv "$stage/found.now" "$stage/whole"
+}
+
+# refuse_damaged NAME: say which file is wrong, and in which part it lies.
+refuse_damaged() {
+    rm -f "$stage/files/$1"
+    # cat's own words, but for those about a tar that had all it needed.
+    unread=$(grep -v 'Broken pipe' "$stage/unread" 2>/dev/null | tail -n 1 || :)
+    [ -z "$unread" ] || die 1 "Reading $base stopped: $unread${nl}Is the stick still there? Plug it in, and" \
+        "run the same again: it goes on."
+    [ "$parts" -eq 0 ] || name_bad_parts
+    die 4 "Refused: $1 in the bundle is not what was signed: changed, damaged, or not there. Nothing of it" \
+        "is used. Copy the bundle again."
+}
+
+# The manifest has the hash of every part but the first, which it lies in.
+part_sums() {
+    sed -n 's/.*"parts":{"size":[0-9]*,"sha256":\[\([^]]*\)\]}.*/\1/p' "$head/manifest.json" | tr -d '"' | tr , '\n'
+}
+
+check_count() {
+    count=$(($(part_sums | wc -l) + 1))
+    [ "$parts" -eq 0 ] || [ "$parts" -ge "$count" ] || die 4 "The part $(part $((parts + 1))) is missing:" \
+        "there are $count. Copy it beside the others, and run this again."
+}
+
+name_bad_parts() {
+    say "Looking for the part that is at fault."
+    number=1
+    part_sums >"$stage/part-sums"
+    while read -r sum; do
+        number=$((number + 1))
+        echo "$sum  $(part "$number")" | sha256sum -c --status 2>/dev/null || die 4 "Refused: the part" \
+            "$(part "$number") is damaged. Copy it again, and run this again: what was read stays."
+    done <"$stage/part-sums"
+    die 4 "Refused: the part $(part 1) is damaged. Copy it again, and run this again: what was read stays."
+}

@@ -1,0 +1,74 @@
+# -------------------------------------------------------------------------------------------- into their places
+# Images into Docker, models into their folder, compose files into DIR/releases.
+
+load() {
+    file=$stage/files/images/$1.tar.zst
+    say "Loading the image of the $1 ($(amount "$(stat -c %s "$file")") packed)."
+    quietly docker load -i "$file" || die 1 "Docker could not load images/$1.tar.zst: $(tail -n 3 "$log")"
+    local_id=$(id_of "$(tag_of "$1")") ||
+        die 4 "images/$1.tar.zst does not hold $(tag_of "$1"). The bundle was put together wrongly: make it again."
+    sed -i "/^$1 /d" "$stage/images" 2>/dev/null || :
+    echo "$1 $local_id" >>"$stage/images"
+    sync "$stage/images"
+    echo $(($(cat "$stage/consumed" 2>/dev/null || echo 0) + $(stat -c %s "$file"))) >"$stage/consumed"
+    rm -f "$file"
+}
+
+load_images() {
+    for role in gate console engine; do
+        image_is_there "$role" || load "$role"
+    done
+    # compose.gpu.yaml asks for the engine under a name with its architecture.
+    [ "$variant" != cuda ] || docker tag "$(tag_of engine)" "ingot-engine:$release-$arch"
+}
+
+# A model is moved into its place as a whole. One of that name with another content is kept beside it.
+place_models() {
+    for name in $(models_of_bundle); do
+        [ -d "$stage/files/models/$name" ] || continue
+        chmod -R a+rX "$stage/files/models/$name"
+        rm -rf "$models/.incoming-$name"
+        mv -T "$stage/files/models/$name" "$models/.incoming-$name"
+        if [ -e "$models/$name" ]; then
+            aside=$name.before-$release-$(date -u +%Y%m%d-%H%M%S)
+            mv -T "$models/$name" "$models/$aside"
+            say "The model $name was there with another content: that is kept as $aside."
+        fi
+        mv -T "$models/.incoming-$name" "$models/$name"
+        say "The model $name is in $models."
+    done
+    if [ -d "$stage/files/casts" ]; then
+        mkdir -p "$dir/casts"
+        cp -R "$stage/files/casts/." "$dir/casts/"
+        chmod -R a+rX "$dir/casts"
+    fi
+    # By a container, since in a rootless Docker its group is not one of this machine.
+    quietly docker run --rm --network none --read-only --cap-drop ALL --cap-add CHOWN --cap-add FOWNER --user 0:0 \
+        --mount "type=bind,source=$models,target=/models" --entrypoint sh "$verifier" \
+        -c "chgrp $owner /models && chmod 2775 /models" ||
+        say "The folder $models could not be given to the console: it will not be able to import models." \
+            "$(tail -n 1 "$log")"
+}
+
+place_release() {
+    target=$dir/releases/$release
+    if [ -d "$target" ]; then
+        cmp -s "$target/SHA256SUMS" "$head/SHA256SUMS" && return
+        [ ! -e "$target/installed" ] ||
+            die 4 "Another bundle of the same release $release is installed here. Make this one with" \
+                "another --release, so that there is a way back."
+        rm -rf "$target"
+    fi
+    rm -rf "$stage/release"
+    mkdir -p "$stage/release" "$dir/releases"
+    cp -R "$stage/files/compose/." "$stage/release/"
+    for name in sbom licences; do [ ! -d "$stage/files/$name" ] || cp -R "$stage/files/$name" "$stage/release/"; done
+    for name in bundle.env SHA256SUMS SHA256SUMS.minisig manifest.json install.sh; do
+        cp "$head/$name" "$stage/release/"
+    done
+    for role in gate console engine; do echo "$role $(id_of "$(tag_of "$role")")"; done >"$stage/release/images"
+    chmod -R a+rX "$stage/release"
+    find "$stage/release" -exec sync {} +
+    mv -T "$stage/release" "$target"
+    sync "$dir/releases"
+}

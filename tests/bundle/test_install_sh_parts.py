@@ -1,0 +1,106 @@
+"""install.sh where the bundle is cut, damaged or pulled out, and where it was stopped: it says where, and goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from appliance.bundle.signature import Key
+from tests.bundle.install_site import BUNDLE, LOCKED, make
+
+# --------------------------------------------------------------------------------------------------------------- parts
+
+
+@pytest.fixture
+def parts(tmp_path: Path, key: Key) -> list[Path]:
+    """A bundle in parts."""
+    bundle = make(tmp_path / "stick", "1.0", key, part_size=150_000)
+    return sorted(bundle.parent.glob("bundle.tar.*"))
+
+
+def test_parts(site, parts):
+    """Named by their common name or by the first, or found beside the script."""
+    assert len(parts) > 3
+    status, told = site.run(parts[0].with_name("install.sh"), "--into", site.into, "--public-key", site.key.public.text)
+    assert status == 0, told
+    assert site.release() == "1.0"
+
+
+@pytest.mark.parametrize("number", [1, -1])
+def test_a_missing_part_is_named(site, parts, number):
+    parts[number].unlink()
+    status, told = site.install(parts[0].with_suffix(""))
+    assert status == BUNDLE
+    assert f"{parts[number].name} is missing" in told
+    assert not site.calls(" up ")
+
+
+def test_a_part_that_was_not_copied_whole_is_named(site, parts):
+    parts[1].write_bytes(parts[1].read_bytes()[:-512])
+    status, told = site.install(parts[0])
+    assert status == BUNDLE
+    assert f"{parts[1].name} has 149488 bytes where 150000 belong" in told
+
+
+def test_a_damaged_part_is_named(site, parts):
+    """And after it was copied again, the same goes on."""
+    whole = parts[2].read_bytes()
+    parts[2].write_bytes(whole[:70_000] + bytes([whole[70_000] ^ 1]) + whole[70_001:])
+    status, told = site.install(parts[0])
+    assert status == BUNDLE
+    assert f"{parts[2].name} is damaged" in told
+    parts[2].write_bytes(whole)
+    status, told = site.install(parts[0])
+    assert status == 0, told
+
+
+def test_a_stick_that_is_pulled_out(site, parts):
+    """Told as such, and not as a bundle that somebody changed; plugged in again, the same goes on."""
+    tools = site.folder / "tools"
+    tools.mkdir()
+    lines = (
+        f'case $* in *.003) echo "cat: $*: Input/output error" >&2; exit 1;; esac\nexec {shutil.which("cat")} "$@"\n'
+    )
+    (tools / "cat").write_text(f"#!/bin/sh\n{lines}")
+    (tools / "cat").chmod(0o755)
+    arguments = (parts[0], "--into", site.into, "--public-key", site.key.public.text)
+    status, told = site.run(parts[0].with_name("install.sh"), *arguments, first_path=tools)
+    assert status == 1
+    assert f"{parts[2]}: Input/output error" in told
+    status, told = site.install(parts[0])
+    assert status == 0, told
+
+
+# --------------------------------------------------------------------------------------------------------- interrupted
+
+
+def test_an_interrupted_install_goes_on(site, first):
+    """Killed while an image is loaded: what was loaded before is not loaded again, and nothing is read twice."""
+    site.say("power-cut", "console.tar.zst")
+    status, told = site.install(first)
+    assert status != 0
+    assert [call.rsplit("/", 1)[1] for call in site.calls("load")] == ["gate.tar.zst", "console.tar.zst"]
+    (site.told / "calls").unlink()
+    status, told = site.install(first)
+    assert status == 0, told
+    assert [call.rsplit("/", 1)[1] for call in site.calls("load")] == ["console.tar.zst", "engine.tar.zst"]
+    assert "Reading" not in told
+
+
+def test_one_at_a_time(installed, first):
+    """A living process holds the lock; one that is gone, or was before a restart of the machine, does not."""
+    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    lock = installed.into / ".lock"
+    lock.symlink_to(f"{os.getpid()} {stat[19]} {boot}")
+    status, told = installed.again(first)
+    assert status == LOCKED
+    assert f"process {os.getpid()}" in told
+    for stale in (f"{os.getpid()} 1 {boot}", f"{os.getpid()} {stat[19]} another-boot"):
+        lock.unlink(missing_ok=True)
+        lock.symlink_to(stale)
+        assert installed.again(first)[0] == 0
+        assert not os.path.lexists(lock)

@@ -1,0 +1,116 @@
+"""install.sh from one version to the next and back, with the data of each."""
+
+from __future__ import annotations
+
+from tests.bundle.install_site import BUNDLE, ENGINE, USAGE, make
+
+# ------------------------------------------------------------------------------------------------ upgrade and roll back
+
+
+def test_an_upgrade(installed, second):
+    """The state is saved before anything new runs; the former version stays; the site's settings stay."""
+    env = installed.into / ".env"
+    env.write_text(
+        env.read_text().replace("compose.yaml", "compose.yaml:compose.tls.yaml") + "INGOT_CONSOLE_PORT=9090\n"
+    )
+    status, told = installed.again(second)
+    assert status == 0, told
+    assert "Going on with the install.sh of 2.0." in told
+    assert (installed.release(), installed.release("previous")) == ("2.0", "1.0")
+    order = [call for call in installed.calls("compose --project-name") if " up " in call or "backup" in call]
+    assert [("backup" in call) for call in order] == [True, False]
+    saved = (installed.into / "releases" / "1.0" / "state").read_text().strip()
+    assert (installed.into / "backups" / saved).read_text() == "a backup of 1.0\n"
+    assert (installed.into / "backups" / saved).stat().st_mode & 0o077 == 0
+    assert installed.setting("COMPOSE_FILE") == "compose.yaml:compose.tls.yaml"
+    assert (installed.setting("INGOT_TAG"), installed.setting("INGOT_CONSOLE_PORT")) == ("2.0", "9090")
+    assert "setup?code" not in told
+
+
+def test_only_two_versions_are_kept(installed, second, tmp_path):
+    """The one that runs and the one before; the images of older ones are removed, and no backup is."""
+    assert installed.again(second)[0] == 0
+    assert installed.again(make(tmp_path / "third", "3.0", installed.key))[0] == 0
+    assert sorted(path.name for path in (installed.into / "releases").iterdir()) == ["2.0", "3.0"]
+    assert not [tag for tag in (installed.told / "images").read_text().split() if tag.endswith(":1.0")]
+    assert len(list((installed.into / "backups").iterdir())) == 2
+
+
+def test_a_failed_upgrade_says_how_to_go_back(installed, second):
+    """The cause, where the data is, and the command; which then brings the former version with its data."""
+    installed.say("engine", "10")
+    status, told = installed.again(second)
+    assert status == ENGINE
+    assert "the engine's last words" in told
+    assert f"sh {installed.into}/install.sh --rollback" in told
+    assert "setup?code" not in told
+    installed.say("engine", "0")
+    status, told = installed.again("--rollback", "--yes")
+    assert status == 0, told
+    assert installed.release() == "1.0"
+    assert installed.setting("INGOT_TAG") == "1.0"
+    assert (installed.told / "restored").read_text() == "a backup of 1.0\n"
+    assert len(list((installed.into / "backups").iterdir())) == 2
+
+
+def test_a_version_that_never_came_up_is_not_one_to_go_back_to(installed, second, tmp_path):
+    """After a failed upgrade, a third version that works has the first as the one before."""
+    installed.say("engine", "10")
+    assert installed.again(second)[0] == ENGINE
+    installed.say("engine", "0")
+    assert installed.again(make(tmp_path / "third", "3.0", installed.key))[0] == 0
+    assert (installed.release(), installed.release("previous")) == ("3.0", "1.0")
+
+
+def test_back_and_forth(installed, second):
+    """What the newer version had is saved before the way back, and --rollback again brings it."""
+    assert installed.again(second)[0] == 0
+    assert installed.again("--rollback", "--yes")[0] == 0
+    status, told = installed.again("--rollback", "--yes")
+    assert status == 0, told
+    assert (installed.release(), installed.release("previous")) == ("2.0", "1.0")
+    assert (installed.told / "restored").read_text() == "a backup of 2.0\n"
+
+
+def test_an_interrupted_roll_back_goes_on(installed, second, first):
+    """It is finished, not begun again; until then nothing else is installed."""
+    assert installed.again(second)[0] == 0
+    installed.say("no-restore", "")
+    status, told = installed.again("--rollback", "--yes")
+    assert status == 1
+    assert "Nothing is lost" in told
+    status, told = installed.again(first)
+    assert status == 1
+    assert "--rollback" in told
+    (installed.told / "no-restore").unlink()
+    (installed.told / "calls").unlink()
+    status, told = installed.again("--rollback")
+    assert status == 0, told
+    assert installed.release() == "1.0"
+    assert not installed.calls("backup create")
+
+
+def test_a_console_that_cannot_make_a_backup(installed, second):
+    """Then the volume is copied as it is, with nothing running, and put back the same way."""
+    installed.say("no-backup", "")
+    status, told = installed.again(second)
+    assert status == 0, told
+    assert "the whole state is copied as it is" in told
+    (saved,) = (installed.into / "backups").glob("*.volume.tar")
+    assert saved.read_text() == "the volume\n"
+    assert installed.again("--rollback", "--yes")[0] == 0
+    assert (installed.told / "restored").read_text() == "the volume\n"
+
+
+def test_nothing_to_go_back_to(installed):
+    status, told = installed.again("--rollback", "--yes")
+    assert status == USAGE
+    assert "no version before 1.0" in told
+
+
+def test_another_bundle_of_the_same_release(installed, tmp_path):
+    """Under one name there would be no way back."""
+    status, told = installed.again(make(tmp_path / "twin", "1.0", installed.key, temperature="1"))
+    assert status == BUNDLE
+    assert "same release 1.0" in told
+    assert installed.release() == "1.0"
