@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from litestar import Litestar
 from litestar.testing import AsyncTestClient
 
 from appliance.home import Home
+from console import pages
 from console.access.sessions import COOKIE, hashed
 from console.access.setup import make_administrator, new_code
 from console.app import Console, create_app
@@ -63,6 +65,14 @@ class RememberingControl:
 
     async def close(self, *, keep_engine: bool = False) -> None:
         return None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_templates() -> Iterator[None]:
+    """Consoles of tests share their templates: to compile all of them anew would be half of what a test costs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "environment", cache(pages.environment))
+        yield
 
 
 @pytest.fixture(scope="session")

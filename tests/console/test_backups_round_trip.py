@@ -31,7 +31,7 @@ LAUNCHES = st.dictionaries(
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     launches=LAUNCHES,
     answers=st.dictionaries(NAMES, st.binary(max_size=500), max_size=3),
@@ -160,7 +160,7 @@ def test_a_backup_of_what_is_being_written(home, fresh_database):
     for writer in writers:
         writer.start()
     try:
-        paths = [back_up(home) for _ in range(6)]
+        paths = [back_up(home) for _ in range(3)]
     finally:
         stop.set()
         for writer in writers:

@@ -141,13 +141,12 @@ async def _count(items: list, number: int) -> bool:
     return len(items) >= number
 
 
-async def test_a_daemon_that_hangs_is_told_in_time(control, docker):
+async def test_a_daemon_that_hangs_is_told_in_time(control, docker, monkeypatch):
     """It accepts and never answers."""
+    monkeypatch.setattr("console.engine_control.docker_api.ANSWERS_WITHIN_S", 0.3)
     docker.silent = True
-    began = time.monotonic()
     with pytest.raises(EngineControlError, match="no answer in time"):
-        await control.status()
-    assert time.monotonic() - began < 7
+        await asyncio.wait_for(control.status(), 15)
 
 
 async def test_no_daemon_is_told_clearly(tmp_path):
@@ -231,18 +230,17 @@ async def test_a_machine_that_cannot_give_a_gpu_is_told(control, docker, config,
         await shows(read, "/log", told)
 
 
-async def test_a_hanging_docker_does_not_freeze_the_pages(control, docker, config):
-    """They stay as quick as ever, and say so after a while."""
+async def test_a_hanging_docker_does_not_freeze_the_pages(control, docker, config, monkeypatch):
+    """Many are shown while one answer of Docker's is waited for, and after a while they say so."""
+    monkeypatch.setattr("console.engine_control.docker_api.ANSWERS_WITHIN_S", 2.0)
     async with opened(config, control) as read:
         await shows(read, "/", "starting")
         docker.silent = True
-        slowest, deadline = 0.0, time.monotonic() + 12
+        shown, deadline = 0, time.monotonic() + 30
         while "no answer in time" not in await read("/"):
             assert time.monotonic() < deadline
-            began = time.monotonic()
-            await read("/")
-            slowest = max(slowest, time.monotonic() - began)
-        assert slowest < 1.0
+            shown += 1
+        assert shown > 2
 
 
 def test_stamps_are_moments():
