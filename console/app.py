@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from appliance.home import Home
 from console import pages
 from console.access import routes as access
+from console.access.client_address import ClientAddresses
 from console.access.guard import Guard, add_security_headers
 from console.access.throttle import Throttle
 from console.backups import routes as backups
@@ -160,7 +161,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
                 desk=desk,
             ),
         },
-        middleware=[Guard()],
+        middleware=[Guard(ClientAddresses(config.proxy))],
         before_send=[add_security_headers],
         exception_handlers=EXCEPTION_HANDLERS,
         template_config=pages.template_config(templates),

@@ -33,6 +33,7 @@ SETTINGS = (
     Setting(
         "INGOT_COOKIE_SECURE", "", "1 where the console is reached through HTTPS: cookies are then sent only there."
     ),
+    Setting("INGOT_CONSOLE_PROXY", "", "The name of the proxy in front, whose word counts for where a browser is."),
     Setting("INGOT_ADMIN", "admin", "The administrator's name, where INGOT_ADMIN_PASSWORD_FILE makes the account."),
     Setting("INGOT_ADMIN_PASSWORD_FILE", "", "A file with the administrator's password, for a start without a person."),
     Setting("INGOT_API_KEY_FILE", "", "A file with an API key that `/v1` is to take."),
@@ -64,6 +65,7 @@ class ConsoleConfig:
     published_engine_url: str = ""
     session_hours: int = 168
     cookie_secure: bool = False
+    proxy: str = ""
     admin: str = "admin"
     admin_password_file: Path | None = None
     api_key_file: Path | None = None
@@ -106,6 +108,7 @@ class ConsoleConfig:
             published_engine_url=values["INGOT_ENGINE_URL"].rstrip("/"),
             session_hours=_whole_number("INGOT_SESSION_HOURS", values, 1, 24 * 365),
             cookie_secure=values["INGOT_COOKIE_SECURE"] == "1",
+            proxy=values["INGOT_CONSOLE_PROXY"].strip(),
             admin=values["INGOT_ADMIN"].strip(),
             admin_password_file=_path("INGOT_ADMIN_PASSWORD_FILE", values),
             api_key_file=_path("INGOT_API_KEY_FILE", values),

@@ -15,6 +15,7 @@ from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from console.access import program, sessions
+from console.access.client_address import ClientAddresses
 from console.errors import Refusal, SignInNeeded
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -38,8 +39,13 @@ KEEP = b"public, max-age=31536000, immutable"
 class Guard(ASGIMiddleware):
     scopes = (ScopeType.HTTP,)
 
+    def __init__(self, addresses: ClientAddresses) -> None:
+        self._addresses = addresses
+
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         request: Request[Any, Any, Any] = Request(scope, receive, send)
+        if address := await self._addresses.behind_proxy(request):
+            scope["client"] = (address, 0)
         console = request.app.state.console
         check_host(request, console.config.allowed_names)
         check_same_site(request)
