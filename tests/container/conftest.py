@@ -18,6 +18,7 @@ from tests.container import egress
 from tests.container.airgap import AirGap
 from tests.container.deployment import BUILD_S, ENGINE, TAG, Deployment, build
 from tests.container.egress import EgressCounter
+from tests.container.missing import leave_out
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -76,7 +77,7 @@ def deployment(images: str) -> Iterator[Deployment]:
 def airgap(docker: None) -> Iterator[AirGap]:
     """A daemon without an image, in a network namespace with nothing but a loopback."""
     if (reason := air_gap.why_not()) is not None:
-        pytest.skip(reason)
+        leave_out(reason)
     made = AirGap()
     try:
         made.start()

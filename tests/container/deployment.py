@@ -6,7 +6,8 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,15 @@ class Deployment:
     def compose(self, *arguments: str, text: str = "", timeout_s: float = 120) -> str:
         """What `docker compose ARGUMENTS` printed. It must succeed."""
         return run(["docker", "compose", "--project-name", PROJECT, *arguments], self._environ, text, timeout_s)
+
+    @contextmanager
+    def changed(self, settings: Mapping[str, str]) -> Iterator[None]:
+        """With these settings besides; what stands is brought up to them by `up`, and by the next one afterwards."""
+        before, self._environ = self._environ, {**self._environ, **settings}
+        try:
+            yield
+        finally:
+            self._environ = before
 
     def docker(self, *arguments: str) -> str:
         return run(["docker", *arguments], self._environ)
