@@ -25,7 +25,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     plan, profile, gpu = subject.memory, subject.profile, subject.device.gpu
     if plan is None:
         return
-    where = f"of memory on {gpu.name}" if gpu else "of this machine's memory"
+    where = f"of memory on {gpu.name}" if gpu else _where(subject)
     evidence = tuple(_evidence(plan))
     if not plan.fits:
         given = _cache_given_is_the_fault(plan, profile)
@@ -48,6 +48,13 @@ def run(subject: Subject) -> Iterator[Finding]:
             evidence=evidence,
             fix=Fix(text="Keep this length in the profile.", patch={"max-model-len": plan.max_model_len}),
         )
+
+
+def _where(subject: Subject) -> str:
+    limit = subject.inventory.host.memory_limit_bytes
+    if limit is None:
+        return "of this machine's memory"
+    return f"of the {size_text(limit)} that the container or service may use"
 
 
 def _evidence(plan: MemoryPlan) -> Iterator[str]:
@@ -99,6 +106,8 @@ def _fix(subject: Subject, plan: MemoryPlan) -> Fix:
         return max(found, key=lambda each: each[0])[1]
     who = ", ".join(holder.name for holder in plan.holders[:3])
     end = f"End {who}" if who else "End other programs that hold memory"
+    if subject.device.gpu is None and subject.inventory.host.memory_limit_bytes is not None:
+        end = "Raise the limit of the container (INGOT_ENGINE_MEMORY in .env, then `docker compose up -d`) or service"
     return Fix(text=f"{end}; or choose a smaller model, one in fewer bits, or a larger device.")
 
 
