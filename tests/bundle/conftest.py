@@ -120,7 +120,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, key: Key, first: Path) ->
 
 @pytest.fixture
 def installed(site: Site, prepared: Site) -> Site:
-    """With the first bundle: a copy, for nothing in an installation says where it lies."""
+    """With the first bundle: a copy, for in an installation nothing says where it lies. Its containers know."""
     site.told.rmdir()
     shutil.copytree(prepared.folder, site.folder, symlinks=True, dirs_exist_ok=True)
+    site.say("running", str(site.into))
     return site

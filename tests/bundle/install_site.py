@@ -16,6 +16,7 @@ from appliance.bundle.install_script import install_script
 from appliance.bundle.manifest import BundledImage
 from appliance.bundle.pack import Appliance, Order, Report, create
 from appliance.bundle.signature import Key
+from tests.running import free_port
 from tests.tiny import write_checkpoint
 
 STUB = Path(__file__).with_name("stub")
@@ -104,6 +105,8 @@ class Site:
             "STUB": str(self.told),
             "PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
+            "INGOT_CONSOLE_PORT": str(free_port()),
+            "INGOT_ENGINE_PORT": str(free_port()),
             **more,
         }
         done = subprocess.run(

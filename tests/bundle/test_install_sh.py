@@ -15,6 +15,7 @@ from appliance.bundle.pack import Order, create
 from appliance.bundle.signature import Key
 from tests.bundle.conftest import members_of, tar_of, write_members
 from tests.bundle.install_site import BUNDLE, MACHINE, ROLES, USAGE, Site, make
+from tests.running import free_port
 from tests.tiny import write_checkpoint
 
 
@@ -33,7 +34,8 @@ def changed(bundle: Path, into: Path, change: Callable[[dict[str, bytes]], None]
 
 def test_a_first_install(site, first):
     """Images, models, compose files and settings are in their places; then it starts, and tells where it is."""
-    status, told = site.install(first, INGOT_CONSOLE_PORT="8181")
+    port = str(free_port())
+    status, told = site.install(first, INGOT_CONSOLE_PORT=port)
     assert status == 0, told
     assert "1.0 is ready: the engine has generated a token." in told
     assert "http://127.0.0.1:8080/setup?code=once" in told
@@ -43,7 +45,7 @@ def test_a_first_install(site, first):
     assert (site.into / "models" / "tiny" / "config.json").is_file()
     assert site.key.public.text in (site.into / "trusted.pub").read_text()
     assert (site.setting("INGOT_TAG"), site.setting("COMPOSE_FILE")) == ("1.0", "compose.yaml")
-    assert (site.setting("INGOT_CONSOLE_PORT"), site.setting("INGOT_DOCKER_SOCKET")) == ("8181", "/run/docker.sock")
+    assert (site.setting("INGOT_CONSOLE_PORT"), site.setting("INGOT_DOCKER_SOCKET")) == (port, "/run/docker.sock")
     assert site.calls(f"bundle trust {site.key.public.text}")
     assert not (site.into / ".staging").exists()
     assert not os.path.lexists(site.into / ".lock")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from tests.bundle.install_site import BUNDLE, ENGINE, USAGE, make
+from tests.running import free_port
 
 # ------------------------------------------------------------------------------------------------ upgrade and roll back
 
 
 def test_an_upgrade(installed, second):
     """The state is saved before anything new runs; the former version stays; the site's settings stay."""
+    port = str(free_port())
     env = installed.into / ".env"
     env.write_text(
-        env.read_text().replace("compose.yaml", "compose.yaml:compose.tls.yaml") + "INGOT_CONSOLE_PORT=9090\n"
+        env.read_text().replace("compose.yaml", "compose.yaml:compose.tls.yaml") + f"INGOT_CONSOLE_PORT={port}\n"
     )
     status, told = installed.again(second)
     assert status == 0, told
@@ -23,7 +25,7 @@ def test_an_upgrade(installed, second):
     assert (installed.into / "backups" / saved).read_text() == "a backup of 1.0\n"
     assert (installed.into / "backups" / saved).stat().st_mode & 0o077 == 0
     assert installed.setting("COMPOSE_FILE") == "compose.yaml:compose.tls.yaml"
-    assert (installed.setting("INGOT_TAG"), installed.setting("INGOT_CONSOLE_PORT")) == ("2.0", "9090")
+    assert (installed.setting("INGOT_TAG"), installed.setting("INGOT_CONSOLE_PORT")) == ("2.0", port)
     assert "setup?code" not in told
 
 

@@ -4,7 +4,7 @@
 # Sets base and parts (0: one file), and total, in bytes.
 find_bundle() {
     if [ -z "$bundle" ]; then
-        for file in "$here"/*.bundle "$here"/*.tar "$here"/*.001; do
+        for file in "$here"/*.bundle "$here"/*.ingot "$here"/*.tar "$here"/*.001; do
             [ -f "$file" ] || continue
             [ -z "$bundle" ] || die 2 "There is more than one bundle beside this script: $bundle and $file." \
                 "Name the one to install."
@@ -46,8 +46,11 @@ stream() {
 }
 
 # member NAME LIMIT: the content of one file of the head. To standard output, so that nothing which is not yet trusted
-# can make a link, a device or a file of another name here.
-member() { { stream | tar -xOf - --occurrence=1 --no-recursion "$1" | head -c "$2"; } 2>>"$log"; }
+# can make a link, a device or a file of another name here. The head is the first 64 MiB at most: where a name is not
+# in it, a large bundle is not read to its end.
+member() {
+    { stream | head -c $(($2 + 67108864)) | tar -xOf - --occurrence=1 --no-recursion "$1" | head -c "$2"; } 2>>"$log"
+}
 
 # The head tells what the bundle is. Until check_signature has passed it is used for nothing but to refuse.
 read_head() {
@@ -84,7 +87,7 @@ read_head() {
 value() { sed -n "s/^$1=\([A-Za-z0-9._:/ -]*\)\$/\1/p" "${2:-$head/bundle.env}" | head -n 1; }
 
 number() {
-    found=$(value "$1")
+    found=$(value "$@")
     case $found in
     '' | *[!0-9]*) echo 0 ;;
     *) echo "$found" ;;

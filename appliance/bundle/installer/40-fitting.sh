@@ -44,6 +44,56 @@ check_gpu() {
     esac
 }
 
+check_ports() {
+    [ "$(port_of INGOT_CONSOLE_PORT 8080)" != "$(port_of INGOT_ENGINE_PORT 8000)" ] ||
+        die 3 "INGOT_CONSOLE_PORT and INGOT_ENGINE_PORT are the same. Choose another for one of them."
+    check_port INGOT_CONSOLE_PORT 8080
+    check_port INGOT_ENGINE_PORT 8000
+}
+
+port_of() {
+    eval "from_environment=\$given_$1"
+    chosen=$(setting "$1")
+    echo "${chosen:-${from_environment:-$2}}"
+}
+
+# check_port SETTING DEFAULT: is it free, or ours already? Docker knows of containers, the kernel of everything else.
+check_port() {
+    port=$(port_of "$1" "$2")
+    case $port in
+    '' | *[!0-9]* | ??????*) die 2 "$1 is '$port', and a port is a number from 1 to 65535. Change it." ;;
+    esac
+    taken=$(docker ps --filter "publish=$port" --format "$name_and_folder" | head -n 1)
+    if [ -n "$taken" ]; then
+        ! in_dir "${taken#*|}" || return 0
+        taken="the container ${taken%%|*}"
+    else
+        # Of a line: the number, then local address and port in hexadecimal, the other end, and 0A for who listens.
+        any='00000000|0100007F|0{32}|0{16}FFFF00000100007F'
+        listens=$(printf '^ *[0-9]+: (%s):%04X [0-9A-F]+:0000 0A ' "$any" "$port")
+        cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -Eq "$listens" || return 0
+        taken="another program (ss -ltnp shows which)"
+    fi
+    die 3 "The port $port is taken by $taken. Nothing was loaded. Free it, or choose another:" \
+        "$1=$((port + 1)) in the environment, or in $dir/.env"
+}
+
+# A console of an older database cannot read what is there; and who has an old bundle, signed as it is, could bring
+# back what was mended since.
+check_age() {
+    [ "$kind" = appliance ] && [ -n "$installed" ] && [ "$release" != "$installed" ] || return 0
+    schema=$(number SCHEMA)
+    newest=$(number SCHEMA "$dir/current/bundle.env")
+    [ "$schema" -ge "$newest" ] ||
+        die 3 "$release has version $schema of the database, and $installed, which is installed, has $newest:" \
+            "it cannot read what is there. Nothing was changed. The version before comes back, with its data, by" \
+            "sh $dir/install.sh --rollback"
+    [ "$(made "$head/manifest.json")" -ge "$(made "$dir/current/manifest.json")" ] ||
+        sure "The bundle of $release was made before that of $installed, which is installed: a step back."
+}
+
+made() { grep -o '"created":[0-9]*' "$1" | head -n 1 | tr -dc 0-9; }
+
 # free_of PATH, home_of PATH: free bytes of its file system, and where that is mounted.
 free_of() { echo "$(($(df -k --output=avail "$1" | tail -n 1) * 1024))"; }
 home_of() { df --output=target "$1" | tail -n 1; }

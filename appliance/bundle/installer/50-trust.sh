@@ -96,6 +96,10 @@ hand_over() {
     [ "$kind" = appliance ] && ! cmp -s "$head/install.sh" "$0" || return 0
     say "Going on with the install.sh of $release."
     cp "$head/install.sh" "$stage/install.sh"
+    for name in $settings; do
+        eval "found=\$given_$name"
+        [ -z "$found" ] || export "$name=$found"
+    done
     set -- "$bundle" --into "$dir" --public-key "$key"
     exec sh "$stage/install.sh" "$@" ${yes:+--yes}
 }

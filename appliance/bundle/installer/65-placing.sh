@@ -31,6 +31,7 @@ place_models() {
         mv -T "$stage/files/models/$name" "$models/.incoming-$name"
         if [ -e "$models/$name" ]; then
             aside=$name.before-$release-$(date -u +%Y%m%d-%H%M%S)
+            [ "$kind" = models ] || [ "$release" = "$installed" ] || echo "$name $aside" >>"$stage/aside"
             mv -T "$models/$name" "$models/$aside"
             say "The model $name was there with another content: that is kept as $aside."
         fi
@@ -48,6 +49,22 @@ place_models() {
         -c "chgrp $owner /models && chmod 2775 /models" ||
         say "The folder $models could not be given to the console: it will not be able to import models." \
             "$(tail -n 1 "$log")"
+}
+
+# swap_models FROM TO: what of TO the install of FROM had put aside comes back, and what FROM had stands aside.
+swap_models() {
+    [ -f "$dir/releases/$1/aside" ] || return 0
+    while read -r name aside; do
+        [ -d "$models/$aside" ] || continue
+        if [ -d "$models/$name" ]; then
+            own=$name.of-$1-$(date -u +%Y%m%d-%H%M%S)
+            echo "$name $own" >>"$dir/releases/$2/aside"
+            mv -T "$models/$name" "$models/$own"
+            say "The model $name of $1 is kept as $own."
+        fi
+        mv -T "$models/$aside" "$models/$name"
+    done <"$dir/releases/$1/aside"
+    rm "$dir/releases/$1/aside"
 }
 
 place_release() {

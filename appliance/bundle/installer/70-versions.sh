@@ -5,6 +5,7 @@ setting() { sed -n "s/^$1=//p" "$dir/.env" 2>/dev/null | tail -n 1; }
 
 # set_always NAME VALUE, set_first NAME VALUE: a line of DIR/.env; the second leaves alone what is there.
 set_always() {
+    [ ! -e "$dir/.env" ] || cp -p "$dir/.env" "$dir/.env.new" # whoever made it readable for few meant that
     { grep -v "^$1=" "$dir/.env" 2>/dev/null || :; echo "$1=$2"; } >"$dir/.env.new"
     sync "$dir/.env.new"
     mv "$dir/.env.new" "$dir/.env"
@@ -62,6 +63,13 @@ switch_to() {
     cp "$dir/current/install.sh" "$dir/.install.sh.new"
     mv "$dir/.install.sh.new" "$dir/install.sh"
     sync "$dir/install.sh" "$dir"
+}
+
+# The models' folder; as Compose does, from DIR where it is no whole path.
+find_models() {
+    models=$(setting INGOT_MODELS)
+    models=${models:-${given_INGOT_MODELS:-$dir/models}}
+    case $models in /*) ;; *) models=$dir/$models ;; esac
 }
 
 compose() { (cd "$dir" && docker compose --project-name $project "$@"); }

@@ -5,7 +5,7 @@
 in_state() {
     docker run --rm -i --network none --read-only \
         --cap-drop ALL --cap-add DAC_OVERRIDE --cap-add CHOWN --cap-add FOWNER --user 0:0 \
-        --mount type=volume,source=${project}_state,target=/state --entrypoint sh "$verifier" -c "$1"
+        --mount type=volume,source=$volume,target=/state --entrypoint sh "$verifier" -c "$1"
 }
 
 # save_state RELEASE: a backup in DIR/backups; sets saved to its name. The console makes it, running or not; if it
@@ -21,16 +21,26 @@ save_state() {
             "stopped, and the whole state is copied as it is."
         quietly compose stop engine console || :
         saved=${saved%.tar.gz}.volume.tar
-        copy_volume "$file"
+        copy_volume "$file" || {
+            quietly compose start engine console || :
+            die 1 "The state could not be saved, and nothing was changed: $(tail -n 2 "$log")"
+        }
     fi
     [ -s "$file" ] || die 1 "The backup $file is empty. Nothing was changed: $(tail -n 2 "$log")"
     sync "$file"
     mv "$file" "$dir/backups/$saved"
 }
 
-copy_volume() {
-    in_state 'tar -C /state --exclude ./backups -cf - .' </dev/null >"$1" 2>>"$log" || die 1 "The state" \
-        "could not be saved, and nothing was changed: $(tail -n 2 "$log")"
+copy_volume() { in_state 'tar -C /state --exclude ./backups -cf - .' </dev/null >"$1" 2>>"$log"; }
+
+# The volume is made here and not by Compose, with a label that says whose it is: --purge deletes no other. Where the
+# site says how it is to be made, Compose makes it.
+make_volume() {
+    if docker volume inspect $volume >/dev/null 2>&1 || grep -qs driver "$dir/compose.site.yaml"; then return; fi
+    quietly docker volume create \
+        --label "com.docker.compose.project=$project" --label com.docker.compose.volume=state \
+        --label "ingot.installation=$(head -n 1 "$dir/$mark")" $volume ||
+        die 1 "Docker could not make the volume $volume: $(tail -n 2 "$log")"
 }
 
 # restore_state FILE: of DIR/backups, with engine and console stopped.

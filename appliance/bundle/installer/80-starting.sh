@@ -1,5 +1,30 @@
 # ----------------------------------------------------------------------------------------------- start and wait
-# Start a release, follow its engine to the first token, and say why where there is none.
+# Whose the containers are; and a release is started, followed to its first token, or said why there is none.
+
+where=com.docker.compose.project.working_dir
+name_and_folder="{{.Names}}|{{.Label \"$where\"}}"
+
+in_dir() { [ -n "$1" ] && [ "$(cd "$1" 2>/dev/null && pwd -P)" = "$dir" ]; }
+
+# containers mine|others: NAME|FOLDER of each of the project, or with the engine's name, by where it was started.
+containers() {
+    listed=$(docker ps --all --filter "label=com.docker.compose.project=$project" --format "$name_and_folder" &&
+        docker ps --all --filter "name=^/?$engine\$" --format "$name_and_folder") ||
+        die 1 "Docker does not tell its containers. Nothing was changed."
+    printf '%s\n' "$listed" | sort -u | while IFS='|' read -r name folder; do
+        [ -n "$name" ] || continue
+        if in_dir "$folder"; then whose=mine; else whose=others; fi
+        [ "$whose" != "$1" ] || echo "$name|$folder"
+    done
+}
+
+# Compose would take over containers of the same names, and their data.
+check_others() {
+    others=$(containers others)
+    [ -z "$others" ] || die 3 "There is another Ingot on this Docker. Its containers, and where they were started:" \
+        "${nl}$others${nl}Nothing was changed. Take them down there (docker compose down, or install.sh" \
+        "--uninstall), or by  docker rm --force NAME  where that folder is gone. Their data stays."
+}
 
 start() {
     say "Starting $1."
@@ -15,7 +40,10 @@ wait_ready() {
     began=$(date +%s)
     while :; do
         status=0
+        asked=$(date +%s)
         follow_engine || status=$?
+        # It watches the progress itself; what counts here is for how long it could not be asked.
+        [ "$(date +%s)" -le $((asked + 1)) ] || began=$(date +%s)
         # shellcheck disable=SC2046
         set -- "$1" $(docker inspect --format "$state_of" $engine 2>/dev/null || echo absent 0 false 0)
         case $status in

@@ -4,18 +4,22 @@
 install() {
     find_bundle
     installed=$(link_of current)
-    models=$(setting INGOT_MODELS)
-    models=${models:-${given_INGOT_MODELS:-$dir/models}}
+    find_models
     mkdir -p "$models"
     [ ! -e "$dir/.rollback" ] || die 1 "A roll-back was interrupted. Finish it first:  sh $dir/install.sh" \
         "--rollback"
     read_head
-    [ "$kind" = models ] || check_machine
+    if [ "$kind" = appliance ]; then
+        check_machine
+        check_others
+        check_ports
+    fi
     check_disk
     choose_key
     find_verifier
     check_signature
     check_count
+    check_age
     hand_over
     tell_security
     list_needed
@@ -29,13 +33,14 @@ install() {
     load_images
     place_models
     place_release
-    if [ "$release" = "$installed" ] && [ -e "$dir/current/installed" ] && [ "$(health_of $engine)" = healthy ]; then
+    if [ "$release" = "$installed" ] && [ -e "$dir/current/installed" ] && runs "$release"; then
         rm -rf "$stage"
         say "Nothing to do: $release is installed, its images and models are whole, and the engine answers" \
             "at $(address)."
         return
     fi
     if [ "$release" != "$installed" ]; then upgrade; else switch_to "$release"; fi
+    make_volume
     start "$release"
     wait_ready "$release"
     new=1
@@ -47,23 +52,43 @@ install() {
     greet "$release" "$new"
 }
 
+# What runs decides, and not what DIR says: a stop may have come between the two.
+runs() {
+    [ "$(health_of $engine)" = healthy ] || return 1
+    case $(docker inspect --format '{{.Config.Image}}' $engine 2>/dev/null) in
+    "$(tag_of engine)" | "$(tag_of engine)-$arch") ;;
+    *) return 1 ;;
+    esac
+}
+
 # The state is saved before anything of the new version runs. A version that never came up is not one to go back to.
 upgrade() {
+    rm -f "$dir/releases/$release/installed"
     if [ -n "$installed" ]; then
         say "Upgrading $installed to $release."
         save_state "$installed"
         if [ -e "$dir/current/installed" ]; then
             echo "$saved" >"$dir/releases/$installed/state"
             point previous "$installed"
+        else
+            asides="$dir/releases/$installed/aside"
         fi
+        # Where a version never came up, what it put aside is of the one before it.
+        [ ! -f "$stage/aside" ] && [ ! -f "${asides:-}" ] ||
+            cat "${asides:-/dev/null}" "$stage/aside" 2>/dev/null | sort -s -u -k 1,1 >"$dir/releases/$release/aside"
     else
         first_settings
-        if docker volume inspect ${project}_state >/dev/null 2>&1; then
-            say "There is a state of an earlier installation in Docker's volume ${project}_state: it is used."
+        if docker volume inspect $volume >/dev/null 2>&1; then
+            say "There is a state of an earlier installation in Docker's volume $volume: it is used."
             saved=ingot-found-$(date -u +%Y%m%d-%H%M%S).volume.tar
-            (umask 077 && mkdir -p "$dir/backups" && copy_volume "$dir/backups/$saved")
+            (umask 077 && mkdir -p "$dir/backups" && copy_volume "$dir/backups/.$saved") ||
+                die 1 "It could not be copied, and nothing was changed: $(tail -n 2 "$log")"
+            sync "$dir/backups/.$saved"
+            mv "$dir/backups/.$saved" "$dir/backups/$saved"
         fi
-        printf 'untrusted comment: minisign public key %s\n%s\n' "$(key_id "$key")" "$key" >"$dir/trusted.pub"
+        printf 'untrusted comment: minisign public key %s\n%s\n' "$(key_id "$key")" "$key" >"$dir/.trusted.pub.new"
+        sync "$dir/.trusted.pub.new"
+        mv "$dir/.trusted.pub.new" "$dir/trusted.pub"
     fi
     switch_to "$release"
 }

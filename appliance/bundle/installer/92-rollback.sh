@@ -2,6 +2,7 @@
 # Back to the version before, with its data. What was begun is written down, and finished by the same command.
 
 rollback() {
+    check_others
     if [ ! -e "$dir/.rollback" ]; then
         from=$(link_of current)
         to=$(link_of previous)
@@ -9,8 +10,10 @@ rollback() {
         [ -n "$to" ] && [ "$to" != "$from" ] && [ -f "$dir/releases/$to/state" ] || die 2 "There is no" \
             "version before $from to go back to."
         for role in gate console engine; do
-            image_known "$(image_of $role "$dir/releases/$to/images")" || die 3 "Docker has no image of the" \
-                "$role of $to any more. Install the bundle of $to again."
+            image_known "$(image_of $role "$dir/releases/$to/images")" ||
+                die 3 "Docker has no image of the $role of $to any more. Load it from its bundle, and run this" \
+                    "again:${nl}  tar -xOf BUNDLE images/$role.tar.zst | docker load" \
+                    "${nl}of a bundle in parts:  cat BUNDLE.0* | tar -xOf - images/$role.tar.zst | docker load"
         done
         sure "Back from $from to $to, with the data that $to had. What is in $from now is saved first."
         verifier=$(image_of gate "$dir/releases/$to/images")
@@ -23,11 +26,13 @@ rollback() {
     to=$(sed -n 2p "$dir/.rollback")
     saved=$(sed -n 3p "$dir/.rollback")
     verifier=$(image_of gate "$dir/releases/$to/images")
+    find_models
     say "Going back from $from to $to."
     quietly compose stop engine console || die 1 "Docker could not stop $from: $(tail -n 2 "$log")"
     echo "$saved" >"$dir/releases/$from/state"
     point previous "$from"
     switch_to "$to"
+    swap_models "$from" "$to"
     restore_state "$(cat "$dir/releases/$to/state")"
     start "$to"
     rm -f "$dir/.rollback"

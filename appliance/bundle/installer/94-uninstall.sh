@@ -2,26 +2,75 @@
 # Take away what an install put there.
 
 uninstall() {
-    [ -e "$dir/current" ] || [ -n "$purge" ] || die 2 "There is no installation in $dir."
     if [ -n "$purge" ]; then
+        mounted=$(mounts_below)
+        [ -z "$mounted" ] ||
+            die 1 "Something else is mounted in $dir, and nothing was changed. Unmount it first:${nl}$mounted"
         sure "This deletes Ingot with all profiles, launches, keys, backups and models in $dir."
     else
+        [ -e "$dir/current" ] || die 2 "There is no installation in $dir."
         sure "This removes Ingot's containers and images. Data, models and backups in $dir stay."
     fi
-    [ ! -e "$dir/compose.yaml" ] || quietly compose down --remove-orphans --timeout 35 || die 1 "Docker" \
-        "could not remove the containers: $(tail -n 2 "$log")"
+    remove_containers
     for folder in "$dir"/releases/*; do [ ! -d "$folder" ] || remove_images "$folder"; done
     if [ -n "$purge" ]; then
-        quietly docker volume rm ${project}_state || :
-        cd /
-        rm -rf "$dir" || die 1 "Not all of $dir could be deleted: some files belong to others. Delete it as root."
-        locked=''
-        log=''
-        say "Ingot and its data are gone."
+        purge
         return
     fi
-    find "$dir" -maxdepth 1 -type l -name 'compose*.yaml' -exec rm -f {} +
-    rm -rf "$dir/releases" "$dir/current" "$dir/previous" "$stage" "$dir/.rollback" "$dir/casts" "$dir/install.sh"
-    say "Ingot is removed. Its data is in Docker's volume ${project}_state and in $dir: a later install" \
-        "finds it. --uninstall --purge deletes it."
+    remove_ours releases current previous .staging .rollback casts install.sh ||
+        die 1 "Not all could be deleted: some files in $dir belong to others. Run this as root."
+    say "Ingot is removed. Its data is in Docker's volume $volume and in $dir: a later install finds it." \
+        "--uninstall --purge deletes it."
+}
+
+# Found by their labels, since the compose files may be gone. Another Ingot's containers and networks stay.
+remove_containers() {
+    # shellcheck disable=SC2046  # a container's name has no spaces
+    set -- $(containers mine | cut -d '|' -f 1)
+    if [ $# -gt 0 ]; then
+        quietly docker stop -t 35 "$@" && quietly docker rm --force "$@" ||
+            die 1 "Docker could not remove the containers: $(tail -n 2 "$log")"
+    fi
+    [ -z "$(containers others)" ] || return 0
+    for network in $(docker network ls --quiet --filter "label=com.docker.compose.project=$project"); do
+        quietly docker network rm "$network" || die 1 "Docker could not remove a network: $(tail -n 2 "$log")"
+    done
+}
+
+# Docker's volume goes first: while it cannot, nothing else does.
+purge() {
+    kept=''
+    if docker volume inspect $volume >/dev/null 2>&1; then
+        made_by=$(docker volume inspect --format '{{index .Labels "ingot.installation"}}' $volume)
+        if [ "$made_by" = "$(head -n 1 "$dir/$mark")" ]; then
+            quietly docker volume rm $volume ||
+                die 1 "Docker could not delete the volume $volume: $(tail -n 1 "$log")${nl}All data is still there."
+        else
+            kept="Docker's volume $volume was not made by this installation, and stays."
+            kept="$kept To delete it:  docker volume rm $volume"
+        fi
+    fi
+    find_models
+    cd /
+    log=''
+    rmdir "$dir/media" 2>/dev/null || : # only where it is empty: what is in it came from elsewhere
+    # shellcheck disable=SC2086  # names without spaces
+    remove_ours $ours .env.new .install.sh.new .trusted.pub.new .current.new .previous.new .rollback.new ||
+        die 1 "Not all of $dir could be deleted: some files belong to others. Run this as root."
+    rm -f "$dir/$mark" "$dir/.lock"
+    locked=''
+    if ! rmdir "$dir" 2>/dev/null && [ -n "$(ls -A "$dir")" ]; then
+        left=$(cd "$dir" && find . ! -name . -prune -printf '%f  ')
+        kept="$kept${kept:+$nl}In $dir stays what no install put there:  $left"
+    fi
+    case $models in "$dir"/*) ;; *) kept="$kept${kept:+$nl}The models in $models stay." ;; esac
+    say "Ingot and its data are gone.${kept:+$nl$kept}"
+}
+
+# mountinfo writes a space as \040.
+mounts_below() {
+    while read -r _ _ _ _ point _; do
+        point=$(printf '%b' "$point")
+        case $point in "$dir"/*) echo "$point" ;; esac
+    done </proc/self/mountinfo
 }

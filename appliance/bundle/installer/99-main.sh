@@ -13,8 +13,9 @@ main() {
             [ "$1" = --into ] && into=$2 || public_key=$2
             shift ;;
         --yes) yes=1 ;;
-        --rollback) command=rollback ;;
-        --uninstall) command=uninstall ;;
+        --rollback | --uninstall)
+            [ "$command" = install ] || [ "$command" = "${1#--}" ] || die 2 "--$command and $1 do not go together."
+            command=${1#--} ;;
         --purge) purge=1 ;;
         -h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' "$0" | sed '/^Trust goes/,$d'; exit 0 ;;
         -*) die 2 "There is no option $1. sh install.sh --help shows them." ;;
@@ -24,6 +25,8 @@ main() {
         esac
         shift
     done
+    [ -z "$purge" ] || [ "$command" = uninstall ] || die 2 "--purge goes with --uninstall, and with nothing else."
+    [ "$command" = install ] || [ -z "$bundle$public_key" ] || die 2 "--$command takes neither a bundle nor a key."
     into=${into:-/opt/ingot}
     # Compose reads these from DIR/.env; from the environment they would win over it, and be gone the next time.
     for name in $settings; do

@@ -1,7 +1,7 @@
 # -------------------------------------------------------------------------------------- the folder and its lock
-# DIR is opened, and no two installers work in it at once.
+# DIR is opened and marked as ours, and no two installers work in it at once.
 
-# The folder of the installation. Nothing was written before.
+# The folder of the installation. Nothing was written before. Only an install makes one of a folder.
 open_dir() {
     case $into in
     *[\"\$,\\:]* | *"$nl"*) die 2 "--into $into: a path with one of \" \$ , : \\ or a line break cannot be" \
@@ -9,16 +9,37 @@ open_dir() {
     /*) ;;
     *) into=$PWD/$into ;;
     esac
+    [ "$command" = install ] || [ -f "$into/$mark" ] ||
+        die 2 "There is no installation in $into, and nothing was changed. Say where it is: --into DIR"
     mkdir -p "$into" 2>/dev/null && [ -w "$into" ] ||
         die 3 "$into cannot be written by $(id -un). Run this as root, or name a folder of yours: --into" \
             "\$HOME/ingot"
     dir=$(cd "$into" && pwd -P)
     lock "$dir/.lock"
+    mark_dir
     log=$dir/install.log
     (umask 077 && : >>"$log")
     printf '\n%s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$0 $told" >>"$log"
     stage=$dir/.staging
     head=$stage/head
+}
+
+mark_dir() {
+    [ ! -f "$dir/$mark" ] || return 0
+    {
+        cat /proc/sys/kernel/random/uuid
+        for name in $ours; do [ ! -e "$dir/$name" ] && [ ! -L "$dir/$name" ] || echo "$name"; done
+    } >"$dir/$mark.new"
+    sync "$dir/$mark.new"
+    mv "$dir/$mark.new" "$dir/$mark"
+}
+
+# remove_ours NAME...: below DIR, and only what an install put there. The site's media are never ours.
+remove_ours() {
+    for name in "$@"; do
+        sed 1d "$dir/$mark" | grep -Fqx -e "$name" || rm -rf --one-file-system "${dir:?}/$name" || return
+    done
+    find "$dir" -maxdepth 1 -type l -name 'compose*.yaml' -lname 'current/*' -exec rm -f {} +
 }
 
 # lock LINK: a symbolic link is made whole or not at all. It names a process by what no later one has, even after the
