@@ -4,6 +4,7 @@ holds (triggers, views, virtual tables, damage) stays behind, and every row pass
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,24 +17,51 @@ from migrations import HEAD, REVISIONS
 
 OUR_OWN = (*NOT_KEPT, "alembic_version")
 
+LONGEST_VALUE = 64 << 20
+"""Bytes of one value, and of whatever an expression in a stranger's file makes up while it is read."""
+READS_WITHIN_S = 600.0
+INSTRUCTIONS = 100_000
+"""SQLite is asked so often, in its own instructions, whether that time is over."""
+OF_A_SCHEMA = 32
+
 # What the values of a declared type may be; SQLite itself takes anything anywhere.
 TYPES = {"INTEGER": ("integer",), "DOUBLE": ("real", "integer"), "VARCHAR": ("text",), "TEXT": ("text",)}
 
 
 def revision_of(path: Path, name: str) -> str:
     """The schema that a database says it has. Raises BackupError where it is none of Ingot's, or a newer one's."""
+    query = f"SELECT substr(version_num, 1, {OF_A_SCHEMA}) FROM alembic_version LIMIT 1"
     try:
-        found = schema.current(path)
+        with closing(sqlite3.connect(_unchanging(path), uri=True)) as connection:
+            bound(connection)
+            plain = connection.execute(
+                "SELECT 1 FROM pragma_table_list AS tables, pragma_table_xinfo('alembic_version') AS columns "
+                "WHERE tables.schema = 'main' AND tables.name = 'alembic_version' AND tables.type = 'table' "
+                "AND columns.name = 'version_num' AND columns.hidden = 0"
+            ).fetchone()
+            found = connection.execute(query).fetchone() if plain else None
     except sqlite3.Error as error:
         raise _damaged(name, str(error)) from error
-    if found is None:
+    if found is None or not isinstance(found[0], str):
         raise _damaged(name, "it is no database of Ingot's")
-    if found not in REVISIONS:
+    if found[0] not in REVISIONS:
         raise BackupError(
-            f"The database {name} has the schema {str(found)[:40]!r}, and this version knows up to {HEAD}.",
+            f"The database {name} has the schema {found[0]!r}, and this version knows up to {HEAD}.",
             "Install the version of Ingot that made it, or a newer one, and restore it there.",
         )
-    return found
+    return found[0]
+
+
+def bound(connection: sqlite3.Connection) -> None:
+    """A file may hold expressions that SQLite runs as it reads it: none of them takes all memory, or for ever."""
+    until = time.monotonic() + READS_WITHIN_S
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+    connection.set_progress_handler(lambda: time.monotonic() > until, INSTRUCTIONS)
+
+
+def _unchanging(path: Path) -> str:
+    return f"{path.absolute().as_uri()}?mode=ro&immutable=1"
 
 
 def adopt(source: Path, target: Path, launches: Path, name: str) -> str:
@@ -43,9 +71,9 @@ def adopt(source: Path, target: Path, launches: Path, name: str) -> str:
     schema.upgrade(target, revision)
     try:
         with closing(sqlite3.connect(target, isolation_level=None, uri=True)) as connection:
-            connection.execute("PRAGMA trusted_schema = OFF")
+            bound(connection)
             connection.execute("PRAGMA cell_size_check = ON")
-            connection.execute("ATTACH ? AS source", (f"{source.absolute().as_uri()}?mode=ro&immutable=1",))
+            connection.execute("ATTACH ? AS source", (_unchanging(source),))
             connection.execute("BEGIN")
             _copy(connection, name)
             _check(connection, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,10 +61,12 @@ def create(out: Path | None, without_launches: bool, as_json: bool) -> None:
             report=report,
         )
         if to_stdout:
-            with made.path.open("rb") as file:
-                for chunk in iter(lambda: file.read(1 << 20), b""):
-                    sys.stdout.buffer.write(chunk)
-            made.path.unlink()
+            try:
+                with made.path.open("rb") as file:
+                    shutil.copyfileobj(file, sys.stdout.buffer, 1 << 20)
+                    sys.stdout.buffer.flush()
+            finally:
+                made.path.unlink()
             return
     _say(printing.made(made), printing.made_text(made), as_json)
 

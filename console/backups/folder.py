@@ -76,6 +76,17 @@ class Folder:
             )
         return path
 
+    def delete(self, name: str) -> None:
+        path = self.find(name)
+        try:
+            path.unlink()
+        except OSError as error:
+            raise BackupError(
+                f"{path} could not be deleted: {error.strerror or error}.",
+                f"Look at the disk and at the permissions of {path.parent}, then try again.",
+                status=503,
+            ) from error
+
     def _look(self, name: str, found: os.stat_result) -> tuple[Stamp, Backup]:
         stamp = (found.st_mtime_ns, found.st_size)
         known = self._known.get(name)

@@ -124,7 +124,7 @@ async def restore(request: PageRequest, name: FromPath[str], desk: TheDesk) -> R
 @post("/backups/{name:str}/delete")
 async def delete(request: PageRequest, name: FromPath[str], desk: TheDesk) -> Response[Any]:
     with _refused():
-        desk.folder.find(name).unlink()
+        await asyncio.to_thread(desk.folder.delete, name)
     return go_to(request, "/backups", say=f"Deleted {name}.")
 
 

@@ -15,9 +15,10 @@ TAIL_LINES = 500
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What runs the engine, as its operating system or Docker sees it. The engine's own state is the front door's to
-    tell. `ended` explains the last end: `exit code 1`, `killed by SIGKILL`, `out of memory`; `exit_code` is 0 where the
-    end was asked for. `url` is where this engine's front door listens, if that is known better than by the settings.
-    `problem` is what keeps it from running as it should, where that is known, with its fix."""
+    tell. `since` is when the present or the last run began. `ended` explains the last end: `exit code 1`, `killed by
+    SIGKILL`, `out of memory`; `exit_code` is 0 where the end was asked for. `url` is where this engine's front door
+    listens, if that is known better than by the settings. `problem` is what keeps it from running as it should, where
+    that is known, with its fix."""
 
     running: bool
     who: str = ""

@@ -52,9 +52,12 @@ class DockerControl:
         self._container = container
         self._path = f"/containers/{quote(container, safe='')}"
         self._one_at_a_time = asyncio.Lock()
+        self._acts = 0
         self._stopped = False
+        """Whether the end of the container's present or last run was asked for here."""
 
     async def status(self) -> EngineStatus:
+        acts = self._acts
         with self._explained():
             try:
                 inspection = await self._docker.get(f"{self._path}/json")
@@ -62,7 +65,10 @@ class DockerControl:
                 if error.status != 404:
                     raise
                 return EngineStatus(running=False, problem=problem_of(str(error), self._container))
-        return read_inspection(inspection, asked=self._stopped)
+        status = read_inspection(inspection, asked=self._stopped)
+        if status.running and acts == self._acts:
+            self._runs_again()
+        return status
 
     async def start(self) -> None:
         await self._act("start", stopping=False)
@@ -104,6 +110,8 @@ class DockerControl:
                         for document in filter(None, documents):
                             happened = msgspec.json.decode(document)
                             if event := read_event(happened, self._container, asked=self._stopped):
+                                if happened["Action"] == "start":
+                                    self._runs_again()
                                 yield event
             except (DockerUnreachable, DockerRefusal, msgspec.DecodeError) as error:
                 log.debug("The events of %s broke off: %s", self._container, error)
@@ -123,9 +131,19 @@ class DockerControl:
 
     async def _act(self, call: str, *, stopping: bool) -> None:
         async with self._one_at_a_time:
-            self._stopped = stopping
-            with self._explained():
-                await self._docker.post(f"{self._path}/{call}", ACTS_WITHIN_S)
+            before, self._stopped = self._stopped, stopping  # before the call: its end is told while that still waits
+            self._acts += 1
+            try:
+                with self._explained():
+                    await self._docker.post(f"{self._path}/{call}", ACTS_WITHIN_S)
+            except EngineControlError:
+                self._stopped = before
+                raise
+
+    def _runs_again(self) -> None:
+        """Somebody else has started it: how that run ends is not what was asked for here."""
+        if not self._one_at_a_time.locked():
+            self._stopped = False
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

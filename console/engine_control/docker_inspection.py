@@ -50,7 +50,7 @@ def read_inspection(inspection: dict[str, Any], *, asked: bool = False) -> Engin
     return EngineStatus(
         running=running,
         who=f"container {name}",
-        since=moment(state.get("StartedAt", "")) if running else None,
+        since=moment(state.get("StartedAt", "")),
         ended=ended,
         exit_code=code if ended or state.get("Error") else None,
         out_of_memory=out_of_memory,

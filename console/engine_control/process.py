@@ -165,6 +165,7 @@ class ProcessControl:
             self._ended = EngineStatus(
                 running=False,
                 who=f"process {self._child.pid}",
+                since=self._started,
                 ended=OUT_OF_MEMORY if out_of_memory else how_it_ended(code),
                 exit_code=0 if self._killed or code == -signal.SIGTERM else code,
                 out_of_memory=out_of_memory,

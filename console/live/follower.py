@@ -245,5 +245,5 @@ def _state_without_front_door(control: EngineStatus) -> State:
 
 
 def _lines_of_this_run(lines: Iterable[OutputLine], control: EngineStatus) -> list[OutputLine]:
-    """Of an engine that runs, only what it has written since it was started."""
+    """Only what it has written since it was started last: nothing else says how that run ended."""
     return [line for line in lines if control.since is None or line.at >= control.since]

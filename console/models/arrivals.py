@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from appliance.bundle.errors import BundleError
 from appliance.bundle.names import MODEL
 from appliance.bundle.outline import Outline, read_outline
@@ -24,6 +26,8 @@ from console.models.troubles import Place, Trouble
 
 READ_SECONDS = 4.0
 """So long bundles' heads are read in one look; the others' turn comes with the next."""
+FILES_KEPT = 100_000
+"""Of all bundles together: what they list stays in memory while the stick is there, whoever wrote it."""
 PATIENCE_S = 1.5
 """So long a page waits for a look; a stick that is still spinning up is shown as soon as it answers."""
 
@@ -153,15 +157,23 @@ class Arrivals:
             keys_problem = str(error)
         sight = media.look(self.folder)
         until = time.monotonic() + READ_SECONDS
-        heads = {found.name: self._head(found, keys, until) for found in sight.found}
+        heads: dict[str, tuple[object, Row]] = {}
+        kept = 0
+        for found in sight.found:
+            heads[found.name] = head = self._head(found, keys, until, kept)
+            kept += sum(len(offer.sizes) for offer in head[1].offers)
         self._heads = heads
         rows = tuple(self._with_standing(row) for _, row in heads.values() if not row.problem)
         rows += tuple(row for _, row in heads.values() if row.problem)  # after what can be used
         left = tuple(leftovers(self._place.models))
         return Stock(sight, rows, keys, keys_problem, self._place.free, left, self._place.trouble())
 
-    def _head(self, found: media.Found, keys: Sequence[PublicKey], until: float) -> tuple[object, Row]:
-        """From its head, once for each state of the file and of the trusted keys; anew where the medium failed."""
+    def _head(self, found: media.Found, keys: Sequence[PublicKey], until: float, kept: int) -> tuple[object, Row]:
+        """From its head, once for each state of the file and of the trusted keys; anew where the medium failed. `kept`
+        files of others are in memory."""
+        if kept > FILES_KEPT:
+            problem = f"is not read, since those before it list more than {FILES_KEPT:,} files: take some of them away"
+            return None, Row(found, problem=problem)
         stamp = (found.stamp, found.problem, keys)
         known = self._heads.get(found.name)
         if known is not None and known[0] == stamp:
@@ -193,7 +205,9 @@ class Arrivals:
 
 def _bundle(found: media.Found, keys: Sequence[PublicKey]) -> Row:
     outline = read_outline(found.path, keys)
-    return Row(found, outline=outline, offers=tuple(_offer(outline, model.name) for model in outline.models))
+    offers = tuple(_offer(outline, model.name) for model in outline.models)
+    slim = replace(outline, manifest=msgspec.structs.replace(outline.manifest, files=()))
+    return Row(found, outline=slim, offers=offers)
 
 
 def _offer(outline: Outline, name: str) -> Offer:

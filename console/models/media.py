@@ -18,7 +18,7 @@ SECONDS = 3.0
 """A look ends after so many entries or seconds, and says so."""
 FOUND = 100
 
-BUNDLE = re.compile(r"(?P<whole>.+\.ingot)(?:\.(?P<part>\d{3}))?", re.IGNORECASE)
+BUNDLE = re.compile(r"(?P<whole>.+\.(?:bundle|ingot))(?:\.(?P<part>\d{3}))?", re.IGNORECASE)
 NOT_ENTERED = frozenset({"$recycle.bin", "system volume information", "lost+found"})
 """Folders that systems put on sticks for themselves; hidden ones are not entered either."""
 

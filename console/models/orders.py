@@ -87,8 +87,9 @@ class BundleOrder(Order):
         with only_one(models):
             waiting.mkdir(exist_ok=True)
             try:
-                if not (waiting / offer.name).exists():  # cut off just before it got its name
-                    self._install(waiting, report, stop)
+                # Cut off just before it got its name: of which bundle it was, and who signed that, nothing says.
+                shutil.rmtree(waiting / offer.name, ignore_errors=True)
+                self._install(waiting, report, stop)
                 if os.path.lexists(models / name):
                     raise BundleError(f"a model named {name} has come into {models} meanwhile; choose another name")
                 os.rename(waiting / offer.name, models / name)

@@ -34,13 +34,23 @@ class Content:
 
 
 def content(folder: Path) -> Content:
-    """All regular files. What is hidden is not part of a model; a link could lead anywhere on this machine."""
+    """All regular files. What is hidden is not part of a model; a link could lead anywhere on this machine.
+
+    Raises:
+        BundleError: there are more than a model has.
+    """
     files: list[tuple[str, int]] = []
     odd: list[str] = []
     waiting = [folder]
-    while waiting and len(files) < FILES:
+    seen = 0
+    while waiting:
         with os.scandir(waiting.pop()) as entries:
             for entry in entries:
+                seen += 1
+                if seen > FILES:
+                    raise BundleError(
+                        f"{folder.name} holds more than {FILES:,} files and folders; leave out what is none"
+                    )
                 name = str(Path(entry.path).relative_to(folder))
                 if entry.name.startswith("."):
                     continue

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
+import click
 import pytest
 
+from appliance.cli import main
 from appliance.home import Home
 from appliance.supervisor.lock import OwnerLock
 from console.backups import pending, plan
-from tests.console.backup_states import back_up, bring_back, fill, replaced, rows
+from tests.console.backup_states import back_up, bring_back, fill, put, replaced, rows
 from tests.running import end, free_port
 
 
@@ -62,6 +65,33 @@ def test_through_pipes(state, tmp_path):
     restored = json.loads(run(other, "restore", "-", "--yes", "--json", give=piped).stdout)
     assert restored["launches"] == 1
     assert rows(other) == rows(state)
+
+
+def test_a_pipe_that_breaks(state):
+    """What could not be written out does not stay behind on the disk that was to be spared."""
+    put(state.launch("20261120-000000-pppp") / "engine.log", os.urandom(1 << 20))
+    command = [sys.executable, "-m", "appliance.cli", "backup", "create", "--out", "-"]
+    environ = {**os.environ, "INGOT_HOME": str(state.root)}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as making:
+        making.stdout.close()
+        assert making.wait(60) != 0
+    assert list((state.root / "backups").iterdir()) == []
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_documented_commands_for_containers():
+    """The image begins with `ingot`: `docker compose run` leaves the word out, and `exec` has it."""
+    texts = [path.read_text() for path in [*(ROOT / "docs").glob("*.md"), *(ROOT / "console").rglob("*.html")]]
+    pattern = r"docker compose (run|exec) ((?:-\S+ |10001:10001 )*)(?:console|engine) (\S+) (\S+)"
+    found = [match.groups() for text in texts for match in re.finditer(pattern, text)]
+    asked = [words for words in found if "--entrypoint" not in words[1]]
+    assert len(asked) > 4
+    for how, _, first, second in asked:
+        command = second if how == "exec" else first
+        assert (first == "ingot") == (how == "exec"), (how, first, second)
+        assert command in main.list_commands(click.Context(main)), command
 
 
 def test_not_while_a_console_runs(state):

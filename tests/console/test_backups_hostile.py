@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
 import json
 import random
+import resource
 import sqlite3
+import subprocess
+import sys
 import tarfile
 from contextlib import closing
 from pathlib import Path
@@ -258,6 +262,34 @@ def test_a_database_that_was_tampered_with(backup, here, tmp_path, statements, w
     with pytest.raises(BackupError, match=why):
         bring_back(here, with_database(backup, tmp_path / "bad.tar.gz", statements))
     assert {name: content for name, content in files(here.root).items() if "ingot.db-" not in name} == before
+
+
+LARGE = "hex(zeroblob(300000000))"
+ONE_ROW = "INSERT INTO alembic_version VALUES (1)"
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        f"DROP TABLE alembic_version; CREATE TABLE alembic_version (x, version_num AS ({LARGE})); {ONE_ROW}",
+        f"CREATE TABLE more (x CHECK (length({LARGE}) > 0)); INSERT INTO more VALUES (1)",
+        f"ALTER TABLE users ADD COLUMN more AS ({LARGE}) VIRTUAL; CREATE INDEX spy ON users (length(name || more))",
+    ],
+)
+def test_a_database_that_would_fill_the_memory(backup, here, tmp_path, statements):
+    """What a stranger's file has SQLite compute as it is read is bounded: the console may use a gigabyte in all."""
+    path = with_database(backup, tmp_path / "bad.tar.gz", "SELECT 1")
+    made = "import sqlite3, sys; sqlite3.connect(sys.argv[1], isolation_level=None).executescript(sys.argv[2])"
+    subprocess.run(
+        [sys.executable, "-c", made, tmp_path / "bad.tar.work", statements], check=True
+    )  # its memory is its own
+    parts = members(path)
+    content = (tmp_path / "bad.tar.work").read_bytes()
+    packed(path, [(member, content if member.name == "ingot.db" else old) for member, old in parts])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with contextlib.suppress(BackupError):  # what is never read may stay as it is
+        restore.check(here, path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10  # KiB
 
 
 def test_what_else_is_in_a_database_stays_behind(backup, here, tmp_path):

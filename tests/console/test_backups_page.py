@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import tarfile
@@ -196,6 +197,18 @@ async def test_the_console_does_not_wait_for_a_long_backup(client, console, made
     await desk.close()
     assert desk.job.failure.message == "The console ends."
     assert [path.name for path in (console.home.root / "backups").iterdir()] == [made]
+
+
+async def test_a_backup_that_cannot_be_deleted(client, console, made, monkeypatch):
+    """Said as it is, with where to look."""
+    monkeypatch.setattr(Path, "unlink", _read_only)
+    answer = await client.post(f"/backups/{made}/delete")
+    assert answer.status_code == 503
+    assert "could not be deleted: Read-only file system" in answer.text
+
+
+def _read_only(path: Path, missing_ok: bool = False) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
 
 # ---- upload ---------------------------------------------------------------------------------------------------------

@@ -149,6 +149,27 @@ async def test_a_daemon_that_hangs_is_told_in_time(control, docker, monkeypatch)
         await asyncio.wait_for(control.status(), 15)
 
 
+KILLED = EXITED | {"ExitCode": 137, "OOMKilled": True}
+
+
+async def test_a_stop_that_failed_hides_no_later_end(control, docker):
+    """The engine ran on; that it ran out of memory afterwards was not asked for."""
+    docker.refuse["stop"] = (503, "The gate cannot reach Docker.")
+    with pytest.raises(EngineControlError):
+        await control.stop()
+    docker.state |= KILLED
+    status = await control.status()
+    assert (status.out_of_memory, status.problem.id) == (True, "out-of-memory")
+
+
+async def test_a_stop_says_nothing_of_a_run_that_somebody_else_began(control, docker):
+    """Stopped here, started from a terminal, killed: the end that is told is that of the second run."""
+    await control.stop()
+    assert (await control.status()).running
+    docker.state |= KILLED
+    assert (await control.status()).out_of_memory
+
+
 async def test_no_daemon_is_told_clearly(tmp_path):
     """Neither a trace nor silence: what cannot be reached, and where to look."""
     control = DockerControl("ingot-engine", {"DOCKER_HOST": f"unix://{tmp_path}/no.sock"})
@@ -196,6 +217,16 @@ async def test_a_removed_container_is_told_until_it_is_back(control, docker, con
         docker.refuse.clear()
         await shows(read, "/", "starting")
         assert "no container" not in await read("/")
+
+
+async def test_the_last_words_are_of_the_last_run(control, docker, config):
+    """What a former run had failed of is no cause of how this one ended."""
+    docker.wrote(stamp(1), "Error: port 8123 is taken\n")
+    docker.wrote(stamp(500_000_000), "the second run begins\n")
+    docker.state |= EXITED | {"StartedAt": stamp(400_000_000), "ExitCode": 137}
+    async with opened(config, control) as read:
+        await shows(read, "/", "failed", "the second run begins")
+        assert "port 8123" not in await read("/")
 
 
 async def test_a_daemon_that_is_gone_is_told_while_it_lasts(control, docker, config):

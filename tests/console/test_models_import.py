@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,8 @@ from console.models.importing import Importing
 from console.models.imports import Imports
 from console.models.troubles import Place
 from tests.tiny import write_checkpoint
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -409,6 +411,50 @@ async def test_what_is_left_can_be_deleted(client, home, importing, stick, model
     assert hidden(home.models) == [".incoming-Other-as"]
     await client.post("/models/-/leftovers/discard", data={"name": "Other"})
     assert hidden(home.models) == []
+
+
+async def test_what_lies_hidden_is_never_taken_for_checked(client, home, importing, stick, models, key):
+    """What an import left that was to be renamed has no bundle to be compared with: it is copied anew."""
+    trust(home, key.public)
+    bundle(stick, models, key, "Tiny-A")
+    left = home.models / ".incoming-Other-as" / "Tiny-A"
+    left.mkdir(parents=True)
+    (left / "config.json").write_text("of a stranger")
+    (left / "more.py").write_text("of a stranger")
+    await begin(client, "STICK/bundle.ingot", "Tiny-A", name="Other")
+    assert (await ended(importing)).state == "done"
+    assert same(models / "Tiny-A", home.models / "Other")
+    assert not (home.models / "Other" / "more.py").exists()
+    assert hidden(home.models) == []
+
+
+async def test_a_folder_of_too_many_files_is_not_half_imported(client, stick, models, monkeypatch):
+    """Told on the page, and refused."""
+    shutil.copytree(models / "Tiny-B", stick / "Tiny-B")
+    monkeypatch.setattr(plain, "FILES", 2)
+    assert "Tiny-B holds more than 2 files and folders" in (await client.get("/models")).text
+    assert (await begin(client, "STICK/Tiny-B", "Tiny-B", unsigned="yes")).status_code == 409
+
+
+async def test_what_bundles_list_is_bounded(client, stick, models, key, monkeypatch):
+    """However many lie there, no more of their lists is in memory than was agreed on."""
+    for name in "abc":
+        bundle(stick, models, key, "Tiny-A", out=f"{name}.ingot")
+    files = sum(path.is_file() for path in (models / "Tiny-A").rglob("*"))
+    monkeypatch.setattr("console.models.arrivals.FILES_KEPT", 2 * files - 1)
+    page = (await client.get("/models")).text
+    assert page.count("not trusted yet") == 2
+    assert "c.ingot is not read, since those before it list more than" in page
+
+
+def test_bundles_are_known_by_the_names_that_the_documents_give_them():
+    """Whatever `--out` is shown with, whole or cut, is looked at on a stick."""
+    text = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    names = {name.rpartition("/")[2] for name in re.findall(r"bundle create [^`]*?--out ([^\s`,]+)", text)}
+    assert names
+    for name in names:
+        assert media.BUNDLE.fullmatch(name), name
+        assert media.BUNDLE.fullmatch(f"{name}.001"), name
 
 
 async def test_a_disk_that_fills_up(client, home, importing, stick, models, key, monkeypatch):
