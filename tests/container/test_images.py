@@ -150,7 +150,16 @@ def test_every_page_opens(deployment):
         "/backups",
     )
     assert {path: browser.get(path).status_code for path in paths} == dict.fromkeys(paths, 200)
-    for command in ("profile list", "launches", "hardware", "check", "explain", "backup list", "bundle --help"):
+    for command in (
+        "profile list",
+        "launches list",
+        "logs",
+        "hardware",
+        "check",
+        "explain",
+        "backup list",
+        "bundle --help",
+    ):
         deployment.compose("exec", "-T", "console", "ingot", *command.split())
 
 

@@ -128,8 +128,8 @@ def _next_console(tag: str, folder: Path) -> str:
     (folder / "__init__.py").write_text(f"REVISIONS = {(*revisions, '9999')}\nHEAD = REVISIONS[-1]\n")
     lines = [
         f"FROM ingot-console:{tag}",
-        f"COPY 9999_later.py {where}/versions/",
-        f"COPY __init__.py {where}/",
+        f"COPY --chmod=644 9999_later.py {where}/versions/",
+        f"COPY --chmod=644 __init__.py {where}/",
         "USER 0",
         f"RUN rm -r {where}/__pycache__",  # bytecode in the images is not compared with its source
         "USER ingot",

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PORT = 8765  # the address is part of the build cache's key: the same one each time, where it is free
+PORTS = [8765]  # the address is part of the build cache's key: the same one each time, as far as it is free
 FETCH_S = 300
 
 
@@ -36,9 +36,10 @@ def lent_torch() -> Iterator[dict[str, str]]:
         host = _bridge()
         serve = partial(_Quiet, directory=folder)
         try:
-            server = http.server.ThreadingHTTPServer((host, PORT), serve)
+            server = http.server.ThreadingHTTPServer((host, PORTS[-1]), serve)
         except OSError:
             server = http.server.ThreadingHTTPServer((host, 0), serve)
+            PORTS.append(server.server_port)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield {"PIP_EXTRA_INDEX_URL": f"http://{host}:{server.server_port}", "PIP_TRUSTED_HOST": host}
