@@ -20,6 +20,7 @@ from appliance.bundle.manifest import BundledFile
 from appliance.bundle.outline import Outline, read_head
 from appliance.bundle.signature import PublicKey
 from appliance.bundle.verify import check, listed
+from appliance.home import sync_folder
 
 SPARE_BYTES = 64 << 20  # what stays free
 
@@ -45,7 +46,7 @@ def install_models(
             that name is there already; the disk is too small; `stop` was set (StoppedError).
         OSError: the medium or the disk failed.
     """
-    with Archive(path) as archive, _only_one(models_folder):
+    with Archive(path) as archive, only_one(models_folder):
         outline = read_head(archive, trusted)
         if not (outline.trusted or allow_untrusted):
             raise UntrustedError(untrusted_text(archive.name, outline))
@@ -69,7 +70,7 @@ def install_models(
             for incoming in marks.values():
                 shutil.rmtree(incoming, ignore_errors=True)
             if not isinstance(error, StoppedError):
-                part_check.name_the_bad(archive.source, outline.manifest.parts)
+                part_check.name_the_bad(archive.source, outline.manifest.parts, report, stop)
             raise
 
 
@@ -145,10 +146,10 @@ def _copy(
     for name, incoming in marks.items():
         for folder in [incoming, *(path for path in incoming.rglob("*") if path.is_dir())]:
             folder.chmod(0o755)  # a model is no secret, and an engine may run as somebody else
-            _sync(folder)
+            sync_folder(folder)
         os.rename(incoming, models_folder / name)
         done.append(models_folder / name)
-    _sync(models_folder)
+    sync_folder(models_folder)
     return done
 
 
@@ -171,17 +172,9 @@ def _copy_file(archive: Archive, file: BundledFile, member: Member, target: Path
     os.rename(partial, target)
 
 
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 @contextlib.contextmanager
-def _only_one(models_folder: Path) -> Iterator[None]:
-    """Two at once would write to the same hidden folder."""
+def only_one(models_folder: Path) -> Iterator[None]:
+    """Held for the time of an import: two at once would write to the same hidden folder."""
     fd = os.open(models_folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:

@@ -15,7 +15,7 @@ from appliance.home import Home
 from console.backups import format
 from console.backups.create import claim, sweep
 from console.backups.format import BackupError, Summary
-from console.backups.reading import read_summary
+from console.backups.reading import read_summary, read_whole
 from console.backups.restore import SQLITE_MAGIC
 from console.backups.room import Room, not_written
 
@@ -111,7 +111,7 @@ def _is_backup(name: str) -> bool:
 
 
 class Incoming:
-    """A backup that is being received. It is kept under a name of ours once its beginning says that it is one."""
+    """A backup that is being received. It is kept, under a name of ours, if it is one and came as a whole."""
 
     def __init__(self, path: Path, file: IO[bytes], room: Room) -> None:
         self.size = 0
@@ -125,12 +125,12 @@ class Incoming:
         self.size += len(chunk)
 
     def keep(self) -> Path:
-        """Where it is now. Raises BackupError where it is no backup."""
+        """Where it is now, once all of it has been read. Raises BackupError where it is no whole backup."""
         self._file.flush()
         os.fsync(self._file.fileno())
         with self._path.open("rb") as file:
             is_database = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
-        made = time.time() if is_database else read_summary(self._path).made
+        made = time.time() if is_database else read_whole(self._path, "What was sent").made
         for number in range(1, 1000):
             name = format.file_name(made, number)
             name = name.replace("ingot-backup", "received").replace(".tar.gz", ".db") if is_database else name

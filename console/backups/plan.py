@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from appliance.home import Home, write_atomically
+from appliance.home import Home, sync_folder, write_atomically
 from appliance.profile.active import make_room
 from console.backups.format import ACTIVE, DATABASE, LAUNCHES, BackupError
 from console.backups.pending import DONE, PENDING, STAGED
@@ -43,7 +43,7 @@ def decide(home: Home, staged: Path, plan: Plan) -> None:
     write_atomically(staged / PLAN, msgspec.json.encode(plan))
     os.sync()  # once for all, where a backup of many launches has thousands of small files
     staged.rename(home.root / PENDING)
-    _sync(home.root)
+    sync_folder(home.root)
 
 
 def carry_out(home: Home) -> Plan | None:
@@ -158,11 +158,3 @@ def _replace_files(folder: Path, staged: Path, names: list[str], *, keep: bool) 
     for name in others:
         if name not in names and not name.startswith(".") and not (folder / name).is_dir():
             (folder / name).unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

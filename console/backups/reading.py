@@ -37,6 +37,16 @@ def read_summary(path: Path) -> Summary:
         return _summary(archive, path.name)
 
 
+def read_whole(path: Path, name: str) -> Manifest:
+    """Compare all of it with its manifest, and keep nothing. Raises BackupError, OSError."""
+
+    def nowhere(file: str, written: float) -> contextlib.AbstractContextManager[Callable[[bytes], object]]:
+        return contextlib.nullcontext(len)
+
+    with path.open("rb") as raw:
+        return read(raw, name, path.stat().st_size, nowhere, lambda summary: None)
+
+
 def require_known(summary: Summary, name: str) -> None:
     """Refuse what a newer Ingot made, and name that."""
     by = f"{name} was made by Ingot {summary.ingot[:40]}"

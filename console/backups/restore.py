@@ -32,6 +32,8 @@ from console.db.sessions import Database
 from migrations import HEAD
 
 SQLITE_MAGIC = b"SQLite format 3\0"
+KEPT_ANEW = 5
+"""So often the present state is backed up again because somebody wrote to it meanwhile."""
 FROM = "from"
 """In the staged folder: what the backup holds beside launches, as it is in there."""
 
@@ -99,11 +101,12 @@ def restore(
         manifest = staged.fill(raw, size, report)
         present = contents_of(staged.database, launches=0, trusted_keys=[])
         judge(present)
-        kept = _keep_present(home)
         staged.write_active()
         steps = staged.plan()
         here_already = sum(os.path.lexists(home.launch(launch)) for launch in steps.launches)
         Room(home.root, "The restore", 3 * staged.database.stat().st_size)
+        os.sync()  # now, so that it takes no time between what is kept and what replaces it
+        kept = _keep_present(home)
         _carry_sign_ins(home.database, staged.database)
         _replace(home, stage, steps)
     return Restored(
@@ -248,7 +251,20 @@ def _keep_present(home: Home) -> str | None:
     folder = home.root / "backups"
     folder.mkdir(mode=0o700, exist_ok=True)
     try:
-        return create.create(home, folder, with_launches=False).path.name
+        with closing(sqlite3.connect(home.database)) as watching:
+            for _ in range(KEPT_ANEW):
+                before = watching.execute("PRAGMA data_version").fetchone()
+                path = create.create(home, folder, with_launches=False).path
+                if watching.execute("PRAGMA data_version").fetchone() == before:
+                    break
+                path.unlink()  # somebody has written to the database since: that is to be kept, too
+            else:
+                raise BackupError(
+                    "The state is written to without a break, so what a restore replaces could not be kept.",
+                    "Wait until nobody changes anything, then restore again.",
+                    status=409,
+                )
+        return path.name
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return None

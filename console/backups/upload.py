@@ -1,5 +1,5 @@
 """Receives a backup from a browser: the one request that may be larger than the console's limit. It goes to the disk as
-it comes, and is kept only if its beginning says that it is a backup."""
+it comes, and is kept only if it is a backup and came as a whole."""
 
 from __future__ import annotations
 

@@ -4,15 +4,14 @@ is imported again, it goes on from them; what nobody can go on with is swept awa
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.bundle.errors import BundleError
+from appliance.bundle.install import only_one
 
 RENAMED = "as"
 """`.incoming-NAME-as` holds a bundle's model that is to be called NAME here."""
@@ -59,20 +58,6 @@ def sweep(models: Path) -> None:
         for leftover in leftovers(models):
             if leftover.folder.name.endswith(f"-{COPY}"):
                 shutil.rmtree(leftover.folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def only_one(models: Path) -> Iterator[None]:
-    """Held for the time of an import, as `appliance.bundle.install` holds it."""
-    handle = os.open(models, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BundleError(f"another import into {models} is running; wait until it has ended") from error
-        yield
-    finally:
-        os.close(handle)
 
 
 def _size(folder: Path) -> int:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from appliance.bundle.copying import Copier, Progress, Report
 from appliance.bundle.errors import BundleError
-from appliance.bundle.install import install_models
+from appliance.bundle.install import install_models, only_one
 from appliance.bundle.trust import trusted_keys
 from appliance.home import Home
 from console.models import plain
 from console.models.arrivals import Offer, Row
-from console.models.leftovers import RENAMED, incoming, only_one
+from console.models.leftovers import RENAMED, incoming
 from console.models.standing import write_record
 
 

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.bundle.copying import Copier, Progress, Report
+from appliance.bundle.copying import Copier, Progress, Report, write_all
 from appliance.bundle.errors import BundleError
-from console.models.leftovers import COPY, incoming, only_one
+from appliance.bundle.install import only_one
+from appliance.home import sync_folder
+from console.models.leftovers import COPY, incoming
 
 WRITE_OUT_BYTES = 64 << 20
 """So much at most waits in memory for the disk: the bar shows what was written, and the machine keeps its memory."""
@@ -101,10 +103,10 @@ def _incoming(target: Path) -> Iterator[Path]:
             for path in [*folder.rglob("*"), folder]:  # a model is no secret, and an engine may run as somebody else
                 path.chmod(0o755 if path.is_dir() else 0o644)
                 if path.is_dir():
-                    _make_last(path)
+                    sync_folder(path)
             _refuse_taken(target)
             os.rename(folder, target)
-            _make_last(target.parent)
+            sync_folder(target.parent)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -141,8 +143,7 @@ class _Writer:
     def write(self, piece: memoryview) -> None:
         self._waiting += len(piece)
         self.written += len(piece)
-        while piece:
-            piece = piece[os.write(self._handle, piece) :]
+        write_all(self._handle, piece)
         if self._waiting >= WRITE_OUT_BYTES:
             os.fdatasync(self._handle)
             self._waiting = 0
@@ -164,12 +165,3 @@ def _opened(path: Path, size: int) -> Iterator[int]:
 def _refuse_taken(target: Path) -> None:
     if os.path.lexists(target):
         raise BundleError(f"a model named {target.name} is already in {target.parent}; choose another name")
-
-
-def _make_last(folder: Path) -> None:
-    """The names in a folder outlast a power cut from here on."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

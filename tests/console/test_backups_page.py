@@ -238,6 +238,17 @@ async def test_an_upload_that_is_no_backup(client, console, content):
     assert list((console.home.root / "backups").iterdir()) == []
 
 
+async def test_half_a_backup_is_not_listed(client, console, made):
+    """What broke off on its way looks like a backup at its beginning: it is read to its end before it is kept."""
+    path = console.home.root / "backups" / made
+    content = path.read_bytes()
+    path.unlink()
+    answer = await client.post("/backups/-/upload", files={"file": (made, content[: len(content) // 2])})
+    assert answer.status_code == 422
+    assert "copied only in part" in answer.text
+    assert list((console.home.root / "backups").iterdir()) == []
+
+
 async def test_uploads_are_limited(client, console, monkeypatch):
     """By a stated size, announced or not, and by the disk."""
     monkeypatch.setattr(upload, "LIMIT_BYTES", 1000)

@@ -17,7 +17,7 @@ import pytest
 
 from appliance.home import Home
 from appliance.supervisor.lock import OwnerLock
-from console.backups import pending, plan, restore
+from console.backups import create, pending, plan, restore
 from console.backups.format import BackupError
 from console.backups.reading import read_summary
 from tests.console.backup_states import back_up, bring_back, database, files, fill, put, replaced, rows
@@ -66,6 +66,25 @@ def test_a_restore_is_undone_by_restoring_what_it_kept(two):
     assert replaced(home) == after
 
 
+def test_what_somebody_saves_meanwhile_is_kept(two, monkeypatch):
+    """A revision that is saved while the present state is backed up is in the backup that is kept of it."""
+    home, backup = two
+    create_, left = create.create, ["late"]
+
+    def slow(*arguments, **options):
+        made = create_(*arguments, **options)
+        if left:
+            with closing(database(home)) as connection:
+                connection.execute("INSERT INTO profiles VALUES (99, ?, 1)", (left.pop(),))
+        return made
+
+    monkeypatch.setattr(create, "create", slow)
+    kept = bring_back(home, backup).kept
+    assert [path.name for path in (home.root / "backups").iterdir()] == [kept]
+    bring_back(home, home.root / "backups" / kept)
+    assert "late" in str(rows(home)["profiles"])
+
+
 def test_the_same_twice(two):
     """A restore of what is there already changes nothing and adds no launch."""
     home, backup = two
@@ -86,14 +105,14 @@ def test_killed_at_any_step(two, tmp_path):
     steps = 10**9 - int((tmp_path / "left").read_text())
     assert old != new
     ends = []
-    for step in sorted(
-        {*range(0, steps, 50), *range(steps - 36, steps, 3)}
-    ):  # the last are those that change the state
+    near_the_end = range(steps - 60, steps, 4)  # where the decision falls, and the state is changed
+    for step in sorted({*range(0, steps, 50), *near_the_end}):
         state = _state_after(seed, home, backup, step)
         assert state in (old, new), step
         ends.append("old" if state == old else "new")
     assert ends == sorted(ends, reverse=True)
-    assert 2 < ends.count("new") < 12
+    assert ends.count("old") > 3
+    assert ends.count("new") > 5
 
 
 def _state_after(seed: Path, home: Home, backup: Path, kill_at: int | None):
