@@ -14,7 +14,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -100,14 +100,16 @@ class Appliance:
 
 
 @contextlib.contextmanager
-def appliance(home: Path, variables: Mapping[str, str] = {}) -> Iterator[Appliance]:
+def appliance(
+    home: Path, variables: Mapping[str, str] = {}, ingot: Sequence[str] = tuple(INGOT)
+) -> Iterator[Appliance]:
     """`ingot up` on free ports with the state folder `home`, and `variables` in its environment; ended, with everything
-    it started, on the way out."""
+    it started, on the way out. `ingot` is the command, where it is another than the installed one."""
     port, engine_port = free_port(), free_port()
     output = home.parent / f"{home.name}-up.log"
     with output.open("wb") as log:
         process = subprocess.Popen(
-            [*INGOT, "up", "--port", str(port), "--engine-port", str(engine_port)],
+            [*ingot, "up", "--port", str(port), "--engine-port", str(engine_port)],
             env=environment(home) | dict(variables),
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -19,8 +20,9 @@ from tests.running import Appliance, appliance
 from tests.tiny import write_checkpoint
 
 AXE = next((Path(__file__).parent / "vendor").glob("axe-core-*.min.js"))
-LARGE = 600 << 20
-"""Bytes, so that an import takes long enough to be watched."""
+LARGE = 12 << 20
+"""Bytes: four seconds of a slow stick, in which an import can be watched."""
+SLOW = (sys.executable, "-m", "tests.browser.slow_sticks")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ def variables(media: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, variables: dict[str, str]) -> Iterator[Appliance]:
     home = tmp_path_factory.mktemp("stick") / "home"
-    with appliance(home, variables) as started:
+    with appliance(home, variables, SLOW) as started:
         yield started
     shutil.rmtree(home, ignore_errors=True)
 
@@ -131,7 +133,7 @@ def test_a_console_that_is_killed(page: Page, running: Appliance, variables: dic
     running.process.send_signal(signal.SIGKILL)
     running.process.wait()
     assert sorted(name for name in os.listdir(running.home / "models") if not name.startswith(".")) == ["Small"]
-    with appliance(running.home, variables) as again:
+    with appliance(running.home, variables, SLOW) as again:
         page.goto(f"{again.console}/models")
         expect(page.get_by_text("The console ended before the import of Large was done.")).to_be_visible()
         page.get_by_role("button", name="Go on").click()
