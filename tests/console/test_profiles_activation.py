@@ -14,7 +14,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
 from appliance.profile.active import read_active
-from appliance.protocol import ApplianceState, LaunchRecord, State
+from appliance.protocol import ApplianceState, Finding, LaunchRecord, Severity, State
 from appliance.supervisor.lock import OwnerLock
 from console.db.models import Launch
 from console.db.schema import migrate
@@ -234,7 +234,8 @@ async def test_two_activations_at_once_are_one(home, database, store, control):
 
 async def test_an_engine_that_does_not_restart_is_said_and_the_revision_stays(home, database, store, control):
     await store.create(chat(), author="ann")
-    control.problem = "The container ingot-engine is not there."
+    text = "The container ingot-engine is not there."
+    control.problem = Finding(id="gone", severity=Severity.ERROR, message=text)
     with pytest.raises(EngineUnreachable, match=r"chat r1 is active now.*ingot-engine"):
         await activator(home, database, control).activate("chat")
     assert read_active(home).revision == "r1"
