@@ -62,11 +62,11 @@ def stager(wanted: Wanted) -> Callable[[Path, Report], Appliance]:
         saved, inventories, schema = [], [], ""
         for role in ROLES:
             image, tag = images[role], f"ingot-{role}:{release}"
-            with docker.container(image.reference) as container:
+            with docker.container(image.id) as container:  # not by its name, which may be another by now
                 inventories += _inventory(docker, image, container, folder)
                 if role == "console":
                     schema = _schema(docker, container, folder)
-            with docker.tagged(image.reference, tag):
+            with docker.tagged(image.id, tag):
                 saved.append(_save(docker, tag, image, folder, report))
         copied = [_kept(entry, folder) for entry in compose]
         inventories.sort(key=lambda entry: (entry.path.split("/")[0] != "sbom", ROLES.index(_role(entry)), entry.path))
@@ -104,7 +104,7 @@ def _save(docker: DockerImages, tag: str, image: Chosen, folder: Path, report: R
         import zstandard
     except ImportError as error:
         raise BundleError(
-            "images are compressed with zstandard, which is not installed: pip install 'ingot[bundle]'"
+            "images are compressed with zstandard, which is not installed; pip install zstandard"
         ) from error
     parameters = zstandard.ZstdCompressionParameters.from_level(
         ZSTD_LEVEL, window_log=ZSTD_WINDOW_LOG, enable_ldm=True, threads=os.cpu_count() or 1, write_checksum=True

@@ -73,9 +73,13 @@ def compose_entries(folder: Path) -> list[Entry]:
 
 
 def compose_folder() -> Path:
-    """Where the compose files lie: beside the packages in a checkout, or where the console's image has them."""
-    checkout = Path(__file__).parents[2]
-    return checkout if (checkout / "compose.yaml").is_file() else Path("/usr/share/ingot/compose")
+    """Where the compose files lie: beside the packages in a checkout, in the current folder where that is one, or where
+    the console's image has them."""
+    for folder in (Path(__file__).parents[2], Path.cwd()):
+        compose = folder / "compose.yaml"
+        if compose.is_file() and "image: ingot-gate:" in compose.read_text(errors="replace"):
+            return folder
+    return Path("/usr/share/ingot/compose")
 
 
 def check_names(entries: list[Entry]) -> None:

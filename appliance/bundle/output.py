@@ -126,8 +126,11 @@ def place(staged: list[Path], folder: Path) -> None:
     placed: list[Path] = []
     try:
         for path in [*staged[1:], staged[0]]:
-            placed.append(folder / path.name)
-            os.rename(path, placed[-1])
+            target = folder / path.name
+            if os.path.lexists(target):  # since it was looked for at the beginning
+                raise BundleError(f"{target} exists already; choose another name, or remove it")
+            os.rename(path, target)
+            placed.append(target)
     except BaseException:
         for path in placed:
             path.unlink(missing_ok=True)

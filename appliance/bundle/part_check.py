@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from appliance.bundle.copying import Copier
+import threading
+
+from appliance.bundle.copying import Copier, Progress, Report, silent
 from appliance.bundle.errors import BundleError
 from appliance.bundle.manifest import Parts
 from appliance.bundle.parts import Joined, part_path
@@ -39,11 +41,14 @@ def _compare(name: str, size: int, expected: int) -> None:
         raise BundleError(f"{name} has {size} bytes, and {expected} belong there; copy it again")
 
 
-def name_the_bad(source: Joined, parts: Parts | None) -> None:
-    """Raises BundleError that names every part but the first which is not what was cut; returns if all are."""
+def name_the_bad(
+    source: Joined, parts: Parts | None, report: Report = silent, stop: threading.Event | None = None
+) -> None:
+    """Raises BundleError that names every part but the first which is not what was cut; returns if all are. The whole
+    is read once more: `report` counts again from nothing, and `stop` ends it (StoppedError)."""
     if parts is None or len(source.parts) == 1:
         return
-    with Copier(lambda count: None) as copier:
+    with Copier(Progress(source.size, report).advance, stop) as copier:
         found = [copier.copy(source.read_into, part.start, part.size, None) for part in source.parts]
     said = []
     for place, part in enumerate(source.parts[1:]):

@@ -37,7 +37,7 @@ def verify(
             except StoppedError:
                 raise
             except BundleError:
-                part_check.name_the_bad(archive.source, outline.manifest.parts)
+                part_check.name_the_bad(archive.source, outline.manifest.parts, report, stop)
                 raise
     return outline
 

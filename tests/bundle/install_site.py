@@ -35,6 +35,8 @@ def make(
     part_size: int | None = None,
     image_bytes: int = 1000,
     temperature: str = "0",
+    schema: str = "0002",
+    script: tuple[str, str] = ("", ""),
 ) -> Path:
     """A bundle whose images are their tags: the stand-in loads no others."""
 
@@ -51,7 +53,7 @@ def make(
         gate = hashlib.sha256((staging / "gate.tar.zst").read_bytes()).hexdigest()
         return Appliance(
             release=release,
-            schema="0002",
+            schema=schema,
             machine=machine,
             images=tuple(
                 BundledImage(
@@ -67,7 +69,7 @@ def make(
                 for role in ROLES
             ),
             entries=tuple(entries),
-            installer=install_script(gate),
+            installer=install_script(gate).replace(*script),
         )
 
     folder.mkdir(parents=True)

@@ -16,7 +16,7 @@ import pytest
 import zstandard
 from click.testing import CliRunner
 
-from appliance.bundle import appliance_parts, names
+from appliance.bundle import appliance_parts, entries, names, output
 from appliance.bundle.appliance_parts import plain
 from appliance.bundle.command import bundle as command
 from appliance.bundle.errors import BundleError
@@ -39,6 +39,7 @@ class Docker:
     def __init__(self) -> None:
         self.images = {f"ingot-{role}:t": self.image(role) for role in names.ROLES}
         self.saved: list[str] = []
+        self.asked: set[str] = set()
         self.broken = False
 
     @staticmethod
@@ -56,10 +57,12 @@ class Docker:
 
     @contextlib.contextmanager
     def container(self, reference: str):
+        self.asked.add(reference)
         yield reference
 
     @contextlib.contextmanager
     def tagged(self, reference: str, tag: str):
+        self.asked.add(reference)
         yield
 
     def save(self, tag: str):
@@ -266,6 +269,35 @@ def test_a_cast_that_the_engine_cannot_use_or_that_is_damaged_is_refused(docker,
     (cast / "triton" / "KEY" / "k.cubin").write_bytes(b"cubim")
     refused(folder, "k.cubin is damaged", "--cast", cast)
     refused(folder, "is no cast", "--cast", folder)
+
+
+def test_what_was_looked_at_is_what_is_taken(docker, folder):
+    """A tag may be moved to another image while the bundle is made; an image's id may not."""
+    assert create(folder).exit_code == 0
+    assert docker.asked == {f"sha256:{role}" for role in names.ROLES}
+
+
+def test_the_compose_files_of_the_checkout_that_it_is_run_in(folder, monkeypatch):
+    """Where the command was installed apart from it; another project's compose file is not taken."""
+    monkeypatch.setattr(entries, "__file__", str(folder / "lib" / "appliance" / "bundle" / "entries.py"))
+    checkout = Path(__file__).resolve().parents[2]
+    monkeypatch.chdir(checkout)
+    assert entries.compose_folder() == checkout
+    monkeypatch.chdir(folder / "compose")
+    assert entries.compose_folder() == Path("/usr/share/ingot/compose")
+
+
+def test_a_file_that_appeared_meanwhile_is_not_replaced(tmp_path):
+    """Nor removed when the rest is taken back."""
+    staged = tmp_path / "staged"
+    staged.mkdir()
+    for name in ("a.001", "a.002"):
+        (staged / name).write_text("ours")
+    (tmp_path / "a.001").write_text("mine")
+    with pytest.raises(BundleError, match="exists already"):
+        output.place([staged / "a.001", staged / "a.002"], tmp_path)
+    assert (tmp_path / "a.001").read_text() == "mine"
+    assert not (tmp_path / "a.002").exists()
 
 
 def test_what_breaks_off_leaves_nothing(docker, folder):

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 
 import pytest
 
-from appliance.bundle.errors import BundleError
+from appliance.bundle.errors import BundleError, StoppedError
 from appliance.bundle.install import install_models
 from appliance.bundle.outline import read_outline
 from appliance.bundle.pack import Order, create
@@ -64,6 +65,22 @@ def test_a_part_that_is_damaged_is_named(cut, key, home, number):
     raw[1000] ^= 1
     cut[number - 1].write_bytes(raw)
     told(cut, key, home, rf"^cut\.ingot\.00{number} is damaged\. Copy it again$")
+
+
+def test_the_search_for_a_damaged_part_is_shown_and_can_be_stopped(cut, key):
+    """It reads the whole once more, which takes an hour of a large medium."""
+    cut[3].write_bytes(cut[3].read_bytes()[:-1] + b"?")
+    seen: list[int] = []
+    stop = threading.Event()
+
+    def report(done: int, total: int) -> None:
+        again = bool(seen) and done < seen[-1]
+        seen.append(done)
+        if again:
+            stop.set()
+
+    with pytest.raises(StoppedError):
+        verify(cut[0].with_name("cut.ingot"), [key.public], report, stop)
 
 
 def test_parts_that_changed_places_are_named(cut, key, home):

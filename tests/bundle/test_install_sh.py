@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -191,6 +192,46 @@ def test_a_path_that_cannot_be_mounted(site, first):
     assert "/tmp/a:b" in told
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize("setting", ["INGOT_CONSOLE_PORT", "INGOT_ENGINE_PORT"])
+def test_a_port_that_a_program_has(site, first, setting, address):
+    """The port and the setting are named, before anything is loaded; with another port the same goes on."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        taken = socket.create_server((address, 0), family=family)
+    except OSError:
+        pytest.skip(f"{address} cannot be had here")
+    with taken:
+        port = str(taken.getsockname()[1])
+        status, told = site.install(first, **{setting: port})
+        assert status == MACHINE
+        assert f"The port {port} is taken by another program" in told
+        assert f"{setting}={int(port) + 1}, in the environment" in told
+        assert not site.calls("load")
+    status, told = site.install(first, **{setting: port})
+    assert status == 0, told
+
+
+def test_a_port_that_a_container_has(installed, second):
+    """Docker knows whose it is: our own is no hindrance, another's is named."""
+    port = installed.setting("INGOT_CONSOLE_PORT")
+    installed.say(f"publishing-{port}", "web|/srv/web")
+    status, told = installed.again(second)
+    assert status == MACHINE
+    assert f"The port {port} is taken by the container web" in told
+    assert f"in {installed.into}/.env" in told
+    installed.say(f"publishing-{port}", f"ingot-console-1|{installed.into}")
+    status, told = installed.again(second)
+    assert status == 0, told
+
+
+@pytest.mark.parametrize("port", ["http", "127.0.0.1:8080", "123456"])
+def test_a_port_that_is_none(site, first, port):
+    status, told = site.install(first, INGOT_CONSOLE_PORT=port)
+    assert status == USAGE
+    assert f"INGOT_CONSOLE_PORT is '{port}'" in told
+
+
 # ---------------------------------------------------------------------------------------------------------------- GPUs
 
 
@@ -264,26 +305,67 @@ def test_models_alone(installed, tmp_path):
     assert installed.release() == "1.0"
 
 
-def test_uninstall_keeps_the_data(installed, first):
-    """And a later install takes it up, after a copy of it was made."""
-    status, told = installed.again("--uninstall", "--yes")
-    assert status == 0, told
-    assert (installed.told / "images").read_text() == ""
-    assert (installed.told / "volume").exists()
-    assert (installed.into / "models" / "tiny" / "config.json").is_file()
-    status, told = installed.install(first)
-    assert status == 0, told
-    assert list((installed.into / "backups").glob("ingot-found-*.volume.tar"))
+def test_a_large_bundle_of_models_is_not_read_for_what_it_lacks(installed, tmp_path):
+    """It has no install.sh; what is asked of its head is looked for in its head."""
+    model = write_checkpoint(tmp_path / "source" / "more")
+    with (model / "notes.bin").open("wb") as large:
+        large.truncate(150_000_000)
+    create(Order(tmp_path / "more.tar", installed.key, [model]))
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    cat = shutil.which("cat")
+    lines = f'case $* in *more.tar) {cat} "$@" | tee -a {tmp_path}/read;; *) exec {cat} "$@";; esac'
+    (tools / "cat").write_text(f"#!/bin/sh\n{lines}\n")
+    (tools / "cat").chmod(0o755)
+    (installed.into / "trusted.pub").write_text("another key\n")
+    status, told = installed.run(installed.into / "install.sh", tmp_path / "more.tar", first_path=tools)
+    assert status == BUNDLE, told
+    assert (tmp_path / "read").stat().st_size < 120_000_000
 
 
-def test_purge(installed):
-    """Everything; only after a yes."""
-    status, told = installed.again("--uninstall", "--purge")
-    assert status == USAGE
-    assert "--yes" in told
-    assert installed.again("--uninstall", "--purge", "--yes")[0] == 0
-    assert not installed.into.exists()
-    assert not (installed.told / "volume").exists()
+def test_settings_of_the_environment_survive_the_newer_script(site, first):
+    """The bundle's own install.sh goes on where another was started."""
+    script = site.folder / "install.sh"
+    script.write_text(first.with_name("install.sh").read_text() + "\n")
+    port = str(free_port())
+    arguments = (first, "--into", site.into, "--public-key", site.key.public.text)
+    status, told = site.run(script, *arguments, INGOT_CONSOLE_PORT=port, INGOT_GATE_USER="0:999")
+    assert status == 0, told
+    assert "Going on with the install.sh of 1.0." in told
+    assert (site.setting("INGOT_CONSOLE_PORT"), site.setting("INGOT_GATE_USER")) == (port, "0:999")
+
+
+def test_a_models_folder_is_relative_to_the_installation(site, first):
+    """As it is for Compose, wherever install.sh was called."""
+    status, told = site.install(first, INGOT_MODELS="./weights")
+    assert status == 0, told
+    assert (site.into / "weights" / "tiny" / "config.json").is_file()
+
+
+def test_settings_keep_their_mode(installed, second):
+    """Whoever made them readable for few meant that."""
+    (installed.into / ".env").chmod(0o600)
+    assert installed.again(second)[0] == 0
+    assert (installed.into / ".env").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_bundle_beside_the_script_is_found_by_either_ending(site, first):
+    """`.bundle` and `.ingot`, as the console finds them."""
+    for ending in ("bundle", "ingot"):
+        stick = site.folder / ending
+        stick.mkdir()
+        shutil.copy(first, stick / f"site.{ending}")
+        shutil.copy(first.with_name("install.sh"), stick)
+        status, told = site.run(stick / "install.sh", "--into", site.into, "--public-key", site.key.public.text)
+        assert status == 0, told
+
+
+def test_an_engine_that_cannot_be_asked_for_a_while(site, key, tmp_path):
+    """What counts is for how long nobody answered, and not how long the load has taken in all."""
+    bundle = make(tmp_path / "stick", "1.0", key, script=("silent_s=600 ", "silent_s=2 "))
+    site.say("cut-off", "")
+    status, told = site.install(bundle)
+    assert status == 0, told
 
 
 def test_help_is_the_head_of_the_script(site, first):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.bundle.install_site import BUNDLE, ENGINE, USAGE, make
+import time
+
+from tests.bundle.install_site import BUNDLE, ENGINE, MACHINE, USAGE, make
 from tests.running import free_port
 
 # ------------------------------------------------------------------------------------------------ upgrade and roll back
@@ -116,3 +118,87 @@ def test_another_bundle_of_the_same_release(installed, tmp_path):
     assert status == BUNDLE
     assert "same release 1.0" in told
     assert installed.release() == "1.0"
+
+
+def test_a_stop_between_the_switch_and_the_start(installed, second):
+    """After a roll-back, the newer version is installed again and stopped half-way: the same command starts it."""
+    assert installed.again(second)[0] == 0
+    assert installed.again("--rollback", "--yes")[0] == 0
+    installed.say("power-cut-at-up", "")
+    assert installed.again(second)[0] != 0
+    status, told = installed.again(second)
+    assert status == 0, told
+    assert "Nothing to do" not in told
+    assert (installed.told / "image").read_text() == "ingot-engine:2.0\n"
+
+
+def test_roll_back_brings_the_model_of_the_version_before(installed, tmp_path):
+    """Under its name, while that of the newer version is kept; and --rollback again brings that one."""
+    config = installed.into / "models" / "tiny" / "generation_config.json"
+    before = config.read_text()
+    bundle = make(tmp_path / "other", "2.0", installed.key, temperature="1")
+    assert installed.again(bundle)[0] == 0
+    after = config.read_text()
+    assert after != before
+    assert installed.again("--rollback", "--yes")[0] == 0
+    assert config.read_text() == before
+    assert installed.again("--rollback", "--yes")[0] == 0
+    assert config.read_text() == after
+    assert installed.again("--rollback", "--yes")[0] == 0
+    assert config.read_text() == before
+
+
+def test_a_failed_version_between_does_not_lose_the_model(installed, tmp_path):
+    """1.0 works, 2.0 fails, 3.0 works, each with a model of its own under one name: back is to that of 1.0."""
+    config = installed.into / "models" / "tiny" / "generation_config.json"
+    before = config.read_text()
+    installed.say("engine", "10")
+    assert installed.again(make(tmp_path / "two", "2.0", installed.key, temperature="1"))[0] == ENGINE
+    installed.say("engine", "0")
+    status, told = installed.again(make(tmp_path / "three", "3.0", installed.key, temperature="2"))
+    assert status == 0, told
+    assert installed.again("--rollback", "--yes")[0] == 0
+    assert config.read_text() == before
+
+
+def test_an_older_database_is_refused(installed, tmp_path):
+    """Its console cannot read what is there. The way back is named."""
+    status, told = installed.again(make(tmp_path / "old", "0.9", installed.key, schema="0001"), "--yes")
+    assert status == MACHINE
+    assert f"sh {installed.into}/install.sh --rollback" in told
+    assert not installed.calls("load")
+    assert not installed.calls("backup")
+
+
+def test_a_bundle_that_was_made_earlier_is_asked_about(installed, tmp_path, monkeypatch):
+    """Signed as it is, it may lack what was mended since."""
+    real = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: real() - 86400)
+        bundle = make(tmp_path / "old", "0.9", installed.key)
+    status, told = installed.again(bundle)
+    assert status == USAGE
+    assert "made before that of 1.0" in told
+    status, told = installed.again(bundle, "--yes")
+    assert status == 0, told
+
+
+def test_a_state_that_cannot_be_saved_stops_nothing(installed, second):
+    """Neither by the console nor as it is: engine and console run again, and are of the version before."""
+    installed.say("no-backup", "")
+    installed.say("no-copy", "")
+    status, told = installed.again(second)
+    assert status == 1
+    assert "nothing was changed" in told
+    assert installed.release() == "1.0"
+    assert installed.calls("start engine console")
+
+
+def test_an_image_that_is_gone_is_asked_for_by_its_file(installed, second):
+    """Another install of the version before would be refused, and is not needed."""
+    assert installed.again(second)[0] == 0
+    tags = (installed.told / "images").read_text().replace("ingot-console:1.0\n", "")
+    (installed.told / "images").write_text(tags)
+    status, told = installed.again("--rollback", "--yes")
+    assert status == MACHINE
+    assert "tar -xOf BUNDLE images/console.tar.zst | docker load" in told

@@ -74,8 +74,10 @@ check_port() {
         cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -Eq "$listens" || return 0
         taken="another program (ss -ltnp shows which)"
     fi
-    die 3 "The port $port is taken by $taken. Nothing was loaded. Free it, or choose another:" \
-        "$1=$((port + 1)) in the environment, or in $dir/.env"
+    where_to=${dir}/.env
+    [ -n "$(setting "$1")" ] || where_to='the environment of this command'
+    die 3 "The port $port is taken by $taken. Nothing was loaded. Free it, or choose another, such as" \
+        "$1=$((port + 1)), in $where_to."
 }
 
 # A console of an older database cannot read what is there; and who has an old bundle, signed as it is, could bring
