@@ -199,9 +199,9 @@ def test_a_line_cannot_hold_it_up():
                "a" * 32_000 + "://", "password='" + "x" * 30_000, "--a-" * 8000 + "token", "\\" * 30_000 + "key:",
                "?token&" * 4000 + "token=", "(" * 30_000 + "key=", "authorization: " * 2000)  # fmt: skip
     for line in hostile:
-        began = time.perf_counter()
+        began = time.process_time()
         Redactor().line(line)
-        assert time.perf_counter() - began < 1, line[:20]
+        assert time.process_time() - began < 1, line[:20]
     long = "word " * 2_000_000 + f"HF_TOKEN={S} end"
     kept = "".join(Redactor().lines([long]))
     assert S not in kept

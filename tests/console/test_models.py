@@ -150,6 +150,6 @@ async def test_the_page(client, home):
     assert 'href="/profiles/-/new?model=Tiny"' in text
     assert str(home.models) in text
     assert "<script>alert" not in text
-    begun = time.perf_counter()
+    begun = time.process_time()
     await client.get("/models")
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1

