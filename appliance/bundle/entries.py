@@ -73,13 +73,15 @@ def compose_entries(folder: Path) -> list[Entry]:
 
 
 def compose_folder() -> Path:
-    """Where the compose files lie: beside the packages in a checkout, in the current folder where that is one, or where
-    the console's image has them."""
+    """Where the compose files lie: beside the packages in a checkout, or in the current folder where that is one. Raises
+    BundleError if it is neither."""
     for folder in (Path(__file__).parents[2], Path.cwd()):
         compose = folder / "compose.yaml"
         if compose.is_file() and "image: ingot-gate:" in compose.read_text(errors="replace"):
             return folder
-    return Path("/usr/share/ingot/compose")
+    raise BundleError(
+        "Ingot's compose files lie neither beside it nor here; run this in the checkout, or give --compose"
+    )
 
 
 def check_names(entries: list[Entry]) -> None:

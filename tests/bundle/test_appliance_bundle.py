@@ -284,7 +284,8 @@ def test_the_compose_files_of_the_checkout_that_it_is_run_in(folder, monkeypatch
     monkeypatch.chdir(checkout)
     assert entries.compose_folder() == checkout
     monkeypatch.chdir(folder / "compose")
-    assert entries.compose_folder() == Path("/usr/share/ingot/compose")
+    with pytest.raises(BundleError, match="run this in the checkout"):
+        entries.compose_folder()
 
 
 def test_a_file_that_appeared_meanwhile_is_not_replaced(tmp_path):

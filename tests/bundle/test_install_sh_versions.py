@@ -194,6 +194,32 @@ def test_a_state_that_cannot_be_saved_stops_nothing(installed, second):
     assert installed.calls("start engine console")
 
 
+def test_no_model_changes_before_the_state_is_saved(installed, tmp_path):
+    """Where it cannot be saved, the version before goes on with the model that it had."""
+    config = installed.into / "models" / "tiny" / "generation_config.json"
+    before = config.read_text()
+    installed.say("no-backup", "")
+    installed.say("no-copy", "")
+    assert installed.again(make(tmp_path / "other", "2.0", installed.key, temperature="1"))[0] == 1
+    assert config.read_text() == before
+
+
+def test_the_version_before_a_failed_one_comes_back_by_roll_back(installed, second, tmp_path):
+    """Installed again, it would be its own version before, and the one before it would go."""
+    assert installed.again(second)[0] == 0
+    installed.say("engine", "10")
+    assert installed.again(make(tmp_path / "third", "3.0", installed.key))[0] == ENGINE
+    installed.say("engine", "0")
+    status, told = installed.again(second)
+    assert status == MACHINE
+    assert f"sh {installed.into}/install.sh --rollback" in told
+    status, told = installed.again("--rollback", "--yes")
+    assert status == 0, told
+    assert installed.release() == "2.0"
+    assert "which never came up" in told
+    assert (installed.into / "releases" / "1.0").is_dir()
+
+
 def test_an_image_that_is_gone_is_asked_for_by_its_file(installed, second):
     """Another install of the version before would be refused, and is not needed."""
     assert installed.again(second)[0] == 0

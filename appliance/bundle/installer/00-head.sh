@@ -21,6 +21,7 @@ gate_sha256=''
 
 set -eu
 umask 022
+export LC_ALL=C # what cat, df and tar say is read here
 project=ingot
 engine=ingot-engine
 volume=${project}_state

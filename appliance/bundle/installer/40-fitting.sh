@@ -84,6 +84,10 @@ check_port() {
 # back what was mended since.
 check_age() {
     [ "$kind" = appliance ] && [ -n "$installed" ] && [ "$release" != "$installed" ] || return 0
+    if [ "$release" = "$(link_of previous)" ] && [ ! -e "$dir/current/installed" ]; then
+        die 3 "$release is the version before $installed, which never came up. It comes back, with its data, by" \
+            "sh $dir/install.sh --rollback"
+    fi
     schema=$(number SCHEMA)
     newest=$(number SCHEMA "$dir/current/bundle.env")
     [ "$schema" -ge "$newest" ] ||

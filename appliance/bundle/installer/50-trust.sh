@@ -64,7 +64,8 @@ find_verifier() {
         mv "$stage/gate.$$" "$stage/files/images/gate.tar.zst"
         echo "$gate_sha256  $stage/files/images/gate.tar.zst" | sha256sum -c --status ||
             die 4 "images/gate.tar.zst is not the one that this install.sh belongs to: it was changed or" \
-                "damaged, or bundle and install.sh do not go together. Copy both again."
+                "damaged, or bundle and install.sh do not go together. Copy both again, and run the install.sh that" \
+                "lies beside the bundle."
         load gate
     fi
     verifier=$(image_of gate "$stage/images")

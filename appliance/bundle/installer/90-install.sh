@@ -31,15 +31,17 @@ install() {
         return
     fi
     load_images
-    place_models
     place_release
+    [ "$release" = "$installed" ] || upgrade
+    place_models
     if [ "$release" = "$installed" ] && [ -e "$dir/current/installed" ] && runs "$release"; then
         rm -rf "$stage"
         say "Nothing to do: $release is installed, its images and models are whole, and the engine answers" \
             "at $(address)."
         return
     fi
-    if [ "$release" != "$installed" ]; then upgrade; else switch_to "$release"; fi
+    [ "$release" = "$installed" ] || keep_asides
+    switch_to "$release"
     make_volume
     start "$release"
     wait_ready "$release"
@@ -61,7 +63,8 @@ runs() {
     esac
 }
 
-# The state is saved before anything of the new version runs. A version that never came up is not one to go back to.
+# The state is saved before a model changes or anything of the new version runs. A version that never came up is not one
+# to go back to.
 upgrade() {
     rm -f "$dir/releases/$release/installed"
     if [ -n "$installed" ]; then
@@ -70,12 +73,7 @@ upgrade() {
         if [ -e "$dir/current/installed" ]; then
             echo "$saved" >"$dir/releases/$installed/state"
             point previous "$installed"
-        else
-            asides="$dir/releases/$installed/aside"
         fi
-        # Where a version never came up, what it put aside is of the one before it.
-        [ ! -f "$stage/aside" ] && [ ! -f "${asides:-}" ] ||
-            cat "${asides:-/dev/null}" "$stage/aside" 2>/dev/null | sort -s -u -k 1,1 >"$dir/releases/$release/aside"
     else
         first_settings
         if docker volume inspect $volume >/dev/null 2>&1; then
@@ -90,7 +88,14 @@ upgrade() {
         sync "$dir/.trusted.pub.new"
         mv "$dir/.trusted.pub.new" "$dir/trusted.pub"
     fi
-    switch_to "$release"
+}
+
+# For --rollback: which models stand aside. Where a version never came up, what it put aside is of the one before it.
+keep_asides() {
+    failed=$dir/releases/$installed/aside
+    [ -n "$installed" ] && [ -f "$failed" ] && [ ! -e "$dir/current/installed" ] || failed=/dev/null
+    cat "$failed" "$stage/aside" 2>/dev/null | sort -s -u -k 1,1 >"$dir/releases/$release/aside"
+    [ ! -e "$dir/current/installed" ] || rm -f "$dir/releases/$installed/aside"
 }
 
 remove_old_releases() {

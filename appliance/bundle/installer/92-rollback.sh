@@ -38,5 +38,7 @@ rollback() {
     rm -f "$dir/.rollback"
     wait_ready "$to"
     greet "$to" ''
-    say "The data of $from is in $dir/backups/$saved, and --rollback again brings both back."
+    again="and --rollback again brings both back."
+    [ -e "$dir/releases/$from/installed" ] || again="which never came up."
+    say "The data of $from is in $dir/backups/$saved, $again"
 }
