@@ -73,8 +73,8 @@ def compose_entries(folder: Path) -> list[Entry]:
 
 
 def compose_folder() -> Path:
-    """Where the compose files lie: beside the packages in a checkout, or in the current folder where that is one. Raises
-    BundleError if it is neither."""
+    """Where the compose files lie: beside the packages in a checkout, or in the current folder where that is one.
+    Raises BundleError if it is neither."""
     for folder in (Path(__file__).parents[2], Path.cwd()):
         compose = folder / "compose.yaml"
         if compose.is_file() and "image: ingot-gate:" in compose.read_text(errors="replace"):

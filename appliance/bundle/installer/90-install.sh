@@ -63,8 +63,8 @@ runs() {
     esac
 }
 
-# The state is saved before a model changes or anything of the new version runs. A version that never came up is not one
-# to go back to.
+# The state is saved before a model changes or anything of the new version runs. A version that never came up is not
+# one to go back to.
 upgrade() {
     rm -f "$dir/releases/$release/installed"
     if [ -n "$installed" ]; then
