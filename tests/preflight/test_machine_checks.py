@@ -292,6 +292,14 @@ def test_shared_memory_is_enough_for_the_workers(
     assert all("--shm-size" in finding.fix.text for finding in report.findings)
 
 
+@pytest.mark.parametrize(("shm_mib", "ids"), [(64, ["shared-memory-small"]), (160, [])])
+def test_vllm_on_a_cpu_shares_memory_with_itself(home: Home, shm_mib: int, ids: list[str]) -> None:
+    """vLLM 0.32 with Docker's own 64 MiB: "160 MiB required", half a minute after the start."""
+    inventory = recorded("none", shm_bytes=shm_mib << 20, shm_free_bytes=shm_mib << 20, container="docker")
+    report = look(home, {"engine": "vllm"}, inventory=inventory, only="shared-memory")
+    assert [finding.id for finding in report.findings] == ids
+
+
 def test_what_killed_engines_left_in_shared_memory_is_told(home: Home) -> None:
     inventory = recorded("h200-x8", shm_bytes=8 * GIB, shm_free_bytes=GIB // 8)
     changes = {"engine": "vllm", "tensor-parallel-size": 2}

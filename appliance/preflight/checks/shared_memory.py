@@ -14,23 +14,29 @@ MIB = 1 << 20
 TOO_SMALL = 64 * MIB
 # NCCL's channels and vLLM's queues of one worker (its ring of ten 24 MiB chunks is shared by all).
 BASE, PER_WORKER = 256 * MIB, 128 * MIB
+# On a CPU vLLM 0.32 has a worker process even for one: it ends its start with less than this.
+ON_CPU = 160 * MIB
 NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#shared-memory"
 
 
 def run(subject: Subject) -> Iterator[Finding]:
     host, count = subject.context.inventory.host, workers(subject.profile)
-    if count < 2 or host.shm_bytes is None or subject.engine == "native":
+    if subject.engine == "native" or host.shm_bytes is None:
+        return
+    alone_on_cpu = count < 2 and (subject.profile.device == "cpu" or not subject.inventory.gpus)
+    if count < 2 and not alone_on_cpu:
         return
     free = host.shm_bytes if host.shm_free_bytes is None else host.shm_free_bytes
-    wanted = BASE + count * PER_WORKER
+    wanted = ON_CPU if alone_on_cpu else BASE + count * PER_WORKER
+    who = "vLLM's processes" if alone_on_cpu else f"{count} workers"
     if free >= wanted:
         return
     held = host.shm_bytes - free
     left_over = held > host.shm_bytes // 2 and host.shm_bytes >= wanted
     yield Finding(
         id="shared-memory-small",
-        severity=Severity.ERROR if free <= TOO_SMALL else Severity.WARNING,
-        message=f"/dev/shm has {size_text(host.shm_bytes)}, of which {size_text(free)} are free; {count} workers "
+        severity=Severity.ERROR if alone_on_cpu or free <= TOO_SMALL else Severity.WARNING,
+        message=f"/dev/shm has {size_text(host.shm_bytes)}, of which {size_text(free)} are free; {who} "
         f"exchange tensors through it and want {size_text(wanted)}.",
         field="/dev/shm",
         value=host.shm_bytes,
