@@ -222,11 +222,19 @@ async def test_a_removed_container_is_told_until_it_is_back(control, docker, con
 async def test_the_last_words_are_of_the_last_run(control, docker, config):
     """What a former run had failed of is no cause of how this one ended."""
     docker.wrote(stamp(1), "Error: port 8123 is taken\n")
-    docker.wrote(stamp(500_000_000), "the second run begins\n")
-    docker.state |= EXITED | {"StartedAt": stamp(400_000_000), "ExitCode": 137}
+    docker.wrote(stamp(950_000_000), "the second run begins\n")
+    docker.state |= EXITED | {"StartedAt": stamp(900_000_000), "ExitCode": 137}
     async with opened(config, control) as read:
         await shows(read, "/", "failed", "the second run begins")
         assert "port 8123" not in await read("/")
+
+
+async def test_words_before_the_start_was_noted_count(control, docker, config):
+    """Docker notes a start when the process runs already, and one that fails at once has said why by then."""
+    docker.wrote(stamp(500_000_000), "Error: port 8123 is taken\n")
+    docker.state |= EXITED | {"StartedAt": stamp(600_000_000), "ExitCode": 3}
+    async with opened(config, control) as read:
+        await shows(read, "/", "failed", "exit code 3", "port 8123 is taken")
 
 
 async def test_a_daemon_that_is_gone_is_told_while_it_lasts(control, docker, config):
