@@ -123,7 +123,9 @@ class Site:
         self.remove()
         script = ["-c", SCRIPT, "engine", "/modes/next"]
         common = ["--name", ENGINE, "--init", "--entrypoint", "bash", "--volume", f"{self.modes}:/modes:ro"]
-        self.gap.docker("create", *common, *arguments, self.image, *script)
+        # The gate's image has a check of its own, and Docker stands still for ever over one that begins in a pause.
+        health = [] if "--health-cmd" in arguments else ["--no-healthcheck"]
+        self.gap.docker("create", *common, *health, *arguments, self.image, *script)
 
     def remove(self) -> None:
         self.gap.run(["docker", "rm", "--force", ENGINE])
