@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,9 @@ class AirGap:
     files of the test; all of it goes with stop()."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="ingot-airgap-", dir=DISK))
+        # containerd takes the name as that of a namespace, which may not end as those of tempfile may.
+        self.folder = Path(DISK, f"ingot-airgap-{secrets.token_hex(4)}")
+        self.folder.mkdir(mode=0o700)
         self.socket = self.folder / "docker.sock"
         self.docker_host = f"unix://{self.socket}"
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("INGOT_", "DOCKER_"))}
