@@ -69,8 +69,7 @@ class LineReader:
 
 
 class Place:
-    """How far the output of one container has been told: up to the stamp of the last line, of which there may be
-    several."""
+    """How far the output of one container has been told: the latest stamp, and how many lines since its first one."""
 
     def __init__(self, container: str = "") -> None:
         self.container = container
@@ -85,9 +84,9 @@ class Place:
         return f"{whole}&since={_seconds(self._stamp)}" if self._stamp else f"{whole}&tail={tail}"
 
     def is_new(self, line: StampedLine) -> bool:
-        """Whether the line has not been told yet; from now on it has. Docker gives those of the last stamp again."""
-        if line.stamp < self._stamp:
-            return True  # written at the same moment to the other of stdout and stderr
+        """Whether the line has not been told yet; from now on it has. Docker gives again what it has from the first
+        line of the last stamp on, in the same order: also lines with an earlier stamp, which were written to the other
+        of stdout and stderr at the same moment."""
         if line.stamp > self._stamp:
             self._stamp, self._told, self._again = line.stamp, 0, 0
         if self._again:

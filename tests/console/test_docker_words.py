@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from console.engine_control.docker_inspection import HAPPENINGS, read_event, read_inspection
+from console.engine_control.docker_output import Place, StampedLine
 from console.engine_control.docker_problems import ROWS, problem_of, refused_by_gate, unreachable
 
 RUNC = (
@@ -188,3 +189,17 @@ def test_events_of_others_are_not_told():
     assert read_event(event("die", "ingot-engine-two", exitCode="1"), "ingot-engine") is None
     assert read_event(event("exec_create: sh"), "ingot-engine") is None
     assert len(HAPPENINGS) > 5
+
+
+def test_a_log_that_is_taken_up_again_tells_no_line_twice():
+    """Docker gives again all from the first line of the last stamp on: one of stderr with an earlier stamp may be
+    among them."""
+    begins, fails, later = StampedLine("T1.5Z", "begins"), StampedLine("T1.4Z", "fails"), StampedLine("T2.0Z", "later")
+    place = Place("one")
+    assert [line.text for line in (begins, fails) if place.is_new(line)] == ["begins", "fails"]
+    for new in ([], [later], []):
+        assert "since=" in place.query(500)
+        again = [begins, fails, *new] if place._stamp == begins.stamp else [later]
+        assert [line.text for line in again if place.is_new(line)] == [line.text for line in new]
+    place.query(500)
+    assert place.is_new(StampedLine("T3.0Z", "after the log was cut"))
