@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import threading
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from console.models.standing import write_record
 
 
 @dataclass(frozen=True)
-class Order:
+class Order(ABC):
     """One row of the queue; `models` are the names that they get here. `verb` says it as the page does."""
 
     home: Home
@@ -57,8 +58,9 @@ class Order:
     def signed_by(self) -> str:
         return self.row.signer.id if self.row.signer else ""
 
+    @abstractmethod
     def run(self, report: Report, stop: threading.Event) -> None:
-        raise NotImplementedError
+        """Do it, until `stop` is set; `report` hears how far it is."""
 
     def _record(self, name: str, digests: dict[str, str]) -> None:
         folder = self.home.models / name

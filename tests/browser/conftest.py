@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,14 @@ def signed_in(browser: Browser, running: Appliance) -> Iterator[BrowserContext]:
 @pytest.fixture
 def page(signed_in: BrowserContext) -> Iterator[Page]:
     """A tab of the administrator; the test fails if a page broke its own content policy or threw."""
-    page = signed_in.new_page()
+    with watched_tab(signed_in) as page:
+        yield page
+
+
+@contextmanager
+def watched_tab(context: BrowserContext) -> Iterator[Page]:
+    """A new tab, in which nothing may go wrong by itself."""
+    page = context.new_page()
     problems = watch(page)
     yield page
     page.close()

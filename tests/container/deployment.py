@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -154,27 +154,3 @@ class Deployment:
         assert answer["usage"]["completion_tokens"] > 0
         text: str = answer["choices"][0]["message"]["content"]
         return text
-
-    def through_gate(self, requests: Iterable[str]) -> list[tuple[int, str]]:
-        """Send each text to the gate as it stands, from where the console is; status and body of each answer."""
-        printed = self.compose("exec", "-T", "console", "python", "-c", SEND, text=json.dumps(list(requests)))
-        return [(status, body) for status, body in json.loads(printed)]
-
-
-SEND = """
-import json, socket, sys
-answers = []
-for request in json.load(sys.stdin):
-    with socket.create_connection(("gate", 2375), timeout=20) as gate:
-        gate.sendall(request.encode("latin-1"))
-        answer = b""
-        try:
-            while part := gate.recv(65536):
-                answer += part
-        except TimeoutError:
-            pass
-    head, _, body = answer.partition(b"\\r\\n\\r\\n")
-    status = head.split(b" ", 2)[1] if head.startswith(b"HTTP/") else b"0"
-    answers.append([int(status), body.decode("utf-8", "replace")[:20000]])
-print(json.dumps(answers))
-"""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from tests.browser.conftest import ARGUMENTS, browser_path, watch
+from tests.browser.conftest import ARGUMENTS, browser_path, watched_tab
 from tests.container import egress
 from tests.container.deployment import ENGINE, Deployment
 from tests.container.missing import leave_out
@@ -42,11 +42,8 @@ def visitor(browser: Browser, deployment: Deployment) -> Iterator[BrowserContext
 @pytest.fixture
 def page(visitor: BrowserContext) -> Iterator[Page]:
     """A tab; the test fails if a page broke its own content policy or threw."""
-    page = visitor.new_page()
-    problems = watch(page)
-    yield page
-    page.close()
-    assert problems == []
+    with watched_tab(visitor) as page:
+        yield page
 
 
 def _started(deployment: Deployment) -> str:
