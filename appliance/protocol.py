@@ -226,7 +226,8 @@ class ApplianceState(msgspec.Struct, kw_only=True):
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
-    """The first message to a core: which model, where, and within which limits. Every value is already resolved."""
+    """The first message to a core: which model, where, and within which limits. Every value is already resolved:
+    `backends` names the backend of each op that the model needs, and the core binds these and no others."""
 
     model_folder: str
     device: str  # "cpu", or a CUDA device name such as "cuda:0"
@@ -239,7 +240,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     num_blocks: int
     prefix_caching: bool = True
     enforce_eager: bool = True
-    backends: dict[str, str] = {}
+    keep_fp8: bool = False  # weights in block-scaled FP8 stay so; else they are multiplied out as they are loaded
+    backends: dict[str, str] = {}  # op -> backend
     environment: dict[str, str] = {}  # to be set before the device is first touched, such as CUDA_VISIBLE_DEVICES
     cast: str | None = None  # the folder to be sealed to before a kernel is imported
 
@@ -333,7 +335,7 @@ class CorePhase(msgspec.Struct, frozen=True, kw_only=True, tag="core-phase"):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
-    """The model can generate. Sizes in bytes; `selection` maps each op to its chosen backend."""
+    """The model can generate. Sizes in bytes; `selection` is what was bound: op -> backend."""
 
     vocab_size: int
     num_blocks: int

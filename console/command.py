@@ -14,12 +14,12 @@ import time
 
 import click
 
-from appliance.cast.setting import JIT
 from appliance.home import Home
 from appliance.supervisor.lock import HomeInUseError, Owner, OwnerLock
 from console import ports
 from console.engine_control.base import EngineControl, EngineControlError
 from console.settings import SETTINGS, ConsoleConfig, SettingError
+from kernels.cast.setting import JIT
 
 
 def _default(name: str) -> str:

@@ -153,8 +153,12 @@ class Backend:
         for condition in self.conditions:
             if not condition.holds(context):
                 yield condition.reason(context)
+        yield from self.lacking(context.libraries)
+
+    def lacking(self, installed: Mapping[str, str]) -> Iterator[str]:
+        """Why each library that is not there, or too old, keeps it from running."""
         for library in self.libraries:
-            if reason := _against_library(library, context.libraries):
+            if reason := _against_library(library, installed):
                 yield reason
 
     def _against_the_cast(self, context: Context) -> Iterator[str]:

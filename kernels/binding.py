@@ -1,4 +1,4 @@
-"""The chosen functions under the names by which the models call them."""
+"""The chosen backends' functions under the names by which the models call them. Nothing is chosen here."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from kernels.backend import Backend
+from kernels.catalogue import OPS
+from kernels.libraries import installed
 from kernels.named import load
-from kernels.selection import Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +32,48 @@ class Kernels:
     prepare_linear: Callable[[Any], Any]
 
 
-def bind(choices: Mapping[str, Choice]) -> Kernels:
-    """Import the chosen backends, and nothing else. An op without a choice is one that the model does not need; to call
-    it is an error of ours."""
+class BackendMissingError(ValueError):
+    """A backend that was chosen for this engine is not in it."""
+
+
+def bind(backends: Mapping[str, str], libraries: Mapping[str, str] | None = None) -> Kernels:
+    """Import the native backends that `backends` names (op -> backend), and nothing else. An op that is not among them
+    is one that the model does not need; to call it is an error of ours. `libraries` are those installed here.
+
+    Raises:
+        BackendMissingError: there is no such op or backend, its library is not installed, or it cannot be imported.
+    """
+    found = installed() if libraries is None else libraries
     names = [field.name for field in fields(Kernels) if field.name != "prepare_linear"]
-    functions = {name: load(choices[name].backend.function) if name in choices else _unneeded(name) for name in names}
-    prepare = choices["linear"].backend.prepare if "linear" in choices else ""
+    if unknown := sorted(set(backends) - set(names)):
+        raise BackendMissingError(f"the launch was planned with the op {unknown[0]}, which this engine does not have")
+    functions = {op: _load(op, backends[op], found) if op in backends else _unneeded(op) for op in names}
+    prepare = _find("linear", backends["linear"]).prepare if "linear" in backends else ""
     return Kernels(**functions, prepare_linear=load(prepare) if prepare else lambda weight: weight)
+
+
+def _find(op: str, name: str) -> Backend:
+    native = next(known for known in OPS if known.name == op).of("native")
+    backend = next((backend for backend in native if backend.name == name), None)
+    if backend is None:
+        known = ", ".join(backend.name for backend in native)
+        raise BackendMissingError(f"{_planned(op, name)}, and this engine has {known}")
+    return backend
+
+
+def _load(op: str, name: str, libraries: Mapping[str, str]) -> Callable[..., Any]:
+    backend = _find(op, name)
+    if reason := next(backend.lacking(libraries), ""):
+        raise BackendMissingError(f"{_planned(op, name)}, which {reason}")
+    try:
+        function: Callable[..., Any] = load(backend.function)
+    except ImportError as error:
+        raise BackendMissingError(f"{_planned(op, name)}, which cannot be imported: {error}") from error
+    return function
+
+
+def _planned(op: str, name: str) -> str:
+    return f"the launch was planned with the {name} backend of {op}"
 
 
 def _unneeded(name: str) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from kernels.context import CastSummary, Context
 
 __all__ = [
     "AUTO", "Backend", "BackendRefusedError", "CastSummary", "Choice", "Condition", "Context", "Explanation", "Fault",
-    "Objection", "Op", "Verdict", "VllmOptions", "choose", "choose_all", "explain", "verdicts",
+    "Objection", "Op", "Verdict", "VllmOptions", "choose", "choose_all", "chosen_names", "explain", "verdicts",
 ]  # fmt: skip
 
 AUTO = "auto"
@@ -161,3 +161,8 @@ def explain(ops: Iterable[Op], context: Context, backends: Mapping[str, str] | N
             needs = choice.backend.needs_of_a_cast(context)
             found.append(Explanation(op, requested, choice.verdicts, choice.backend, needs))
     return tuple(found)
+
+
+def chosen_names(explanations: Iterable[Explanation]) -> dict[str, str]:
+    """Op -> backend, of every op that can be served: what a core binds, and what its memory is planned for."""
+    return {found.op.name: found.chosen.name for found in explanations if found.chosen}

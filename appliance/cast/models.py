@@ -6,6 +6,7 @@ from msgspec import structs
 
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.folder import locate
+from appliance.hardware.engine_machine import Machine
 from appliance.hardware.host import read_host
 from appliance.hardware.known import KNOWN_GPUS
 from appliance.hardware.machine import Inventory
@@ -15,6 +16,7 @@ from appliance.profile.chosen import chosen_document
 from appliance.profile.effective import resolve
 from kernels.cast.architectures import Architecture
 from kernels.context import Context
+from kernels.libraries import installed
 
 
 def profile_and_context(source: str, home: Home, architecture: Architecture) -> tuple[str, Context]:
@@ -32,4 +34,5 @@ def profile_and_context(source: str, home: Home, architecture: Architecture) -> 
     ).as_gpu()
     inventory = Inventory(gpus=(gpu,), driver_version=None, cuda_version=None, host=read_host(), problem=None)
     anywhere = structs.replace(profile, device="auto")
-    return profile.name, resolve(anywhere, config=config, inventory=inventory, environ={}).context
+    machine = Machine(inventory=inventory, libraries=installed())
+    return profile.name, resolve(anywhere, config=config, machine=machine).context

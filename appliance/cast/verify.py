@@ -12,11 +12,11 @@ import msgspec
 from appliance import hardware
 from appliance.cast import bystanders
 from appliance.cast.proving import prove
-from appliance.cast.setting import CAST
 from appliance.hardware.gpu import Gpu
 from kernels.cast import check
 from kernels.cast.errors import CastError
 from kernels.cast.manifest import Manifest
+from kernels.cast.setting import CAST
 from kernels.cast.words import OpProof
 
 _SHOWN = 3  # problems of one op

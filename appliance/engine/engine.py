@@ -10,7 +10,6 @@ import torch
 
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.safetensors import read_index
-from appliance.checkpoint.selection import selection_context
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.cache import allocate_cache, cache_bytes, scrub
 from appliance.engine.request import Request
@@ -31,11 +30,7 @@ from appliance.protocol import (
     TokenOutput,
 )
 from kernels.binding import bind
-from kernels.catalogue import OPS
-from kernels.libraries import installed
 from kernels.sampling.batch import Sampled
-from kernels.seal import sealed_to
-from kernels.selection import choose_all
 
 
 class Engine:
@@ -46,7 +41,7 @@ class Engine:
 
         Raises:
             CheckpointError, ValueError: the folder is not what preflight saw.
-            BackendRefusedError: an op has no backend here.
+            BackendMissingError: a backend that was chosen is not there.
             torch.OutOfMemoryError: the device has less memory than the plan counted on.
         """
         folder = Path(config.model_folder)
@@ -56,22 +51,8 @@ class Engine:
         index = read_index(folder)
 
         report(CorePhase(phase=Phase.WEIGHTS, progress=Progress(total=index.total_bytes, unit="bytes")))
-        capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-        cast = sealed_to()
-        selection = selection_context(
-            model_config,
-            device=device.type,
-            capability=capability,
-            dtype=config.dtype,
-            kv_cache_dtype=config.kv_cache_dtype,
-            cuda_graphs=not config.enforce_eager,
-            libraries=installed(),
-            cast=cast.summary() if cast else None,
-        )
-        choices = choose_all(OPS, selection, config.backends)
-        kernels = bind(choices)
-        keep_fp8 = selection.fp8_blocks is not None
-        model = build(BuildContext(model_config, kernels, device, dtype, config.max_model_len, keep_fp8))
+        kernels = bind(config.backends)
+        model = build(BuildContext(model_config, kernels, device, dtype, config.max_model_len, config.keep_fp8))
         destinations = model.destinations()
         weight_bytes = load_weights(
             index,
@@ -131,7 +112,7 @@ class Engine:
             block_size=config.block_size,
             weight_bytes=weight_bytes,
             cache_bytes=cache_bytes(self._caches),
-            selection={name: choice.backend.name for name, choice in choices.items()},
+            selection=dict(config.backends),
             versions={"torch": str(torch.__version__)},
         )
 

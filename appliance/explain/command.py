@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 import msgspec
+from msgspec import structs
 
-from appliance import hardware
 from appliance.checkpoint.errors import CheckpointError
 from appliance.explain.report import Report, report
 from appliance.hardware.device import DeviceError
+from appliance.hardware.engine_machine import this_machine
 from appliance.hardware.known import KNOWN_GPUS, KnownGpu, UnknownGpuError, known_gpu
 from appliance.home import Home
 from appliance.profile import document
 from appliance.profile.chosen import NoSuchProfileError, chosen_document
 from appliance.profile.schema import ProfileError
-from kernels.libraries import DISTRIBUTIONS, installed
+from kernels.libraries import DISTRIBUTIONS
 
 
 @click.command()
@@ -46,14 +46,9 @@ def explain(
     home = Home.from_environment()
     try:
         profile = document.load(chosen_document(source, home))
-        found = report(
-            profile,
-            home,
-            inventory=hardware.inventory(),
-            gpu=_gpu(gpu) if gpu is not None else None,
-            libraries={**installed(), **_libraries(extra)},
-            environ=os.environ,
-        )
+        machine = this_machine(home=home)
+        machine = structs.replace(machine, libraries=machine.libraries | _libraries(extra))
+        found = report(profile, home, machine=machine, gpu=_gpu(gpu) if gpu is not None else None)
     except (NoSuchProfileError, ProfileError) as error:
         raise click.UsageError(str(error)) from error
     except CheckpointError as error:

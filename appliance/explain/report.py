@@ -3,18 +3,17 @@ program show alike."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from msgspec import structs
 
-from appliance.cast.setting import cast_summary
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.folder import locate
 from appliance.checkpoint.memory import MemoryPlan
 from appliance.checkpoint.outline import Outline, read_outline
 from appliance.hardware.device import Device, select_device
+from appliance.hardware.engine_machine import Machine
 from appliance.hardware.host import Host
 from appliance.hardware.known import KnownGpu
 from appliance.hardware.machine import Inventory
@@ -24,8 +23,7 @@ from appliance.profile.schema import Profile
 from kernels.backend import Objection
 from kernels.cast.architectures import ARCHITECTURES
 from kernels.catalogue import OPS
-from kernels.context import CastSummary, Context
-from kernels.libraries import installed
+from kernels.context import Context
 from kernels.selection import AUTO, Explanation, explain
 
 
@@ -93,40 +91,25 @@ class Report:
         return any(architecture.number == self.context.arch for architecture in ARCHITECTURES.values())
 
 
-def report(
-    profile: Profile,
-    home: Home,
-    *,
-    inventory: Inventory,
-    gpu: KnownGpu | None = None,
-    libraries: Mapping[str, str] | None = None,
-    environ: Mapping[str, str] = os.environ,
-    cast: CastSummary | None = None,
-) -> Report:
-    """How `profile` would be served on `gpu`, or on this machine's device. `cast` is what a sealed engine could launch,
-    if that is known; else the one that `environ` names is read.
+def report(profile: Profile, home: Home, *, machine: Machine, gpu: KnownGpu | None = None) -> Report:
+    """How `profile` would be served on `machine`; with `gpu`, had it that one instead, and no cast.
 
     Raises:
         CheckpointError: the model's folder or its config.json cannot be used.
         DeviceError: the profile names a device that is not there.
     """
     if gpu is not None:
-        profile, inventory, environ = structs.replace(profile, device="auto"), machine_with(gpu, inventory.host), {}
-        cast = None
-    libraries = installed() if libraries is None else libraries
+        profile = structs.replace(profile, device="auto")
+        machine = Machine(inventory=machine_with(gpu, machine.inventory.host), libraries=machine.libraries)
     folder = locate(profile.model.path, home)
     if profile.engine == "vllm":
-        device = select_device(profile.device, inventory, environ)
+        device = select_device(profile.device, machine.for_next, machine.environ)
         outline = read_outline(folder)
-        context = _vllm_context(profile, outline, device, libraries)
+        context = _vllm_context(profile, outline, device, machine.libraries)
         explanations, architecture, memory = explain(OPS, context, profile.backends), outline.architecture, None
     else:
         config = read_config(folder)
-        on_gpu = select_device(profile.device, inventory, environ).gpu is not None
-        cast = cast or cast_summary(environ) if on_gpu else None
-        effective = resolve(
-            profile, config=config, inventory=inventory, environ=environ, libraries=libraries, cast=cast
-        )
+        effective = resolve(profile, config=config, machine=machine)
         context, device, explanations = effective.context, effective.device, effective.selection
         architecture, memory = config.architecture, effective.memory
     return Report(

@@ -11,10 +11,11 @@ from typing import Final
 import msgspec
 
 from appliance import __version__
-from appliance.cast.setting import cast_summary
 from appliance.hardware.machine import Inventory, inventory
+from appliance.hardware.own_engine import without_own_engine
 from appliance.home import Home
 from appliance.secret_names import is_secret_name, without_userinfo
+from kernels.cast.setting import cast_summary
 from kernels.context import CastSummary
 from kernels.libraries import installed
 
@@ -50,9 +51,13 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def this_machine(environ: Mapping[str, str] = os.environ, home: Home | None = None) -> Machine:
-    """Blocking: takes milliseconds without a GPU, some ten with each."""
+    """Blocking: takes milliseconds without a GPU, some ten with each. With `home`, what that folder's own engine holds
+    of the GPUs counts as free for the next launch."""
+    found = inventory(home=home, environ=environ)
+    later = without_own_engine(found, home) if home is not None and not found.replayed else found
     return Machine(
-        inventory=inventory(home=home, environ=environ),
+        inventory=found,
+        free_for_next=None if later is found else later,
         environ=telling(environ),
         libraries=dict(installed()),
         cast=cast_summary(environ),

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from appliance.checkpoint.memory import MemoryPlan
+from appliance.hardware.device import Device
 from appliance.hardware.engine_machine import Machine
 from appliance.hardware.machine import Inventory
 from appliance.home import Home
 from appliance.preflight.plans import LaunchPlan
 from appliance.preflight.surroundings import Surroundings
+from appliance.profile.effective import Effective
 from appliance.protocol import Finding
 
 
@@ -46,8 +49,12 @@ class CheckResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """`plan` is there only when no finding is an error, and this process could carry it out."""
+    """`plan` is there only when no finding is an error, and this process could carry it out. `device`, `effective` and
+    `memory` are what such a plan is made of; they are there as far as they can be told, whatever else is wrong."""
 
     findings: list[Finding]
     plan: LaunchPlan | None
+    device: Device | None = None
+    effective: Effective | None = None
+    memory: MemoryPlan | None = None
     checks: list[CheckResult] = field(default_factory=list)

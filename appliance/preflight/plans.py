@@ -18,6 +18,7 @@ from appliance.profile.effective import Effective
 from appliance.profile.schema import Profile
 from appliance.protocol import EngineConfig
 from appliance.vllm.program import Program
+from kernels.selection import chosen_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,8 @@ class NativePlan(LaunchPlan):
             num_blocks=self.memory.num_blocks,
             prefix_caching=profile.prefix_caching,
             enforce_eager=effective["enforce-eager"].value,
-            backends=dict(profile.backends),
+            keep_fp8=effective.context.fp8_blocks is not None,
+            backends=chosen_names(effective.selection),
             environment=self.environment,
             cast=str(self.cast) if self.sealed else None,
         )

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Sequence
-from typing import Any, Final, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
 from appliance.checkpoint.errors import CheckpointError
+from appliance.hardware.device import DeviceError
 from appliance.preflight.context import CheckResult, PreflightContext, Report
 from appliance.preflight.registry import CHECKS, ENVIRONMENT, LIBRARIES, MACHINE, MODEL, Check
 from appliance.preflight.subject import Subject
+from appliance.profile.schema import ProfileError
 from appliance.profile.shown import plain
 from appliance.protocol import Finding, Fix, Severity
+
+T = TypeVar("T")
 
 
 def run(context: PreflightContext, checks: Sequence[Check] = CHECKS) -> Report:
@@ -49,7 +53,24 @@ def run(context: PreflightContext, checks: Sequence[Check] = CHECKS) -> Report:
             seconds=seconds,
         )
         results.append(result)
-    return Report(findings=findings, plan=subject.plan() if checks is CHECKS and not stopped else None, checks=results)
+    if checks is not CHECKS:
+        return Report(findings=findings, plan=None, checks=results)
+    return Report(
+        findings=findings,
+        plan=None if stopped else subject.plan(),
+        device=_as_far_as_told(lambda: subject.device),
+        effective=_as_far_as_told(lambda: subject.effective),
+        memory=_as_far_as_told(lambda: subject.memory),
+        checks=results,
+    )
+
+
+def _as_far_as_told(part: Callable[[], T | None]) -> T | None:
+    """None where a finding says why it cannot be told."""
+    try:
+        return part()
+    except (ProfileError, CheckpointError, DeviceError, OSError):
+        return None
 
 
 def _run_one(check: Check, subject: Subject) -> list[Finding]:

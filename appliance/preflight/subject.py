@@ -6,12 +6,10 @@ that builds on the part names that one in its `after`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from appliance.cast.setting import cast_folder, cast_summary
 from appliance.checkpoint.chat_template import ChatTemplate
 from appliance.checkpoint.config import ModelConfig, read_architecture, read_config
 from appliance.checkpoint.errors import CheckpointError
@@ -21,9 +19,10 @@ from appliance.checkpoint.memory import MemoryPlan
 from appliance.checkpoint.safetensors import TensorIndex, read_index
 from appliance.checkpoint.tokenizer import Tokenizer
 from appliance.hardware.device import Device, select_device, visible_gpus
+from appliance.hardware.engine_machine import Machine
 from appliance.hardware.gpu import Gpu
+from appliance.hardware.own_engine import without_own_engine
 from appliance.preflight.context import PreflightContext
-from appliance.preflight.own_engine import without_own_engine
 from appliance.preflight.packages import Packages
 from appliance.preflight.plans import LaunchPlan, NativePlan, VllmPlan, inventory_after
 from appliance.preflight.surroundings import Surroundings
@@ -35,7 +34,8 @@ from appliance.profile.vllm_memory import vllm_memory
 from appliance.vllm.command import NOT_INHERITED, OFFLINE, Place, cache_variables
 from appliance.vllm.installation import read_installation
 from appliance.vllm.program import Program, find_program
-from kernels.libraries import DISTRIBUTIONS
+from kernels.cast.setting import cast_folder, cast_summary
+from kernels.libraries import DISTRIBUTIONS, installed
 
 
 class Subject:
@@ -100,23 +100,25 @@ class Subject:
         return tuple(whole[:needed])
 
     @cached_property
-    def effective(self) -> Effective:
-        machine = self.context.machine
-        cast = machine.cast if machine else cast_summary(self.context.environ)
-        return resolve(
-            self.profile,
-            config=self.config,
+    def machine(self) -> Machine:
+        """What this profile, and every change to it that a fix proposes, is judged by."""
+        told, environ = self.context.machine, dict(self.context.environ)
+        return Machine(
             inventory=self.inventory,
-            environ=self.context.environ,
-            libraries=machine.libraries if machine else self._libraries,
-            cast=cast if self.device.gpu else None,
+            environ=environ,
+            libraries=told.libraries if told else self._libraries,
+            cast=told.cast if told else cast_summary(environ),
         )
 
+    @cached_property
+    def effective(self) -> Effective:
+        return resolve(self.profile, config=self.config, machine=self.machine)
+
     @property
-    def _libraries(self) -> Mapping[str, str] | None:
-        """Those of vLLM's own Python, which need not be ours; None stands for ours."""
+    def _libraries(self) -> dict[str, str]:
+        """Those of vLLM's own Python need not be ours."""
         if self.engine != "vllm":
-            return None
+            return installed()
         found = {name: self.packages.version(distribution) for name, distribution in DISTRIBUTIONS.items()}
         return {name: version for name, version in found.items() if version is not None}
 
@@ -127,11 +129,10 @@ class Subject:
 
     def memory_of(self, profile: Profile) -> MemoryPlan | None:
         """As it would be with another profile of the same model."""
-        device = select_device(profile.device, self.inventory, self.context.environ)
         if profile.engine == "vllm":
+            device = select_device(profile.device, self.inventory, self.context.environ)
             return vllm_memory(profile, self.folder, device, self.inventory)
-        found = resolve(profile, config=self.config, inventory=self.inventory, environ=self.context.environ)
-        return found.memory
+        return resolve(profile, config=self.config, machine=self.machine).memory
 
     @cached_property
     def vllm(self) -> Program | None:

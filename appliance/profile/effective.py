@@ -18,15 +18,15 @@ from appliance.checkpoint.memory import (
 )
 from appliance.checkpoint.selection import selection_context
 from appliance.hardware.device import Device, select_device
+from appliance.hardware.engine_machine import Machine
 from appliance.hardware.machine import Inventory
 from appliance.profile.capacity import device_memory, memory_limits
 from appliance.profile.document import value_of
 from appliance.profile.schema import SETTINGS, Profile
 from appliance.profile.sizes import size_text
 from kernels.catalogue import OPS, PAGED_ATTENTION
-from kernels.libraries import installed
 from kernels.paged_attention.workspace import Step, workspace_tensors
-from kernels.selection import AUTO, BackendRefusedError, CastSummary, Context, Explanation, explain
+from kernels.selection import AUTO, BackendRefusedError, Context, Explanation, chosen_names, explain
 
 Attention = Callable[[int], tuple[tuple[int, ...], ...]]
 Source = Literal["default", "profile", "model", "gpu", "environment", "engine"]
@@ -58,21 +58,16 @@ class Effective(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(explanation.refusal for explanation in self.selection if explanation.refusal)
 
 
-def resolve(
-    profile: Profile,
-    *,
-    config: ModelConfig,
-    inventory: Inventory,
-    environ: Mapping[str, str],
-    libraries: Mapping[str, str] | None = None,
-    cast: CastSummary | None = None,
-) -> Effective:
-    """`libraries` are those of `kernels.libraries.installed` unless others are given; `cast` is what a sealed
-    engine could launch.
+def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effective:
+    """The one place where backends are chosen and memory is planned: preflight, `ingot explain`, the console and the
+    launch all ask here, and the core binds what was chosen.
+
+    Everything is judged by `machine`: its GPUs, the libraries that its engine has, and the cast that it is sealed to.
 
     Raises DeviceError when the profile names a device that is not there.
     """
-    device = select_device(profile.device, inventory, environ)
+    inventory = machine.for_next
+    device = select_device(profile.device, inventory, machine.environ)
     values = {setting.key: _as_given(profile, setting.key, setting.default) for setting in SETTINGS}
     if profile.served_model_name == profile.name:
         values["served-model-name"] = EffectiveValue(profile.name, "default", "the profile's name")
@@ -84,7 +79,7 @@ def resolve(
         values["kv-cache-dtype"] = EffectiveValue(dtype, "default", "the same as dtype")
     if profile.engine == "native":
         values["enforce-eager"] = EffectiveValue(True, "engine", "the native engine takes no CUDA graphs yet")
-    context = _context(profile, config, device, values, installed() if libraries is None else libraries, cast)
+    context = _context(profile, config, device, values, machine)
     selection = explain(OPS, context, profile.backends)
     limits = memory_limits(profile, dtype=dtype, kv_cache_dtype=values["kv-cache-dtype"].value)
     footprint = NativeFootprint(
@@ -92,7 +87,7 @@ def resolve(
         limits,
         device=device.kind,
         attention=_attention(selection, context, limits),
-        backends={found.op.name: found.chosen.name for found in selection if found.chosen},
+        backends=chosen_names(selection),
         unified=device.gpu is not None and device.gpu.memory_kind == "unified",
     )
     memory = plan_memory(footprint, limits, device_memory(device, inventory, profile.gpu_memory_utilization))
@@ -132,8 +127,7 @@ def _context(
     config: ModelConfig,
     device: Device,
     values: Mapping[str, EffectiveValue],
-    libraries: Mapping[str, str],
-    cast: CastSummary | None,
+    machine: Machine,
 ) -> Context:
     kv_cache_dtype = values["kv-cache-dtype"].value
     return selection_context(
@@ -143,8 +137,8 @@ def _context(
         dtype=values["dtype"].value,
         kv_cache_dtype=CACHE_DTYPES.get(kv_cache_dtype, kv_cache_dtype),
         cuda_graphs=not values["enforce-eager"].value,
-        libraries=libraries,
-        cast=cast,
+        libraries=machine.libraries,
+        cast=machine.cast if device.gpu else None,
         workers=workers(profile),
         engine=profile.engine,
     )

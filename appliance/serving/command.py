@@ -38,9 +38,9 @@ CANNOT_WRITE = 5
 def serve(host: str, port: int, profile_file: Path | None, jit: bool) -> None:
     """Run the engine and answer the OpenAI API."""
     gc.disable()  # until everything is imported: collecting in between only costs time
-    from appliance.cast.setting import JIT
     from appliance.home import Home
     from appliance.supervisor.lock import HomeInUseError, Owner, OwnerLock
+    from kernels.cast.setting import JIT
 
     if jit:
         os.environ[JIT] = "1"

@@ -5,27 +5,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from appliance.checkpoint import CheckpointError, locate
-from appliance.checkpoint.config import read_config
+from appliance.checkpoint import CheckpointError
 from appliance.checkpoint.memory import MemoryPlan
 from appliance.explain.report import Report, report
 from appliance.explain.words import about, sentences
-from appliance.hardware.device import DeviceError, select_device
-from appliance.hardware.engine_machine import Machine
+from appliance.hardware.device import Device, DeviceError
 from appliance.hardware.known import UnknownGpuError, known_gpu
 from appliance.home import Home
 from appliance.preflight import PreflightContext, Surroundings, run
+from appliance.preflight import Report as PreflightReport
 from appliance.preflight.fixing import joined
 from appliance.profile import document as documents
-from appliance.profile.effective import Effective, EffectiveValue, resolve
+from appliance.profile.effective import EffectiveValue
 from appliance.profile.schema import Problem
 from appliance.profile.sizes import size_text
-from appliance.profile.vllm_memory import vllm_memory
 from appliance.protocol import Finding, Severity
-from console.hardware.machines import Machines
+from console.hardware.machines import Machines, Seen
 
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
@@ -90,17 +88,25 @@ class Inspector:
         if problems := documents.check(document):
             return Inspection(problems=problems)
         seen = self._machines.look()
-        findings = self.preflight(document)
-        effective = self._effective(document, seen.machine)
-        found = Inspection(findings=findings, judged_by=seen.whose)
-        if effective is not None:
-            device = str(effective.device.gpu) if effective.device.gpu else "the CPU"
-            found = replace(found, effective=effective.values, memory=effective.memory, device=device)
-        return self._estimated(found, document, seen.machine) if document.get("engine") == "vllm" else found
+        found = self._preflight(document, seen)
+        values = found.effective.values if found.effective else {}
+        if found.memory is not None and found.memory.estimated:
+            values = _as_estimated(values, found.memory)
+        return Inspection(
+            findings=found.findings,
+            judged_by=seen.whose,
+            effective=values,
+            memory=found.memory,
+            device=_named(found.device) if found.memory and found.device else "",
+        )
 
     def preflight(self, document: Mapping[str, Any], listen: tuple[str, int] | None = None) -> list[Finding]:
         """Every check; the one of the engine's port only where `listen` says it: a running engine holds it."""
-        seen = self._machines.look()
+        return self._preflight(document, self._machines.look(), listen).findings
+
+    def _preflight(
+        self, document: Mapping[str, Any], seen: Seen, listen: tuple[str, int] | None = None
+    ) -> PreflightReport:
         context = PreflightContext(
             home=self._home,
             document=dict(document),
@@ -110,7 +116,7 @@ class Inspector:
             surroundings=Surroundings.here() if seen.is_here else None,
             machine=None if seen.is_here else seen.machine,
         )
-        return run(context).findings
+        return run(context)
 
     def selection(self, document: Mapping[str, Any], gpu: str = "") -> Selection:
         """Reads the model's config: call it in a thread."""
@@ -119,16 +125,7 @@ class Inspector:
         try:
             known = known_gpu(gpu) if gpu else None
             profile = documents.load(document)
-            machine = self._machines.look().machine
-            found = report(
-                profile,
-                self._home,
-                inventory=machine.for_next,
-                gpu=known,
-                libraries=machine.libraries,
-                environ=machine.environ,
-                cast=machine.cast,
-            )
+            found = report(profile, self._home, machine=self._machines.look().machine, gpu=known)
         except CheckpointError as error:
             return Selection(gpu, problem=f"{error.message} {error.fix.text}")
         except (DeviceError, UnknownGpuError) as error:
@@ -141,34 +138,9 @@ class Inspector:
         named = [(gpu.uuid, f"{gpu.name}, {size_text(gpu.memory_bytes)} ({gpu.uuid})") for gpu in gpus]
         return [("cpu", "cpu"), *named]
 
-    def _estimated(self, found: Inspection, document: Mapping[str, Any], machine: Machine) -> Inspection:
-        """With what vLLM will take; it runs models whose other values cannot be told here."""
-        profile = documents.load(document)
-        try:
-            folder = locate(profile.model.path, self._home)
-            device = select_device(profile.device, machine.for_next, machine.environ)
-        except (CheckpointError, DeviceError):
-            return found
-        memory = vllm_memory(profile, folder, device, machine.for_next)
-        found = replace(found, memory=memory, device=str(device.gpu) if device.gpu else "the CPU")
-        return replace(found, effective=_as_estimated(found.effective, memory)) if memory else found
 
-    def _effective(self, document: Mapping[str, Any], machine: Machine) -> Effective | None:
-        """None where preflight's findings say what is in the way."""
-        profile = documents.load(document)
-        try:
-            config = read_config(locate(profile.model.path, self._home))
-            device = select_device(profile.device, machine.for_next, machine.environ)
-            return resolve(
-                profile,
-                config=config,
-                inventory=machine.for_next,
-                environ=machine.environ,
-                libraries=machine.libraries,
-                cast=machine.cast if device.gpu else None,
-            )
-        except (CheckpointError, DeviceError):
-            return None
+def _named(device: Device) -> str:
+    return str(device.gpu) if device.gpu else "the CPU"
 
 
 def _as_estimated(values: Mapping[str, EffectiveValue], memory: MemoryPlan) -> dict[str, EffectiveValue]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cast.setting import cast_folder, may_compile
 from kernels.cast import environment
+from kernels.cast.setting import cast_folder, may_compile
 from tests.cast.conftest import Workshop
 from tests.cast.test_preflight import look, only
 

@@ -33,6 +33,7 @@ from appliance.protocol import (
     decode_from_core,
     encode,
 )
+from tests.configured import engine_config
 from tests.tiny import write_checkpoint
 
 CORE = [sys.executable, "-m", "appliance.engine", "--connect"]
@@ -88,17 +89,7 @@ def core(front_door: FrontDoor) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def config(folder: Path) -> EngineConfig:
-    return EngineConfig(
-        model_folder=str(folder),
-        device="cpu",
-        dtype="float32",
-        kv_cache_dtype="float32",
-        max_model_len=512,
-        max_num_seqs=1,
-        max_num_batched_tokens=64,
-        block_size=16,
-        num_blocks=40,
-    )
+    return engine_config(folder, max_model_len=512, max_num_seqs=1, num_blocks=40)
 
 
 def submit(name: str, max_tokens: int) -> Submit:

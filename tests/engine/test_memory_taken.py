@@ -16,10 +16,12 @@ import pytest
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory import CACHE_DTYPES
 from appliance.hardware import Host, Inventory
+from appliance.hardware.engine_machine import Machine
 from appliance.profile.document import load
 from appliance.profile.effective import Effective, resolve
 from appliance.protocol import EngineConfig, Hello, Loaded, Outputs, SamplingParams, Submit
 from appliance.selftest.answers import MODEL
+from kernels.selection import chosen_names
 from tests.engine.test_core import CORE, FrontDoor, is_a
 from tests.tiny import write_checkpoint
 
@@ -95,7 +97,7 @@ def test_in_float32_too(folders, front_door):
 
 def check(folder: Path, front_door: FrontDoor, settings: dict[str, Any]) -> None:
     document = {"name": "measured", "model": {"path": folder.name}, "device": "cpu", **settings}
-    effective = resolve(load(document), config=read_config(folder), inventory=MACHINE, environ={})
+    effective = resolve(load(document), config=read_config(folder), machine=Machine(inventory=MACHINE))
     taken = measured(folder, front_door, effective, load(document).max_num_seqs)
     plan = effective.memory
     parts = {part.key: part.bytes // MIB for part in plan.segments} | {"workspace": plan.workspace}
@@ -117,7 +119,7 @@ def measured(folder: Path, front_door: FrontDoor, effective: Effective, sequence
         max_num_batched_tokens=value["max-num-batched-tokens"].value,
         block_size=plan.block_size,
         num_blocks=plan.num_blocks,
-        prefix_caching=True,
+        backends=chosen_names(effective.selection),
     )
     process = subprocess.Popen([*CORE, str(front_door.folder)], start_new_session=True)
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 from rich.console import Console
 
 from appliance.explain.command import explain
@@ -17,25 +18,29 @@ from appliance.explain.printing import show
 from appliance.explain.report import machine_with, report
 from appliance.explain.words import sentences, source_label
 from appliance.hardware import Host, Inventory
+from appliance.hardware.engine_machine import Machine
 from appliance.hardware.known import KNOWN_GPUS, known_gpu
 from appliance.home import Home
 from appliance.profile.active import ActiveProfile, write_active
 from appliance.profile.document import load, write
 from kernels.cast.manifest import CastVariant, Manifest, Versions
 from kernels.cast.manifest import write as write_manifest
+from kernels.cast.setting import cast_summary
 from kernels.catalogue import OPS
 from kernels.selection import explain as explain_ops
 from tests.tiny import write_checkpoint
 
 GIB = 1 << 30
-MACHINE = Inventory(
-    gpus=(),
-    driver_version=None,
-    cuda_version=None,
-    host=Host(cores=4, memory_bytes=16 * GIB, memory_available_bytes=16 * GIB),
-    problem=None,
+MACHINE = Machine(
+    inventory=Inventory(
+        gpus=(),
+        driver_version=None,
+        cuda_version=None,
+        host=Host(cores=4, memory_bytes=16 * GIB, memory_available_bytes=16 * GIB),
+        problem=None,
+    ),
+    libraries={"flashinfer": "0.6.13", "deep_gemm": "2.1.1"},
 )
-FLASHINFER = {"flashinfer": "0.6.13", "deep_gemm": "2.1.1"}
 QWEN3_NEXT = {
     "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "hidden_size": 2048,
     "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "num_experts": 512,
@@ -79,7 +84,7 @@ def rows(result: Result) -> dict[str, Any]:
 def test_every_known_gpu_gets_an_answer(home: Home, tiny: dict[str, Any]) -> None:
     """Each op has one backend, and each other backend a reason; nothing but Ampere and newer has compiled kernels."""
     for gpu in KNOWN_GPUS:
-        found = report(load(tiny), home, inventory=MACHINE, gpu=gpu, libraries=FLASHINFER, environ={})
+        found = report(load(tiny), home, machine=MACHINE, gpu=gpu)
         assert found.hypothetical
         assert not found.refused
         assert found.device.gpu is not None
@@ -109,7 +114,7 @@ def test_without_a_profile_it_is_the_active_one_by_default_and_by_name(home: Hom
 def test_the_table_keeps_within_the_terminal(home: Home, width: int) -> None:
     """And says it all: no word is cut off."""
     document = foreign(home, QWEN3_NEXT, **{"tensor-parallel-size": 4})
-    found = report(load(document), home, inventory=MACHINE, gpu=known_gpu("H100"), libraries=FLASHINFER, environ={})
+    found = report(load(document), home, machine=MACHINE, gpu=known_gpu("H100"))
     out = io.StringIO()
     show(found, console=Console(file=out, width=width, highlight=False))
     lines = out.getvalue().splitlines()
@@ -203,8 +208,8 @@ def test_a_device_that_is_not_here_is_no_matter_for_another_gpu(home: Home, tiny
 def test_a_sealed_engine_is_explained_by_its_cast(home: Home, tiny: dict[str, Any], tmp_path: Path) -> None:
     """A cast for another architecture serves nothing here; what it holds all of is chosen. Another GPU is judged as if
     there were no cast."""
-    machine = machine_with(known_gpu("H100"), MACHINE.host)
-    free = report(load(tiny), home, inventory=machine, libraries={}, environ={})
+    machine = Machine(inventory=machine_with(known_gpu("H100"), MACHINE.inventory.host))
+    free = report(load(tiny), home, machine=machine)
     explained = explain_ops(OPS, free.context)
     held = sorted({name for explanation in explained for name in explanation.needs.variants})
     for architecture, chosen in (("sm_90", "triton"), ("sm_120", "torch")):
@@ -216,14 +221,15 @@ def test_a_sealed_engine_is_explained_by_its_cast(home: Home, tiny: dict[str, An
             Manifest(architecture=architecture, versions=versions, variants=variants, files=(), built=0.0, seconds=0.0),
             folder,
         )
-        found = report(load(tiny), home, inventory=machine, libraries={}, environ={"INGOT_CAST": str(folder)})
+        sealed = replace(machine, cast=cast_summary({"INGOT_CAST": str(folder)}))
+        found = report(load(tiny), home, machine=sealed)
         norm = next(row for row in found.rows if row.op == "rms_norm")
         assert norm.chosen == chosen
         if chosen == "torch":
             assert norm.others[0].reason == "is cast for sm_120, and this is sm_90"
         else:
             assert f"holds the {free.kernels} kernels that it needs" in " ".join(sentences(found))
-    asked = report(load(tiny), home, inventory=machine, gpu=known_gpu("B200"), environ={"INGOT_CAST": str(folder)})
+    asked = report(load(tiny), home, machine=sealed, gpu=known_gpu("B200"))
     assert asked.context.cast is None
 
 

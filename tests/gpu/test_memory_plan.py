@@ -15,9 +15,12 @@ import torch
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory import CACHE_DTYPES, MemoryPlan
 from appliance.hardware import Gpu, Host, Inventory
+from appliance.hardware.engine_machine import Machine
 from appliance.profile.document import load
 from appliance.profile.effective import Effective, resolve
 from appliance.protocol import EngineConfig
+from kernels.libraries import installed
+from kernels.selection import chosen_names
 from tests.tiny import FP8, write_checkpoint
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -65,7 +68,7 @@ def test_a_core_takes_what_was_planned(tmp_path: Path, name: str) -> None:
     folder = write_checkpoint(tmp_path / name, family, dtype="bfloat16", scale=0.02, **shape)
     effective = planned(folder, settings)
     plan = effective.memory
-    config = engine_config(folder, effective, settings)
+    config = engine_config(folder, effective)
     command = [sys.executable, "-m", "tests.gpu.measured_core", json.dumps(config)]
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
     measured = json.loads(found.stdout.splitlines()[-1])
@@ -82,10 +85,11 @@ def planned(folder: Path, settings: dict[str, Any]) -> Effective:
     host = Host(cores=8, memory_bytes=64 * GIB, memory_available_bytes=64 * GIB)
     inventory = Inventory(gpus=(gpu,), driver_version=None, cuda_version=None, host=host, problem=None)
     document = {"name": "measured", "model": {"path": folder.name}, **settings}
-    return resolve(load(document), config=read_config(folder), inventory=inventory, environ={})
+    machine = Machine(inventory=inventory, libraries=installed())
+    return resolve(load(document), config=read_config(folder), machine=machine)
 
 
-def engine_config(folder: Path, effective: Effective, settings: dict[str, Any]) -> dict[str, Any]:
+def engine_config(folder: Path, effective: Effective) -> dict[str, Any]:
     plan = effective.memory
     config = EngineConfig(
         model_folder=str(folder),
@@ -97,7 +101,8 @@ def engine_config(folder: Path, effective: Effective, settings: dict[str, Any]) 
         max_num_batched_tokens=effective["max-num-batched-tokens"].value,
         block_size=plan.block_size,
         num_blocks=plan.num_blocks,
-        backends=settings.get("backends", {}),
+        keep_fp8=effective.context.fp8_blocks is not None,
+        backends=chosen_names(effective.selection),
     )
     return {name: getattr(config, name) for name in config.__struct_fields__}
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from kernels.binding import BackendMissingError, bind
 from kernels.catalogue import OPS
 from kernels.context import CastSummary
+from kernels.named import load
 from kernels.rms_norm.variants import variants as rms_norm_variants
 from kernels.selection import (
     Backend,
@@ -22,6 +24,7 @@ from kernels.selection import (
     VllmOptions,
     choose,
     choose_all,
+    chosen_names,
     explain,
 )
 
@@ -212,3 +215,34 @@ def test_the_catalogue_serves_the_cpu_in_every_dtype_and_the_profile_key_reaches
 def test_selection_and_catalogue_import_no_torch():
     code = "import sys, kernels.catalogue, kernels.libraries; assert not {'torch', 'triton'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_was_chosen_is_bound_and_nothing_else() -> None:
+    """By the op's name; an op that the model does not need has none."""
+    chosen = chosen_names(explain(OPS, CPU))
+    assert chosen["rms_norm"] == "torch"
+    assert "fused_moe" not in chosen
+    kernels = bind(chosen | {"linear": "torch"})
+    assert kernels.linear is load("kernels.linear.reference:linear")
+    with pytest.raises(AssertionError):
+        kernels.fused_moe()
+
+
+@pytest.mark.parametrize(
+    ("backends", "libraries", "reason"),
+    [
+        ({"rms_norm": "cuda"}, {}, "has triton, flashinfer, torch"),
+        ({"norm": "torch"}, {}, "the op norm, which"),
+        ({"paged_attention": "flash-attn"}, {}, "has triton, flashinfer, torch"),  # vLLM's
+        ({"rms_norm": "flashinfer"}, {}, "needs the library flashinfer, which is not installed"),
+        ({"rms_norm": "flashinfer"}, {"flashinfer": "0.1"}, "needs flashinfer 0.6.13 or newer"),
+        ({"rms_norm": "flashinfer"}, {"flashinfer": "9.9"}, "cannot be imported"),
+    ],
+)
+def test_a_backend_that_is_not_there_is_an_error_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, backends: dict[str, str], libraries: dict[str, str], reason: str
+) -> None:
+    """The core's machine is not the one that was planned for: nothing else is taken instead."""
+    monkeypatch.setitem(sys.modules, "kernels.rms_norm.flashinfer", None)  # as where its library is half there
+    with pytest.raises(BackendMissingError, match=reason):
+        bind(backends, libraries)

@@ -50,7 +50,11 @@ def test_a_step_takes_what_is_planned(tmp_path, name, dtype):
     )  # fmt: skip
     choices = choose_all(OPS, context)
     # The size of a weight in oneDNN's layout cannot be asked for.
-    kernels = replace(bind(choices), linear=reference.linear, prepare_linear=lambda weight: weight)
+    kernels = replace(
+        bind({op: choice.backend.name for op, choice in choices.items()}),
+        linear=reference.linear,
+        prepare_linear=lambda weight: weight,
+    )
     with torch.inference_mode():
         model = build(BuildContext(config, kernels, CPU, dtype, tokens))
         for destination in model.destinations().values():

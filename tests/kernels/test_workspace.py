@@ -128,13 +128,13 @@ def test_a_step_stays_within_the_plan(tmp_path, family, arch, quantised):
     )  # fmt: skip
     choices = choose_all(OPS, context)
     length, tokens, seqs = 32768, 2048, 256
+    names = {op: choice.backend.name for op, choice in choices.items()}
     shape = StepShape(
-        tokens=tokens, sequences=seqs, item=2, fp8=bool(quantised),
-        backends={name: choice.backend.name for name, choice in choices.items()},
+        tokens=tokens, sequences=seqs, item=2, fp8=bool(quantised), backends=names,
         attention=workspace_tensors("triton", context, Step(tokens, seqs, length)),
     )  # fmt: skip
     planned = max(moment.total for moment in moments(config, shape))
-    model = build(BuildContext(config, bind(choices), META, torch.bfloat16, length, bool(quantised)))
+    model = build(BuildContext(config, bind(names), META, torch.bfloat16, length, bool(quantised)))
     pages = torch.empty(2, 4096, 16, config.num_key_value_heads, 128, dtype=torch.bfloat16, device=META)
     most = 0
     for query_lens, context_lens in (((2048,), (32768,)), ((1,) * 255 + (1793,), (2000,) * 255 + (32768,))):

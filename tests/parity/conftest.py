@@ -11,25 +11,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from appliance.engine.engine import Engine
-from appliance.protocol import EngineConfig, SamplingParams, Submit, TokenOutput
+from appliance.protocol import SamplingParams, Submit, TokenOutput
+from tests.configured import engine_config
 
 # Models this small are computed faster by one thread than by several that wait for each other.
 torch.set_num_threads(1)
 
 
 def make_engine(folder: Path, **config: Any) -> Engine:
-    values: dict[str, Any] = {
-        "model_folder": str(folder),
-        "device": "cpu",
-        "dtype": "float32",
-        "max_model_len": 256,
-        "max_num_seqs": 8,
-        "max_num_batched_tokens": 64,
-        "block_size": 16,
-        "num_blocks": 128,
-    } | config
-    values.setdefault("kv_cache_dtype", values["dtype"])
-    return Engine(EngineConfig(**values), report=lambda phase: None, log=lambda line: None)
+    return Engine(engine_config(folder, **config), report=lambda phase: None, log=lambda line: None)
 
 
 def generate(engine: Engine, prompts: dict[str, list[int]], **sampling: Any) -> dict[str, list[TokenOutput]]:

@@ -11,7 +11,7 @@ from appliance.models.base import BuildContext
 from appliance.models.registry import ARCHITECTURES, build
 from kernels.binding import bind
 from kernels.catalogue import OPS
-from kernels.selection import Context, choose_all
+from kernels.selection import Context, chosen_names, explain
 from tests.tiny import FAMILIES, write_checkpoint
 
 
@@ -23,7 +23,7 @@ def test_preflight_and_engine_know_the_same_architectures():
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_model_takes_exactly_the_tensors_that_preflight_expects(tmp_path, family, tied):
     config = read_config(write_checkpoint(tmp_path / "model", family, tie_word_embeddings=tied))
-    kernels = bind(choose_all(OPS, Context("cpu", num_experts=8)))
+    kernels = bind(chosen_names(explain(OPS, Context("cpu", num_experts=8))))
     model = build(BuildContext(config, kernels, torch.device("cpu"), torch.float32, max_model_len=64))
     allocated = {name: tuple(tensor.shape) for name, tensor in model.destinations().items()}
     assert allocated == {name: tensor.shape for name, tensor in expected_tensors(config).items()}

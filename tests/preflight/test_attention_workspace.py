@@ -9,6 +9,7 @@ import pytest
 from appliance.checkpoint.config import read_config
 from appliance.explain.report import machine_with
 from appliance.hardware import Host, Inventory
+from appliance.hardware.engine_machine import Machine
 from appliance.hardware.known import known_gpu
 from appliance.home import Home
 from appliance.profile.document import apply_patch, load
@@ -29,8 +30,8 @@ def resolved(home: Home, gpu: str | None = None, **changes: Any) -> Effective:
         write_checkpoint(folder, dtype="bfloat16", head_dim=64, max_position_embeddings=LONG)
     document = apply_patch({"name": "chat", "model": {"path": "long"}, "max-num-seqs": 4}, changes)
     inventory = machine_with(known_gpu(gpu), HOST) if gpu else CPU
-    libraries = {"triton": "3.7", "flashinfer": "0.6.13"}
-    found = resolve(load(document), config=read_config(folder), inventory=inventory, environ={}, libraries=libraries)
+    machine = Machine(inventory=inventory, libraries={"triton": "3.7", "flashinfer": "0.6.13"})
+    found = resolve(load(document), config=read_config(folder), machine=machine)
     assert found.memory.max_model_len == LONG
     return found
 

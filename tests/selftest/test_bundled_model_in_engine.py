@@ -10,9 +10,10 @@ import pytest
 from appliance.checkpoint.chat_template import ChatTemplate
 from appliance.checkpoint.tokenizer import Tokenizer
 from appliance.engine.engine import Engine
-from appliance.protocol import EngineConfig, FinishReason, SamplingParams, Submit
+from appliance.protocol import FinishReason, SamplingParams, Submit
 from appliance.selftest.questions import Exchange, exchanges, load_corpus
 from appliance.selftest.score import MODEL, after
+from tests.configured import engine_config
 
 ASKED = 128
 
@@ -25,16 +26,8 @@ class Chat:
         template = ChatTemplate.load(folder)
         assert template is not None
         self.template = template
-        config = EngineConfig(
-            model_folder=str(folder),
-            device="cpu",
-            dtype="float32",
-            kv_cache_dtype="float32",
-            max_model_len=2048,
-            max_num_seqs=64,
-            max_num_batched_tokens=1024,
-            block_size=16,
-            num_blocks=2048,
+        config = engine_config(
+            folder, max_model_len=2048, max_num_seqs=64, max_num_batched_tokens=1024, num_blocks=2048
         )
         self.engine = Engine(config, report=lambda phase: None, log=lambda line: None)
 

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from appliance.cast.setting import CAST, JIT, cast_folder, may_compile
 from appliance.hardware.gpu import Gpu
 from appliance.preflight.subject import Subject
 from appliance.profile.active import read_active
@@ -15,6 +14,7 @@ from appliance.protocol import Finding, Fix, Severity
 from kernels.cast import check, commands
 from kernels.cast.architectures import ARCHITECTURES
 from kernels.cast.errors import CastError
+from kernels.cast.setting import CAST, JIT, cast_folder, may_compile
 
 CASTS, PROFILE = "ingot cast ", "--profile"
 

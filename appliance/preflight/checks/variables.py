@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from appliance.cast.setting import CAST, JIT
 from appliance.hardware.device import VISIBLE
 from appliance.preflight.subject import Subject
 from appliance.profile.vllm_options import VARIABLE_BY_NAME, variable_matches
 from appliance.protocol import Finding, Fix, Severity
 from appliance.vllm.program import PROGRAM
+from kernels.cast.setting import CAST, JIT
 
 OURS: Final = (
     "INGOT_HOME", "INGOT_MODELS", "INGOT_HARDWARE", CAST, JIT, PROGRAM, "INGOT_ADMIN", "INGOT_ADMIN_PASSWORD",

@@ -1,0 +1,58 @@
+"""What a core is told in tests: sizes that suit small models, and the backends that a launch would choose for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from appliance.checkpoint.config import read_config
+from appliance.checkpoint.selection import selection_context
+from appliance.protocol import EngineConfig
+from kernels.catalogue import OPS
+from kernels.libraries import installed
+from kernels.selection import chosen_names, explain
+
+
+def engine_config(folder: Path, *, wanted: Mapping[str, str] | None = None, **values: Any) -> EngineConfig:
+    """`wanted` are a profile's `backends`; `values` are fields of EngineConfig, of which a test says otherwise."""
+    values = {
+        "device": "cpu",
+        "dtype": "float32",
+        "max_model_len": 256,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 64,
+        "block_size": 16,
+        "num_blocks": 128,
+    } | values
+    values.setdefault("kv_cache_dtype", values["dtype"])
+    if "backends" not in values and (folder / "config.json").exists():
+        values |= chosen(folder, wanted, values)
+    return EngineConfig(model_folder=str(folder), **values)
+
+
+def chosen(folder: Path, wanted: Mapping[str, str] | None, values: Mapping[str, Any], **where: Any) -> dict[str, Any]:
+    """`backends` and `keep_fp8` for the device that `values` name; `where` are arguments of `selection_context` to
+    choose for another one."""
+    device = values.get("device", "cpu")
+    context = selection_context(
+        read_config(folder),
+        **{
+            "device": device.partition(":")[0],
+            "capability": _capability(device),
+            "dtype": values["dtype"],
+            "kv_cache_dtype": values["kv_cache_dtype"],
+            "cuda_graphs": False,
+            "libraries": installed(),
+        }
+        | where,
+    )
+    return {"backends": chosen_names(explain(OPS, context, wanted)), "keep_fp8": context.fp8_blocks is not None}
+
+
+def _capability(device: str) -> tuple[int, int] | None:
+    if device == "cpu":
+        return None
+    import torch  # most tests of a core's process need none
+
+    return torch.cuda.get_device_capability(device)
