@@ -369,7 +369,8 @@ class Fatal(msgspec.Struct, frozen=True, kw_only=True, tag="fatal"):
     traceback: str
 
 
-FromCore = Hello | CorePhase | Loaded | Outputs | CoreBeat | Fatal
+AboutCore = Hello | CorePhase | Loaded | CoreBeat | Fatal
+FromCore = AboutCore | Outputs
 
 
 def encode(message: ToCore | FromCore) -> bytes:

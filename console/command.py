@@ -15,7 +15,7 @@ import time
 import click
 
 from appliance.home import Home
-from appliance.supervisor.lock import HomeInUseError, Owner, OwnerLock
+from appliance.home_lock import HomeInUseError, Owner, OwnerLock
 from console import ports
 from console.engine_control.base import EngineControl, EngineControlError
 from console.settings import SETTINGS, ConsoleConfig, SettingError

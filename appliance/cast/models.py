@@ -11,9 +11,9 @@ from appliance.hardware.host import read_host
 from appliance.hardware.known import KNOWN_GPUS
 from appliance.hardware.machine import Inventory
 from appliance.home import Home
+from appliance.plan.effective import resolve
 from appliance.profile import document
 from appliance.profile.chosen import chosen_document
-from appliance.profile.effective import resolve
 from kernels.cast.architectures import Architecture
 from kernels.context import Context
 from kernels.libraries import installed

@@ -18,7 +18,7 @@ from appliance.hardware.host import Host
 from appliance.hardware.known import KnownGpu
 from appliance.hardware.machine import Inventory
 from appliance.home import Home
-from appliance.profile.effective import resolve, workers
+from appliance.plan.effective import resolve, workers
 from appliance.profile.schema import Profile
 from kernels.backend import Objection
 from kernels.cast.architectures import ARCHITECTURES

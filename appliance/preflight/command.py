@@ -13,7 +13,6 @@ from appliance import hardware
 from appliance.home import Home
 from appliance.preflight.context import PreflightContext, Report
 from appliance.preflight.fixing import Mended, Which, mend
-from appliance.preflight.plans import VllmPlan
 from appliance.preflight.runner import run
 from appliance.preflight.saving import NotSavedError, save_active, save_file
 from appliance.preflight.surroundings import Surroundings
@@ -22,6 +21,7 @@ from appliance.profile.chosen import NoSuchProfileError, chosen_document
 from appliance.profile.schema import ProfileError
 from appliance.protocol import Finding, Fix, Severity
 from appliance.vllm.command import Place, render
+from appliance.vllm.plan import VllmPlan
 
 
 @click.command()

@@ -11,9 +11,9 @@ from appliance.hardware.device import Device
 from appliance.hardware.engine_machine import Machine
 from appliance.hardware.machine import Inventory
 from appliance.home import Home
-from appliance.preflight.plans import LaunchPlan
+from appliance.plan.effective import Effective
+from appliance.plan.launch import LaunchPlan
 from appliance.preflight.surroundings import Surroundings
-from appliance.profile.effective import Effective
 from appliance.protocol import Finding
 
 

@@ -8,10 +8,10 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
+from appliance.plan.launch import LaunchPlan
 from appliance.preflight.context import CheckResult, Report
 from appliance.preflight.fixing import Mended
 from appliance.preflight.memory_bar import show_memory
-from appliance.preflight.plans import LaunchPlan
 from appliance.profile.document import Change
 from appliance.protocol import Finding, Severity
 

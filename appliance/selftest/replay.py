@@ -15,11 +15,11 @@ from typing import Annotated, Any
 import httpx
 import msgspec
 
+from appliance import address
+from appliance.exit_status import exit_in_words
 from appliance.home import Home
+from appliance.home_lock import is_held, read_owner
 from appliance.selftest.answers import ALTERNATIVES, Answer, KnownAnswers, difference
-from appliance.serving import address
-from appliance.supervisor.child import exit_in_words
-from appliance.supervisor.lock import is_held, read_owner
 
 ANSWER_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 180.0

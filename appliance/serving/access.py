@@ -13,8 +13,8 @@ import msgspec
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
+from appliance.address import LOOPBACK_NAMES
 from appliance.home import Home
-from appliance.serving.address import LOOPBACK_NAMES
 from appliance.serving.errors import ApiError
 
 Connection = ASGIConnection[Any, Any, Any, Any]

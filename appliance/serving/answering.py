@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar import Request
 
+from appliance.engine_client.client import CoreClient, EngineGoneError, TooManyRequestsError
 from appliance.protocol import SamplingParams
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import ApiError, ClientGoneError, engine_gone
 from appliance.serving.sampling import SamplingFields, sampling_params
 from appliance.serving.served_model import ServedModel
-from appliance.supervisor.core_client import CoreClient, EngineGoneError, TooManyRequestsError
 
 if TYPE_CHECKING:
     from appliance.serving.metrics import Metrics, Stopwatch

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from appliance.engine_client.client import Generation
 from appliance.protocol import FinishReason, TokenLogprob, TokenOutput
 from appliance.serving.errors import ApiError
 from appliance.serving.stop_strings import StopStrings
-from appliance.supervisor.core_client import Generation
 
 if TYPE_CHECKING:
     from appliance.checkpoint.tokenizer import IncrementalDetokenizer

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import click
 
-from appliance.serving.address import LOOPBACK_NAMES, listen, url
+from appliance.address import LOOPBACK_NAMES, listen, url
 
 STARTED = time.time()
 
@@ -39,7 +39,7 @@ def serve(host: str, port: int, profile_file: Path | None, jit: bool) -> None:
     """Run the engine and answer the OpenAI API."""
     gc.disable()  # until everything is imported: collecting in between only costs time
     from appliance.home import Home
-    from appliance.supervisor.lock import HomeInUseError, Owner, OwnerLock
+    from appliance.home_lock import HomeInUseError, Owner, OwnerLock
     from kernels.cast.setting import JIT
 
     if jit:

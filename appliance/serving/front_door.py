@@ -7,14 +7,14 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from appliance.engine_client.client import CoreClient
 from appliance.home import Home
 from appliance.serving.errors import not_ready
 from appliance.serving.served_model import ServedModel
-from appliance.supervisor.core_client import CoreClient
 from appliance.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from appliance.preflight import NativePlan
+    from appliance.plan.launch import NativePlan
     from appliance.serving.metrics import Metrics
     from appliance.vllm.figures import Figures
 

@@ -13,7 +13,7 @@ from appliance.serving.front_door import FrontDoor
 
 if TYPE_CHECKING:
     from appliance.hardware.engine_machine import Machine
-    from appliance.preflight.plans import LaunchPlan
+    from appliance.plan.launch import LaunchPlan
 
 
 @get("/appliance/hardware")
@@ -27,7 +27,7 @@ def _look(running: LaunchPlan | None) -> Machine:
     from appliance.hardware.engine_machine import (
         this_machine,
     )  # late: the first answer over HTTP does not wait for them
-    from appliance.preflight.plans import inventory_after
+    from appliance.plan.launch import inventory_after
 
     machine = this_machine()
     if running is None:

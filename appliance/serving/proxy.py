@@ -14,11 +14,11 @@ from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
 from litestar.types import Receive, Scope, Send
 
+from appliance.engine_client.client import EngineGoneError, TooManyRequestsError
 from appliance.serving.access import Access
 from appliance.serving.errors import ApiError, ClientGoneError, engine_gone, not_ready, too_large
 from appliance.serving.stream import HEADERS as STREAM_HEADERS
 from appliance.serving.stream import frame
-from appliance.supervisor.core_client import EngineGoneError, TooManyRequestsError
 from appliance.supervisor.vllm_http import Answer, UpstreamGoneError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from appliance.serving.errors import ApiError, bad_request
 if TYPE_CHECKING:
     from appliance.checkpoint.chat_template import ChatTemplate
     from appliance.checkpoint.tokenizer import IncrementalDetokenizer, Tokenizer
-    from appliance.preflight import NativePlan
+    from appliance.plan.launch import NativePlan
 
 # Longer texts, and chats of more messages, are rendered and encoded in a thread, so that nobody else waits for them.
 INLINE_CHARACTERS = 4096

@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
+from appliance.exit_status import exit_in_words
 from appliance.profile.schema import ProfileError
 from appliance.protocol import Diagnosis, Fatal, State
-from appliance.supervisor.child import Child, exit_in_words
+from appliance.supervisor.child import Child
 from appliance.supervisor.launch import Launch
 from appliance.supervisor.launch_folder import LaunchFolder
 from appliance.supervisor.stacks import dump_stacks, has_stacks

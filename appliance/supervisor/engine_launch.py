@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.diagnosis.fatal_watch import FatalWatch
+from appliance.engine_client.channel import CoreGoneError
+from appliance.engine_client.client import EngineGoneError
 from appliance.home import Home
 from appliance.protocol import Fatal, Load, Phase, Progress, State
 from appliance.selftest.launch_check import SelfTestError
 from appliance.supervisor.child import Child
-from appliance.supervisor.core_channel import CoreGoneError
-from appliance.supervisor.core_client import EngineGoneError
 from appliance.supervisor.deadlines import Watch
 from appliance.supervisor.ending import End, conclude, end_processes
 from appliance.supervisor.kernel_log import KernelLog, of_this_end, out_of_memory
@@ -33,7 +33,7 @@ from appliance.supervisor.probe import ProbeError, ProbeTimer
 
 if TYPE_CHECKING:
     from appliance.hardware import Gpu
-    from appliance.preflight import LaunchPlan
+    from appliance.plan.launch import LaunchPlan
 
 LOG_INTERVAL_S = 0.1
 WATCH_INTERVAL_S = 0.5

@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from appliance.engine_client.channel import CoreChannel
 from appliance.supervisor.child import Child
-from appliance.supervisor.core_channel import CoreChannel
 
 CORE_COMMAND = (sys.executable, "-m", "appliance.engine")
 

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from appliance.engine_client.channel import CoreGoneError
+from appliance.engine_client.client import CoreClient, EngineGoneError
 from appliance.home import Home
 from appliance.protocol import (
+    AboutCore,
     CoreBeat,
     CorePhase,
     EngineConfig,
     Fatal,
     FinishReason,
-    FromCore,
     Hello,
     Loaded,
-    Outputs,
     Phase,
     Progress,
     SamplingParams,
@@ -28,8 +29,6 @@ from appliance.protocol import (
 )
 from appliance.selftest.answers import MODEL, Answer
 from appliance.selftest.launch_check import SelfTestError, Subject, check_launch, sample_weights
-from appliance.supervisor.core_channel import CoreGoneError
-from appliance.supervisor.core_client import CoreClient, EngineGoneError
 from appliance.supervisor.ending import End
 from appliance.supervisor.engine_launch import FATAL_GRACE_S, EngineLaunch
 from appliance.supervisor.launch import Launch
@@ -37,7 +36,7 @@ from appliance.supervisor.native_core import NativeCore
 from appliance.supervisor.probe import PROBE_LIMIT_S, ProbeError
 
 if TYPE_CHECKING:
-    from appliance.preflight import LaunchPlan, NativePlan
+    from appliance.plan.launch import LaunchPlan, NativePlan
 
 SHUTDOWN_GRACE_S = 0.5
 # Runs before everything that waits.
@@ -59,10 +58,10 @@ class NativeLaunch(EngineLaunch):
         self._hello = asyncio.Event()
         # Even before there is a plan for it, everything the core says is kept.
         self._attach(core.child)
-        self._do(self._receive())
+        self._do(self.client.receive(self))
 
     async def start(self, plan: LaunchPlan) -> None:
-        from appliance.preflight import NativePlan  # late, as all of preflight
+        from appliance.plan.launch import NativePlan  # late, as all of preflight
 
         assert isinstance(plan, NativePlan)
         self._end_phase(Phase.PREFLIGHT)
@@ -142,17 +141,13 @@ class NativeLaunch(EngineLaunch):
         finally:
             self.client.release(generation)
 
-    async def _receive(self) -> None:
-        while True:
-            message = await self._core.channel.receive()
-            self._watch.heard(time.monotonic())
-            self._take(message)
+    def generated(self) -> None:
+        self._watch.heard(time.monotonic())
+        self._tokens_came()
 
-    def _take(self, message: FromCore) -> None:
+    def told(self, message: AboutCore) -> None:
+        self._watch.heard(time.monotonic())
         match message:
-            case Outputs():
-                self._tokens_came()
-                self.client.deliver(message)
             case CoreBeat():
                 self._watch.heard(time.monotonic(), message.where, message.busy_s)
                 self.load = message.load

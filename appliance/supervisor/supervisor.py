@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from appliance import __version__
+from appliance.engine_client.client import CoreClient
 from appliance.home import Home
 from appliance.protocol import ApplianceState, Diagnosis, Finding, LaunchRecord, Load, Phase, Severity, State
-from appliance.supervisor.core_client import CoreClient
 from appliance.supervisor.ending import End
 from appliance.supervisor.engine_launch import EngineLaunch
 from appliance.supervisor.event_stream import EventStream
@@ -31,7 +31,8 @@ from appliance.supervisor.native_launch import NativeLaunch, Prepare
 from appliance.supervisor.vllm_launch import OnFigures, VllmLaunch
 
 if TYPE_CHECKING:
-    from appliance.preflight import LaunchPlan, Report
+    from appliance.plan.launch import LaunchPlan
+    from appliance.preflight import Report
     from appliance.supervisor.source import Source
 
 DRAIN_GRACE_S = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from appliance.supervisor.core_client import EngineGoneError, TooManyRequestsError
+from appliance.engine_client.client import EngineGoneError, TooManyRequestsError
 from appliance.supervisor.vllm_http import Answer, Headers, UpstreamGoneError, ask
 
 MAX_IN_FLIGHT = 4096

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from appliance.engine_client.channel import LONGEST_FOLDER
 from appliance.home import Home
 from appliance.protocol import Load, Phase, Progress, State
 from appliance.selftest.launch_check import SelfTestError
 from appliance.supervisor.child import Child
-from appliance.supervisor.core_channel import LONGEST_FOLDER
 from appliance.supervisor.deadlines import STEP_LIMITS_S
 from appliance.supervisor.ending import End
 from appliance.supervisor.engine_launch import FATAL_GRACE_S, EngineLaunch
@@ -32,7 +32,8 @@ from appliance.vllm.figures import Figures, computed_between, load_between, own_
 from appliance.vllm.log_phases import PhaseReader, Step
 
 if TYPE_CHECKING:
-    from appliance.preflight import LaunchPlan, VllmPlan
+    from appliance.plan.launch import LaunchPlan
+    from appliance.vllm.plan import VllmPlan
 
 GUARD = (sys.executable, "-m", "appliance.supervisor.guard", "--")
 # vLLM ends its workers and frees the GPU within this, where it is well.
@@ -74,7 +75,7 @@ class VllmLaunch(EngineLaunch):
         self._asker: Asker | None = None
 
     async def start(self, plan: LaunchPlan) -> None:
-        from appliance.preflight import VllmPlan  # late, as all of preflight
+        from appliance.vllm.plan import VllmPlan  # late, as all of preflight
 
         assert isinstance(plan, VllmPlan)
         self._end_phase(Phase.PREFLIGHT)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from appliance.home import Home
-from appliance.profile.vllm_memory import cpu_cache_gib
+from appliance.plan.vllm_memory import cpu_cache_gib
 from appliance.vllm.settings import FLAGS
 from kernels.selection import AUTO, Explanation, VllmOptions
 
 if TYPE_CHECKING:
-    from appliance.preflight import VllmPlan
+    from appliance.vllm.plan import VllmPlan
 
 # The cache on a CPU where the model's sizes are not known here. vLLM's own default is nearly all memory of the machine.
 UNKNOWN_CACHE_GIB: Final = 4

@@ -132,7 +132,7 @@ def restore_(file: str, yes: bool, as_json: bool) -> None:
 
 
 def _restore(home: Home, file: str, *, yes: bool) -> Restored:
-    from appliance.supervisor.lock import HomeInUseError, OwnerLock
+    from appliance.home_lock import HomeInUseError, OwnerLock
     from console.backups import pending, printing, restore
 
     try:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import chain
 
 from appliance.home import Home
-from appliance.supervisor.lock import HomeInUseError, OwnerLock
+from appliance.home_lock import HomeInUseError, OwnerLock
 
 PENDING = "restore-pending"
 STAGED = ".restore-staged-"

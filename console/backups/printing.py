@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from appliance.home import Home
-from appliance.supervisor.lock import is_held
+from appliance.home_lock import is_held
 from console import formats
 from console.backups.create import Made, Report
 from console.backups.folder import Backup

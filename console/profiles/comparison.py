@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from appliance.plan.effective import EffectiveValue
 from appliance.profile import document as documents
-from appliance.profile.effective import EffectiveValue
 from appliance.profile.schema import BY_KEY, SETTINGS
 from appliance.profile.validation import MISSING
 from console.profiles.words import label, shown

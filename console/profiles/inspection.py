@@ -15,11 +15,11 @@ from appliance.explain.words import about, sentences
 from appliance.hardware.device import Device, DeviceError
 from appliance.hardware.known import UnknownGpuError, known_gpu
 from appliance.home import Home
+from appliance.plan.effective import EffectiveValue
 from appliance.preflight import PreflightContext, Surroundings, run
 from appliance.preflight import Report as PreflightReport
 from appliance.preflight.fixing import joined
 from appliance.profile import document as documents
-from appliance.profile.effective import EffectiveValue
 from appliance.profile.schema import Problem
 from appliance.profile.sizes import size_text
 from appliance.protocol import Finding, Severity

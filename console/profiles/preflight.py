@@ -12,8 +12,8 @@ import httpx
 import msgspec
 
 from appliance.home import Home
+from appliance.home_lock import is_held
 from appliance.protocol import Finding, LaunchRecord, Severity
-from appliance.supervisor.lock import is_held
 from console.access.token import token_header
 from console.profiles.errors import EngineUnreachable
 from console.profiles.inspection import Inspector

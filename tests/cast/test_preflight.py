@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from appliance.hardware import Gpu, Host, Inventory
-from appliance.preflight import NativePlan, PreflightContext, Report, run
+from appliance.plan.launch import NativePlan
+from appliance.preflight import PreflightContext, Report, run
 from appliance.profile.document import apply_patch
 from appliance.protocol import Finding, Severity
 from appliance.serving.command import serve

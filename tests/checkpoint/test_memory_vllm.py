@@ -14,8 +14,8 @@ from appliance.checkpoint.memory.vllm import graph_sizes
 from appliance.hardware import Host, Inventory
 from appliance.hardware.device import select_device
 from appliance.hardware.known import known_gpu
+from appliance.plan.vllm_memory import vllm_memory
 from appliance.profile.document import apply_patch, load
-from appliance.profile.vllm_memory import vllm_memory
 from tests.tiny import write_checkpoint
 
 GIB = 1 << 30

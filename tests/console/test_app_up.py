@@ -14,8 +14,8 @@ import httpx
 import psutil
 import pytest
 
+from appliance.home_lock import read_owner
 from appliance.profile.active import ActiveProfile, read_active, write_active
-from appliance.supervisor.lock import read_owner
 from console import address, run
 from console.db import schema
 from tests import tiny

@@ -15,7 +15,7 @@ import pytest
 
 from appliance.cli import main
 from appliance.home import Home
-from appliance.supervisor.lock import OwnerLock
+from appliance.home_lock import OwnerLock
 from console.backups import pending, plan
 from tests.console.backup_states import back_up, bring_back, fill, put, replaced, rows
 from tests.running import end, free_port

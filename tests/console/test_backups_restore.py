@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from appliance.home import Home
-from appliance.supervisor.lock import OwnerLock
+from appliance.home_lock import OwnerLock
 from console.backups import create, pending, plan, restore
 from console.backups.format import BackupError
 from console.backups.reading import read_summary

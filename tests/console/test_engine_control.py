@@ -24,7 +24,7 @@ from tests.console.engine_promises import SCRIPT, EnginePromises, ended, until
 ENGINE = """
 import os, signal, sys, time
 from pathlib import Path
-from appliance.supervisor.lock import Owner, OwnerLock
+from appliance.home_lock import Owner, OwnerLock
 lock = OwnerLock(Path(os.environ["INGOT_HOME"], "serve.lock"))
 lock.sign(Owner(pid=os.getpid(), host="0.0.0.0", port=8123, started=time.time()))
 signal.signal(signal.SIGTERM, signal.SIG_IGN if "stubborn" in sys.argv else lambda *_: sys.exit(0))

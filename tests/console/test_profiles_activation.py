@@ -13,9 +13,9 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
+from appliance.home_lock import OwnerLock
 from appliance.profile.active import read_active
 from appliance.protocol import ApplianceState, Finding, LaunchRecord, Severity, State
-from appliance.supervisor.lock import OwnerLock
 from console.db.models import Launch
 from console.db.schema import migrate
 from console.db.sessions import Database

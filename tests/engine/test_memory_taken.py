@@ -17,8 +17,8 @@ from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory import CACHE_DTYPES
 from appliance.hardware import Host, Inventory
 from appliance.hardware.engine_machine import Machine
+from appliance.plan.effective import Effective, resolve
 from appliance.profile.document import load
-from appliance.profile.effective import Effective, resolve
 from appliance.protocol import EngineConfig, Hello, Loaded, Outputs, SamplingParams, Submit
 from appliance.selftest.answers import MODEL
 from kernels.selection import chosen_names

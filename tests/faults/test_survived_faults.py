@@ -22,8 +22,8 @@ import psutil
 import pytest
 
 from appliance.home import Home
+from appliance.home_lock import read_owner
 from appliance.profile.active import ActiveProfile, bundled_profile, write_active
-from appliance.supervisor.lock import read_owner
 from tests.running import ADMINISTRATOR, INGOT, Appliance, answers, appliance, end, engine, environment, fetch, wait_for
 from tests.supervisor.scripted import Door, is_alive
 

@@ -16,8 +16,8 @@ from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory import CACHE_DTYPES, MemoryPlan
 from appliance.hardware import Gpu, Host, Inventory
 from appliance.hardware.engine_machine import Machine
+from appliance.plan.effective import Effective, resolve
 from appliance.profile.document import load
-from appliance.profile.effective import Effective, resolve
 from appliance.protocol import EngineConfig
 from kernels.libraries import installed
 from kernels.selection import chosen_names

@@ -12,8 +12,8 @@ from appliance.hardware import Host, Inventory
 from appliance.hardware.engine_machine import Machine
 from appliance.hardware.known import known_gpu
 from appliance.home import Home
+from appliance.plan.effective import Effective, resolve
 from appliance.profile.document import apply_patch, load
-from appliance.profile.effective import Effective, resolve
 from kernels.paged_attention import SCRATCH_BYTES, modules
 from kernels.paged_attention.workspace import Step, workspace_bytes
 from tests.tiny import write_checkpoint

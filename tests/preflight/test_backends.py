@@ -12,11 +12,11 @@ from appliance.explain.report import machine_with
 from appliance.hardware import Host, Inventory
 from appliance.hardware.known import known_gpu
 from appliance.home import Home
+from appliance.plan.effective import Effective, workers
 from appliance.preflight import PreflightContext, Report, run
 from appliance.preflight.checks import backends
 from appliance.profile import effective
 from appliance.profile.document import apply_patch, load
-from appliance.profile.effective import Effective, workers
 from appliance.protocol import Severity
 from kernels.catalogue import OPS
 from kernels.selection import Backend, BackendRefusedError, Context, Op, choose

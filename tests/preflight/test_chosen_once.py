@@ -11,7 +11,8 @@ from msgspec import structs
 from appliance.explain.report import report
 from appliance.hardware.engine_machine import Machine
 from appliance.home import Home
-from appliance.preflight import NativePlan, PreflightContext, run
+from appliance.plan.launch import NativePlan
+from appliance.preflight import PreflightContext, run
 from appliance.preflight.subject import Subject
 from appliance.profile.document import apply_patch, load
 from kernels.catalogue import OPS

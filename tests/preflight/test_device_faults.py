@@ -10,7 +10,8 @@ import pytest
 from appliance.hardware import Gpu, Host, Inventory
 from appliance.hardware.gpu import GpuProcess
 from appliance.home import Home
-from appliance.preflight import NativePlan, PreflightContext, Report, run
+from appliance.plan.launch import NativePlan
+from appliance.preflight import PreflightContext, Report, run
 from appliance.preflight.checks import allocator
 from appliance.preflight.registry import Check
 from appliance.profile.document import apply_patch

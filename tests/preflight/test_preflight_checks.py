@@ -19,7 +19,8 @@ from rich.console import Console
 
 from appliance.hardware import Gpu, Host, Inventory
 from appliance.home import Home
-from appliance.preflight import NativePlan, PreflightContext, Report, Surroundings, run
+from appliance.plan.launch import NativePlan
+from appliance.preflight import PreflightContext, Report, Surroundings, run
 from appliance.preflight.printing import show
 from appliance.preflight.registry import CHECKS
 from appliance.profile.document import apply_patch

@@ -10,7 +10,7 @@ import pytest
 
 from appliance.checkpoint.layout import SCALE
 from appliance.home import Home
-from appliance.preflight import NativePlan
+from appliance.plan.launch import NativePlan
 from appliance.preflight.context import Report
 from appliance.protocol import Severity
 from tests.preflight.test_preflight_checks import card, look, machine, only

@@ -15,13 +15,13 @@ import pytest
 
 from appliance.checkpoint.digest import checkpoint_digest
 from appliance.home import Home
+from appliance.home_lock import Owner, OwnerLock
 from appliance.protocol import SamplingParams
 from appliance.selftest import answers, launch_check
 from appliance.selftest.answers import TOLERANCE, Answer, KnownAnswers, difference
 from appliance.selftest.launch_check import SelfTestError, Subject, check_launch, fixed_prompt
 from appliance.selftest.questions import selftest_questions
 from appliance.selftest.replay import CannotReplayError, Engine, key_for, temporary_engine, wait_ready
-from appliance.supervisor.lock import Owner, OwnerLock
 from tests.running import INGOT, engine, environment, fetch, wait_for
 
 

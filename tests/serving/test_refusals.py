@@ -13,7 +13,7 @@ import pytest
 
 from appliance.checkpoint.chat_template import ChatTemplate
 from appliance.home import Home
-from appliance.preflight import NativePlan
+from appliance.plan.launch import NativePlan
 from appliance.serving.served_model import ServedModel
 from appliance.supervisor.supervisor import run_preflight
 from tests.supervisor.scripted import Door, make_profile

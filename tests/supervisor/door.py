@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+from appliance.address import listen
 from appliance.home import Home
-from appliance.serving.address import listen
 from appliance.serving.server import Options, serve
 from appliance.supervisor.native_core import NativeCore
 

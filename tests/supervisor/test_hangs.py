@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from appliance.engine_client.client import EngineGoneError, Generation
 from appliance.home import Home
 from appliance.protocol import SamplingParams, State
 from appliance.supervisor import deadlines, engine_launch, native_launch, probe
-from appliance.supervisor.core_client import EngineGoneError, Generation
 from tests.supervisor.scripted import is_alive, make_supervisor
 from tests.supervisor.watched import log_of, read_to_end, record_of, wait_for
 

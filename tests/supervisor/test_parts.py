@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import subprocess
@@ -11,29 +10,15 @@ import time
 from pathlib import Path
 
 import pytest
-import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.exit_status import exit_in_words
 from appliance.home import Home
-from appliance.protocol import (
-    Hello,
-    LaunchRecord,
-    Phase,
-    PhaseRecord,
-    SamplingParams,
-    Shutdown,
-    State,
-    TokenOutput,
-    decode_to_core,
-    encode,
-)
-from appliance.supervisor.child import exit_in_words
-from appliance.supervisor.core_channel import CoreChannel, CoreGoneError
-from appliance.supervisor.core_client import CoreClient, EngineGoneError, merge
+from appliance.home_lock import HomeInUseError, Owner, OwnerLock
+from appliance.protocol import LaunchRecord, Phase, PhaseRecord, State
 from appliance.supervisor.deadlines import FLOORS_S, SILENCE_S, Watch
 from appliance.supervisor.launch_folder import newest_records
-from appliance.supervisor.lock import HomeInUseError, Owner, OwnerLock
 from appliance.supervisor.log_capture import MAX_LINE_BYTES, LineSplitter, LogCapture
 from appliance.supervisor.states import TRANSITIONS, check_transition
 
@@ -54,7 +39,7 @@ def test_the_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
 def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     """The kernel lets go for it."""
     path = tmp_path / "serve.lock"
-    code = "from appliance.supervisor.lock import OwnerLock; from pathlib import Path; import os, time\n"
+    code = "from appliance.home_lock import OwnerLock; from pathlib import Path; import os, time\n"
     code += f"lock = OwnerLock(Path({str(path)!r})); print('held', flush=True); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -167,62 +152,12 @@ def test_a_step_has_its_limit_and_waiting_has_none() -> None:
     assert watch.overdue(3.0) is None
 
 
-class Wire:
-    def __init__(self) -> None:
-        self.sent: list[object] = []
-
-    def send(self, message: object) -> None:
-        self.sent.append(message)
-
-
-async def test_released_generations_are_aborted_once_and_only_if_unfinished() -> None:
-    """A client that goes away frees its slot; one that has all it asked for needs no abort."""
-    wire = Wire()
-    client = CoreClient(wire)
-    first = client.start([1], SamplingParams())
-    second = client.start([1], SamplingParams())
-    second.finished = True
-    for generation in (first, first, second):
-        client.release(generation)
-    assert [type(message).__name__ for message in wire.sent] == ["Submit", "Submit", "Abort"]
-    assert client.in_flight == 0
-    client.fail("over")
-    with pytest.raises(EngineGoneError, match="over"):
-        client.start([1], SamplingParams())
-
-
-@given(st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=6))
-def test_merged_outputs_lose_no_token(steps: list[list[int]]) -> None:
-    """What piled up while the reader was busy is one output with everything in order."""
-    merged = merge([TokenOutput(request_id="a", token_ids=tuple(step)) for step in steps])
-    assert list(merged.token_ids) == [token for step in steps for token in step]
-
-
 def test_the_parts_import_no_torch() -> None:
     """Nor anything else that would make the first answer wait."""
     code = "import sys, appliance.serving.server; print(sorted({m.split('.')[0] for m in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     for module in ("torch", "numpy", "transformers", "tokenizers", "jinja2", "rich", "sqlalchemy", "prometheus_client"):
         assert f"'{module}'" not in loaded
-
-
-async def test_a_core_that_has_spoken_is_sent_to_only_when_it_listens() -> None:
-    """It makes two connections, and the one for speaking may be there first."""
-    channel = CoreChannel()
-    with zmq.Context() as context, context.socket(zmq.PUSH) as speaks, context.socket(zmq.PULL) as listens:
-        speaks.connect(f"ipc://{channel.folder}/from-core")
-        speaks.send(encode(Hello(pid=1, python="scripted")))
-        assert isinstance(await channel.receive(), Hello)
-        with pytest.raises(CoreGoneError):
-            channel.send(Shutdown())
-        waiting = asyncio.create_task(channel.listening())
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-        listens.connect(f"ipc://{channel.folder}/to-core")
-        await asyncio.wait_for(waiting, 5)
-        channel.send(Shutdown())
-        assert decode_to_core(await asyncio.to_thread(listens.recv)) == Shutdown()
-        channel.close()
 
 
 def test_a_fault_of_who_listens_does_not_stop_the_reading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from appliance.engine_client.client import EngineGoneError
 from appliance.home import Home
 from appliance.protocol import LaunchRecord, LogLines, PhaseChange, SamplingParams, State, StateChange
-from appliance.supervisor.core_client import EngineGoneError
 from appliance.supervisor.ending import End
 from appliance.supervisor.launch_folder import LaunchFolder
 from appliance.supervisor.native_core import NativeCore

@@ -6,9 +6,9 @@ import asyncio
 
 import msgspec
 
+from appliance.engine_client.client import Generation
 from appliance.home import Home
 from appliance.protocol import Event, LaunchRecord, State
-from appliance.supervisor.core_client import Generation
 from appliance.supervisor.supervisor import Supervisor
 from tests.supervisor.scripted import is_alive
 

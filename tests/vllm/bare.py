@@ -16,11 +16,12 @@ from typing import Any
 from appliance import hardware
 from appliance.hardware.device import Device
 from appliance.home import Home
-from appliance.preflight import PreflightContext, Report, VllmPlan, run
+from appliance.preflight import PreflightContext, Report, run
 from appliance.preflight.surroundings import Surroundings
 from appliance.profile import document as documents
 from appliance.protocol import Severity
 from appliance.vllm.command import Command, Place, render
+from appliance.vllm.plan import VllmPlan
 from appliance.vllm.program import find_program
 from tests.vllm.provoked import Provoked, make_model
 from tests.vllm.real import PROFILE, VLLM

@@ -14,12 +14,13 @@ from msgspec import structs
 from appliance.hardware import Host, Inventory
 from appliance.hardware.known import known_gpu
 from appliance.home import Home
-from appliance.preflight import PreflightContext, VllmPlan, run
+from appliance.preflight import PreflightContext, run
 from appliance.preflight.command import check
 from appliance.preflight.surroundings import Surroundings
 from appliance.profile.document import apply_patch
 from appliance.profile.schema import SETTINGS
 from appliance.vllm.command import NO_DOMAIN, NOT_INHERITED, Command, Place, render
+from appliance.vllm.plan import VllmPlan
 from appliance.vllm.settings import FLAGS, OTHERWISE
 from tests.tiny import write_checkpoint
 from tests.vllm.stand_in import install

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from appliance.plan.effective import why_unused
 from appliance.preflight.subject import Subject
-from appliance.profile.effective import why_unused
 from appliance.protocol import Finding, Fix, Severity
 from kernels.selection import AUTO, BackendRefusedError
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from appliance.plan.effective import workers
 from appliance.preflight.subject import Subject
-from appliance.profile.effective import workers
 from appliance.protocol import Finding, Fix, Severity
 
 Applies = Callable[[Subject], bool]

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 
 from appliance.hardware.gpu import Gpu
-from appliance.preflight.plans import VllmPlan
 from appliance.preflight.subject import Subject
 from appliance.profile.sizes import size_text
 from appliance.protocol import Finding, Fix, Severity
+from appliance.vllm.plan import VllmPlan
 
 # What a context and the engine's own start take before vLLM looks, of which NVML does not tell beforehand.
 OWN_START = 512 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from appliance.plan.effective import workers
 from appliance.preflight.subject import Subject
-from appliance.profile.effective import workers
 from appliance.protocol import Finding, Fix, Severity
 
 # Libraries, logs, the model's files, the database.

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from appliance.hardware.device import visible_gpus
+from appliance.plan.effective import workers
 from appliance.preflight.subject import Subject
-from appliance.profile.effective import workers
 from appliance.protocol import Finding, Fix, Severity
 
 

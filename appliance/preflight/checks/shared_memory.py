@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from appliance.plan.effective import workers
 from appliance.preflight.subject import Subject
-from appliance.profile.effective import workers
 from appliance.profile.sizes import size_text
 from appliance.protocol import Finding, Fix, Severity
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from appliance.home_lock import read_owner
 from appliance.protocol import Event, EventBody, PhaseChange, State, StateChange
-from appliance.supervisor.lock import read_owner
 from tests.running import Appliance, fetch, wait_for
 
 # A word of the command line of the process that holds the model.

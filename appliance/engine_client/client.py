@@ -6,8 +6,18 @@ import asyncio
 import itertools
 from typing import Protocol
 
-from appliance.protocol import Abort, Outputs, SamplingParams, Submit, ToCore, TokenLogprob, TokenOutput
-from appliance.supervisor.core_channel import CoreGoneError
+from appliance.engine_client.channel import CoreGoneError
+from appliance.protocol import (
+    Abort,
+    AboutCore,
+    FromCore,
+    Outputs,
+    SamplingParams,
+    Submit,
+    ToCore,
+    TokenLogprob,
+    TokenOutput,
+)
 
 MAX_IN_FLIGHT = 4096
 
@@ -20,8 +30,19 @@ class TooManyRequestsError(RuntimeError):
     """More requests wait than the front door keeps."""
 
 
-class Sender(Protocol):
+class Channel(Protocol):
     def send(self, message: ToCore) -> None: ...
+
+    async def receive(self) -> FromCore: ...
+
+
+class Watcher(Protocol):
+    """Whoever owns the core's process."""
+
+    def generated(self) -> None:
+        """A step has given tokens to somebody."""
+
+    def told(self, message: AboutCore) -> None: ...
 
 
 class Generation:
@@ -63,9 +84,9 @@ class Generation:
 
 
 class CoreClient:
-    """Starts generations, and ends them on either side's wish."""
+    """Starts generations, hands each its tokens, and ends them on either side's wish."""
 
-    def __init__(self, channel: Sender) -> None:
+    def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._generations: dict[str, Generation] = {}
         self._numbers = itertools.count(1)
@@ -119,6 +140,17 @@ class CoreClient:
             self._channel.send(Abort(generation.request_id))
         except CoreGoneError:
             return  # and its slot with it
+
+    async def receive(self, watcher: Watcher) -> None:
+        """Read what the core sends, until this is cancelled. Tokens go from the channel to whoever asked for them; what
+        the core says of itself goes to `watcher`."""
+        while True:
+            message = await self._channel.receive()
+            if isinstance(message, Outputs):
+                self.deliver(message)
+                watcher.generated()
+            else:
+                watcher.told(message)
 
     def deliver(self, message: Outputs) -> None:
         for output in message.outputs:

@@ -20,7 +20,7 @@ from appliance.checkpoint.selection import selection_context
 from appliance.hardware.device import Device, select_device
 from appliance.hardware.engine_machine import Machine
 from appliance.hardware.machine import Inventory
-from appliance.profile.capacity import device_memory, memory_limits
+from appliance.plan.capacity import device_memory, memory_limits
 from appliance.profile.document import value_of
 from appliance.profile.schema import SETTINGS, Profile
 from appliance.profile.sizes import size_text

@@ -1,4 +1,5 @@
-"""What a launch needs, resolved: a plan for each kind of engine, made where no finding is an error."""
+"""What a launch needs, resolved: preflight makes the plan where no finding is an error, and the supervisor carries it
+out. vLLM's is `appliance.vllm.plan`."""
 
 from __future__ import annotations
 
@@ -14,10 +15,9 @@ from appliance.checkpoint.safetensors import TensorIndex
 from appliance.hardware.device import VISIBLE, Device
 from appliance.hardware.gpu import Gpu
 from appliance.hardware.machine import Inventory
-from appliance.profile.effective import Effective
+from appliance.plan.effective import Effective
 from appliance.profile.schema import Profile
 from appliance.protocol import EngineConfig
-from appliance.vllm.program import Program
 from kernels.selection import chosen_names
 
 
@@ -103,44 +103,6 @@ class NativePlan(LaunchPlan):
             environment=self.environment,
             cast=str(self.cast) if self.sealed else None,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class VllmPlan(LaunchPlan):
-    """vLLM covers more models than Ingot reads, and tells the sizes of those by itself. `gpus` are all that it takes on
-    this host. `reads_uuids`: this vLLM finds them by UUID; older ones count them, as NVML does. `estimate` is what the
-    model will take, as far as that can be told beforehand."""
-
-    program: Program
-    gpus: tuple[Gpu, ...] = ()
-    reads_uuids: bool = True
-    estimate: MemoryPlan | None = None
-
-    @property
-    def taken(self) -> tuple[Gpu, ...]:
-        return self.gpus or super().taken
-
-    @property
-    def memory(self) -> MemoryPlan | None:
-        return self.estimate
-
-    @property
-    def environment(self) -> dict[str, str]:
-        gpus = self.taken
-        if not gpus or self.profile.ray.address is not None:  # Ray gives its workers their GPUs
-            return {}
-        names = [gpu.uuid if self.reads_uuids else str(gpu.index) for gpu in gpus]
-        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", VISIBLE: ",".join(names)}
-
-    @property
-    def max_model_len(self) -> int | None:
-        if self.profile.max_model_len is not None:
-            return self.profile.max_model_len
-        return self.memory.max_model_len if self.memory else None
-
-    @property
-    def sealed(self) -> bool | None:
-        return None if self.device.gpu is None else False
 
 
 def inventory_after(inventory: Inventory, running: LaunchPlan | None) -> Inventory:

@@ -16,7 +16,7 @@ from appliance.checkpoint.outline import read_outline
 from appliance.checkpoint.safetensors import read_index
 from appliance.hardware.device import Device
 from appliance.hardware.machine import Inventory
-from appliance.profile.capacity import device_memory, memory_limits
+from appliance.plan.capacity import device_memory, memory_limits
 from appliance.profile.schema import Profile
 from kernels.selection import AUTO
 

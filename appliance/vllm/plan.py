@@ -1,0 +1,49 @@
+"""What a launch of vLLM needs, resolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from appliance.checkpoint.memory import MemoryPlan
+from appliance.hardware.device import VISIBLE
+from appliance.hardware.gpu import Gpu
+from appliance.plan.launch import LaunchPlan
+from appliance.vllm.program import Program
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmPlan(LaunchPlan):
+    """vLLM covers more models than Ingot reads, and tells the sizes of those by itself. `gpus` are all that it takes on
+    this host. `reads_uuids`: this vLLM finds them by UUID; older ones count them, as NVML does. `estimate` is what the
+    model will take, as far as that can be told beforehand."""
+
+    program: Program
+    gpus: tuple[Gpu, ...] = ()
+    reads_uuids: bool = True
+    estimate: MemoryPlan | None = None
+
+    @property
+    def taken(self) -> tuple[Gpu, ...]:
+        return self.gpus or super().taken
+
+    @property
+    def memory(self) -> MemoryPlan | None:
+        return self.estimate
+
+    @property
+    def environment(self) -> dict[str, str]:
+        gpus = self.taken
+        if not gpus or self.profile.ray.address is not None:  # Ray gives its workers their GPUs
+            return {}
+        names = [gpu.uuid if self.reads_uuids else str(gpu.index) for gpu in gpus]
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", VISIBLE: ",".join(names)}
+
+    @property
+    def max_model_len(self) -> int | None:
+        if self.profile.max_model_len is not None:
+            return self.profile.max_model_len
+        return self.memory.max_model_len if self.memory else None
+
+    @property
+    def sealed(self) -> bool | None:
+        return None if self.device.gpu is None else False
