@@ -49,10 +49,12 @@ class Runner:
     @torch.inference_mode()
     def run(self, step: Sequence[Scheduled]) -> Sampled | None:
         """Compute a step; the drawn tokens are in the order of the requests that draw. None if none does."""
-        logits = self._model.forward(self._lay_out(step), self._caches)
+        hidden = self._model.forward(self._lay_out(step), self._caches)
         drawing = [item.request for item in step if item.draws]
         if not drawing:
             return None
+        lasts = np.cumsum([item.num_tokens for item in step]) - 1
+        logits = self._model.compute_logits(hidden[self._tensor(lasts[[item.draws for item in step]])])
         batch = sampling_batch(drawing, self._vocab_size, self._eos_token_ids, self._device)
         sampled: Sampled = self._kernels.sampling(logits, batch)
         return sampled
@@ -72,7 +74,6 @@ class Runner:
         block_of_token = self._blocks[np.repeat(slots, lens), positions // self._block_size].astype(np.int64)
         slot_mapping = block_of_token * self._block_size + positions % self._block_size
         width = -(-max(context_lens) // self._block_size)
-        draws = np.array([item.draws for item in step])
         metadata = AttentionMetadata(
             query_lens=query_lens,
             context_lens=context_lens,
@@ -86,7 +87,6 @@ class Runner:
             token_ids=self._tensor(np.array(token_ids, dtype=np.int64)),
             positions=self._tensor(positions),
             attention=metadata,
-            logits_rows=self._tensor(ends[draws] - 1),
         )
 
     def _enter_blocks(self, request: Request) -> int:

@@ -46,5 +46,9 @@ class Model(Protocol):
         ...
 
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
-        """Logits [D, vocab_size], float32, for `batch.logits_rows`; keys and values are written into `caches`."""
+        """Hidden states [T, hidden], after the last norm; keys and values are written into `caches`."""
+        ...
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Logits [D, vocab_size], float32, of the D rows of `forward`'s result whose next token is wanted."""
         ...

@@ -11,12 +11,11 @@ from kernels.paged_attention.metadata import AttentionMetadata
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
-    """T tokens of S sequences; `logits_rows` picks those whose next token is wanted."""
+    """T tokens of S sequences."""
 
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
     attention: AttentionMetadata
-    logits_rows: Tensor  # [D] int64, rows of the batch
 
 
 @dataclass(frozen=True, slots=True)

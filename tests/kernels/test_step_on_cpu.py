@@ -72,7 +72,8 @@ def test_a_step_takes_what_is_planned(tmp_path, name, dtype):
             slot_mapping=every,
         )
         with Peak() as peak:
-            model.forward(ForwardBatch(torch.zeros_like(every), every, metadata, every[-1:]), caches)
+            hidden = model.forward(ForwardBatch(torch.zeros_like(every), every, metadata), caches)
+            model.compute_logits(hidden[-1:])
     planned = moments(
         config,
         StepShape(

@@ -78,8 +78,10 @@ class Decoder:
         x = residual.new_zeros(residual.shape)
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, residual, batch, cache)
-        x = self.norm(x, residual)
-        logits: Tensor = self._kernels.linear(x[batch.logits_rows], self.head)
+        return self.norm(x, residual)
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self._kernels.linear(hidden, self.head)
         return logits.float()
 
 

@@ -1,0 +1,51 @@
+"""A model's two calls: hidden states of every token, and logits of the rows that are asked for."""
+
+from __future__ import annotations
+
+import torch
+
+from appliance.checkpoint.config import read_config
+from appliance.checkpoint.safetensors import read_index
+from appliance.checkpoint.selection import selection_context
+from appliance.engine.cache import allocate_cache
+from appliance.engine.weights import load_weights
+from appliance.models.base import BuildContext
+from appliance.models.batch import ForwardBatch
+from appliance.models.registry import build
+from kernels.binding import bind
+from kernels.catalogue import OPS
+from kernels.paged_attention.metadata import AttentionMetadata
+from kernels.selection import choose_all
+from tests.tiny import write_checkpoint
+
+CPU = torch.device("cpu")
+
+
+def test_logits_of_any_rows_follow_from_the_hidden_states(tmp_path, oracle):
+    """Every token's logits come from one forward pass, as embeddings and drafts need them, and agree with the oracle's;
+    a choice of rows gives the same numbers."""
+    folder = write_checkpoint(tmp_path / "model", "qwen3")
+    config = read_config(folder)
+    context = selection_context(
+        config, device="cpu", capability=None, dtype="float32", kv_cache_dtype="float32", cuda_graphs=False,
+        libraries={},
+    )  # fmt: skip
+    prompt = torch.tensor([7, 300, 12, 45, 500, 8])
+    with torch.inference_mode():
+        model = build(BuildContext(config, bind(choose_all(OPS, context)), CPU, torch.float32, 16))
+        load_weights(read_index(folder), model.destinations(), lambda done, total: None)
+        model.prepare()
+        layers, size = config.num_hidden_layers, len(prompt)
+        caches = allocate_cache(layers, 1, 16, config.num_key_value_heads, config.head_dim, torch.float32, CPU)
+        positions = torch.arange(size)
+        starts = torch.tensor([0, size], dtype=torch.int32)
+        table = torch.zeros((1, 1), dtype=torch.int32)
+        metadata = AttentionMetadata([size], [size], 0, starts, starts[1:], table, positions)
+        hidden = model.forward(ForwardBatch(prompt, positions, metadata), caches)
+        logits = model.compute_logits(hidden)
+        some = model.compute_logits(hidden[[4, 1]])
+        expected = oracle(folder)(prompt[None]).logits[0]
+    assert hidden.shape == (size, config.hidden_size)
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(some, logits[[4, 1]])
