@@ -12,7 +12,8 @@ import click
 import msgspec
 
 from appliance.diagnosis.diagnose import diagnose as diagnose_lines
-from appliance.diagnosis.log_text import NotTextError, read_log
+from appliance.diagnosis.log_bytes import NotTextError
+from appliance.diagnosis.log_text import read_log
 from appliance.home import Home
 from appliance.protocol import Diagnosis, EvidenceLine, LaunchRecord, State
 
@@ -84,7 +85,7 @@ def _of_log(path: Path, name: str, told: dict[str, Any] | None = None) -> tuple[
     try:
         lines = read_log(path)
     except NotTextError as error:
-        raise click.UsageError(f"{name} is no log: {error}. If it is compressed, unpack it first.") from error
+        raise click.UsageError(f"{name} is not a log: {error}.") from error
     except OSError as error:
         raise click.UsageError(f"{name} cannot be read: {error.strerror or error}.") from error
     return diagnose_lines(lines, **(told or {})), lines

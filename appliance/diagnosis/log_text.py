@@ -2,81 +2,53 @@
 
 from __future__ import annotations
 
-import codecs
-import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 
+from appliance.diagnosis.excerpt import excerpt, lines_of
+from appliance.diagnosis.log_bytes import text_pieces
 from appliance.protocol import EvidenceLine
 
 WHOLE_BYTES = 8 << 20
-PART_BYTES = 1 << 20
-PLACE_BYTES = 1 << 18
-BEFORE_BYTES = 1 << 16
-SAMPLE_BYTES = 1 << 16
-# Where a failure may begin, and where an engine says that it serves.
-MARKS = (
-    b"Traceback (most recent call last)",
-    b"Fatal Python error",
-    b"failed to start",
-    b"encountered a fatal error",
-    b"hit an exception",
-    b"out of memory",
-    b"Out of memory",
-    b"NCCL WARN",
-    b"Segmentation fault",
-    b"fatal error",
-    b"restart counter is at",
-    b"Error: ",
-)
-READY_MARKS = (b"Application startup complete", b"fired up and ready to roll")
 # Docker's own files, and loggers that write objects: the text is in one of these fields.
 TEXT_FIELDS = ("log", "message", "msg", "MESSAGE", "text")
 LEVEL_FIELDS = ("level", "levelname", "severity")
 
 
-class NotTextError(ValueError):
-    """The file holds no text."""
-
-
 def number_lines(text: str) -> list[EvidenceLine]:
     """Without the empty ones, which count nevertheless. A line that is a JSON object with a text in it is that text."""
-    lines = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.startswith("{") and line.rstrip().endswith("}"):
-            lines += [EvidenceLine(number, part) for part in _unwrapped(line) if part]
-        elif line:
-            lines.append(EvidenceLine(number, line))
-    return lines
+    return _numbered(enumerate(text.split("\n"), start=1))
 
 
 def read_log(path: Path) -> list[EvidenceLine]:
-    """Empty when there is no such file. Raises NotTextError for one that is no text."""
+    """Empty when there is no such file. Raises NotTextError for one that is no text. Memory is bounded: of more than
+    WHOLE_BYTES an excerpt is read."""
+    pieces = text_pieces(path)
+    held: list[bytes] = []
+    size = 0
     try:
-        size = path.stat().st_size
-        if size <= WHOLE_BYTES:
-            return number_lines(_decoded(path.read_bytes()))
+        for piece in pieces:
+            held.append(piece)
+            size += len(piece)
+            if size > WHOLE_BYTES:
+                lines = excerpt(lines_of(chain(held, pieces)))
+                return _numbered((number, line.decode(errors="replace")) for number, line in lines)
     except FileNotFoundError:
         return []
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        _decoded(data[:SAMPLE_BYTES])
-        return _excerpt(data, len(data))
+    return number_lines(b"".join(held).decode(errors="replace"))
 
 
-def _decoded(data: bytes) -> str:
-    for mark, encoding in (
-        (codecs.BOM_UTF8, "utf-8-sig"),
-        (codecs.BOM_UTF16_LE, "utf-16"),
-        (codecs.BOM_UTF16_BE, "utf-16"),
-    ):
-        if data.startswith(mark):
-            return data.decode(encoding, errors="replace")
-    sample = data[:SAMPLE_BYTES]
-    if sample.count(b"\0") * 50 > len(sample):  # a few stand in torn logs
-        raise NotTextError("it holds binary data")
-    return data.decode(errors="replace")
+def _numbered(lines: Iterable[tuple[int, str]]) -> list[EvidenceLine]:
+    found = []
+    for number, line in lines:
+        if line.startswith("{") and line.rstrip().endswith("}"):
+            found += [EvidenceLine(number, part) for part in _unwrapped(line) if part]
+        elif line:
+            found.append(EvidenceLine(number, line))
+    return found
 
 
 def _unwrapped(line: str) -> list[str]:
@@ -95,38 +67,3 @@ def _level(record: dict[str, object]) -> str:
     """As other loggers write it before their words; empty where the record has none."""
     level = next((value for field in LEVEL_FIELDS if isinstance(value := record.get(field), str)), "")
     return f"{level.upper()} " if level.isalpha() else ""
-
-
-def _excerpt(data: mmap.mmap, size: int) -> list[EvidenceLine]:
-    lines: dict[int, EvidenceLine] = {}
-    number, counted = 1, 0
-    for start, length in sorted(_parts(data, size)):
-        begin = data.find(b"\n", start) + 1 if start else 0
-        if begin < counted:
-            begin = counted
-        number += _count_newlines(data, counted, begin)
-        counted = begin
-        part = data[begin : begin + length].decode(errors="replace").split("\n")
-        if begin + length < size and len(part) > 1:
-            part.pop()  # cut off in the middle
-        for offset, text in enumerate(part):
-            lines.setdefault(number + offset, EvidenceLine(number + offset, text))
-    return [line for line in lines.values() if line.text]
-
-
-def _parts(data: mmap.mmap, size: int) -> Iterator[tuple[int, int]]:
-    """Offsets and lengths of what to read: the ends, the first place of each mark, and the first after it was ready."""
-    yield 0, PART_BYTES
-    yield size - PART_BYTES, PART_BYTES
-    ready = max(data.rfind(mark) for mark in READY_MARKS)
-    if ready >= 0:
-        yield max(ready - BEFORE_BYTES, 0), PLACE_BYTES
-    for mark in MARKS:
-        for after in (0, ready) if ready > 0 else (0,):
-            found = data.find(mark, after)
-            if found >= 0:
-                yield max(found - BEFORE_BYTES, 0), PLACE_BYTES
-
-
-def _count_newlines(data: mmap.mmap, begin: int, end: int) -> int:
-    return sum(data[at : min(at + PART_BYTES, end)].count(b"\n") for at in range(begin, end, PART_BYTES))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from pathlib import Path
 
 import pytest
 
-from appliance.diagnosis import log_text
 from appliance.diagnosis.causes import CATALOGUE
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.first_exception import first_exception
-from appliance.diagnosis.log_text import number_lines, read_log
+from appliance.diagnosis.log_text import number_lines
 from appliance.protocol import Fatal
 
 OOM = """\
@@ -137,27 +135,6 @@ def test_an_unknown_exception_is_shown_not_guessed() -> None:
     found = diagnose(number_lines(text), exit_status=1)
     assert (found.family, found.cause) == (None, None)
     assert "foo.BarError: the frobnicator" in found.summary
-
-
-def test_the_end_of_a_long_log_and_its_first_exception_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a log that does not fit, the parts that matter, with their true line numbers."""
-    monkeypatch.setattr(log_text, "WHOLE_BYTES", 1 << 16)
-    monkeypatch.setattr(log_text, "PART_BYTES", 1 << 12)
-    monkeypatch.setattr(log_text, "PLACE_BYTES", 1 << 12)
-    monkeypatch.setattr(log_text, "BEFORE_BYTES", 1 << 10)
-    noise = [f"line {number} " + "x" * 60 for number in range(1, 20_001)]
-    lines = [*noise[:9_000], *OOM.split("\n"), *noise[9_000:]]
-    path = tmp_path / "engine.log"
-    path.write_text("\n".join(lines) + "\n")
-    read = read_log(path)
-    assert len(read) < 1000
-    assert all(lines[line.number - 1].startswith(line.text[:20]) for line in read if line.text.startswith("line"))
-    found = diagnose(read, exit_status=1)
-    assert found.family == "memory"
-    assert [line.number for line in found.evidence] == [9_003, 9_005]
-    assert read[-1].number == len(lines)
 
 
 def test_truncated_and_shuffled_logs_never_break_it() -> None:
