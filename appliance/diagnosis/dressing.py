@@ -25,18 +25,18 @@ _TRT = r"\[T(?:ensor)?RT-LLM\]"
 _LAYERS = (
     rf"(?P<stamp>\[{_DAY} {_CLOCK}(?P<tags>(?: [A-Z]{{1,6}}\d{{1,4}}){{0,6}})\]:? ?)",  # SGLang
     rf"(?P<time>\[?{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\]?[:,]?(?=\s|$)\s?)",
-    r"(?P<tag>\((?P<who>[^()]{0,80}\bpid=\d+[^()]{0,80}|Process)\) ?)",  # vLLM, Ray
-    rf"(?P<placed>(?P<loud>{_LEVELS}) +(?:\d\d-\d\d {_CLOCK} +)?\[?[\w/.-]{{1,80}}\.py:\d+\](?=\s|$)\s?)",  # vLLM
-    rf"(?P<level>(?P<word>{_LEVELS})\b(?::[\w.]{{1,60}}:|:)?(?: +\d\d-\d\d {_CLOCK}| \.\.\.)?(?=\s|$)\s{{0,6}})",
+    r"(?P<tag>\((?P<who>[^()]{0,80}\bpid=\d{1,9}[^()]{0,80}|Process)\) ?)",  # vLLM, Ray
+    rf"(?P<placed>(?P<loud>{_LEVELS}) {{1,9}}(?:\d\d-\d\d {_CLOCK} {{1,9}})?\[?[\w/.-]{{1,80}}\.py:\d{{1,9}}\](?=\s|$)\s?)",  # vLLM # noqa: E501
+    rf"(?P<level>(?P<word>{_LEVELS})\b(?::[\w.]{{1,60}}:|:)?(?: {{1,9}}\d\d-\d\d {_CLOCK}| \.\.\.)?(?=\s|$)\s{{0,6}})",
     rf"(?P<bracketed>\[(?P<inside>{_LEVELS}|Error|Warning|Info)\](?=\s|$)\s?)",
     rf"(?P<dashed>- (?:[\w.]{{1,80}} - )?(?P<between>{_LEVELS}) - )",  # Python's logging
-    rf"(?P<barred>\| (?P<shown>{_LEVELS}) {{0,9}}\| (?:[\w.<>]{{1,120}}:[\w<>]{{1,80}}:\d+ - )?)",  # loguru
-    r"(?P<place>\[[\w/.-]{1,80}\.py:\d+\](?=\s|$)\s?)",
-    rf"(?P<column>[\w-]{{1,60}}\.py {{0,30}}:\d{{1,6}} +{_DAY} {_CLOCK} )",  # RunPod
-    rf"(?P<glog>\[?(?P<letter>[IWEF])(?:\d{{3,4}} {_CLOCK})?\s+(?:\d+\s+)?[\w/.-]{{1,120}}:\d+\] )",
-    rf"(?P<trt>(?:\[\d\d/\d\d/\d{{4}}-{_CLOCK}\] )?{_TRT}(?: \[RANK \d+\])? ?\[(?P<mark>[IWEF]|{_LEVELS})\] )",
-    r"(?P<rank>\[(?:rank|default)\d+\]:? ?)",  # torchrun
-    r"(?P<journal>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,80} (?P<unit>[\w./@:-]{1,80}(?:\[\d+\])?): )",
+    rf"(?P<barred>\| (?P<shown>{_LEVELS}) {{0,9}}\| (?:[\w.<>]{{1,120}}:[\w<>]{{1,80}}:\d{{1,9}} - )?)",  # loguru
+    r"(?P<place>\[[\w/.-]{1,80}\.py:\d{1,9}\](?=\s|$)\s?)",
+    rf"(?P<column>[\w-]{{1,60}}\.py {{0,30}}:\d{{1,6}} {{1,9}}{_DAY} {_CLOCK} )",  # RunPod
+    rf"(?P<glog>\[?(?P<letter>[IWEF])(?:\d{{3,4}} {_CLOCK})?\s{{1,9}}(?:\d{{1,9}}\s{{1,9}})?[\w/.-]{{1,120}}:\d{{1,9}}\] )",  # noqa: E501
+    rf"(?P<trt>(?:\[\d\d/\d\d/\d{{4}}-{_CLOCK}\] )?{_TRT}(?: \[RANK \d{{1,9}}\])? ?\[(?P<mark>[IWEF]|{_LEVELS})\] )",
+    r"(?P<rank>\[(?:rank|default)\d{1,9}\]:? ?)",  # torchrun
+    r"(?P<journal>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,80} (?P<unit>[\w./@:-]{1,80}(?:\[\d{1,9}\])?): )",
     r"(?P<cri>(?:stdout|stderr) [FP] )",
     r"(?P<pod>\[pod/[^\]]{1,200}\] )",
     r"(?P<kernel>\[ {0,6}\d{1,9}\.\d{6}\] )",

@@ -17,8 +17,8 @@ CONTAINER_SIGNAL = 128  # a container's exit status is this and the signal's num
 _ENDED = re.compile(r"Failed core proc\(s\): \{[^}]{0,200}?: ?-(?P<signal>\d{1,2})\b")
 # How vLLM's other processes notice that one is gone: before its status could be asked for, and while it serves.
 _GONE = re.compile(
-    r"Failed core proc\(s\): \{\}|engine ?core (?:proc\S* )?(?:\S+ )?(?:exited|died) unexpectedly"
-    r"|Worker proc(?:ess)? \S+ died unexpectedly",
+    r"Failed core proc\(s\): \{\}|engine ?core (?:proc\S{0,80} )?(?:\S{1,80} )?(?:exited|died) unexpectedly"
+    r"|Worker proc(?:ess)? \S{1,80} died unexpectedly",
     re.IGNORECASE,
 )
 _OOM_FIX = Fix(

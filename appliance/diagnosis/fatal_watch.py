@@ -16,7 +16,7 @@ from appliance.protocol import EvidenceLine
 CRASH = "Fatal Python error: "
 # How a command line is refused, after which the program ends: `vllm serve: error: argument --dtype: ...`.
 USAGE = ": error: "
-REFUSED = re.compile(r"(?:vllm|sglang|ingot|\w+\.py)\b[\w .-]{0,40}: error: ")
+REFUSED = re.compile(r"(?:vllm|sglang|ingot|\w{1,80}\.py)\b[\w .-]{0,40}: error: ")
 MAX_STREAMS = 64
 
 

@@ -22,9 +22,9 @@ MAX_TYPE = 200
 # The end of a type's name, where `Type: message` may begin.
 LONE = re.compile(r"(?:Error|Exception|Fault|Resources|Cast|IsEnabled)(?:_\w{1,60})?(?:: |\(['\"]|$)")
 STATEMENT_BEFORE = " \t:])>('\"=-"
-REPEATED = re.compile(r" \[repeated \d+x across cluster\].*$")
+REPEATED = re.compile(r" \[repeated \d{1,9}x across cluster\]")
 # A first line that only says how many lines follow which say something.
-HEADING = re.compile(r"validation errors? for \w+$")
+HEADING = re.compile(r"validation errors? for \w{1,80}$")
 ENDS_MESSAGE = (OPENING, "Exception ignored in", "[rank", "Process ", "Killed", *CHAIN)
 
 

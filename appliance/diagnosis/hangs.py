@@ -28,7 +28,7 @@ def _place(pattern: str, family: str, cause: str, doing: str, fix: str, **more: 
 
 
 # The head of a process, as the supervisor writes it, and as py-spy does.
-HEAD = r"Process (?P<pid>\d+)(?:, state \w(?:, in [^\s:]{1,80})?)?: ?"
+HEAD = r"Process (?P<pid>\d{1,9})(?:, state \w(?:, in [^\s:]{1,80})?)?: ?"
 _AGAIN = "Start it again. If it hangs again, send this launch's log and stacks.txt to support."
 _CACHES = "Give the first start more time, or run from a cast, which compiles nothing."
 
@@ -68,7 +68,7 @@ PLACES = (
     _place(r"shm_broadcast|acquire_read|acquire_write|MessageQueue|wait_for_ready|recv_multipart",
            "hang", "waits-for-worker", "waits for another of its processes, none of which says what it does", _AGAIN),
 )  # fmt: skip
-PROCESS = re.compile(rf"^{HEAD}(?P<command>.*)$")
+PROCESS = re.compile(rf"^{HEAD}(?P<command>.*)")
 MAX_STACKS = 1 << 20
 # What the supervisor says of a process that is stopped.
 STOPPED = "(SIGSTOP)"

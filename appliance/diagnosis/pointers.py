@@ -18,7 +18,7 @@ POINTER = _any(
     r"check the stack ?trace above",
     r"stack trace above for the root cause",
     r"engine core initialization failed",
-    r"(?:worker|engine)\w* initialization failed due to",
+    r"(?:worker|engine)\w{0,40} initialization failed due to",
     r"engine process failed to start",
     r"EngineDeadError|EngineGenerateError",
     r"EngineCore encountered an issue",
@@ -26,14 +26,14 @@ POINTER = _any(
     r"rank 0 could not finish the model loading",
     r"Initialization failed\. (?:Please|warmup)",
     r"ActorDiedError|RayActorError|WorkerCrashedError",
-    r"worker proc(?:ess)? \S+ died unexpectedly",
+    r"worker proc(?:ess)? \S{1,80} died unexpectedly",
     r"Executor failed\.$",
     r"(?:sub|child )process .{0,80}(?:failed|died)\b",
 )
 # How a process notices that another one is gone.
 AFTERMATH = _any(
-    r"^(?:\w+\.)*(?:EOFError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b",
-    r"^(?:\w+\.)*(?:BrokenProcessPool|ProcessRaisedException|ChildFailedError)\b",
+    r"^(?:\w{1,40}\.){0,8}(?:EOFError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b",
+    r"^(?:\w{1,40}\.){0,8}(?:BrokenProcessPool|ProcessRaisedException|ChildFailedError)\b",
     r"connection reset by peer|broken pipe|socket closed",
     r"remote process exited or there was a network error",
     r"connection (?:closed by (?:remote )?peer|was likely closed)",
@@ -43,7 +43,7 @@ AFTERMATH = _any(
     r"NCCL communicator was aborted",
 )
 # An end on request.
-ON_REQUEST = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|CancelledError|GeneratorExit)$")
+ON_REQUEST = re.compile(r"(?:\w{1,40}\.){0,8}(?:KeyboardInterrupt|SystemExit|CancelledError|GeneratorExit)$")
 # What Python or a server says before a traceback of which no process dies.
 SURVIVED = _any(
     r"exception ignored (?:in|while)",
@@ -54,25 +54,27 @@ SURVIVED = _any(
     r"failed to import|import(?:ing)? .{0,80}failed",
     r"falling back|fallback|ignor(?:ed|ing)",
     r"usage stat",
-    r"(?:error|failed|unable|problem)(?: \w+)? (?:saving|to save|writing|to write|sending|to send|reporting|to report)",
+    r"(?:error|failed|unable|problem)(?: \w{1,40})? (?:saving|to save|writing|to write|sending|to send"
+    r"|reporting|to report)",
     r"(?:error|failed) (?:fetching|to fetch|querying|to query|retrieving|to retrieve)",
 )
 FATAL_LEAD = _any(
     r"(?:failed to (?:start|initiali[sz]e)\b|initiali[sz]ation failed)",
-    r"(?:EngineCore|Scheduler|DataParallelController|\w*Tokenizer\w*|TpModelWorker\w*|ModelRpc\w*) (?:hit|encountered"
+    r"(?:EngineCore|Scheduler|DataParallelController|\w{0,40}Tokenizer\w{0,40}|TpModelWorker\w{0,40}"
+    r"|ModelRpc\w{0,40}) (?:hit|encountered"
     r"|caught)"
     r" an? (?:fatal )?(?:exception|error)",
     r"encountered a fatal error",
-    r"^Process [\w-]+(?:[:_]\w+)*:$",  # multiprocessing: nothing caught it
+    r"^Process [\w-]{1,80}(?:[:_]\w{1,80}){0,8}:$",  # multiprocessing: nothing caught it
     r"init state",
     r"_log_task_completion|engine background task failed",
 )
 # The first frame of a process that nothing caught; for a helper process it does not lead into an engine.
 ENTRY = _any(
-    r'/bin/(?:vllm|sglang|ingot|ray)", line \d+, in <module>',
+    r'/bin/(?:vllm|sglang|ingot|ray)", line \d{1,9}, in <module>',
     r'<frozen runpy>|/runpy\.py"|multiprocessing/(?:process|spawn)\.py"',
     r'"<string>", line 1, in <module>',
-    r'(?:api_server|launch_server|__main__|main|serve)\.py", line \d+, in <module>',
+    r'(?:api_server|launch_server|__main__|main|serve)\.py", line \d{1,9}, in <module>',
     r'appliance/engine/__main__\.py"',
 )
 ENGINE_PATH = re.compile(r"[/\"](?:vllm|sglang|sgl-workspace|appliance)[/\"-]")
@@ -82,8 +84,8 @@ GIVING_UP = _any(
     r"^panic: |thread '[^']{0,80}' panicked",
     r"^\W{0,4}fatal error\b|\bfatal: ",
     r"failed to (?:start|load|launch|run|create|initiali[sz]e) (?:the )?['\"]?(?:engine|executor|model|server|worker"
-    r"|container|instance|shard|process|service|pod|[\w-]+['\"] version)",
-    r"(?:engine|executor|model|server|worker|container|shard|process|service)\w* (?:\S{1,40} )?"
+    r"|container|instance|shard|process|service|pod|[\w-]{1,80}['\"] version)",
+    r"(?:engine|executor|model|server|worker|container|shard|process|service)\w{0,40} (?:\S{1,40} )?"
     r"(?:failed to|could not|cannot) (?:be )?(?:start|load|launch|run|initiali[sz]e)",
     r"background task failed|hit an exception|encountered a fatal error",
     r"^error: (?:creating|failed|cannot|could not)",

@@ -30,7 +30,7 @@ RESTARTS = (
     b"(restarting)",
     b"start request repeated too quickly",
 )
-COUNTER = re.compile(r"counter is at (\d+)|CrashLoopBackOff +(\d+) ")
+COUNTER = re.compile(r"counter is at (\d{1,9})|CrashLoopBackOff {1,40}(\d{1,9}) ")
 # What an engine that ends still says.
 ENDING = re.compile(r"kill|shut|terminat|stop|exit|sig[a-z]{3,4}\b|error|fail|died|dead|abort|exception", re.IGNORECASE)
 HANDED_ON = re.compile(r"NCCL INFO (?:init|bootstrap|group)\.cc:\d{1,6} -> [1-9]")

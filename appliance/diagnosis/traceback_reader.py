@@ -22,11 +22,11 @@ MAX_FRAMES = 40
 LINES_BEFORE = 6
 MAX_PREFIX = 100
 
-END = re.compile(r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80})(?::(?: (?P<message>.*))?)?$")
+END = re.compile(r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80})(?::(?: (?P<message>.{0,5000}))?)?$")
 TYPE_NAME = re.compile(r"(?:Error|Exception|Exit|Interrupt|Fault|Warning|Failed|Iteration|Resources|Cast|Group|Empty)$")
 # What may stand alone on a line in the middle of a traceback without being its end.
 NO_TYPE = re.compile(r"(?:Killed|Aborted|Terminated|Done|INFO|WARNING|ERROR|DEBUG|Note|Loading|Process|usage)$")
-FRAME = re.compile(r'\s*File "')
+FRAME = re.compile(r'\s{0,80}File "')
 CHAIN = {
     "During handling of the above exception, another exception occurred:": "handling",
     "The above exception was the direct cause of the following exception:": "cause",
@@ -188,7 +188,7 @@ class TracebackReader:
 
 @functools.lru_cache(maxsize=64)
 def _prefix(text: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\d+", r"\\d+", re.escape(text[:MAX_PREFIX])))
+    return re.compile(re.sub(r"\d+", r"\\d{1,20}", re.escape(text[:MAX_PREFIX])))
 
 
 def _ends_at_once(words: str) -> bool:

@@ -10,11 +10,11 @@ import re
 # In order: the first that fits counts.
 _WORDS = (
     ("mig", r"\bMIG\b"),
-    ("memory", r"(?:not enough|insufficient|exceed\w*|out of|no free|too little).{0,40}\b(?:memory|vram|blocks)\b"),
+    ("memory", r"(?:not enough|insufficient|exceed|out of|no free|too little).{0,40}\b(?:memory|vram|blocks)\b"),
     ("nccl", r"\bnccl\w*|all_?reduce|all_?gather|collective|\bnvshmem|\bgloo\b|symmetric memory"),
     ("multi-node", r"\bray\b|placement group|rendezvous|\bnodes?\b.{0,40}(?:cluster|rank|join)"),
     ("driver", r"\bnvml\w*|nvidia driver|cuda driver|cuInit|cudaGetDevice\w*|\bcuda (?:runtime|version)\b|fabric"),
-    ("jit-toolchain", r"\b(?:nvcc|ninja|ptxas|nvrtc|cubin|nvjitlink|jit)\b|deep_?gemm|compil\w+ (?:error|fail)"),
+    ("jit-toolchain", r"\b(?:nvcc|ninja|ptxas|nvrtc|cubin|nvjitlink|jit)\b|deep_?gemm|compil\w{1,20} (?:error|fail)"),
     ("compile", r"\b(?:torch\W{1,3}dynamo|inductor|torch\.compile|fx graph|aot_?autograd)\b"),
     ("arch", r"compute capability|\bsm_?\d{2,3}[af]?\b|cuda arch"),
     ("model-config", r"\btokenizer"),

@@ -17,9 +17,10 @@ from typing import NamedTuple
 _KMSG = Path("/dev/kmsg")
 # A process of an engine, and not just any program of this machine.
 _OURS = r"(?:python|pt_main_thread|vllm|ray|ingot)"
-OUT_OF_MEMORY = re.compile(rf"killed process \d+ \({_OURS}|oom_kill \d+ ->", re.IGNORECASE)
+OUT_OF_MEMORY = re.compile(rf"killed process \d{{1,9}} \({_OURS}|oom_kill \d{{1,9}} ->", re.IGNORECASE)
 CRASH = re.compile(
-    rf"{_OURS}\S*\[\d+\]:? (?:segfault|general protection|trap (?:invalid opcode|divide error))", re.IGNORECASE
+    rf"{_OURS}\S{{0,80}}\[\d{{1,9}}\]:? (?:segfault|general protection|trap (?:invalid opcode|divide error))",
+    re.IGNORECASE,
 )
 HARDWARE = re.compile(r"NVRM: |nvidia-nvlink|nvswitch|mce: |Hardware Error", re.IGNORECASE)
 MAX_LINES = 40

@@ -19,7 +19,7 @@ from appliance.supervisor.vllm_http import fetch
 PROMPT: Final = "1 + 1 ="
 SILENCE_HZ: Final = 16000
 BOUNDARY: Final = "ingot-self-test"
-_UNSUPPORTED: Final = re.compile(r"does not support \w+ API")
+_UNSUPPORTED: Final = re.compile(r"does not support \w{1,40} API")
 
 # Content type and body of a request.
 Request = tuple[str, bytes]

@@ -13,11 +13,11 @@ from appliance.protocol import Load
 _SAMPLE: Final = re.compile(
     rb"^vllm:(?P<name>num_requests_running|num_requests_waiting|kv_cache_usage_perc|gpu_cache_usage_perc|"
     rb"prompt_tokens_total|generation_tokens_total|num_preemptions_total|request_success_total|"
-    rb"(?:gpu_)?prefix_cache_(?:queries|hits)_total)(?:\{(?P<labels>[^\n]*)\})? (?P<value>[-+.\deE]+)",
+    rb"(?:gpu_)?prefix_cache_(?:queries|hits)_total)(?:\{(?P<labels>[^\n]{0,2000})\})? (?P<value>[-+.\deE]+)",
     re.MULTILINE,
 )
 _OWN: Final = re.compile(rb"(?:# (?:HELP|TYPE) )?vllm:")
-_FINISHED: Final = re.compile(rb'finished_reason="([^"]*)"')
+_FINISHED: Final = re.compile(rb'finished_reason="([^"]{0,80})"')
 
 
 class Figures(msgspec.Struct, kw_only=True):

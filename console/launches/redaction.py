@@ -100,7 +100,7 @@ _HARMLESS = re.compile(
 )
 """Values that are no secret whatever their name, such as references to a variable."""
 _NUMBER = re.compile(r"-?\d{1,7}(?:\.\d+)?")
-_COUNTED = re.compile(r"(?i)(?!.*(?:pass|pwd|secret|credential|auth)).*(?:token|key)", re.DOTALL)
+_COUNTED = re.compile(r"(?i)\A(?!.*(?:pass|pwd|secret|credential|auth)).*(?:token|key)", re.DOTALL)
 """Names under which numbers are no secrets, as in `MAX_TOKENS=512`."""
 
 _SHORTEST_KNOWN = 6

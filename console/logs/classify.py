@@ -21,18 +21,18 @@ class Level(enum.IntEnum):
 # How far into a line its level, process and time are looked for.
 HEAD = 400
 
-_ESCAPE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+_ESCAPE = re.compile(rb"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]")
 # vLLM's `(EngineCore_DP0 pid=71)`, SGLang's `[2026-11-20 10:00:00 TP0]`.
 _PROCESS = re.compile(
-    rb"\((?P<vllm>[A-Za-z][\w ./=-]{0,60}?) pid=\d+\) ?|\[[\d-]{10} [\d:]{8} (?P<sglang>TP\d+[ \w]*)\] ?"
+    rb"\((?P<vllm>[A-Za-z][\w ./=-]{0,60}?) pid=\d{1,9}\) ?|\[[\d-]{10} [\d:]{8} (?P<sglang>TP\d{1,4}[ \w]{0,40})\] ?"
 )
 _LEVEL = re.compile(
     rb"(?<![\w/.-])(?:(?P<ERROR>ERROR|CRITICAL|FATAL|Fatal)|(?P<WARNING>WARN(?:ING)?)|(?P<INFO>INFO)|(?P<DEBUG>DEBUG|TRACE))(?![\w.-])"
-    rb"|\b(?P<warned>(?:[A-Z]\w*)?Warning):"
+    rb"|\b(?P<warned>(?:[A-Z]\w{0,80})?Warning):"
 )
 _EXCEPTION = re.compile(
-    rb"(?:\[[\w.:]+\] )?"  # a module and line, as in `[core.py:492]`
-    rb"(?:(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::|$)"
+    rb"(?:\[[\w.:]{1,120}\] )?"  # a module and line, as in `[core.py:492]`
+    rb"(?:(?:[A-Za-z_][\w.]{0,120}\.)?[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Exit)(?::|$)"
     rb"|(?:Segmentation fault|Aborted|Killed)\b)"
     rb"|[^ ]{0,200} ?fatal error:|Fatal Python error:|terminate called after"
 )
@@ -85,12 +85,12 @@ class Classifier:
 
 _TIME = re.compile(r"(?<![\d:])([012]\d:[0-5]\d:[0-5]\d)(?:[.,]\d{1,9})?(?![\d:])")
 _PREFIX = re.compile(
-    r"(?P<process>\([A-Za-z][\w ./=-]{0,60}? pid=\d+\) ?)?"
+    r"(?P<process>\([A-Za-z][\w ./=-]{0,60}? pid=\d{1,9}\) ?)?"
     r"(?P<head>"
-    r"(?:ERROR|CRITICAL|WARNING|INFO|DEBUG) \d\d-\d\d [\d:]{8}(?:[.,]\d+)? "  # vLLM
-    r"|\[[\d-]{10} [\d:]{8}(?: TP\d[ \w]*)?\] "  # SGLang
-    r"|\[?(?:\d{4}-\d\d-\d\d[ T])?[\d:]{8}(?:[.,]\d+)?(?:Z|\+\d\d:?\d\d)?\]? "
-    r"(?:\[?(?:ERROR|CRITICAL|WARNING|INFO|DEBUG)\]?:? +)?"  # Python's logging, as ours
+    r"(?:ERROR|CRITICAL|WARNING|INFO|DEBUG) \d\d-\d\d [\d:]{8}(?:[.,]\d{1,9})? "  # vLLM
+    r"|\[[\d-]{10} [\d:]{8}(?: TP\d[ \w]{0,40})?\] "  # SGLang
+    r"|\[?(?:\d{4}-\d\d-\d\d[ T])?[\d:]{8}(?:[.,]\d{1,9})?(?:Z|\+\d\d:?\d\d)?\]? "
+    r"(?:\[?(?:ERROR|CRITICAL|WARNING|INFO|DEBUG)\]?:? {1,40})?"  # Python's logging, as ours
     r")?"
 )
 

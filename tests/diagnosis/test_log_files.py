@@ -124,8 +124,8 @@ def long_log(path: Path, middle: str, megabytes: int = 24, noise: str = NOISE) -
 
 MIDDLE = (
     ("NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus.\n", "gpu-hardware", 1),
-    ("(EngineCore pid=7) INFO 11-20 10:02:11 [core.py:1] hello\n(APIServer pid=40) RuntimeError: Engine core "
-     "initialization failed. See root cause above. Failed core proc(s): {'EngineCore_DP0': -9}\n", "killed", 2),
+    (("(EngineCore pid=7) INFO 11-20 10:02:11 [core.py:1] hello\n(APIServer pid=40) RuntimeError: Engine core "
+     "initialization failed. See root cause above. Failed core proc(s): {'EngineCore_DP0': -9}\n"), "killed", 2),
     ("[99.1] Out of memory: Killed process 4711 (VLLM::EngineCor) total-vm:1kB\n", "oom-killed", 1),
     ("*** SIGBUS received at time=1692931519 on cpu 3 ***\n", "bus-error", 1),
     (logs.VLLM_WORKERS, "gpu-out-of-memory", 9),

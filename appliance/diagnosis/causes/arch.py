@@ -9,8 +9,9 @@ CAUSES = (
         family="arch",
         name="kernel-not-cast",
         signs=("notcast",),
-        pattern=r"NotCast: (?P<op>\w+) needs (the kernel|FlashInfer's module) (?P<kernel>\w+)[^\n]* on "
-        r"(?P<architecture>sm_\d+),[^\n]*\. Cast it: (?P<command>ingot cast [^\n]+)",
+        pattern=r"NotCast: (?P<op>\w{1,60}) needs (the kernel|FlashInfer's module) "
+            r"(?P<kernel>\w{1,80}+)[^\n]{0,400} on "
+        r"(?P<architecture>sm_\d{1,4}+),[^\n]{0,400}\. Cast it: (?P<command>ingot cast [^\n]{1,300})",
         summary="The cast lacks a kernel that {op} needs on {architecture}: {kernel}.",
         fix="Cast again into the same folder, which keeps what is there, and start the engine again.",
         command="{command}",
@@ -19,7 +20,8 @@ CAUSES = (
         family="arch",
         name="kernel-arguments-not-cast",
         signs=("notcast",),
-        pattern=r"NotCast: (?P<op>\w+) needs the kernel [^\n]* no kernel is cast for: (?P<why>[^\n]*)\. This",
+        pattern=r"NotCast: (?P<op>\w{1,60}) needs the kernel [^\n]{0,400} no kernel is cast for: "
+            r"(?P<why>[^\n]{0,400})\. This",
         summary="The engine called {op} with arguments that no kernel is cast for: {why}.",
         fix="Send this launch's log to support: the engine is not meant to do this.",
     ),
@@ -27,7 +29,7 @@ CAUSES = (
         family="arch",
         name="cast-unusable",
         signs=("casterror",),
-        pattern=r"CastError: (?P<why>[^\n]+?)\.(?:\s|$)",
+        pattern=r"CastError: (?P<why>[^\n]{1,400}?)\.(?:\s|$)",
         summary="The engine could not run from its cast: {why}.",
         fix="Prove the cast, and cast it again where that fails.",
         command="ingot verify",
@@ -45,7 +47,7 @@ CAUSES = (
         family="arch",
         name="torch-without-architecture",
         signs=("is not compatible with the current pytorch", "no longer supports this gpu"),
-        details=r"cuda capability (?P<capability>sm_\d+)",
+        details=r"cuda capability (?P<capability>sm_\d{1,9})",
         summary="This build of PyTorch has no code for this GPU's architecture.",
         fix="Run the image that was built for this GPU's architecture.",
         command=_CAPABILITY,
@@ -57,7 +59,7 @@ CAUSES = (
         family="arch",
         name="shared-memory-of-the-gpu",
         signs=("out of resource: shared memory", "outofresources", "out of resource:"),
-        details=r"Required: (?P<needed>\d+),? Hardware limit: (?P<limit>\d+)",
+        details=r"Required: (?P<needed>\d{1,9}),? Hardware limit: (?P<limit>\d{1,9})",
         summary="A kernel needs more of a multiprocessor's shared memory than this GPU has ({needed} of {limit} "
         "bytes).",
         fix="Let the engine choose another backend, or use an engine whose kernels are tuned for this GPU.",
@@ -85,7 +87,7 @@ CAUSES = (
         name="gpu-too-old",
         signs=("sm", "cc", "hopper", "blackwell", "ampere", "ada", "turing", "volta"),
         pattern=r"(?:\bsm[ _]?\d|\bcc ?\d|hopper|blackwell|ampere|\bada\b|turing|volta).{0,80}(?:support|requir|only"
-        r"|need|implement)|(?:only|requires?|support\w*|needs?|implement\w*).{0,60}(?:\bsm[ _]?\d|\bcc ?\d|hopper"
+        r"|need|implement)|(?:only|requires?|support|needs?|implement).{0,60}(?:\bsm[ _]?\d|\bcc ?\d|hopper"
         r"|blackwell|ampere|\bada\b|turing|volta)",
         summary="A kernel that the engine wants to use does not run on this GPU's architecture.",
         fix="Let the engine choose its backends by itself, or run the image that was built for this GPU's "

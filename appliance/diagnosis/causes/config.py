@@ -3,7 +3,7 @@
 from appliance.diagnosis.cause import Cause, number
 
 _VALIDATED = (
-    r"^(?!.{0,2000}failed to be inspected).{0,300}?validation errors? for (?P<config>\w+)\s{1,6}"
+    r"^(?!.{0,2000}failed to be inspected).{0,300}?validation errors? for (?P<config>\w{1,60})\s{1,6}"
     r"(?P<what>[\w.\[\]-]{0,60}\s{1,6})?"
 )
 
@@ -14,7 +14,7 @@ CAUSES = (
         signs=("unrecognized arguments", "no such option", "unknown option", "ambiguous option",
                "unexpected extra argument"),
         pattern=r"^(?!.{0,60}(?:nvcc|ptxas|ninja|cc1|gcc|g\+\+)).{0,200}?(?:unrecognized arguments|no such option"
-        r"|unknown option|ambiguous option|extra argument)\W{1,4}(?P<argument>\S+)",
+        r"|unknown option|ambiguous option|extra argument)\W{1,4}(?P<argument>\S{1,200})",
         summary="The engine does not know the argument {argument}.",
         fix="Remove the argument from the profile, or write it as this release of the engine does.",
         line=True,
@@ -29,7 +29,7 @@ CAUSES = (
         pattern=r"^(?:[^\n]{0,200}?error: )?(?:argument [^:\n]{1,80}: )?(?P<why>[^\n]{0,80}?(?:invalid|expected"
         r"|required"
         r"|not allowed|cannot be converted|validation error|must be|should be)[^\n]{0,160})",
-        details=r"argument (?P<argument>--?[\w-]+)",
+        details=r"argument (?P<argument>--?[\w-]{1,80})",
         summary="The engine does not accept a value of its command line ({argument}): {why}",
         fix="Correct the value in the profile, or remove the setting so that its default holds.",
         line=True,
@@ -48,8 +48,8 @@ CAUSES = (
         family="config",
         name="batched-tokens-too-few",
         signs=("max_num_batched_tokens", "max-num-batched-tokens"),
-        pattern=r"max.num.batched.tokens.{0,20}?\(?(?P<tokens>\d+)?\)?.{0,60}(?:smaller than|greater than or equal"
-        r"|less than|must be).{0,60}?(?P<limit>\d{3,})?",
+        pattern=r"max.num.batched.tokens.{0,20}?\(?(?P<tokens>\d{1,9})?\)?.{0,60}(?:smaller than|greater than or equal"
+        r"|less than|must be).{0,60}?(?P<limit>\d{3,9})?",
         summary="max-num-batched-tokens is smaller than the context or the number of sequences needs.",
         fix="Leave max-num-batched-tokens out, or make max-model-len as short.",
         patch={"max-num-batched-tokens": None},
@@ -60,9 +60,9 @@ CAUSES = (
         signs=("larger than the number of available gpus", "world size", "invalid device ordinal",
                "tensor parallel size", "number of gpus", "gpus available", "visible devices", "available gpus",
                "cuda_error_invalid_device", "device_count", "num_gpus", "not enough gpus", "number of devices"),
-        pattern=r"(?:(?:larger|greater|exceed\w*|more) (?:than )?.{0,60}(?:gpus?|devices?)(?: \((?P<have>\d+)\))?"
+        pattern=r"(?:(?:larger|greater|exceed|more) (?:than )?.{0,60}(?:gpus?|devices?)(?: \((?P<have>\d{1,9})\))?"
         r"|invalid device ordinal|error_invalid_device|device < num_gpus|not enough gpus|have enough gpus"
-        r"|but only (?P<only>\d+))",
+        r"|but only (?P<only>\d{1,9}))",
         summary="The profile asks for more GPUs than can be used here.",
         fix="Make tensor-parallel-size no larger than the number of GPUs, and check CUDA_VISIBLE_DEVICES.",
         patch={"tensor-parallel-size": number("have")},
@@ -125,8 +125,8 @@ CAUSES = (
         signs=("does not support", "--task", "--runner", "--convert", "is not a generative model", "embedding model",
                "encoder-decoder", "not support pipeline parallel", "pipeline parallelism", "expert parallel"),
         pattern=r"(?:--?(?:task|runner|convert)\b.{0,80}(?:not|must|invalid)|does(?: not|n't) support (?:the )?(?:'|`"
-        r"|--)?(?:task|runner|\w+ (?:task|api|parallel|prefill|caching)|embedding|generat\w+|pooling)"
-        r"|pipeline parallel\w*.{0,40}not|not support.{0,40}(?:pipeline|expert) parallel|encoder-decoder.{0,60}not)",
+        r"|--)?(?:task|runner|\w{1,60} (?:task|api|parallel|prefill|caching)|embedding|generat|pooling)"
+        r"|pipeline parallel.{0,40}not|not support.{0,40}(?:pipeline|expert) parallel|encoder-decoder.{0,60}not)",
         summary="This model does not do what the profile asks of it.",
         fix="Remove the setting that asks for it (task, parallelism or caching) from the profile.",
     ),
@@ -176,7 +176,7 @@ CAUSES = (
                "compilation_config", "max_logprobs", "swap_space", "cpu_offload_gb", "load_format", "load format",
                "scheduler", "mem_fraction_static", "dp_size", "chunked_prefill_size", "page_size",
                "distributed_executor_backend", "executor backend"),
-        pattern=r"^(?:\w+\.)*(?:ValueError|AssertionError|TypeError|NotImplementedError"
+        pattern=r"^(?:\w{1,40}\.){0,8}(?:ValueError|AssertionError|TypeError|NotImplementedError"
         r"|RuntimeError)[:\s].{0,200}?(?P<why>must|should|invalid|not supported|unknown|cannot|unsupported|expected"
         r"|is not|greater|less than|only support|require)",
         summary="The engine does not accept the value of a setting.",
@@ -188,7 +188,7 @@ CAUSES = (
         name="setting-refused",
         signs=(),
         where=r"(?:vllm/config|arg_utils|server_args|argparse|cli_args|cli/)[^\n]{0,200}$",
-        pattern=r"^(?:\w+\.)*(?:ValueError|AssertionError|TypeError|NotImplementedError|KeyError"
+        pattern=r"^(?:\w{1,40}\.){0,8}(?:ValueError|AssertionError|TypeError|NotImplementedError|KeyError"
         r"|RuntimeError)\b(?!.{0,80}(?:CUDA|memory|NVML))",
         summary="The engine does not accept a setting of this launch.",
         fix="Correct the setting that the message names, or remove it so that its default holds.",

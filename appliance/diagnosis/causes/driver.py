@@ -52,7 +52,7 @@ CAUSES = (
         family="driver",
         name="container-toolkit-failed",
         signs=("nvidia-container-cli",),
-        pattern=r"nvidia-container-cli(?:\.real)?: (?P<why>(?:mount|container|ldcache|process|file) (?:\w+ )?error"
+        pattern=r"nvidia-container-cli(?:\.real)?: (?P<why>(?:mount|container|ldcache|process|file) (?:\w{1,60} )?error"
         r"[^\n\\]{0,160})",
         summary="The NVIDIA container toolkit could not put the GPU into the container ({why}).",
         fix="Update the NVIDIA container toolkit and restart Docker; after an update of the driver restart the "
@@ -126,7 +126,7 @@ CAUSES = (
                "compat_not_supported_on_device", "cudaerrorcompatnotsupportedondevice", "unsupported display driver",
                "system_driver_mismatch", "driver version must be", "cuda driver version", "update your gpu driver",
                "requires a newer driver"),
-        details=r"found version (?P<found>\d+)",
+        details=r"found version (?P<found>\d{1,9})",
         summary="The NVIDIA driver is older than what this build's CUDA needs.",
         fix="Install a newer NVIDIA driver on this machine, or run a build for an older CUDA; where libcuda of a "
         "compatibility package is in the way, remove it.",

@@ -55,8 +55,8 @@ CAUSES = (
         family="jit-toolchain",
         name="ptxas-too-old",
         signs=("ptxas", "compute_", "gpu-name", "gpu-architecture", "gpu architecture"),
-        pattern=r"(?:Value '(?P<architecture>\w+)' is not defined for option"
-        r"|unsupported gpu architecture '?(?P<also>\w*)'?|ptxas fatal\s{0,4}: Unsupported \.?(?:version|target)"
+        pattern=r"(?:Value '(?P<architecture>\w{1,60})' is not defined for option"
+        r"|unsupported gpu architecture '?(?P<also>\w{0,60})'?|ptxas fatal\s{0,4}: Unsupported \.?(?:version|target)"
         r"|not supported on \.target)",
         summary="The assembler or compiler here is older than this GPU and does not know its architecture.",
         fix="Use the tools of a newer CUDA toolkit: TRITON_PTXAS_PATH for Triton, CUDA_HOME for the others; or run "

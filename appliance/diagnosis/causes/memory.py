@@ -5,8 +5,9 @@ from appliance.diagnosis.cause import Cause, halved, moved, number, share
 
 _OOM = ("cuda out of memory", "cuda error: out of memory", "outofmemoryerror", "hip out of memory", "xpu out of memory")
 _NUMBERS = (
-    r"Tried to allocate (?P<wanted>[\d.]+ \w+).{0,200}?total capac\w+ of (?P<total>[\d.]+ \w+) of which "
-    r"(?P<free>[\d.]+ \w+) is free"
+    r"Tried to allocate (?P<wanted>[\d.]{1,12} \w{1,60}).{0,200}?total capac\w{1,60} of (?P<total>[\d.]{1,12} "
+    r"\w{1,60}) of which "
+    r"(?P<free>[\d.]{1,12} \w{1,60}) is free"
 )
 _LESS = (
     "Give the engine less of the GPU, so that a step's own memory still fits beside the cache; if another process "
@@ -24,7 +25,7 @@ CAUSES = (
         signs=("out of memory: killed process", "memory cgroup out of memory", "invoked oom-killer",
                "oom-kill:constraint", "killed by the oom killer", "oom-kill", "oomkilled",
                "out of memory: kill process"),
-        details=r"killed process (?P<pid>\d+) \((?P<name>[^)]{1,40})\)",
+        details=r"killed process (?P<pid>\d{1,9}) \((?P<name>[^)]{1,40})\)",
         summary="The kernel killed the engine because the machine's (or the container's) memory ran out.",
         fix="Give the container or the machine more memory, end what else uses much, or choose a smaller model or a "
         "shorter context.",
@@ -55,8 +56,8 @@ CAUSES = (
         family="memory",
         name="cache-too-small",
         signs=("kv cache is needed", "estimated maximum model length", "stored in kv cache"),
-        pattern=r"max seq len \((?P<asked>\d+)\).{0,400}?(?:maximum model length is"
-        r"|stored in KV cache) \(?(?P<fits>\d+)",
+        pattern=r"max seq len \((?P<asked>\d{1,9})\).{0,400}?(?:maximum model length is"
+        r"|stored in KV cache) \(?(?P<fits>\d{1,9})",
         summary="The cache has no room for one request of {asked} tokens: {fits} fit.",
         fix="Allow a context of {fits} tokens, or give the engine more of the GPU's memory.",
         patch={"max-model-len": number("fits")},
@@ -66,7 +67,8 @@ CAUSES = (
         name="cache-too-small",
         signs=("larger than the available kv cache memory",
                "larger than the maximum number of tokens that can be stored", "kv cache is needed"),
-        details=r"max seq len \((?P<asked>\d+)\).{0,80}?(?P<needed>[\d.]+) ?Gi?B.{0,120}?\((?P<available>[\d.]+) ?Gi?B",
+        details=r"max seq len "
+            r"\((?P<asked>\d{1,9})\).{0,80}?(?P<needed>[\d.]{1,12}) ?Gi?B.{0,120}?\((?P<available>[\d.]{1,12}) ?Gi?B",
         summary="The cache of one request of full length does not fit ({needed} GiB needed, {available} GiB left).",
         fix="Allow a shorter context, or give the engine more of the GPU's memory.",
         patch=_SHORTER,
@@ -75,7 +77,8 @@ CAUSES = (
         family="memory",
         name="cache-larger-than-memory",
         signs=("is less than requested memory for kv", "less than the requested memory for kv"),
-        details=r"\((?P<free>[\d.]+)/[\d.]+ ?GiB\).{0,120}?requested memory for kv \((?P<asked>[\d.]+) ?Gi?B",
+        details=r"\((?P<free>[\d.]{1,12})/[\d.]{1,12} ?GiB\).{0,120}?requested memory for kv "
+            r"\((?P<asked>[\d.]{1,12}) ?Gi?B",
         summary="The profile asks for a cache of {asked} GiB, and {free} GiB of memory are free.",
         fix="Let the cache be sized by the memory that there is, or end other programs that hold memory.",
         patch={"kv-cache-memory-bytes": None},
@@ -95,8 +98,8 @@ CAUSES = (
         family="memory",
         name="gpu-memory-held-by-others",
         signs=("less than desired gpu memory utilization", "less than desired cpu memory utilization"),
-        pattern=r"\((?P<free>[\d.]+)/(?P<total>[\d.]+) ?Gi?B\).{0,80}?utilization \((?P<share>[\d.]+), "
-        r"(?P<asked>[\d.]+)",
+        pattern=r"\((?P<free>[\d.]{1,12})/(?P<total>[\d.]{1,12}) ?Gi?B\).{0,80}?utilization \((?P<share>[\d.]{1,12}), "
+        r"(?P<asked>[\d.]{1,12})",
         summary="Of {total} GiB only {free} GiB was free at the start, and the profile asks for {asked} GiB.",
         fix="End the process that holds the memory (nvidia-smi lists them), or ask for less.",
         patch={"gpu-memory-utilization": share("free", "total")},
@@ -126,7 +129,7 @@ CAUSES = (
         family="memory",
         name="sampler-out-of-memory",
         signs=("warming up sampler", "warming up pooler"),
-        details=r"with (?P<requests>\d+) dummy",
+        details=r"with (?P<requests>\d{1,9}) dummy",
         summary="The GPU's memory is full: there is no room to sample for so many requests at once ({requests}).",
         fix="Let fewer requests run at the same time.",
         patch={"max-num-seqs": halved("max-num-seqs")},
@@ -176,7 +179,7 @@ CAUSES = (
         family="memory",
         name="gpu-out-of-memory",
         signs=("nccl warn",),
-        pattern=r"cuda failure (?:2 )?'out of memory'|failed to cuda(?:\w*)alloc|cuda failure 'out of memory'",
+        pattern=r"cuda failure (?:2 )?'out of memory'|failed to cuda\w{0,20}alloc|cuda failure 'out of memory'",
         summary="The GPU's memory is full: NCCL found no room for its buffers.",
         fix=_LESS,
         patch=_SMALLER_SHARE,
@@ -216,7 +219,7 @@ CAUSES = (
         family="memory",
         name="host-out-of-memory",
         signs=("defaultcpuallocator", "alloc_cpu"),
-        pattern=r"(?:can't|not enough).{0,40}allocate.{0,60}?(?:tried to allocate (?P<wanted>\d+ bytes))?",
+        pattern=r"(?:can't|not enough).{0,40}allocate",
         summary="This machine's memory does not hold the model and its cache.",
         fix="Make the cache smaller with a shorter context, or choose a smaller model.",
         patch=_SHORTER,
@@ -253,7 +256,7 @@ CAUSES = (
         name="killed",
         signs=("killed", "137", "sigkill", "signal 9", "exit code: -9", "exitcode: -9", "died (-9)", "exit code -9",
                "return code = -9"),
-        pattern=r"^(?:\S{1,80}: )?(?:line \d+: )?\s{0,8}(?:\d+ )?Killed\b(?! by)|[\]%|] ?Killed\s{0,80}$"
+        pattern=r"^(?:\S{1,80}: )?(?:line \d{1,9}: )?\s{0,8}(?:\d{1,9} )?Killed\b(?! by)|[\]%|] ?Killed\s{0,80}$"
         r"|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code) ?[:=]? ?(?:137|-9)\b|died \(-9\)"
         r"|code=killed, status=9/KILL|signal: killed|(?:signal 9|SIGKILL).{0,40}$",
         summary="The engine was killed with SIGKILL: most likely by the kernel because memory ran out, or by a person.",

@@ -10,8 +10,8 @@ CAUSES = (
         name="context-too-long",
         signs=("greater than the derived max_model_len", "derived max_model_len", "max_model_len", "max-model-len",
                "context length", "max_position_embeddings", "context_length"),
-        pattern=r"max.model.len\D{1,12}(?P<asked>\d+)\)?,? .{0,80}(?:greater|larger|longer"
-        r"|more) than.{0,120}?=?(?P<limit>\d{2,})",
+        pattern=r"max.model.len\D{1,12}(?P<asked>\d{1,9})\)?,? .{0,80}(?:greater|larger|longer"
+        r"|more) than.{0,120}?=?(?P<limit>\d{2,9})",
         summary="The profile asks for a context of {asked} tokens, and the model was made for {limit}.",
         fix="Leave max-model-len out, so that the model's own length of {limit} tokens holds.",
         patch={"max-model-len": number("limit")},
@@ -31,7 +31,7 @@ CAUSES = (
         name="heads-not-divisible",
         signs=("attention heads", "num_heads", "num_attention_heads", "num_key_value_heads", "kv heads",
                "key/value heads"),
-        pattern=r"heads? \(?(?P<heads>\d+)\)?.{0,60}divisible.{0,60}tensor.{0,30}?\(?(?P<size>\d+)\)?",
+        pattern=r"heads? \(?(?P<heads>\d{1,9})\)?.{0,60}divisible.{0,60}tensor.{0,30}?\(?(?P<size>\d{1,9})\)?",
         summary="The model's {heads} attention heads cannot be split over {size} GPUs.",
         fix="Use a number of GPUs that divides {heads}.",
         patch={"tensor-parallel-size": largest_divisor("heads", "size")},
@@ -41,7 +41,8 @@ CAUSES = (
         name="not-divisible",
         signs=("must divide", "is not divisible by", "must be divisible by", "not divisible", "should be divisible",
                "be divisible by"),
-        pattern=r"(?:(?P<what>\d+) is not divisible by (?P<by>\d+)|divisible by (?:the )?(?:tensor|tp|world|num_heads"
+        pattern=r"(?:(?P<what>\d{1,9}) is not divisible by (?P<by>\d{1,9})|divisible by (?:the )?(?:tensor|tp"
+            r"|world|num_heads"
         r"|pipeline)|divisible|must divide)",
         summary="A size of the model cannot be split over this many GPUs.",
         fix="Use fewer GPUs (a smaller tensor-parallel-size) whose number divides the model's heads and sizes.",
@@ -68,7 +69,8 @@ CAUSES = (
                "should have a `model_type`", "unknown gguf"),
         pattern=r"architectures?\b.{0,2500}?\b(?:not supported|unsupported)|unsupported (?:model )?architecture"
         r"|recognize this architecture|model.type.{0,80}(?:not supported|not recognized|unsupported|unknown)"
-        r"|unrecognized (?:model|config)|no \w+ implementation|cannot find model module|unknown (?:model architecture"
+        r"|unrecognized (?:model|config)|no \w{1,60} implementation|cannot find model module|unknown (?:model "
+        r"architecture"
         r"|gguf)|`model_type`",
         summary="The engine does not have this model's architecture.",
         fix="Run this model with the vllm engine, or a newer release of it, or choose a model of a supported "
@@ -103,7 +105,7 @@ CAUSES = (
         signs=("file named config.json", "no config.json", "config.json", "params.json", "no config file found",
                "generation_config", "preprocessor_config.json", "configuration file"),
         pattern=r"(?:does not appear to have a file named|no such file or directory|not found|can't find|missing"
-        r"|unable to load|\bno\b).{0,300}?(?:\w*config\.json|params\.json|config file)|config\.json.{0,40}(?:missing"
+        r"|unable to load|\bno\b).{0,300}?(?:config\.json|params\.json|config file)|config\.json.{0,40}(?:missing"
         r"|not found)",
         summary="The model's folder has no config.json.",
         fix="Copy the whole model folder again, or correct the path.",
@@ -160,7 +162,7 @@ CAUSES = (
         family="model-config",
         name="config-field",
         signs=("object has no attribute",),
-        pattern=r"'(?P<config>\w*Config)' object has no attribute '(?P<field>\w+)'",
+        pattern=r"'(?P<config>\w{0,60}Config)' object has no attribute '(?P<field>\w{1,60})'",
         summary="The engine looks for {field} in the model's config, which does not have it.",
         fix="Check that config.json is the model's own and of a release that this engine reads; otherwise use a "
         "newer engine.",
@@ -170,9 +172,9 @@ CAUSES = (
         family="model-config",
         name="config-field",
         signs=("keyerror", "validation error for", "typed-dict"),
-        where=r"(?:transformers_utils|transformers/(?:models|configuration)|configuration_\w+"
+        where=r"(?:transformers_utils|transformers/(?:models|configuration)|configuration_"
         r"|model_config)[^\n]{0,200}$",
-        pattern=r"^(?:KeyError|\w+\.?\w*ValidationError)",
+        pattern=r"^(?:KeyError|\w{1,60}\.?\w{0,60}ValidationError)",
         summary="The engine does not find in the model's config what it looks for.",
         fix="Check that config.json is the model's own and of a release that this engine reads; otherwise use a "
         "newer engine.",

@@ -9,7 +9,7 @@ CAUSES = (
         signs=("placement group", "exceeds the total number of available gpus",
                "no available node types can fulfill", "cannot provide a placement group", "has no gpu available",
                "total number of available", "available resources:", "not enough resources to allocate"),
-        pattern=r"placement group|exceeds the total|no available node|has no \w+ available|not enough resources",
+        pattern=r"placement group|exceeds the total|no available node|has no \w{1,60} available|not enough resources",
         summary="The cluster does not have as many GPUs, or not on the hosts, as the profile asks for.",
         fix="Check that every host has joined and shows its GPUs, or make tensor-parallel-size times "
         "pipeline-parallel-size no larger than their number.",
@@ -57,7 +57,7 @@ CAUSES = (
         signs=("distnetworkerror", "diststoreerror", "client socket has failed to connect",
                "client socket has timed out", "tcpstore", "rendezvous", "connectfullmesh", "timed out after",
                "clients joined", "wait timeout", "socket timeout", "failed to connect to", "no route to host"),
-        pattern=r"(?:dist\w+error|client socket|tcpstore|rendezvous|connectfullmesh|clients joined"
+        pattern=r"(?:dist\w{1,60}error|client socket|tcpstore|rendezvous|connectfullmesh|clients joined"
         r"|failed to connect to.{0,80}:\d{2,5}|no route to host)",
         summary="The processes did not find each other in time over the network.",
         fix="Check that the head's address and port can be reached from every host, and that no firewall lies "

@@ -96,7 +96,7 @@ CAUSES = (
         family="nccl",
         name="nvls-or-infiniband",
         signs=("nccl warn", "nvls", "ibv_", "net/ib", "infiniband", "multicast", "cumem"),
-        pattern=r"(?:nvls|ibv_\w+|net/ib|infiniband|multicast|cumem).{0,200}?(?:fail|error|not supported|invalid"
+        pattern=r"(?:nvls|ibv_|net/ib|infiniband|multicast|cumem).{0,200}?(?:fail|error|not supported|invalid"
         r"|unable)",
         summary="NCCL cannot use a fast path of this machine: NVLink SHARP, or InfiniBand.",
         fix="Do without it: NCCL_NVLS_ENABLE=0, or NCCL_IB_DISABLE=1.",

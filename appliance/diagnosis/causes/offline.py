@@ -34,7 +34,7 @@ CAUSES = (
                "outgoing traffic has been disabled", "local_files_only", "localentrynotfounderror", "disk cache",
                "couldn't find them in the cached files", "couldn't connect to", "we couldn't connect to",
                "cached files", "transformers_offline"),
-        details=r"huggingface\.co/(?P<what>[\w.-]+/[\w.-]+)",
+        details=r"huggingface\.co/(?P<what>[\w.-]{1,80}/[\w.-]{1,80})",
         summary="The engine asks the hub for a file that is not on this machine, and the hub is not to be reached.",
         fix=_LOCAL,
         command="export HF_HUB_OFFLINE=1",

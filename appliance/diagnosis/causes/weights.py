@@ -20,7 +20,7 @@ CAUSES = (
         signs=("safetensorerror", "deserializing header", "headertoolarge", "headertoosmall", "invalidheader",
                "invalidheaderdeserialization", "metadataincompletebuffer", "incomplete metadata",
                "file not fully covered", "invalidoffset", "header too large", "header too small", "safetensors"),
-        pattern=r"SafetensorError|deserializ\w+ header|Header(?:Too|_too| too)|InvalidHeader|IncompleteBuffer"
+        pattern=r"SafetensorError|deserializ\w{1,60} header|Header(?:Too|_too| too)|InvalidHeader|IncompleteBuffer"
         r"|incomplete metadata|InvalidOffset|safetensors.{0,80}(?:truncated|ends before|damaged|too short|corrupt"
         r"|invalid)",
         summary="A weight file is damaged, or was not copied to its end.",
@@ -32,7 +32,7 @@ CAUSES = (
         name="weight-file-missing",
         signs=(".safetensors", ".bin", ".gguf", ".pt", "model.safetensors.index.json"),
         pattern=r"(?:No such file or directory:? '?(?P<file>[^'\n]{0,300}\.(?:safetensors|bin|pt|gguf|index\.json))"
-        r"|(?P<also>\S{1,200}\.(?:safetensors|gguf)).{0,20}(?:does not exist|not found|is missing))",
+        r"|(?<!\S)(?P<also>\S{1,200}\.(?:safetensors|gguf)).{0,20}(?:does not exist|not found|is missing))",
         summary="A weight file is missing: {file}.",
         fix="Copy the whole model folder again.",
     ),
@@ -69,7 +69,7 @@ CAUSES = (
         family="weights",
         name="self-test-differs-from-record",
         signs=("selftesterror",),
-        pattern=r"SelfTestError: (?:self-test: )?(?P<difference>[^\n]+), recorded in (?P<record>[^\n]+)",
+        pattern=r"SelfTestError: (?:self-test: )?(?P<difference>[^\n]{1,600}), recorded in (?P<record>[^\n]{1,300})",
         summary="The engine runs, but not as this checkpoint should: {difference}.",
         fix="Copy the model again and compare its files with the source's. If the change is intended (another driver "
         "or another build), remove the recorded answer, {record}, and start again.",
@@ -78,7 +78,7 @@ CAUSES = (
         family="weights",
         name="self-test-differs",
         signs=("selftesterror",),
-        pattern=r"SelfTestError: (?:self-test: )?(?P<difference>[^\n]+)",
+        pattern=r"SelfTestError: (?:self-test: )?(?P<difference>[^\n]{1,600})",
         summary="The engine runs, but not as this checkpoint should: {difference}.",
         fix="Copy the model again and compare its files with the source's.",
     ),
@@ -90,7 +90,7 @@ CAUSES = (
                "loaded weight", "exceeds dimension size", "must match the size of tensor",
                "must match the existing size", "does not match the expected shape", "mismatched shapes",
                "mismatchedshapes", "parameter shape", "tensor sizes", "param_data.shape"),
-        pattern=r"size mismatch for|(?:tensor|weight|param\w*).{0,80}(?:has|of) shape.{0,80}(?:expected|but|instead)"
+        pattern=r"size mismatch for|(?:tensor|weight|param).{0,80}(?:has|of) shape.{0,80}(?:expected|but|instead)"
         r"|attempted to load|shape .{0,40}is invalid for input of size|copying a param|mismatch|loaded.?weight"
         r"|exceeds dimension|must match the|does not match the expected shape|param_data",
         summary="A weight has another shape than config.json says, or than this number of GPUs can split.",
@@ -103,7 +103,7 @@ CAUSES = (
         signs=("missing", "not found", "no module or parameter named", "not initialized from checkpoint", "missing key",
                "unexpected key", "keyerror", "lacks", "no tensor", "following weights were not"),
         pattern=r"(?:missing|no|not found|lacks).{0,40}(?:tensor|weight|parameter"
-        r"|module)s?.{0,20}[`'\"](?P<name>[\w.]{3,120})|KeyError: ['\"](?P<key>(?:[\w-]+\.){1,12}[\w-]+)['\"]"
+        r"|module)s?.{0,20}[`'\"](?P<name>[\w.]{3,120})|KeyError: ['\"](?P<key>(?:[\w-]{1,60}\.){1,12}[\w-]{1,60})['\"]"
         r"|not initialized from checkpoint|(?:missing|unexpected) key.{0,20}in state_dict|no module or parameter named",
         summary="The checkpoint lacks a weight that the model needs, or holds one that it does not know.",
         fix="Copy the whole model folder again: a shard is missing, or the files belong to another model or format.",
@@ -113,7 +113,7 @@ CAUSES = (
         name="weights-not-loaded",
         signs=(),
         where=r"(?:model_loader|weight_utils|load_weights|safetensors|weight_loader)[^\n]{0,200}$",
-        pattern=r"^(?:\w+\.)*(?:AssertionError|KeyError|ValueError|RuntimeError|IndexError|OSError"
+        pattern=r"^(?:\w{1,40}\.){0,8}(?:AssertionError|KeyError|ValueError|RuntimeError|IndexError|OSError"
         r"|FileNotFoundError)\b(?!.{0,300}(?:out of memory|CUDA error|quant|No space|Permission|trust_remote))",
         summary="A weight of the checkpoint could not be put where the model wants it.",
         fix="Check that config.json and the weights are of the same model, and whole.",
