@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from appliance.protocol import Fix
@@ -46,14 +47,19 @@ class Cause:
     deadly: bool = False
     aside: bool = False
     vague: bool = False
-    compiled: re.Pattern[str] = field(init=False, repr=False, compare=False)
-    compiled_details: re.Pattern[str] = field(init=False, repr=False, compare=False)
-    compiled_where: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "compiled", re.compile(self.pattern, re.IGNORECASE | re.DOTALL))
-        object.__setattr__(self, "compiled_details", re.compile(self.details, re.IGNORECASE | re.DOTALL))
-        object.__setattr__(self, "compiled_where", re.compile(self.where))
+    # Compiled when they are first needed: a diagnosis begins within a tenth of a second and tries few rows.
+    @functools.cached_property
+    def compiled(self) -> re.Pattern[str]:
+        return re.compile(self.pattern, re.IGNORECASE | re.DOTALL)
+
+    @functools.cached_property
+    def compiled_details(self) -> re.Pattern[str]:
+        return re.compile(self.details, re.IGNORECASE | re.DOTALL)
+
+    @functools.cached_property
+    def compiled_where(self) -> re.Pattern[str]:
+        return re.compile(self.where)
 
     def match(self, text: str, lowered: str, places: str = "") -> dict[str, str] | None:
         """The named groups; None where this is not the cause."""

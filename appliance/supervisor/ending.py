@@ -91,28 +91,21 @@ def _read_log(
     last_line: int,
 ) -> tuple[str | None, Diagnosis]:
     """Blocking. The first exception in one line, if there is one, and what it means."""
-    from appliance.diagnosis.diagnose import diagnose  # late: a launch that does not fail never needs it
-    from appliance.diagnosis.first_exception import first_exception
-    from appliance.diagnosis.log_text import read_log
+    from appliance.diagnosis.isolated import Circumstances, diagnose_isolated  # late: only a failed launch needs it
 
-    lines = read_log(launch.folder.log)
-    if hang is not None:
-        lines = [line for line in lines if line.number <= last_line]
-    if fatal is not None:
-        found: str | None = f"{fatal.exception}: {fatal.message}".splitlines()[0]
-    else:
-        exception = first_exception(lines)
-        found = exception.headline if exception else None
-    return found, diagnose(
-        lines,
-        exit_status=exit_status,
-        fatal=fatal,
-        hang=hang,
-        killed_by_kernel=killed_by_kernel,
-        stacks=launch.folder.read_stacks() if hang is not None else None,
-        profile=launch.document,
-        failed=True,
+    answer = diagnose_isolated(
+        launch.folder.log,
+        Circumstances(
+            exit_status=exit_status,
+            fatal=fatal,
+            hang=hang,
+            killed_by_kernel=killed_by_kernel,
+            stacks=launch.folder.read_stacks() if hang is not None else None,
+            profile=launch.document,
+            last_line=last_line if hang is not None else None,
+        ),
     )
+    return answer.headline, answer.diagnosis
 
 
 def _without_idle_patch(diagnosis: Diagnosis, document: dict[str, Any]) -> Diagnosis:
