@@ -69,6 +69,11 @@ class Home:
         return self.root / "console.lock"
 
     @property
+    def engine_stopped(self) -> Path:
+        """There while the engine is stopped on purpose: a console that starts leaves it stopped."""
+        return self.root / "engine-stopped"
+
+    @property
     def engine_machine(self) -> Path:
         """What the front door last told of its machine, for when it is stopped and the console is elsewhere."""
         return self.root / "engine-machine.json"

@@ -205,7 +205,8 @@ class ApplianceState(msgspec.Struct, kw_only=True):
 
     `launch` is the launch that `state` speaks of. `attempt` is a launch that preflight refused while an older one went
     on serving: nothing was stopped for it. `sealed` is False where the engine may compile kernels as it runs, and None
-    where there are none to compile: on the CPU, or while nothing is served.
+    where there are none to compile: on the CPU, or while nothing is served. `requests` are those in flight, running or
+    waiting, without the engine's own. `drain_until` is when those still in flight are ended, while it drains.
     """
 
     state: State
@@ -215,6 +216,8 @@ class ApplianceState(msgspec.Struct, kw_only=True):
     launch: LaunchRecord | None = None
     attempt: LaunchRecord | None = None
     load: Load = Load()
+    requests: int = 0
+    drain_until: float | None = None
     models: list[str] = []
     max_model_len: int | None = None
     last_event: str | None = None  # the id of the newest event this answer contains: follow /appliance/events after it
@@ -267,12 +270,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
-    """Generate. Lower `priority` runs first; equal ones in order of arrival."""
+    """Generate. Lower `priority` runs first; equal ones in order of arrival. A `probe` is the appliance's own question
+    whether the engine still generates, and is left out of its load."""
 
     request_id: str
     prompt_token_ids: list[int]
     sampling: SamplingParams
     priority: int = 0
+    probe: bool = False
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):

@@ -94,7 +94,7 @@ def _counters(engine: Engine) -> Counters:
     scheduler = engine.scheduler
     seen = scheduler.prompt_tokens_seen
     return Counters(
-        running=len(scheduler.running),
+        running=sum(not request.probe for request in list(scheduler.running)),
         waiting=scheduler.num_waiting,
         prompt_tokens=engine.prompt_tokens_computed,
         output_tokens=engine.output_tokens_drawn,

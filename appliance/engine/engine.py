@@ -129,6 +129,7 @@ class Engine:
             sampling=sampling,
             seed=secrets.randbits(64) if sampling.seed is None else sampling.seed,
             priority=message.priority,
+            probe=message.probe,
         )
         refusal = self.scheduler.refusal(request) or self._token_refusal(message)
         if refusal:
@@ -148,11 +149,13 @@ class Engine:
         if not step:
             return []
         sampled = self._runner.run(step)
-        self.prompt_tokens_computed += sum(num_tokens for request, num_tokens in step if not request.output_token_ids)
+        self.prompt_tokens_computed += sum(
+            num_tokens for request, num_tokens in step if not (request.output_token_ids or request.probe)
+        )
         drawing = self.scheduler.complete(step)
         if sampled is None:
             return []
-        self.output_tokens_drawn += len(drawing)
+        self.output_tokens_drawn += sum(not request.probe for request in drawing)
         return self._outputs(drawing, sampled)
 
     def _outputs(self, drawing: list[Request], sampled: Sampled) -> list[TokenOutput]:

@@ -49,8 +49,9 @@ class Generation:
     """One request. Outputs that arrive while the reader is busy are merged, so a slow reader holds token ids only, at
     most as many as the context is long."""
 
-    def __init__(self, request_id: str, arrived: asyncio.Event) -> None:
+    def __init__(self, request_id: str, arrived: asyncio.Event, *, probe: bool = False) -> None:
         self.request_id = request_id
+        self.probe = probe
         self.finished = False
         self._waiting: list[TokenOutput] = []
         self._arrived = arrived
@@ -96,7 +97,8 @@ class CoreClient:
 
     @property
     def in_flight(self) -> int:
-        return len(self._generations)
+        """How many generations clients wait for."""
+        return sum(not generation.probe for generation in self._generations.values())
 
     async def idle(self) -> None:
         """Returns when nothing is in flight."""
@@ -109,17 +111,21 @@ class CoreClient:
         *,
         priority: int = 0,
         arrived: asyncio.Event | None = None,
-        beyond_limit: bool = False,
+        probe: bool = False,
     ) -> Generation:
-        """`arrived` is set when there is something to take; several generations may share one. `beyond_limit` is for
-        a request of our own, which must not be refused because clients have filled the queue."""
+        """`arrived` is set when there is something to take; several generations may share one. A `probe` is a request
+        of our own: it is nobody's load, and must not be refused because clients have filled the queue."""
         if self._gone is not None:
             raise EngineGoneError(self._gone)
-        if len(self._generations) >= MAX_IN_FLIGHT and not beyond_limit:
+        if len(self._generations) >= MAX_IN_FLIGHT and not probe:
             raise TooManyRequestsError(f"{MAX_IN_FLIGHT} requests are already running or waiting")
-        generation = Generation(f"r{next(self._numbers)}", arrived or asyncio.Event())
+        generation = Generation(f"r{next(self._numbers)}", arrived or asyncio.Event(), probe=probe)
         submit = Submit(
-            request_id=generation.request_id, prompt_token_ids=prompt_token_ids, sampling=sampling, priority=priority
+            request_id=generation.request_id,
+            prompt_token_ids=prompt_token_ids,
+            sampling=sampling,
+            priority=priority,
+            probe=probe,
         )
         try:
             self._channel.send(submit)

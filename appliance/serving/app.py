@@ -12,7 +12,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from appliance.serving.access import Access
-from appliance.serving.appliance_routes import attempt, events, health, metrics, state
+from appliance.serving.appliance_routes import attempt, drain, events, health, metrics, state
 from appliance.serving.chat import chat_completions
 from appliance.serving.completions import completions
 from appliance.serving.errors import MAX_BODY_BYTES, error_response
@@ -33,7 +33,7 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
         route_handlers=[chat_completions, completions, list_models, show_model, state, events],
         guards=[access.require_key],
     )
-    asked_by_console = Router("/", route_handlers=[attempt, hardware], guards=[access.require_token])
+    asked_by_console = Router("/", route_handlers=[attempt, drain, hardware], guards=[access.require_token])
     app = Litestar(
         [health, metrics, asked_with_key, asked_by_console],
         dependencies={"front_door": Provide(provide, use_cache=True, sync_to_thread=False)},

@@ -19,6 +19,7 @@ from appliance.serving.stream import HEARTBEAT, named_frame, sse
 from appliance.supervisor.event_stream import EventStream, Told, UnknownEventError
 
 HEARTBEAT_S = 10.0
+LONGEST_DRAIN_S = 86400
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -26,6 +27,10 @@ class AttemptFields(msgspec.Struct, frozen=True, kw_only=True):
     launch: str
     profile: dict[str, Any]
     revision: str = ""
+
+
+class DrainFields(msgspec.Struct, frozen=True, kw_only=True):
+    within_s: float
 
 
 class AttemptAccepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +98,18 @@ def _kind(told: Told) -> str:
     tag = told.event.body.__struct_config__.tag
     assert isinstance(tag, str)
     return tag
+
+
+@post("/appliance/drain", status_code=202)
+async def drain(request: Request[Any, Any, Any], front_door: FrontDoor) -> ApplianceState:
+    """Refuse new requests, and end the launch once those in flight have finished, or after `within_s` seconds. Of an
+    engine that serves nobody the answer only says so."""
+    fields = decode(await read_body(request), DrainFields)
+    if not 0 < fields.within_s <= LONGEST_DRAIN_S:
+        most = f"{LONGEST_DRAIN_S:,}"
+        raise bad_request(f"The field 'within_s' is {fields.within_s:g}: use a number from 1 to {most}.", "within_s")
+    front_door.supervisor.drain(fields.within_s)
+    return front_door.supervisor.describe()
 
 
 @post("/appliance/attempts", status_code=200)

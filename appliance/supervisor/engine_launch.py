@@ -89,6 +89,11 @@ class EngineLaunch(ABC):
     async def start(self, plan: LaunchPlan) -> None:
         """Up to `ready`."""
 
+    @property
+    @abstractmethod
+    def requests(self) -> int:
+        """How many requests of clients are in flight."""
+
     @abstractmethod
     async def idle(self) -> None:
         """Returns when no request is in flight."""

@@ -77,12 +77,16 @@ class NativeLaunch(EngineLaunch):
         await self._self_test(plan, config, loaded)
         self._ready()
 
+    @property
+    def requests(self) -> int:
+        return self.client.in_flight
+
     async def idle(self) -> None:
         await self.client.idle()
 
     async def probe(self) -> None:
         sampling = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
-        generation = self.client.start([0], sampling, priority=PROBE_PRIORITY, beyond_limit=True)
+        generation = self.client.start([0], sampling, priority=PROBE_PRIORITY, probe=True)
         try:
             while (output := await generation.read()).finish_reason is None:
                 continue

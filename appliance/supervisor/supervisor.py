@@ -68,6 +68,8 @@ class Supervisor:
         self._engine: EngineLaunch | None = None
         self._attempt: LaunchRecord | None = None
         self._stopping = asyncio.Event()
+        self._draining: asyncio.Task[None] | None = None
+        self._drain_until: float | None = None
         self._unrecorded: LaunchRecord | None = None  # of a launch that failed before it had a folder
 
     # ----------------------------------------------------------------------------------------------------------------
@@ -116,6 +118,8 @@ class Supervisor:
             launch=self.record,
             attempt=self._attempt,
             load=self.load,
+            requests=self._engine.requests if self._engine and self.state in (State.READY, State.DRAINING) else 0,
+            drain_until=self._drain_until if self.state is State.DRAINING else None,
             models=[self.plan.profile.served_model_name] if self.plan and served else [],
             max_model_len=self._max_model_len() if served else None,
             last_event=launch.last_event if launch else None,
@@ -205,11 +209,30 @@ class Supervisor:
         engine = self._engine
         if engine is None or engine.launch.ended:
             return
+        if self.state is State.READY and (draining := self.drain(grace_s)) is not None:
+            await asyncio.wait({draining})
+        engine.finish(End(state=State.STOPPED))
+
+    def drain(self, within_s: float) -> asyncio.Task[None] | None:
+        """Refuse new requests, let those in flight finish, and end the launch once they have, or after `within_s`
+        seconds. Asked again, the new deadline counts. Nothing happens, and None is returned, unless the engine
+        serves."""
+        engine = self._engine
+        if engine is None or self.state not in (State.READY, State.DRAINING):
+            return None
         if self.state is State.READY:
             engine.launch.change(State.DRAINING)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(engine.idle(), grace_s)
-        engine.finish(End(state=State.STOPPED))
+        if self._draining is not None:
+            self._draining.cancel()
+        self._drain_until = time.time() + within_s
+        self._draining = asyncio.create_task(self._end_when_idle(engine, within_s))
+        return self._draining
+
+    async def _end_when_idle(self, engine: EngineLaunch, within_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(engine.idle(), within_s)
+        cut = engine.requests
+        engine.finish(End(state=State.STOPPED, reason=f"Still running at the deadline: {cut}" if cut else ""))
 
     def kill(self) -> None:
         """At once: nothing is left of the engine when this returns."""

@@ -100,6 +100,10 @@ class VllmLaunch(EngineLaunch):
         self._do(self._watch_load())
         self._ready()
 
+    @property
+    def requests(self) -> int:
+        return self.client.in_flight
+
     async def idle(self) -> None:
         await self.client.idle()
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 import zmq
@@ -164,6 +165,19 @@ def test_a_core_beats_while_it_is_idle_and_says_what_it_does(front_door, core, t
         m for m in front_door.until(lambda m: isinstance(m, CoreBeat) and m.where == "idle") if isinstance(m, CoreBeat)
     ]
     assert beats[-1].load.running == 0
+
+
+@pytest.mark.parametrize("probe", [False, True])
+def test_a_probe_is_no_load(front_door, core, tmp_path, probe):
+    """The appliance's own token every ten seconds must not look like somebody's traffic."""
+    front_door.send(config(write_checkpoint(tmp_path / "model")))
+    front_door.until(is_a(Loaded))
+    front_door.until(is_a(CoreBeat))
+    front_door.send(msgspec.structs.replace(submit("a", 20), probe=probe))
+    front_door.until(lambda m: isinstance(m, Outputs) and m.outputs[0].finish_reason is not None)
+    beat = front_door.until(is_a(CoreBeat))[-1]
+    assert isinstance(beat, CoreBeat)
+    assert (beat.load.output_tokens_per_s > 0, beat.load.prompt_tokens_per_s > 0) == (not probe, not probe)
 
 
 def test_a_core_whose_parent_is_killed_ends_by_itself(front_door):

@@ -1,0 +1,100 @@
+"""`POST /appliance/drain`: new requests are refused, running ones finish, and the rest end at the deadline."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from appliance.home import Home
+from tests.serving.test_access import bearer
+from tests.supervisor.scripted import Door
+
+TOKEN = "console-secret"
+
+
+@pytest.fixture
+def serving(home: Home):
+    """A front door that takes 20 ms for a token."""
+    home.console_token.write_text(TOKEN)
+    with Door(home, token_s=0.02) as door:
+        door.wait("ready")
+        yield door
+
+
+def drain(door: Door, within_s: float) -> httpx.Response:
+    return door.http.post("/appliance/drain", json={"within_s": within_s}, headers=bearer(TOKEN))
+
+
+def ask(door: Door, max_tokens: int) -> tuple[threading.Thread, list[httpx.Response]]:
+    """A request under way in a thread, and where its answer will be."""
+    answers: list[httpx.Response] = []
+    body: dict[str, Any] = {"prompt": "x", "max_tokens": max_tokens}
+    thread = threading.Thread(
+        target=lambda: answers.append(httpx.post(f"{door.url}/v1/completions", json=body, timeout=30))
+    )
+    thread.start()
+    until(lambda: door.state()["requests"] == 1)
+    return thread, answers
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_drain_refuses_new_requests_and_lets_running_ones_finish(serving: Door) -> None:
+    """The front door stays up to say that its launch has ended."""
+    thread, answers = ask(serving, 60)
+    told = drain(serving, 30)
+    assert told.status_code == 202
+    assert (told.json()["state"], told.json()["requests"]) == ("draining", 1)
+    assert told.json()["drain_until"] == pytest.approx(time.time() + 30, abs=5)
+    refused = serving.http.post("/v1/completions", json={"prompt": "x"})
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) > 0
+    thread.join(10)
+    assert answers[0].json()["usage"]["completion_tokens"] == 60
+    stopped = serving.wait("stopped")
+    assert (stopped["requests"], stopped["drain_until"]) == (0, None)
+    assert "reason" not in stopped["launch"]
+
+
+def test_at_the_deadline_the_rest_are_ended(serving: Door) -> None:
+    thread, answers = ask(serving, 400)
+    drain(serving, 0.3)
+    stopped = serving.wait("stopped", timeout_s=5)
+    thread.join(10)
+    assert answers[0].status_code == 502
+    assert stopped["launch"]["reason"].endswith(": 1")
+
+
+def test_a_second_drain_sets_a_new_deadline(serving: Door) -> None:
+    thread, _ = ask(serving, 400)
+    drain(serving, 300)
+    drain(serving, 0.2)
+    serving.wait("stopped", timeout_s=5)
+    thread.join(10)
+
+
+def test_an_idle_engine_is_drained_at_once(serving: Door) -> None:
+    drain(serving, 300)
+    serving.wait("stopped", timeout_s=5)
+
+
+@pytest.mark.parametrize("within_s", [0, -1, 1e9, "soon"])
+def test_a_deadline_that_is_none_is_refused(serving: Door, within_s: Any) -> None:
+    answer = drain(serving, within_s)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "within_s")
+    assert serving.state()["state"] == "ready"
+
+
+def test_only_the_console_may_drain(serving: Door) -> None:
+    assert serving.http.post("/appliance/drain", json={"within_s": 1}).status_code == 401
+    assert serving.state()["state"] == "ready"
