@@ -55,9 +55,10 @@ def _attend(
 ):
     for first in range(begin, end, COLUMNS):
         token = first + tl.arange(0, COLUMNS)
+        if MASKED:  # what no row sees may be anything, and 0 * NaN is NaN
+            inside = (token < length) & (token > tl.min(position, axis=0) - window)
         if PAGED:
             if MASKED:
-                inside = token < length
                 page = tl.load(table_ptr + (token >> page_shift), mask=inside, other=0).to(tl.int64)
             else:
                 inside = tl.full((COLUMNS,), True, tl.int1)
@@ -86,6 +87,8 @@ def _attend(
             value_tile = _tile(value, slot, inside, head, kv_heads, query, HEAD_DIM, BLOCK_DIM)
         else:
             value_tile = value.load([first, head * HEAD_DIM])
+            if MASKED:
+                value_tile = tl.where(inside[:, None], value_tile, 0.0)
         total = tl.dot(weights.to(query.dtype), value_tile, total * shrink[:, None])
         highest = higher
     return total, highest, weight
