@@ -70,7 +70,7 @@ class ChatTemplate:
             if text is None:
                 return None
         if not isinstance(text, str) or len(text) > MAX_SOURCE:
-            raise _invalid(path, "it is not a text of sensible size")
+            raise _invalid(path, "not text of a sensible size")
         tokens = {}
         for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
             token = settings.get(name)
@@ -104,7 +104,7 @@ class ChatTemplate:
         try:
             return self._environment.render_bounded(self._template, values)
         except _Raised as error:
-            raise TemplateError(f"The model's chat template refuses these messages: {error.message}") from error
+            raise TemplateError(f"The model's chat template rejects these messages: {error.message}") from error
         except _EXPECTED as error:
             line = _line_of(error)
             where = f"{self.source}, line {line}" if line else self.source
@@ -125,7 +125,7 @@ def flatten(message: Mapping[str, Any]) -> dict[str, Any]:
     for number, part in enumerate(content):
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-            raise TemplateError(f"content[{number}] is of type {kind!r}; this model takes text parts only")
+            raise TemplateError(f"content[{number}] is of type {kind!r}; this model only accepts text")
         texts.append(part["text"])
     return {**message, "content": "".join(texts)}
 
@@ -136,7 +136,7 @@ def _invalid(path: Path, why: str) -> CheckpointError:
         f"The chat template cannot be used: {why}.",
         file=path,
         field="chat_template",
-        remedy="Copy the original file, or correct the template at that place.",
+        remedy="Copy the original file, or correct the template there.",
     )
 
 

@@ -35,11 +35,12 @@ def read_architecture(folder: Path) -> str:
         return names[0][:128]
     raise CheckpointError(
         "config-invalid",
-        "config.json does not say its architecture.",
+        "config.json does not name an architecture.",
         file=path,
         field="architectures",
         value=names,
-        remedy='It must be a list of one name, such as ["LlamaForCausalLM"]; copy the original config.json.',
+        remedy='`architectures` must be a list with one name, such as ["LlamaForCausalLM"]; copy the original '
+        "config.json.",
     )
 
 
@@ -51,7 +52,7 @@ def config_path(folder: Path) -> Path:
         if gguf:
             raise CheckpointError(
                 "model-is-gguf",
-                f"{folder.name} holds a GGUF file ({gguf}) and no config.json; no engine here reads GGUF.",
+                f"{folder.name} contains a GGUF file ({gguf}) but no config.json. Ingot's engines do not read GGUF.",
                 file=folder / gguf,
                 field="model.path",
                 remedy="Get the model's original folder with config.json and safetensors files.",
@@ -61,7 +62,7 @@ def config_path(folder: Path) -> Path:
             inner = snapshot.relative_to(folder)
             raise CheckpointError(
                 "config-missing",
-                f"{folder.name} is a hub cache; the model is in its folder {inner}.",
+                f"{folder.name} is a hub cache. The model is in {inner}.",
                 file=path,
                 field="model.path",
                 remedy=f"Add `/{inner}` to the path.",
@@ -77,7 +78,7 @@ def read_config(folder: Path) -> ModelConfig:
     if family is None:
         raise CheckpointError(
             "architecture-unsupported",
-            f"The native engine does not run {architecture}.",
+            f"The native engine does not support {architecture}.",
             file=path,
             field="architectures",
             value=architecture,
@@ -89,10 +90,10 @@ def read_config(folder: Path) -> ModelConfig:
     heads = fields.integer("num_attention_heads", 1, 1 << 14)
     kv_heads = fields.integer("num_key_value_heads", 1, 1 << 14, default=heads)
     if heads % kv_heads:
-        fields.refuse("num_key_value_heads", f"It must divide num_attention_heads, which is {heads}.")
+        fields.refuse("num_key_value_heads", f"Must divide num_attention_heads ({heads}) evenly.")
     head_dim = fields.integer("head_dim", 1, 1 << 14, default=family.head_dim or hidden_size // heads)
     if fields.given.get("head_dim") is None and not family.head_dim and hidden_size % heads:
-        fields.refuse("hidden_size", f"It must be a multiple of num_attention_heads, which is {heads}.")
+        fields.refuse("hidden_size", f"Must be a multiple of num_attention_heads ({heads}).")
     layers = fields.integer("num_hidden_layers", 1, 1 << 12)
     rope = read_rope(fields, head_dim, family.rope_theta)
     vocab_size = fields.integer("vocab_size", 1, 1 << 24)
@@ -138,7 +139,7 @@ def _qk_norm(fields: Fields, family: Family) -> str:
     if family.qk_norm != "all":
         return family.qk_norm
     if fields.text("qk_norm_type", default="per_layer") != "per_layer":
-        fields.refuse("qk_norm_type", "The native engine has per_layer only.")
+        fields.refuse("qk_norm_type", "The native engine only supports per_layer.")
     return family.qk_norm if fields.boolean("use_qk_norm", default=True) else ""
 
 
@@ -157,7 +158,7 @@ def _sliding_window(fields: Fields, family: Family, layers: int) -> tuple[int | 
     given = fields.given.get("layer_types")
     if given is not None:
         if not isinstance(given, list) or len(given) != layers or any(t not in (FULL, SLIDING) for t in given):
-            fields.refuse("layer_types", f"It must name {FULL} or {SLIDING} for each of the {layers} layers.")
+            fields.refuse("layer_types", f"Must list {FULL} or {SLIDING} for each of the {layers} layers.")
         types = tuple(given)
     else:
         first = fields.integer("max_window_layers", 0, 1 << 12, default=28)
@@ -177,7 +178,7 @@ def _token_ids(fields: Fields, name: str, vocab_size: int) -> tuple[int | None, 
     for token in ids:
         good = isinstance(token, int) and not isinstance(token, bool) and -1 <= token < vocab_size
         if token is not None and not good:
-            fields.refuse(name, f"Token ids are integers from 0 to vocab_size - 1, which is {vocab_size - 1}.")
+            fields.refuse(name, f"Token ids go from 0 to {vocab_size - 1} (vocab_size - 1).")
     return tuple(token for token in ids if token != -1) or (None,)  # -1: old LLaMA configs for "none"
 
 

@@ -56,13 +56,13 @@ def read_experts(fields: Fields, family: ExpertFamily | None, num_layers: int) -
     if not layers or (not num_experts and not family.every_layer):
         return None
     if not 1 <= num_experts * len(layers) <= MOST_EXPERTS:
-        fields.refuse(key, f"{len(layers)} layers may have 1 to {MOST_EXPERTS} experts together.")
+        fields.refuse(key, f"The {len(layers)} layers may have 1 to {MOST_EXPERTS:,} experts in total.")
     _refuse_other_parts(fields)
     top_k = fields.integer("num_experts_per_tok", 1, num_experts)
     if family.scoring == "sigmoid":
         scoring = fields.text("scoring_func", default=family.scoring)
         if scoring not in ("softmax", "sigmoid"):
-            fields.refuse("scoring_func", "It must be softmax or sigmoid.")
+            fields.refuse("scoring_func", "Must be softmax or sigmoid.")
         bias = fields.boolean("use_routing_bias", default=family.selection_bias)
     else:
         scoring, bias = family.scoring, family.selection_bias
@@ -91,7 +91,7 @@ def _sparse_layers(fields: Fields, num_layers: int) -> frozenset[int]:
     step = fields.integer("decoder_sparse_step", 1, 1 << 12, default=1)
     dense = fields.given.get("mlp_only_layers") or []
     if not isinstance(dense, list) or any(type(layer) is not int for layer in dense):
-        fields.refuse("mlp_only_layers", "It must be a list of layers' numbers.")
+        fields.refuse("mlp_only_layers", "Must be a list of layer numbers.")
     return frozenset(layer for layer in range(num_layers) if (layer + 1) % step == 0) - frozenset(dense)
 
 
@@ -102,17 +102,17 @@ def _groups(fields: Fields, num_experts: int, top_k: int, bias: bool) -> tuple[i
     if groups <= 1:
         return 0, 0
     if num_experts % groups or (bias and num_experts // groups < 2):
-        fields.refuse("n_group", f"It must divide the {num_experts} experts into groups of two or more.")
+        fields.refuse("n_group", f"Must divide the {num_experts} experts into groups of two or more.")
     top_groups = fields.integer("topk_group", 1, groups)
     if top_k > top_groups * (num_experts // groups):
-        fields.refuse("topk_group", f"So few groups do not hold the {top_k} experts of a token.")
+        fields.refuse("topk_group", f"Too few groups for the {top_k} experts of a token.")
     return groups, top_groups
 
 
 def _refuse_other_parts(fields: Fields) -> None:
     """Keys of MiniMax's configs for parts that no published MiniMax-M2 has, and that the engine does not have."""
     if fields.integer("shared_intermediate_size", 0, 1 << 22, default=0):
-        fields.refuse("shared_intermediate_size", "The native engine has no shared expert.")
+        fields.refuse("shared_intermediate_size", "The native engine does not support shared experts here.")
     kinds = fields.given.get("attn_type_list")
     if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
-        fields.refuse("attn_type_list", "The native engine has softmax attention (1) only.")
+        fields.refuse("attn_type_list", "The native engine only supports softmax attention (1).")

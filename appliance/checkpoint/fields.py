@@ -32,14 +32,14 @@ class Fields:
             file=self.file,
             field=field,
             value=value,
-            remedy=f"Copy the original {self.file.name}, or mend {field} in it.",
+            remedy=f"Copy the original {self.file.name}, or correct {field} in it.",
         )
 
     def _absent(self, name: str) -> NoReturn:
         field = self._prefix + name
         raise CheckpointError(
             "config-invalid",
-            f"{self.file.name} has no {field}, which the model needs.",
+            f"{self.file.name} has no {field}, which this architecture needs.",
             file=self.file,
             field=field,
             remedy=f"Copy the original {self.file.name}, or add {field} to it.",
@@ -58,7 +58,7 @@ class Fields:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
-            self.refuse(name, f"It must be an integer from {minimum} to {maximum}.")
+            self.refuse(name, f"Must be a whole number from {minimum:,} to {maximum:,}.")
         return value
 
     def number(
@@ -83,7 +83,7 @@ class Fields:
             and value <= maximum
         )
         if not good:
-            self.refuse(name, f"It must be a number {low} and at most {maximum:g}.")
+            self.refuse(name, f"Must be a number {low} and at most {maximum:g}.")
         return float(value)
 
     def boolean(self, name: str, *, default: bool) -> bool:
@@ -91,7 +91,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            self.refuse(name, "It must be true or false.")
+            self.refuse(name, "Must be true or false.")
         return value
 
     def text(self, name: str, *, default: str) -> str:
@@ -99,13 +99,13 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, str) or len(value) > 128 or not value.isprintable():
-            self.refuse(name, "It must be a short text.")
+            self.refuse(name, "Must be a short text.")
         return value
 
     def mapping(self, name: str) -> dict[str, Any] | None:
         value = self.given.get(name)
         if value is not None and not isinstance(value, dict):
-            self.refuse(name, "It must be an object.")
+            self.refuse(name, "Must be a JSON object.")
         return cast("dict[str, Any] | None", value)
 
 

@@ -36,21 +36,21 @@ def locate(path: str, home: Home) -> Path:
         _refuse_outside(path, home, models)
         folder = (models / path).resolve()
         if not folder.is_relative_to(models):
-            raise _outside(path, f"{path} is a link to {folder}, which is outside the models folder {models}.")
+            raise _outside(path, f"{path} is a link to {folder}, outside the models folder {models}.")
         if not folder.exists():
             raise _missing(path, home)
         if not folder.is_dir():
             raise _not_a_folder(path, folder)
         for entry in folder.iterdir():
             if entry.is_symlink() and not (target := entry.resolve()).is_relative_to(models):
-                message = f"{path}/{entry.name} is a link to {target}, which is outside the models folder {models}."
+                message = f"{path}/{entry.name} is a link to {target}, outside the models folder {models}."
                 raise _outside(path, message)
     except (OSError, ValueError, RuntimeError) as error:
         if isinstance(error, CheckpointError):
             raise
         # A loop of links is a RuntimeError in Python 3.11 and 3.12, an OSError later; a NUL in a path a ValueError.
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        remedy = "Make it a folder that the user of this process may read."
+        remedy = "Make it a folder this user can read."
         raise _error("model-unreadable", path, f"The folder {path!r} cannot be opened: {why}.", remedy) from error
     return folder
 
@@ -61,7 +61,7 @@ def require_files(folder: Path) -> None:
     if len(missing) > 1:  # a single one is better explained by the check that reads it
         raise CheckpointError(
             "model-incomplete",
-            f"{folder.name} lacks {', '.join(missing)}.",
+            f"{folder.name} is missing {', '.join(missing)}.",
             file=folder,
             field="model.path",
             value=folder.name,
@@ -86,7 +86,7 @@ def _error(id: str, path: str, message: str, remedy: str, patch: dict[str, Any] 
 
 
 def _outside(path: str, message: str) -> CheckpointError:
-    remedy = "Move the model into the models folder, or set INGOT_MODELS to the folder that holds it."
+    remedy = "Move the model into the models folder, or set INGOT_MODELS to its parent folder."
     return _error("model-outside", path, message, remedy)
 
 
@@ -97,13 +97,13 @@ def _refuse_outside(path: str, home: Home, models: Path) -> None:
             if pure.is_relative_to(base) and pure != PurePosixPath(base):
                 relative = str(pure.relative_to(base))
                 remedy = f"Write `{relative}`."
-                message = f"{path} is an absolute path; model paths are relative to the models folder."
+                message = f"{path} is an absolute path. Model paths are relative to the models folder."
                 raise _error("model-outside", path, message, remedy, {"model.path": relative})
         raise _outside(path, f"{path} is outside the models folder {models}.")
     if ".." in pure.parts:
-        raise _outside(path, f"{path} holds `..`, which leads out of a folder.")
+        raise _outside(path, f"{path} contains `..`.")
     if not pure.parts:
-        raise _error("model-missing", path, f"{path!r} names the models folder itself.", "Name a model's folder in it.")
+        raise _error("model-missing", path, f"{path!r} is the models folder itself.", "Name a model folder inside it.")
 
 
 def _missing(path: str, home: Home) -> CheckpointError:
@@ -114,25 +114,27 @@ def _missing(path: str, home: Home) -> CheckpointError:
     where = f"in the models folder {home.models}"
     if nearest:
         what = "bundled model" if nearest[0] == BUNDLED_MODEL else "nearest model there"
-        remedy = f"The {what} is `{nearest[0]}`."
-        return _error("model-missing", path, f"There is no {path} {where}.", remedy, {"model.path": nearest[0]})
+        remedy = f"Did you mean `{nearest[0]}`, the {what}?"
+        return _error("model-missing", path, f"{path} was not found {where}.", remedy, {"model.path": nearest[0]})
     if not home.models.is_dir():
-        remedy = "Make that folder and put the model into it, or set INGOT_MODELS to the folder that holds it."
-        return _error("model-missing", path, f"There is no models folder {home.models}.", remedy)
+        remedy = "Create it and put the model into it, or set INGOT_MODELS to the model's parent folder."
+        return _error("model-missing", path, f"The models folder {home.models} does not exist.", remedy)
     if _HUB_ID.fullmatch(path):
-        message = f"There is no folder {path} {where}; it looks like the id of a repository on a model hub."
-        remedy = "Ingot fetches nothing. Copy the repository's folder into the models folder, and name that folder."
+        message = f"{path} was not found {where}. It looks like the id of a hub repository."
+        remedy = "Ingot downloads nothing. Copy the repository into the models folder and use that folder's name."
         return _error("model-is-hub-id", path, message, remedy)
     remedy = f"Copy it there, or choose one of: {', '.join(names[:8])}." if names else "Copy the model's folder there."
-    return _error("model-missing", path, f"There is no {path} {where}.", remedy)
+    return _error("model-missing", path, f"{path} was not found {where}.", remedy)
 
 
 def _not_a_folder(path: str, file: Path) -> CheckpointError:
     if file.suffix == ".gguf":
-        remedy = "Ingot reads Hugging Face folders. Get the model's original folder with config.json and safetensors."
-        return _error("model-is-gguf", path, f"{path} is a GGUF file, which no engine here reads.", remedy)
+        remedy = "Use the model's original Hugging Face folder with config.json and safetensors files."
+        return _error("model-is-gguf", path, f"{path} is a GGUF file. Ingot's engines do not read GGUF.", remedy)
     parent = str(PurePosixPath(path).parent)
     if parent != "." and (file.parent / "config.json").exists():
         remedy = f"Name the folder: `{parent}`."
-        return _error("model-not-a-folder", path, f"{path} is a file.", remedy, {"model.path": parent})
-    return _error("model-not-a-folder", path, f"{path} is a file.", "Name the folder that holds config.json.")
+        return _error("model-not-a-folder", path, f"{path} is a file, not a folder.", remedy, {"model.path": parent})
+    return _error(
+        "model-not-a-folder", path, f"{path} is a file, not a folder.", "Name the folder that contains config.json."
+    )

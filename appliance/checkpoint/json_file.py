@@ -22,10 +22,10 @@ def read_raw(path: Path, id: str, max_bytes: int = MAX_BYTES) -> bytes:
             f"{id}-missing",
             f"{path.parent.name} has no {path.name}.",
             file=path,
-            remedy="Copy the whole model folder again: this file belongs to it.",
+            remedy="Copy the whole model folder again, including this file.",
         ) from None
     except OSError as error:
-        again, permit = "Copy the model folder again.", "Make it a file that the user of this process may read."
+        again, permit = "Copy the model folder again.", "Make it a file this user can read."
         raise CheckpointError(
             f"{id}-unreadable",
             f"{path.name} cannot be read: {error.strerror or error}.",
@@ -41,9 +41,9 @@ def read_text(path: Path, id: str, max_bytes: int = MAX_BYTES) -> str:
     except UnicodeDecodeError as error:
         raise CheckpointError(
             f"{id}-unreadable",
-            f"{path.name} is not text: byte {error.start} is not UTF-8.",
+            f"{path.name} is not UTF-8 text: byte {error.start:,} is invalid.",
             file=path,
-            remedy="Copy the model folder again; the file is damaged.",
+            remedy="The file is damaged. Copy the model folder again.",
         ) from None
 
 
@@ -53,9 +53,9 @@ def read_object(path: Path, id: str, max_bytes: int = MAX_BYTES) -> dict[str, An
     if text.startswith("version https://git-lfs"):
         raise CheckpointError(
             f"{id}-unreadable",
-            f"{path.name} is a Git LFS pointer: the file itself was never fetched.",
+            f"{path.name} is a Git LFS pointer; the file itself was never downloaded.",
             file=path,
-            remedy="Fetch the files with `git lfs pull` where the model was cloned, and copy the folder again.",
+            remedy="Run `git lfs pull` where the model was cloned, then copy the folder again.",
             command="git lfs pull",
         )
     try:
@@ -67,19 +67,19 @@ def read_object(path: Path, id: str, max_bytes: int = MAX_BYTES) -> dict[str, An
             f"{path.name} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
             file=path,
             evidence=(_line(text, error.lineno),),
-            remedy="Mend that place, or copy the model folder again.",
+            remedy="Correct it there, or copy the model folder again.",
         ) from None
     except (RecursionError, ValueError):  # nested too deeply, or a number of thousands of digits
         raise CheckpointError(
             f"{id}-unreadable",
-            f"{path.name} is not a JSON file that can be read: it nests too deeply or holds a number too long.",
+            f"{path.name} cannot be read: it is nested too deeply or contains a number that is too long.",
             file=path,
             remedy="Copy the model folder again.",
         ) from None
     if not isinstance(data, dict):
         raise CheckpointError(
             f"{id}-unreadable",
-            f"{path.name} holds a {type(data).__name__} where an object belongs.",
+            f"{path.name} contains a {type(data).__name__} instead of an object.",
             file=path,
             value=data,
             remedy="Copy the model folder again.",

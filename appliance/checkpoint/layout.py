@@ -104,16 +104,16 @@ def _quantised(fp8: BlockFp8, product: Sequence[Projection], fields: Fields) -> 
         return False
     if not all(covered):
         odd, even = product[covered.index(False)].name, product[covered.index(True)].name
-        refuse_layer(fields, odd, f"is left out of it, while {even}, which is computed with it, is not")
+        refuse_layer(fields, odd, f"is excluded from it, while {even}, computed together with it, is not")
     for part in product:
         if part.columns % 16:
-            refuse_layer(fields, part.name, f"has {part.columns} columns, which are no multiple of 16")
+            refuse_layer(fields, part.name, f"has {part.columns:,} columns, not a multiple of 16")
     return True
 
 
 def _check_rows(part: Projection, fields: Fields) -> None:
     if part.rows % BLOCK:
-        refuse_layer(fields, part.name, f"has {part.rows} rows, which are no whole blocks of {BLOCK}")
+        refuse_layer(fields, part.name, f"has {part.rows:,} rows, not a multiple of {BLOCK}")
 
 
 def _ends(config: ModelConfig) -> Iterator[tuple[str, Expected]]:

@@ -80,5 +80,5 @@ def _quantization(fields: Fields) -> dict[str, Any]:
     if method != "fp8" or blocks is None:
         return {"quantization": method}
     if not isinstance(blocks, list) or len(blocks) != 2 or not all(type(side) is int and side > 0 for side in blocks):
-        inner.refuse("weight_block_size", "It must be a list of two sizes.")
+        inner.refuse("weight_block_size", "Must be a list of two sizes.")
     return {"fp8_blocks": (blocks[0], blocks[1])}

@@ -61,7 +61,9 @@ def read_quantization(fields: Fields) -> BlockFp8 | None:
         blocks = "without blocks" if size is None else f"in blocks of {ascii(size)[:40]}"
         _refuse(fields, "weight_block_size", size, f"The checkpoint is quantised to FP8 {blocks}.")
     if others:
-        _refuse(fields, "modules_to_convert", others, "The checkpoint's quantisation reaches beyond its linear layers.")
+        _refuse(
+            fields, "modules_to_convert", others, "The checkpoint's quantisation covers more than its linear layers."
+        )
     key = "modules_to_not_convert" if given.get("modules_to_not_convert") is not None else "ignored_layers"
     return BlockFp8(_modules(inner, key))
 
@@ -71,7 +73,7 @@ def _modules(inner: Fields, key: str) -> frozenset[str]:
     if names is None:
         return frozenset()
     if not isinstance(names, list) or not all(isinstance(name, str) and _MODULE.fullmatch(name) for name in names):
-        inner.refuse(key, "It must be a list of modules' names; patterns are not read.")
+        inner.refuse(key, "Must be a list of module names; patterns are not supported.")
     return frozenset(names)
 
 
@@ -88,6 +90,6 @@ def _refuse(fields: Fields, key: str, value: Any, what: str) -> NoReturn:
         field=f"{KEY}.{key}" if key else KEY,
         value=value,
         evidence=(f"supported: fp8 (e4m3) in blocks of {BLOCK} x {BLOCK}, activations scaled dynamically",),
-        remedy="The native engine runs block-scaled FP8 and unquantised models. Use the same model in one of these; "
-        "many others run with `engine: vllm`.",
+        remedy="Use the model with block-scaled FP8 or unquantised weights; "
+        "many other formats run with `engine: vllm`.",
     )

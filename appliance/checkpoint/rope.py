@@ -34,7 +34,7 @@ def read_rope(fields: Fields, head_dim: int, default_theta: float) -> Rope:
             decides, key = holder, "partial_rotary_factor"
     if rotary_dim % 2 or rotary_dim < 2:
         value = decides.given.get(key, head_dim)
-        why = f"RoPE turns an even number of a head's dimensions, and that makes {rotary_dim} of {head_dim}."
+        why = f"RoPE needs an even number of dimensions; this makes {rotary_dim} of {head_dim}."
         decides.refuse(key, why, value=value)
     return Rope(theta, _scaling(fields, inner, raw), rotary_dim)
 
@@ -58,7 +58,7 @@ def _scaling(fields: Fields, inner: Fields, raw: dict[str, Any] | None) -> dict[
         low = scaling["low_freq_factor"] = inner.number("low_freq_factor", above=0, maximum=1e6)
         high = scaling["high_freq_factor"] = inner.number("high_freq_factor", above=0, maximum=1e6)
         if high <= low:
-            inner.refuse("high_freq_factor", f"It must be greater than low_freq_factor, which is {low:g}.")
+            inner.refuse("high_freq_factor", f"Must be greater than low_freq_factor ({low:g}).")
     if rope_type == "yarn":
         for name in ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"):
             if inner.given.get(name) is None:

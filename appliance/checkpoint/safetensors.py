@@ -27,7 +27,7 @@ DTYPE_BITS: Final = {
     "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64,
     "U64": 64,
 }  # fmt: skip
-COPY_AGAIN: Final = "Copy the file again and compare its size with the original's."
+COPY_AGAIN: Final = "Copy the file again and compare its size with the original."
 
 
 class TensorEntry(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ def read_index(folder: Path) -> TensorIndex:
         if tensor not in headers[file]:
             raise CheckpointError(
                 "tensor-missing",
-                f"{INDEX_FILE} says that {tensor} is in {file}, which does not hold it.",
+                f"{INDEX_FILE} lists {tensor} in {file}, which does not contain it.",
                 file=folder / file,
                 field=tensor,
                 value=file,
@@ -84,9 +84,9 @@ def _no_weights(folder: Path) -> CheckpointError:
     message = f"{folder.name} has neither {SINGLE_FILE} nor {INDEX_FILE}."
     remedy = "Copy the whole model folder again."
     if any(name.endswith(".safetensors") for name in found):
-        remedy = f"Copy {INDEX_FILE} too, which says what is in which shard."
+        remedy = f"Copy {INDEX_FILE} too; it says which shard holds which tensor."
     elif found:
-        remedy = "Only safetensors are read, since other formats can run code. Get the model as safetensors."
+        remedy = "Only safetensors are supported, since other formats can run code. Get the model as safetensors."
     return CheckpointError("weights-missing", message, file=folder, evidence=tuple(found[:8]), remedy=remedy)
 
 
@@ -110,7 +110,7 @@ def _weight_map(path: Path) -> dict[str, str]:
                 file=path,
                 field=f"weight_map.{tensor}",
                 value=name,
-                remedy="It must be the name of a .safetensors file in the same folder. Copy the index again.",
+                remedy="Must be a .safetensors file in the same folder. Copy the index again.",
             )
     return weight_map
 
@@ -149,12 +149,12 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
             prefix = file.read(8)
             length = int.from_bytes(prefix, "little")
             if prefix.startswith(b"version "):
-                raise _bad(path, "is a Git LFS pointer: the file itself was never fetched.", "Run `git lfs pull`.")
+                raise _bad(path, "is a Git LFS pointer; the file itself was never downloaded.", "Run `git lfs pull`.")
             if len(prefix) < 8 or length > min(MAX_HEADER_BYTES, size - 8):
                 raise _bad(path, _too_short(size, length, len(prefix)), COPY_AGAIN, offset=0)
             raw = file.read(length)
     except OSError as error:
-        remedy = "Make it a file that the user of this process may read."
+        remedy = "Make it a file this user can read."
         raise _bad(path, f"cannot be read: {error.strerror or error}.", remedy) from error
     data_start = 8 + length
     try:
@@ -171,10 +171,10 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
 
 def _too_short(size: int, length: int, read: int) -> str:
     if read < 8:
-        return f"has {size} bytes, too few for a safetensors file."
+        return f"has {size:,} bytes, too few for a safetensors file."
     if length > MAX_HEADER_BYTES:
-        return f"is not a safetensors file, or its beginning is damaged: it claims a header of {length} bytes."
-    return f"is truncated: its header takes {length} bytes, and the file has {size}."
+        return f"is not a safetensors file, or its start is damaged: it claims a header of {length:,} bytes."
+    return f"is truncated: its header takes {length:,} bytes, but the file has {size:,}."
 
 
 def _bad(
@@ -188,7 +188,9 @@ def _bad(
 
 def _entry(path: Path, name: str, value: Any, data_start: int) -> TensorEntry:
     if not isinstance(value, dict):
-        raise _bad(path, f"describes {_brief(name)} by something that is no object.", COPY_AGAIN, offset=8, tensor=name)
+        raise _bad(
+            path, f"describes {_brief(name)} by something other than an object.", COPY_AGAIN, offset=8, tensor=name
+        )
     dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         raise _bad(path, f"gives {_brief(name)} the unknown dtype {_brief(dtype)}.", COPY_AGAIN, offset=8, tensor=name)
@@ -200,7 +202,7 @@ def _entry(path: Path, name: str, value: Any, data_start: int) -> TensorEntry:
     begin, end = offsets
     expected, rest = divmod(math.prod(shape) * DTYPE_BITS[dtype], 8)
     if rest or end - begin != expected:
-        what = f"holds {end - begin} bytes for {_brief(name)}, whose shape {shape} in {dtype} takes {expected}."
+        what = f"has {end - begin:,} bytes for {_brief(name)}, whose shape {shape} in {dtype} takes {expected:,}."
         raise _bad(path, what, COPY_AGAIN, offset=data_start + begin, tensor=name)
     return TensorEntry(path, dtype, tuple(shape), data_start + begin, data_start + end)
 
@@ -224,10 +226,10 @@ def _check_layout(path: Path, entries: dict[str, TensorEntry], data_start: int, 
             raise _bad(path, message, COPY_AGAIN, offset=entry.begin, tensor=name)
         position = entry.end
     if position > size:
-        message = f"is truncated: it has {size} bytes, and its header describes {position}."
+        message = f"is truncated: it has {size:,} bytes, but its header describes {position:,}."
         raise _bad(path, message, COPY_AGAIN, offset=size)
     if position < size:
-        message = f"has {size - position} bytes that its header does not describe."
+        message = f"has {size - position:,} bytes that its header does not describe."
         raise _bad(path, message, COPY_AGAIN, offset=position)
 
 

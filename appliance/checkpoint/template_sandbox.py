@@ -139,7 +139,7 @@ def _step_counter() -> Callable[[], bool]:
         nonlocal steps
         steps += 1
         if steps > MAX_STEPS:
-            raise LimitPassed(f"it takes more than {MAX_STEPS} steps")
+            raise LimitPassed(f"it takes more than {MAX_STEPS:,} steps")
         if time.monotonic() > deadline:
             raise LimitPassed(f"it takes longer than {MAX_SECONDS:g} seconds")
         return False
@@ -155,12 +155,12 @@ def _concat(*values: Any) -> str:
 
 def _check_size(size: int) -> None:
     if size > MAX_OUTPUT:
-        raise LimitPassed(f"it makes a text of more than {MAX_OUTPUT} characters")
+        raise LimitPassed(f"it produces more than {MAX_OUTPUT:,} characters")
 
 
 def _check_widths(values: tuple[Any, ...]) -> None:
     if any(isinstance(value, int) and abs(value) > MAX_WIDTH for value in values):
-        raise LimitPassed(f"it pads a text to more than {MAX_WIDTH} characters")
+        raise LimitPassed(f"it pads text to more than {MAX_WIDTH:,} characters")
 
 
 def _check_format(form: str) -> None:

@@ -51,9 +51,9 @@ class Tokenizer:
         if not path.exists() and (folder / "tokenizer.model").exists():
             raise CheckpointError(
                 "tokenizer-missing",
-                f"{folder.name} has a tokenizer.model (SentencePiece) and no tokenizer.json.",
+                f"{folder.name} has a tokenizer.model (SentencePiece) but no tokenizer.json.",
                 file=folder / "tokenizer.model",
-                remedy="Convert it where transformers is installed, and copy the tokenizer.json that this writes.",
+                remedy="Convert it on a machine with transformers, then copy the resulting tokenizer.json.",
                 command=f"python -c \"from transformers import AutoTokenizer as T; T.from_pretrained('{folder.name}')"
                 f".save_pretrained('{folder.name}')\"",
             )
@@ -65,7 +65,7 @@ class Tokenizer:
                 "tokenizer-invalid",
                 f"tokenizer.json is not a tokenizer: {str(error)[:200]}.",
                 file=path,
-                remedy="Copy the original tokenizer.json. It may also need a newer Ingot than this one.",
+                remedy="Copy the original tokenizer.json. If it is intact, it may need a newer Ingot.",
             ) from error
         return cls(backend, settings)
 

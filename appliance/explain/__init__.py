@@ -1,1 +1,1 @@
-"""Which backend each op gets on a GPU that is here, or is not, and why not the others: `ingot explain`."""
+"""`ingot explain`: which backend each op gets on any known GPU, present or not, and why not the others."""

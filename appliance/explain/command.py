@@ -22,20 +22,23 @@ from kernels.libraries import DISTRIBUTIONS
 
 @click.command()
 @click.option(
-    "--profile", "source", metavar="PROFILE", help="A profile's file, or the active profile's name, as is the default."
+    "--profile",
+    "source",
+    metavar="PROFILE",
+    help="A profile file, or the name of the active profile. [default: the active profile]",
 )
-@click.option("--gpu", metavar="GPU", help='Judge for this GPU, such as "RTX PRO 6000"; else for this machine.')
+@click.option("--gpu", metavar="GPU", help='Answer for this GPU, such as "RTX PRO 6000". [default: this machine]')
 @click.option(
     "--with", "extra", metavar="LIBRARY=VERSION", multiple=True,
-    help="Judge as if this library were installed, such as flashinfer=0.6.13.",
+    help="Assume this library is installed, such as flashinfer=0.6.13.",
 )  # fmt: skip
-@click.option("--all", "everything", is_flag=True, help="Say all that stands against each backend, not only the first.")
-@click.option("--gpus", "list_gpus", is_flag=True, help="List the GPUs that --gpu knows, and end.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object, for programs.")
+@click.option("--all", "everything", is_flag=True, help="Show every objection to a backend, not only the first.")
+@click.option("--gpus", "list_gpus", is_flag=True, help="List the GPUs --gpu knows and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def explain(
     source: str | None, gpu: str | None, extra: tuple[str, ...], everything: bool, list_gpus: bool, as_json: bool
 ) -> None:
-    """Say which backend computes each op of a model, and why not the others.
+    """Show which backend computes each op of a model, and why not the others.
 
     Exits with 1 when an op is refused.
     """
@@ -79,7 +82,7 @@ def _libraries(given: tuple[str, ...]) -> dict[str, str]:
         name, _, version = entry.partition("=")
         if name not in DISTRIBUTIONS or not version[:1].isdigit():
             known = ", ".join(DISTRIBUTIONS)
-            raise click.UsageError(f"--with {entry}: give LIBRARY=VERSION with one of {known}.")
+            raise click.UsageError(f"--with {entry}: write LIBRARY=VERSION, where LIBRARY is one of {known}.")
         found[name] = version
     return found
 

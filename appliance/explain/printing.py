@@ -23,7 +23,7 @@ def show(report: Report, *, everything: bool = False, console: Console | None = 
     for sentence in sentences(report):
         console.print(sentence)
     for row in report.refused:
-        why = "for the reasons above" if row.requested == "auto" else f"as {row.requested} cannot run here"
+        why = "for the reasons above" if row.requested == "auto" else f"since {row.requested} cannot run here"
         console.print(Text(f"Refused: {row.op} has no backend on {report.context.place}, {why}.", "bold red"))
 
 

@@ -168,7 +168,7 @@ def _others(explanation: Explanation) -> Iterable[OtherBackend]:
             continue
         reason = verdict.reason
         if verdict.usable and explanation.requested == AUTO:
-            reason = f"could run; {chosen} comes first"
+            reason = f"could run; {chosen} is preferred"
         elif verdict.usable:
             reason = f"could run; the profile asks for {explanation.requested}"
         yield OtherBackend(verdict.backend, reason, verdict.objections)

@@ -15,7 +15,7 @@ def about(report: Report) -> str:
     where = "on the CPU" if gpu is None else f"on {gpu.name} ({report.context.place}, {size_text(gpu.memory_bytes)})"
     engine = "the native engine" if report.context.engine == "native" else "vLLM"
     cache = f", cache in {report.context.cache_dtype}" if report.context.cache_dtype != report.context.dtype else ""
-    return f"{report.architecture} in {report.context.dtype}{cache} {where}, by {engine}"
+    return f"{report.architecture} in {report.context.dtype}{cache} {where}, with {engine}"
 
 
 def sentences(report: Report) -> list[str]:
@@ -37,13 +37,13 @@ def _cast_needs(report: Report) -> str:
     if report.device.gpu is None or report.context.engine != "native":
         return ""
     if report.context.cast is not None:
-        return f"It is sealed to a cast, which holds the {report.kernels} kernels that it needs."
+        return f"The engine is sealed to a cast that holds the {report.kernels:,} kernels it needs."
     if not report.can_be_cast:
         known = ", ".join(ARCHITECTURES)
-        return f"Kernels cannot be cast for {report.context.place} (only for {known}): they are compiled as they run."
+        return f"Kernels cannot be cast for {report.context.place} (only for {known}); they are compiled on first use."
     if not report.kernels:
-        return "It needs nothing of a cast: no chosen backend compiles kernels."
-    return f"A cast for {report.context.place} has to hold {report.kernels} kernels for it."
+        return "No cast is needed: none of the chosen backends compiles kernels."
+    return f"A cast for {report.context.place} must hold {report.kernels:,} kernels."
 
 
 def _memory(report: Report) -> str:
@@ -52,22 +52,22 @@ def _memory(report: Report) -> str:
         return ""
     if plan.fits:
         return (
-            f"Memory: {size_text(plan.weight_bytes)} of weights; the cache holds "
+            f"Memory: {size_text(plan.weight_bytes)} of weights; the KV cache holds "
             f"{plan.num_blocks * plan.block_size:,} tokens."
         )
     needed, there = size_text(plan.needed_bytes), size_text(plan.available_bytes)
-    return f"Memory: it does not fit; it needs {needed}, and {there} are available."
+    return f"Memory: does not fit; needs {needed}, but only {there} is available."
 
 
 def _libraries(report: Report) -> str:
     if report.device.gpu is None:
         return ""
     found = ", ".join(f"{name} {version}" for name, version in sorted(report.context.libraries.items()))
-    return f"Libraries: {found or 'none of those that backends need'}."
+    return f"Libraries: {found or 'none that a backend needs'}."
 
 
 def _vllm(report: Report) -> str:
     """What chooses these backends in vLLM."""
     flags = [f"--{name} {value}" for row in report.rows for name, value in (row.arguments or {}).items()]
     variables = [f"{name}={value}" for row in report.rows for name, value in (row.environment or {}).items()]
-    return f"vLLM is told so by {' '.join(flags + variables)}." if flags or variables else ""
+    return f"For vLLM this means {' '.join(flags + variables)}." if flags or variables else ""

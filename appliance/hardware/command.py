@@ -20,10 +20,10 @@ from appliance.home import write_atomically
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object, for programs.")
-@click.option("--replay", "recording", metavar="FILE", help="Show the machine that FILE recorded instead of this one.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
+@click.option("--replay", "recording", metavar="FILE", help="Show the machine recorded in FILE instead of this one.")
 @click.option(
-    "--record", "target", metavar="FILE", help="Record this machine in FILE, for --replay elsewhere, and end."
+    "--record", "target", metavar="FILE", help="Record this machine in FILE, for --replay elsewhere, and exit."
 )
 def hardware(as_json: bool, recording: str | None, target: str | None) -> None:
     """Show GPUs, MIG slices, driver, memory, disks and limits of this machine.
@@ -56,5 +56,5 @@ def _record(target: Path) -> None:
         made = Patience[Recording]().call(ask)
         write_atomically(target, msgspec.json.format(msgspec.json.encode(made)) + b"\n", 0o644)
     except (NvmlUnavailable, OSError) as error:
-        raise click.ClickException(f"Nothing was recorded in {target}: {error}") from error
-    click.echo(f"{target} holds what NVML and the system say of this machine; `ingot hardware --replay` shows it.")
+        raise click.ClickException(f"{target} was not written: {error}") from error
+    click.echo(f"Recorded this machine in {target}. `ingot hardware --replay {target}` shows it.")

@@ -62,15 +62,15 @@ def select_device(wanted: str, inventory: Inventory, environ: Mapping[str, str])
         return Device(gpu=None, source="gpu", why=_without(inventory))
     for gpu in inventory.gpus:
         if gpu.uuid.lower() == wanted.lower():
-            return Device(gpu=gpu, source="profile", why=f"the profile names it: {gpu.name}")
+            return Device(gpu=gpu, source="profile", why=f"named in the profile: {gpu.name}")
     choices = ("auto", "cpu", *(gpu.uuid for gpu in inventory.gpus))
     if inventory.gpus:
-        message = f"There is no {wanted} here; there are {', '.join(map(str, inventory.gpus))}."
+        message = f"{wanted} was not found. Available: {', '.join(map(str, inventory.gpus))}."
         parents = [gpu for gpu in inventory.gpus if gpu.parent_uuid and gpu.parent_uuid.lower() == wanted.lower()]
         if parents:
-            message = f"{wanted} is divided into slices; name one: {', '.join(map(str, parents))}."
+            message = f"{wanted} is divided into MIG slices. Name one: {', '.join(map(str, parents))}."
     else:
-        message = f"There is no {wanted} here: {_without(inventory)}."
+        message = f"{wanted} was not found: {_without(inventory)}."
     raise DeviceError(message, choices)
 
 

@@ -122,7 +122,7 @@ def known_gpu(wanted: str) -> KnownGpu:
     everything = {" ".join(_words(gpu.name)): gpu.name for gpu in KNOWN_GPUS}
     alike = difflib.get_close_matches(" ".join(_words(wanted[:64])), everything, n=3)
     nearest = tuple(everything[name] for name in alike)
-    raise UnknownGpuError(f"There is no GPU {wanted!r} on the list.", nearest or tuple(everything.values()))
+    raise UnknownGpuError(f"Unknown GPU {wanted!r}.", nearest or tuple(everything.values()))
 
 
 def is_unified(name: str) -> bool:

@@ -72,11 +72,12 @@ def inventory(
             wrong = Finding(
                 id="hardware-recording",
                 severity=Severity.WARNING,
-                message=f"{INGOT_HARDWARE} names no recording: {error} {NONE_USABLE}",
+                message=f"{INGOT_HARDWARE} is not a usable recording: {error} {NONE_USABLE}",
                 field=INGOT_HARDWARE,
                 value=named,
                 fix=Fix(
-                    text="Name a recording, or look at this machine's own hardware.", command="unset INGOT_HARDWARE"
+                    text="Set it to a recording, or unset it to use this machine's hardware.",
+                    command="unset INGOT_HARDWARE",
                 ),
             )
             return _without_gpus(read_host(home), wrong)
@@ -93,9 +94,7 @@ def replayed(path: Path, *, home: Home | None = None) -> Inventory:
     try:
         found = _look(replaying(recording), host, signs, lambda pid: True)
     except (AttributeError, LookupError, TypeError, ValueError) as error:  # answers that NVML does not give
-        raise RecordingError(
-            f"{path} is no recording of hardware: what it holds of NVML is wrong ({error})."
-        ) from error
+        raise RecordingError(f"{path} is not a hardware recording: its NVML part is invalid ({error}).") from error
     return structs.replace(found, replayed=str(path))
 
 

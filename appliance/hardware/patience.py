@@ -46,7 +46,7 @@ class Patience(Generic[T]):
         return done[0]
 
     def _hangs(self) -> NvmlUnavailable:
-        return NvmlUnavailable(f"The NVIDIA driver does not answer within {self._patience_s:g} s.", "hangs")
+        return NvmlUnavailable(f"The NVIDIA driver did not answer within {self._patience_s:g} s.", "hangs")
 
 
 def _run(do: Callable[[], T], done: list[T], failed: list[Exception]) -> None:

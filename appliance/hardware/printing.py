@@ -33,7 +33,7 @@ def show(found: Inventory, environ: Mapping[str, str], console: Console | None =
     """`environ` may leave only some of the devices to CUDA, which is said."""
     console = console or Console(highlight=False)
     if found.replayed:
-        console.print(Text(f"Replayed from {found.replayed}: this is not what is here now.", "yellow"))
+        console.print(Text(f"Replayed from {found.replayed}, not this machine.", "yellow"))
         console.print()
     if found.boards:
         console.print(_devices(found))
@@ -41,9 +41,9 @@ def show(found: Inventory, environ: Mapping[str, str], console: Console | None =
         for line in _holders(found):
             console.print(line)
         if not found.gpus:
-            console.print("No device that a model can run on.")
+            console.print("No device can run a model.")
     elif not found.problems:
-        console.print("There is no GPU: models run on the processor.")
+        console.print("No GPU: models run on the processor.")
     console.print(_facts([("Driver", driver(found)), *_visible(found, environ), *_host(found.host)]))
     for problem in found.problems:
         _problem(console, problem)

@@ -62,36 +62,35 @@ class _Row(NamedTuple):
 
 # Kind of NvmlUnavailable -> what is told of it. Every message is followed by NONE_USABLE.
 _DRIVER: Final = {
-    "not-installed": _Row("nvml-missing", "{error}", "Install it beside Ingot.", "pip install nvidia-ml-py"),
+    "not-installed": _Row("nvml-missing", "{error}", "Install it with Ingot.", "pip install nvidia-ml-py"),
     "mismatch": _Row(
         "driver-mismatch",
-        "The NVIDIA driver was updated while it was in use: its library is of another version than its part in the "
-        "kernel.{loaded}",
-        "Restart the machine, so that the kernel loads the new driver.",
+        "The NVIDIA driver was updated while in use: its library and its kernel module are different versions.{loaded}",
+        "Restart the machine to load the new driver.",
         "sudo reboot",
     ),
     "hangs": _Row(
         "driver-hangs",
-        "{error} Programs that use a GPU may stand still as well.",
-        "Look for Xid lines in the kernel's log; a GPU that failed so needs a restart of the machine.",
+        "{error} Programs using a GPU may hang as well.",
+        "Check the kernel log for Xid errors. A GPU that fails like this usually needs a reboot.",
         "sudo dmesg | grep -i -e xid -e nvrm",
     ),
     "permission": _Row(
         "driver-permission",
-        "This user may not open the device files of the NVIDIA driver.",
-        "Give it access to them, on most systems by the group `video` or `render`; in a container, give it all of "
-        "/dev/nvidia*, /dev/nvidiactl among them.",
+        "This user has no access to the NVIDIA device files.",
+        "Add the user to the group `video` or `render`. In a container, pass in all of /dev/nvidia*, including "
+        "/dev/nvidiactl.",
         "ls -l /dev/nvidia*",
     ),
     "taken-away": _Row(
         "gpus-taken-away",
-        "The NVIDIA driver answers this container with an unknown error, as it does once the container's access to its "
-        "GPUs has been taken away: systemd does that when it reloads its units.",
-        "Restart the container. That it happens again is prevented by Docker's cgroup driver `cgroupfs`, or by naming "
-        "the device files in the container's settings.",
+        "The NVIDIA driver reports an unknown error: this container has lost access to its GPUs, as happens when "
+        "systemd reloads its units.",
+        "Restart the container. To prevent it, use Docker's cgroup driver `cgroupfs`, or list the device files in the "
+        "container's settings.",
         "docker compose restart engine",
     ),
-    "failed": _Row("driver-fails", "{error}", "The kernel's log says why.", "sudo dmesg | grep -i nvrm"),
+    "failed": _Row("driver-fails", "{error}", "The kernel log shows why.", "sudo dmesg | grep -i nvrm"),
 }
 
 
@@ -104,7 +103,7 @@ def driver_problem(error: NvmlUnavailable, signs: Signs) -> Finding | None:
     if kind == "unknown":
         kind = "taken-away" if signs.container else "failed"
     row = _DRIVER[kind]
-    loaded = f" The kernel has loaded {signs.kernel_driver}." if signs.kernel_driver else ""
+    loaded = f" The loaded kernel driver is {signs.kernel_driver}." if signs.kernel_driver else ""
     message = row.message.format(error=error, loaded=loaded)
     said = () if "{error}" in row.message else (str(error),)
     return _problem(row.id, f"{message} {NONE_USABLE}", Fix(text=row.fix, command=row.command), said)
@@ -119,10 +118,10 @@ def _no_driver(error: NvmlUnavailable, signs: Signs) -> Finding | None:
         return None
     return _problem(
         "driver-missing",
-        f"There {_count(len(signs.pci))} in this machine, and no driver that answers. {NONE_USABLE}",
+        f"There {_count(len(signs.pci))} in this machine, but no working driver. {NONE_USABLE}",
         Fix(
-            text="Install NVIDIA's driver, or load it if it is installed: after an update of the kernel it must be "
-            "built anew, and with Secure Boot its module must be signed.",
+            text="Install the NVIDIA driver, or load it if it is installed. After a kernel update it must be rebuilt; "
+            "with Secure Boot its module must be signed.",
             command="sudo modprobe nvidia",
         ),
         evidence=(str(error), *_addresses(signs)),
@@ -142,10 +141,10 @@ def gpu_problems(reading: Reading, signs: Signs) -> Iterator[Finding]:
         elif signs.pci:
             yield _problem(
                 "gpus-not-driven",
-                f"There {_count(len(signs.pci))} in this machine, and the driver {reading.driver_version} drives "
+                f"There {_count(len(signs.pci))} in this machine, but driver {reading.driver_version} found "
                 f"none. {NONE_USABLE}",
                 Fix(
-                    text="The kernel's log says why; a GPU newer than the driver needs a newer one, and Blackwell "
+                    text="The kernel log shows why. A GPU newer than the driver needs a newer driver; Blackwell needs "
                     "the open kernel modules.",
                     command="sudo dmesg | grep -i nvrm",
                 ),
@@ -156,11 +155,11 @@ def gpu_problems(reading: Reading, signs: Signs) -> Iterator[Finding]:
 def _too_old(reading: Reading) -> Finding:
     return _problem(
         DRIVER_TOO_OLD,
-        f"The NVIDIA driver {reading.driver_version or ''} runs CUDA up to {reading.cuda_version}, and every engine is "
-        f"built for CUDA {OLDEST_CUDA} or newer: none runs on a GPU here.",
+        f"NVIDIA driver {reading.driver_version or ''} supports CUDA up to {reading.cuda_version}. Every engine needs "
+        f"CUDA {OLDEST_CUDA} or newer, so none can use a GPU here.",
         Fix(
-            text=f"Install driver {OLDEST_DRIVER[OLDEST_CUDA]} or newer on the machine (not in the container). Only a "
-            "data-centre GPU can do without, by NVIDIA's packages for forward compatibility.",
+            text=f"Install driver {OLDEST_DRIVER[OLDEST_CUDA]} or newer on the host (not in the container). Only "
+            "data-centre GPUs can use NVIDIA's forward-compatibility packages instead.",
             command="nvidia-smi",
         ),
         evidence=(COMPATIBILITY,),
@@ -171,12 +170,12 @@ def _not_given(signs: Signs) -> Finding:
     said = "is not set" if signs.given is None else f"is {signs.given!r}"
     return _problem(
         "gpus-not-given",
-        f"This machine has an NVIDIA driver, and none of its GPUs is given to this container ({GIVEN} {said}).",
+        f"This machine has an NVIDIA driver, but this container was given no GPU ({GIVEN} {said}).",
         Fix(
-            text="Give the container its GPUs, which NVIDIA's container toolkit does.",
+            text="Give the container its GPUs with the NVIDIA Container Toolkit.",
             command="docker run --gpus all",
         ),
-        evidence=(f"driver of the kernel: {signs.kernel_driver}", *_addresses(signs)),
+        evidence=(f"kernel driver: {signs.kernel_driver}", *_addresses(signs)),
     )
 
 
@@ -185,24 +184,23 @@ def _of_gpu(faulty: Faulty) -> Finding:
     if faulty.kind == "no-slices":
         return _problem(
             "mig-without-slices",
-            f"{name} is in MIG mode and has no slices: nothing can run on it.",
+            f"{name} is in MIG mode without slices, so nothing can run on it.",
             Fix(
-                text="Divide it into slices, such as one of half its size, or turn MIG off: "
-                f"`nvidia-smi -i {faulty.index} -mig 0`.",
+                text=f"Create slices, or turn MIG off: `nvidia-smi -i {faulty.index} -mig 0`.",
                 command=f"sudo nvidia-smi mig -i {faulty.index} -lgip",
             ),
         )
     if faulty.kind == "no-memory":
         return _problem(
             "gpu-memory-unknown",
-            f"{name} does not tell its memory: {faulty.why}. What fits into it cannot be planned.",
-            Fix(text="Run as a user who may ask, or choose another device.", command="nvidia-smi -q -d MEMORY"),
+            f"{name} does not report its memory: {faulty.why}. Ingot cannot plan what fits.",
+            Fix(text="Run as a user with access, or choose another device.", command="nvidia-smi -q -d MEMORY"),
         )
     return _problem(
         "gpu-unreadable",
-        f"{name} cannot be read: {faulty.why}. It is not used.",
+        f"{name} cannot be queried: {faulty.why}. It is not used.",
         Fix(
-            text="Reset the GPU, or restart the machine; if it fails again, the board or its power is at fault.",
+            text="Reset the GPU or restart the machine. If it fails again, suspect the board or its power supply.",
             command=f"sudo nvidia-smi --gpu-reset -i {faulty.index}",
         ),
     )

@@ -80,7 +80,7 @@ def _unavailable(error: Exception) -> NvmlUnavailable:
         "NVMLError_NoPermission": "permission",
         "NVMLError_Unknown": "unknown",
     }.get(type(error).__name__, "failed")
-    return NvmlUnavailable(f"The NVIDIA driver does not answer: {str(error).rstrip('.')}.", kind)
+    return NvmlUnavailable(f"The NVIDIA driver does not respond: {str(error).rstrip('.')}.", kind)
 
 
 class _Reader:

@@ -57,10 +57,10 @@ def load_recording(path: Path) -> Recording:
     except OSError as error:
         raise RecordingError(f"{path} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:  # MsgspecError is one, as is a NUL in the path, or a byte that is no text
-        raise RecordingError(f"{path} is no recording of hardware: {error}.") from error
+        raise RecordingError(f"{path} is not a hardware recording: {error}.") from error
     unknown = set(recording.host) - set(Host.__struct_fields__)
     if unknown:
-        raise RecordingError(f"{path} is no recording of hardware: a host has no {', '.join(sorted(unknown))}.")
+        raise RecordingError(f"{path} is not a hardware recording: unknown host fields {', '.join(sorted(unknown))}.")
     return recording
 
 

@@ -86,13 +86,13 @@ def read_visible(listed: str | None, inventory: Inventory, order: str | None = N
         entry = _name(text, inventory, order)
         if not ended and entry.wrong != "hides-all" and _is_uuid(text.strip()) != by_uuid and entry.gpu:
             first, other = ("a UUID", "index") if by_uuid else ("an index", "UUID")
-            why = f"{text.strip()!r} is not read: a list that begins with {first} ends at the first {other}."
+            why = f"{text.strip()!r} is ignored: a list that starts with {first} ends at the first {other}."
             entry = entry._replace(visible=False, wrong="mixed", why=why)
         elif not ended and entry.visible and entry.gpu in [before.gpu for before in entries if before.visible]:
-            why = f"{text.strip()!r} names a GPU again: CUDA fails for such a list."
+            why = f"{text.strip()!r} lists a GPU twice, which CUDA rejects."
             entry, refused = entry._replace(visible=False, wrong="repeated", why=why), True
         elif ended:
-            why = f"{text.strip()!r} is not read: the list ends at {_end(entries)!r}."
+            why = f"{text.strip()!r} is ignored: the list ends at {_end(entries)!r}."
             entry = entry._replace(visible=False, wrong="unreached", why=why)
         elif entry.wrong == "hides-all" and entries:
             entry = entry._replace(wrong="hides-rest", why=f"The list ends at {text.strip()!r}.")
@@ -118,14 +118,14 @@ def _name(text: str, inventory: Inventory, order: str | None) -> VisibleEntry:
     if index:
         entry = _by_index(text, ctypes.c_int32(int(index[1])).value, inventory, order)  # it wraps there too
         if entry.visible and not entry.wrong and index[2].strip():
-            why = f"{text.strip()!r} is read as {index[1]}: what follows the number is passed over."
+            why = f"{text.strip()!r} is read as {index[1]}; the rest is ignored."
             entry = entry._replace(wrong="cut", why=why)
         return entry
     if text.strip() == _NO_DEVICE_FILES:
         return VisibleEntry(text, None, False, "hides-all", f"{_NO_DEVICE_FILES} hides every GPU.")
-    why = f"{text.strip()!r} is neither an index nor a UUID such as GPU-... or MIG-...: no GPU is named so."
+    why = f"{text.strip()!r} is neither an index nor a UUID such as GPU-... or MIG-...."
     if text.strip().lower() in _RUNTIME_WORDS:
-        why = f"{text.strip()!r} is a word for NVIDIA_VISIBLE_DEVICES: to CUDA it names no GPU."
+        why = f"{text.strip()!r} only works in NVIDIA_VISIBLE_DEVICES; CUDA ignores it."
     return VisibleEntry(text, None, False, "unknown", why)
 
 
@@ -135,21 +135,21 @@ def _by_index(text: str, index: int, inventory: Inventory, order: str | None) ->
     board = next(((gpu, slices) for gpu, slices in inventory.boards if gpu.index == index), None)
     if board is None:
         count = len(inventory.boards)
-        named = index if str(index) in text else f"{index}, as which CUDA reads {text.strip()!r}"
-        there = "there is no GPU here" if not count else f"the last GPU here is {inventory.boards[-1][0].index}"
+        named = index if str(index) in text else f"{index} (how CUDA reads {text.strip()!r})"
+        there = "this machine has no GPU" if not count else f"the last one is {inventory.boards[-1][0].index}"
         return VisibleEntry(text, None, False, "out-of-range", f"There is no GPU {named}: {there}.")
     gpu, slices = board
     if slices:
         why = (
-            f"GPU {index} is divided into {len(slices)} {'slice' if len(slices) == 1 else 'slices'}, which have no "
-            f"index: CUDA takes the first. Name one by its UUID, such as {slices[0].uuid}."
+            f"GPU {index} is divided into {len(slices)} {'slice' if len(slices) == 1 else 'slices'} without an "
+            f"index; CUDA takes the first. Name one by UUID, such as {slices[0].uuid}."
         )
         return VisibleEntry(text, slices[0], True, "divided", why)
     if gpu in inventory.divided:
-        return VisibleEntry(text, None, False, "unknown", f"GPU {index} is in MIG mode and has no slices.")
+        return VisibleEntry(text, None, False, "unknown", f"GPU {index} is in MIG mode without slices.")
     if order != "PCI_BUS_ID" and len({board.name for board, _ in inventory.boards}) > 1:
         why = (
-            f"Index {index} counts the fastest GPU first, which of these different GPUs is not certain: name it by its "
+            f"Index {index} is ambiguous: CUDA counts the fastest GPU first, and these GPUs differ. Name it by "
             f"UUID, or set {ORDER}=PCI_BUS_ID."
         )
         return VisibleEntry(text, gpu, True, "order-unknown", why)
@@ -179,20 +179,20 @@ def _by_uuid(text: str, inventory: Inventory) -> VisibleEntry:
             return _of_divided(text, parents[0], slices)
     if len(found) == 1:
         if text != text.lstrip():
-            why = f"A space stands before {named!r}: CUDA reads no UUID after one."
+            why = f"There is a space before {named!r}; CUDA does not accept a UUID after one."
             return VisibleEntry(text, found[0], False, "unknown", why)
         return VisibleEntry(text, found[0])
     if found:
-        return VisibleEntry(text, None, False, "ambiguous", f"{named!r} begins the UUIDs of {len(found)} devices.")
-    return VisibleEntry(text, None, False, "unknown", f"There is no {named} here.")
+        return VisibleEntry(text, None, False, "ambiguous", f"{named!r} matches {len(found)} devices.")
+    return VisibleEntry(text, None, False, "unknown", f"{named} was not found.")
 
 
 def _of_divided(text: str, parent: Gpu, slices: Sequence[Gpu]) -> VisibleEntry:
     if not slices:
-        return VisibleEntry(text, None, False, "unknown", f"{parent.name} is in MIG mode and has no slices.")
+        return VisibleEntry(text, None, False, "unknown", f"{parent.name} is in MIG mode without slices.")
     why = (
         f"{text.strip()} is divided into {len(slices)} {'slice' if len(slices) == 1 else 'slices'}: CUDA takes the "
-        f"first. Name one by its own UUID, such as {slices[0].uuid}."
+        f"first. Name one by UUID, such as {slices[0].uuid}."
     )
     return VisibleEntry(text, slices[0], True, "divided", why)
 

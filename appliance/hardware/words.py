@@ -32,7 +32,7 @@ def memory(gpu: Gpu) -> str:
 
 
 def loaded(gpu: Gpu) -> str:
-    return "" if gpu.utilization_percent is None else f"{gpu.utilization_percent} % busy"
+    return "" if gpu.utilization_percent is None else f"{gpu.utilization_percent}% busy"
 
 
 def draws(gpu: Gpu) -> str:
@@ -48,9 +48,9 @@ def draws(gpu: Gpu) -> str:
 
 def holder(process: GpuProcess) -> str:
     """`3.5 GiB are held by python3 (process 1413)`."""
-    held = "memory is held" if process.memory_bytes is None else f"{size_text(process.memory_bytes)} are held"
+    held = "memory in use" if process.memory_bytes is None else f"{size_text(process.memory_bytes)} in use"
     if process.name is None:
-        return f"{held} by process {process.pid} of the machine, which cannot be seen from here"
+        return f"{held} by process {process.pid}, outside this container"
     return f"{held} by {process.name} (process {process.pid})"
 
 
@@ -65,24 +65,24 @@ def unaccounted(gpu: Gpu, host: Host) -> str:
     if any(process.memory_bytes is None for process in gpu.processes):
         return ""
     if any(refusal.figure == "processes" for refusal in gpu.refused):
-        return f"{size_text(hidden)} are held, and the driver does not say by whom"
-    where = "outside of this container" if host.container else "of another container, or in the driver's own use"
-    return f"{size_text(hidden)} are held by processes {where}"
+        return f"{size_text(hidden)} in use by programs the driver does not name"
+    where = "outside this container" if host.container else "of another container, or by the driver itself"
+    return f"{size_text(hidden)} in use by processes {where}"
 
 
 def refusals(gpu: Gpu) -> str:
     """`not told: power (Not Supported)`."""
     told = [f"{refusal.figure} ({refusal.why.lower()})" for refusal in gpu.refused]
-    return f"not told by the driver: {', '.join(told)}" if told else ""
+    return f"not reported by the driver: {', '.join(told)}" if told else ""
 
 
 def driver(found: Inventory) -> str:
     if found.driver_version is None:
-        loaded = f"; the kernel has loaded {found.kernel_driver}" if found.kernel_driver else ""
-        return f"none that answers{loaded}" if loaded or found.problems else "none"
-    runs = f", runs CUDA up to {found.cuda_version}" if found.cuda_version else ""
+        loaded = f"; loaded kernel driver {found.kernel_driver}" if found.kernel_driver else ""
+        return f"not responding{loaded}" if loaded or found.problems else "none"
+    runs = f", supports CUDA up to {found.cuda_version}" if found.cuda_version else ""
     apart = found.kernel_driver and found.kernel_driver != found.driver_version
-    return f"{found.driver_version}{runs}" + (f"; the kernel has loaded {found.kernel_driver}" if apart else "")
+    return f"{found.driver_version}{runs}" + (f"; loaded kernel driver {found.kernel_driver}" if apart else "")
 
 
 def visible(found: Inventory, environ: Mapping[str, str]) -> str:

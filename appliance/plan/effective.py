@@ -78,7 +78,7 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
     if profile.kv_cache_dtype == "auto":
         values["kv-cache-dtype"] = EffectiveValue(dtype, "default", "the same as dtype")
     if profile.engine == "native":
-        values["enforce-eager"] = EffectiveValue(True, "engine", "the native engine takes no CUDA graphs yet")
+        values["enforce-eager"] = EffectiveValue(True, "engine", "the native engine does not use CUDA graphs yet")
     context = _context(profile, config, device, values, machine)
     selection = explain(OPS, context, profile.backends)
     limits = memory_limits(profile, dtype=dtype, kv_cache_dtype=values["kv-cache-dtype"].value)
@@ -92,12 +92,12 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
     )
     memory = plan_memory(footprint, limits, device_memory(device, inventory, profile.gpu_memory_utilization))
     if memory.shortened:
-        why = f"the model's {config.context_length} do not fit into memory"
+        why = f"the model's {config.context_length:,} tokens do not fit into memory"
         values["max-model-len"] = EffectiveValue(memory.max_model_len, "engine", why)
     elif profile.max_model_len is None:
-        values["max-model-len"] = EffectiveValue(memory.max_model_len, "model", "what the model was made for")
+        values["max-model-len"] = EffectiveValue(memory.max_model_len, "model", "the model's own limit")
     if profile.kv_cache_memory_bytes is None:
-        why = f"{memory.num_blocks} blocks of {size_text(memory.bytes_per_token * memory.block_size)}"
+        why = f"{memory.num_blocks:,} blocks of {size_text(memory.bytes_per_token * memory.block_size)}"
         values["kv-cache-memory-bytes"] = EffectiveValue(memory.cache_bytes, "engine", why)
     values |= backend_values(profile, context, selection)
     return Effective(values=values, device=device, memory=memory, context=context, selection=selection)
@@ -113,12 +113,12 @@ def _dtype(config: ModelConfig, device: Device, inventory: Inventory) -> Effecti
     time."""
     if device.gpu is None:
         if config.dtype == "bfloat16" and inventory.host.bfloat16:
-            return EffectiveValue("bfloat16", "model", "the checkpoint's own, which this processor multiplies")
+            return EffectiveValue("bfloat16", "model", "the checkpoint's own, which this processor supports")
         return EffectiveValue("float32", "engine", "the fastest format on this processor")
     if config.dtype not in DTYPES:
-        return EffectiveValue("bfloat16", "engine", "the checkpoint does not name its format")
+        return EffectiveValue("bfloat16", "engine", "the checkpoint does not say its format")
     if config.dtype == "bfloat16" and device.gpu.compute_capability < (8, 0):
-        return EffectiveValue("float16", "gpu", f"{device.gpu.name} has no bfloat16")
+        return EffectiveValue("float16", "gpu", f"{device.gpu.name} does not support bfloat16")
     return EffectiveValue(config.dtype, "model", "the checkpoint's own")
 
 
@@ -168,7 +168,7 @@ def backend_values(profile: Profile, context: Context, selection: Sequence[Expla
         source: Source = "default" if requested == AUTO else "profile"
         explanation = next((explanation for explanation in selection if explanation.op.setting == name), None)
         if explanation is None:
-            value = EffectiveValue(requested, source, f"decides nothing here: {why_unused(name, context)}")
+            value = EffectiveValue(requested, source, f"not used here: {why_unused(name, context)}")
         elif explanation.chosen is None:
             value = EffectiveValue(requested, source, "cannot run here")
         else:

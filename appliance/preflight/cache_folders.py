@@ -37,7 +37,7 @@ CACHE_FOLDERS: Final = (
     CacheFolder("vLLM's compiled graphs", "VLLM_CACHE_ROOT", ".cache/vllm", engines=("vllm",), on_cpu=True),
     CacheFolder("vLLM's settings", "VLLM_CONFIG_ROOT", ".config/vllm", needed=False, engines=("vllm",), on_cpu=True),
     CacheFolder("DeepGEMM's kernels", "DG_JIT_CACHE_DIR", ".deep_gemm", package="deep-gemm", engines=("vllm",)),
-    CacheFolder("the hub library's files", "HF_HOME", ".cache/huggingface", needed=False, engines=("vllm",),
+    CacheFolder("Hub library files", "HF_HOME", ".cache/huggingface", needed=False, engines=("vllm",),
                 on_cpu=True),
 )  # fmt: skip
 

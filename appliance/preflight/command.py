@@ -1,4 +1,4 @@
-"""`ingot check`: what would keep the engine from starting, without starting it; and with `--fix`, mending it."""
+"""`ingot check`: what would keep the engine from starting, without starting it; `--fix` applies the fixes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from appliance import hardware
 from appliance.home import Home
 from appliance.preflight.context import PreflightContext, Report
-from appliance.preflight.fixing import Mended, Which, mend
+from appliance.preflight.fixing import Fixed, Which, apply_fixes
 from appliance.preflight.runner import run
 from appliance.preflight.saving import NotSavedError, save_active, save_file
 from appliance.preflight.surroundings import Surroundings
@@ -25,11 +25,11 @@ from appliance.vllm.plan import VllmPlan
 
 
 @click.command()
+@click.option("--profile", "source", metavar="FILE", help="The profile file to check. [default: the active profile]")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address the engine will listen on.")
 @click.option(
-    "--profile", "source", metavar="FILE", help="A profile's file; without it, the active profile is checked."
+    "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="The port the engine will listen on."
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address that the engine is to listen on.")
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="And its port.")
 @click.option(
     "--fix",
     "which",
@@ -41,14 +41,14 @@ from appliance.vllm.plan import VllmPlan
     "Fixes that are commands are shown and never run.",
 )
 @click.option("--each", is_flag=True, help="Show every check and how long it took.")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def check(source: str | None, host: str, port: int, which: Which | None, each: bool, as_json: bool) -> None:
     """Say in a second what would keep a profile from starting.
 
-    Exits with 1 when a finding is an error that is not mended.
+    Exits with 1 if an error remains.
     """
     home = Home.from_environment()
-    mended, saved = None, ""
+    fixed, saved = None, ""
     try:
         chosen = chosen_document(source, home)
     except NoSuchProfileError as error:
@@ -69,16 +69,16 @@ def check(source: str | None, host: str, port: int, which: Which | None, each: b
         if which is None:
             report = run(context)
         else:
-            mended = mend(context, which)
-            report = mended.report
-            saved = _save(home, source, mended) if mended.applied else ""
+            fixed = apply_fixes(context, which)
+            report = fixed.report
+            saved = _save(home, source, fixed) if fixed.applied else ""
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_as_data(report, mended, saved, home))).decode())
+        click.echo(msgspec.json.format(msgspec.json.encode(_as_data(report, fixed, saved, home))).decode())
     else:
-        from appliance.preflight.printing import show, show_mended  # rich takes longer to import than the checks to run
+        from appliance.preflight.printing import show, show_fixed  # rich takes longer to import than the checks to run
 
-        if mended is not None:
-            show_mended(mended, documents.diff(chosen, mended.document), saved)
+        if fixed is not None:
+            show_fixed(fixed, documents.diff(chosen, fixed.document), saved)
         show(report, each=each)
         if command := _command(report, home):
             click.echo(f"It runs {command}")
@@ -86,12 +86,12 @@ def check(source: str | None, host: str, port: int, which: Which | None, each: b
         raise SystemExit(1)
 
 
-def _save(home: Home, source: str | None, mended: Mended) -> str:
+def _save(home: Home, source: str | None, fixed: Fixed) -> str:
     try:
         if source is not None and Path(source).is_file():
-            return save_file(Path(source), mended.patch)
-        note = f"Mended by `ingot check --fix`: {', '.join(mended.patch)}."
-        return save_active(home, mended.document, note)
+            return save_file(Path(source), fixed.patch)
+        note = f"Fixed by `ingot check --fix`: {', '.join(fixed.patch)}."
+        return save_active(home, fixed.document, note)
     except NotSavedError as error:
         raise click.ClickException(str(error)) from error
 
@@ -113,7 +113,7 @@ def _command(report: Report, home: Home) -> str | None:
     return render(report.plan, Place.below(home)).shown()
 
 
-def _as_data(report: Report, mended: Mended | None, saved: str, home: Home) -> dict[str, Any]:
+def _as_data(report: Report, fixed: Fixed | None, saved: str, home: Home) -> dict[str, Any]:
     """What a program gets; docs/preflight.md describes it."""
     plan = report.plan
     return {
@@ -124,11 +124,11 @@ def _as_data(report: Report, mended: Mended | None, saved: str, home: Home) -> d
         "effective": plan.effective.values if plan and plan.effective else None,
         "memory": plan.memory if plan else None,
         "command": _command(report, home),
-        "mended": None
-        if mended is None
+        "fixed": None
+        if fixed is None
         else {
-            "findings": [{"id": one.finding.id, "patch": one.patch} for one in mended.applied],
-            "document": mended.document,
+            "findings": [{"id": one.finding.id, "patch": one.patch} for one in fixed.applied],
+            "document": fixed.document,
             "saved": saved,
         },
     }

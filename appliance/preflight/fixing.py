@@ -1,4 +1,4 @@
-"""Applies the fixes that are patches, round after round until none is left: a mended fault may have hidden the next."""
+"""Applies the fixes that are patches, in rounds until none is left: one problem may hide the next."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Applied:
 
 
 @dataclass(frozen=True)
-class Mended:
+class Fixed:
     """`report` is of the document as it is now."""
 
     document: dict[str, Any]
@@ -40,8 +40,8 @@ class Mended:
         return {key: value for applied in self.applied for key, value in applied.patch.items()}
 
 
-def mend(context: PreflightContext, which: Which) -> Mended:
-    """`which` says whether warnings are mended too. Nothing is written, and no command is run."""
+def apply_fixes(context: PreflightContext, which: Which) -> Fixed:
+    """`which` says whether warnings are fixed too. Nothing is written, and no command is run."""
     current = dict(context.document)
     seen, applied = [current], list[Applied]()
     report = run(context)
@@ -56,7 +56,7 @@ def mend(context: PreflightContext, which: Which) -> Mended:
         seen.append(current)
         applied += chosen
         report = run(replace(context, document=current))
-    return Mended(current, tuple(applied), report)
+    return Fixed(current, tuple(applied), report)
 
 
 def joined(findings: Iterable[Finding], which: Which) -> dict[str, Any]:

@@ -25,8 +25,8 @@ LOOKS: Final = {
 
 def show_memory(console: Console, plan: MemoryPlan, device: str) -> None:
     console.print(
-        f"Memory of {device}, {size_text(plan.total_bytes)}: the engine takes {size_text(plan.needed_bytes)} of the "
-        f"{size_text(plan.available_bytes)} that it may."
+        f"Memory of {device}, {size_text(plan.total_bytes)}: the engine uses {size_text(plan.needed_bytes)} of the "
+        f"{size_text(plan.available_bytes)} available to it."
     )
     console.print(Text("  [") + _bar(plan) + "]")
     for part in plan.segments:
@@ -37,8 +37,8 @@ def show_memory(console: Console, plan: MemoryPlan, device: str) -> None:
         console.print(Text(f"      {holder.name}{held}", "dim"))
     longer = ""
     if plan.longest_context > plan.max_model_len:
-        longer = f" The longest max-model-len that fits is {plan.longest_context:,}."
-    estimate = " An estimate: vLLM measures what it needs when it starts." if plan.estimated else ""
+        longer = f" The longest context that fits is {plan.longest_context:,} tokens."
+    estimate = " This is an estimate: vLLM measures its needs when it starts." if plan.estimated else ""
     console.print(f"It fits {plan.fitting}.{longer}{estimate}")
 
 

@@ -23,15 +23,15 @@ def with_vllm(subject: Subject, finding: Finding) -> Finding:
     text = finding.fix.text if finding.fix else "Choose another model."
     source, architecture = subject.vllm_source, _architecture(subject)
     if source is None:
-        fix = Fix(text=f"{text} There is no vLLM in this installation.")
+        fix = Fix(text=f"{text} vLLM is not installed here.")
     elif architecture is None or not source.architectures:
         fix = Fix(text=text)
     elif lacking := _lacking(subject, source, architecture):
-        installed = f"The vLLM that is installed here ({source.version})"
-        fix = Fix(text=f"{text} {installed} does not know {lacking} either.")
+        installed = f"The installed vLLM ({source.version})"
+        fix = Fix(text=f"{text} {installed} does not support {lacking} either.")
     else:
         fix = Fix(
-            text=f"Use vLLM, which is installed here ({source.version}) and runs {architecture}.",
+            text=f"Use the installed vLLM ({source.version}), which supports {architecture}.",
             patch={"engine": "vllm"} | _foreign_backends(subject),
         )
     return structs.replace(finding, fix=fix)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from appliance.plan.launch import LaunchPlan
 from appliance.preflight.context import CheckResult, Report
-from appliance.preflight.fixing import Mended
+from appliance.preflight.fixing import Fixed
 from appliance.preflight.memory_bar import show_memory
 from appliance.profile.document import Change
 from appliance.protocol import Finding, Severity
@@ -40,17 +40,17 @@ def show(report: Report, console: Console | None = None, *, each: bool = False) 
     if report.plan is not None:
         _show_plan(console, report.plan)
     else:
-        console.print(Text(f"It cannot start: {errors} error{'s' if errors != 1 else ''}.", "bold red"))
+        console.print(Text(f"Won't start: {errors} error{'s' if errors != 1 else ''}.", "bold red"))
 
 
-def show_mended(mended: Mended, changes: Sequence[Change], saved: str, console: Console | None = None) -> None:
+def show_fixed(fixed: Fixed, changes: Sequence[Change], saved: str, console: Console | None = None) -> None:
     """What was changed and why, before what is left is shown."""
     console = console or _console()
-    if not mended.applied:
-        console.print("No finding has a fix that is a change of the profile.\n")
+    if not fixed.applied:
+        console.print("No fix can be applied automatically.\n")
         return
-    for one in mended.applied:
-        console.print(Text.assemble(("mended", "bold green"), "  ", one.finding.message))
+    for one in fixed.applied:
+        console.print(Text.assemble(("fixed", "bold green"), "  ", one.finding.message))
     for change in changes:
         console.print(Text(f"        - {change.key}: {_shown(change.before)}", "red"))
         console.print(Text(f"        + {change.key}: {_shown(change.after)}", "green"))
@@ -58,7 +58,7 @@ def show_mended(mended: Mended, changes: Sequence[Change], saved: str, console: 
 
 
 def _shown(value: object) -> str:
-    return "its default" if value is None else str(value)
+    return "default" if value is None else str(value)
 
 
 def _console() -> Console:
@@ -99,7 +99,7 @@ def _show_finding(console: Console, finding: Finding) -> None:
     for line in lines:
         _show_line(console, 9, Text(line, "dim"))
     if finding.fix:
-        _show_line(console, 9, Text.assemble(("To do: ", "green"), finding.fix.text))
+        _show_line(console, 9, Text.assemble(("Fix: ", "green"), finding.fix.text))
         for key, value in (finding.fix.patch or {}).items():
             _show_line(console, 16, Text(f"remove {key}" if value is None else f"{key}: {value}", "green"))
         if finding.fix.command:
@@ -114,12 +114,12 @@ def _show_line(console: Console, indent: int, text: Text) -> None:
 def _show_plan(console: Console, plan: LaunchPlan) -> None:
     effective, memory = plan.effective, plan.memory
     where = "the CPU" if plan.device.gpu is None else str(plan.device.gpu)
-    console.print(Text(f"{plan.profile.name} can start.", "bold green"))
+    console.print(Text(f"{plan.profile.name} is ready to start.", "bold green"))
     if plan.config is None or effective is None:
         console.print(f"{plan.profile.engine} on {where}: {plan.device.why}.")
     else:
         console.print(f"{plan.config.architecture} in {effective['dtype'].value} on {where}: {plan.device.why}.")
     if memory is None:
-        console.print("It tells by itself what memory it needs.")
+        console.print("The engine works out its memory needs when it starts.")
         return
-    show_memory(console, memory, "the CPU's host" if plan.device.gpu is None else plan.device.gpu.name)
+    show_memory(console, memory, "this machine" if plan.device.gpu is None else plan.device.gpu.name)

@@ -86,14 +86,14 @@ def _run_one(check: Check, subject: Subject) -> list[Finding]:
 
 # What to do of an error by its number.
 _MENDS: Final = {
-    errno.EACCES: Fix(text="Let the user of this process read it, and try again."),
-    errno.EPERM: Fix(text="Let the user of this process read it, and try again."),
-    errno.EMFILE: Fix(text="Give this process a higher limit of open files, and try again.", command="ulimit -n"),
-    errno.ENFILE: Fix(text="The whole machine has too many files open; raise its limit.", command="sysctl fs.file-max"),
-    errno.EIO: Fix(text="Its disk is at fault; the kernel's log says more.", command="sudo dmesg"),
-    errno.ESTALE: Fix(text="The folder's server went away or changed it: mount it anew."),
+    errno.EACCES: Fix(text="Give this user read access and try again."),
+    errno.EPERM: Fix(text="Give this user read access and try again."),
+    errno.EMFILE: Fix(text="Raise this process's limit of open files and try again.", command="ulimit -n"),
+    errno.ENFILE: Fix(text="The machine has too many open files. Raise its limit.", command="sysctl fs.file-max"),
+    errno.EIO: Fix(text="The disk is failing. The kernel log shows more.", command="sudo dmesg"),
+    errno.ESTALE: Fix(text="The file server is gone or the folder changed. Mount it again."),
 }
-_ANY: Final = Fix(text="Try again: it may have changed meanwhile. If this comes again, the kernel's log may say more.")
+_ANY: Final = Fix(text="Try again; the file may have been changing. If it happens again, check the kernel log.")
 
 
 def _unreadable(check: Check, error: OSError) -> Finding:

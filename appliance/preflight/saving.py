@@ -1,5 +1,5 @@
-"""Where a mended profile is written: into the file that it came from, with a copy of that beside it; or as a revision,
-through whoever keeps the revisions."""
+"""Where a fixed profile is saved: in the file it came from, with a backup beside it, or as a revision in the profile
+store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUP = "ingot.profile_store"
 
 
 class NotSavedError(Exception):
-    """Says why a mended profile was not written, and what to do instead."""
+    """A fixed profile was not saved; says why, and what to do instead."""
 
 
 class SaveRevision(Protocol):
@@ -38,18 +38,18 @@ def save_file(path: Path, patch: Mapping[str, Any]) -> str:
         write_atomically(target, edited.text, mode=target.stat().st_mode & 0o777)
     except OSError as error:
         raise NotSavedError(f"{path} was not changed: {error.strerror}. Make its folder writable.") from error
-    lost = "" if edited.kept_comments else " Its comments could not be kept; they are in the copy."
-    return f"{path} is changed; as it was it is kept as {backup.name}.{lost}"
+    lost = "" if edited.kept_comments else " Its comments could not be kept; they are in the backup."
+    return f"{path} was changed. Backup: {backup.name}.{lost}"
 
 
 def save_active(home: Home, document: Mapping[str, Any], note: str) -> str:
     """A new revision of the active profile; the running engine is not touched."""
     active = read_active(home)
     if active is None:
-        raise NotSavedError("No profile is active, so there is none to change. Name a file with --profile.")
+        raise NotSavedError("No profile is active. Name a file with --profile.")
     point = next(iter(metadata.entry_points(group=GROUP)), None)
     if point is None:
-        raise NotSavedError(f"Nothing here keeps revisions. Change {home.active_profile} through the console.")
+        raise NotSavedError("There is no profile store here. Edit the profile in the console.")
     save: SaveRevision = point.load()
     name = str(active.document.get("name", ""))
     try:

@@ -189,7 +189,7 @@ class Subject:
         if self.profile.engine == "vllm":
             installation = read_installation(self.vllm) if self.vllm else None
             if self.vllm is None or installation is None:
-                assert self.context.surroundings is None, "the check of the engine would have found that"
+                assert self.context.surroundings is None, "the engine check comes first"
                 return None
             return VllmPlan(
                 profile=self.profile,

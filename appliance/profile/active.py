@@ -69,7 +69,7 @@ def _unreadable(home: Home, why: str) -> ProfileError:
                 field="",
                 value=str(home.active_profile),
                 message=f"The active profile cannot be read: {why}",
-                remedy="Activate a profile again; that replaces the file.",
+                remedy="Activate a profile again to replace the file.",
             )
         ]
     )

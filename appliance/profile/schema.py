@@ -65,10 +65,10 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         type=Type.TEXT,
         default=REQUIRED,
         pattern=NAME_PATTERN,
-        pattern_help="lower-case letters, digits, dots and dashes, beginning and ending with a letter or digit",
+        pattern_help="lower-case letters, digits, dots and dashes, starting and ending with a letter or digit",
         max_length=64,
         group="Profile",
-        help="How the profile is called here; at most 64 characters.",
+        help="The profile's name in Ingot, at most 64 characters.",
     ),
     Setting(
         key="model.path",
@@ -76,7 +76,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default=REQUIRED,
         max_length=1024,
         group="Model",
-        help=f"The model's folder, relative to the models folder; `{BUNDLED_MODEL}` is the one that comes with Ingot.",
+        help=f"The model's folder, relative to the models folder. `{BUNDLED_MODEL}` is the model that ships with "
+        "Ingot.",
     ),
     Setting(
         key="model.digest",
@@ -86,7 +87,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         pattern=r"^sha256:[0-9a-f]{64}$",
         pattern_help="sha256: and 64 hexadecimal digits",
         group="Model",
-        help="If set, a folder whose digest differs is refused: config, tokenizer, tensor headers, file sizes.",
+        help="If set, the launch is refused unless config, tokenizer, tensor headers and file sizes match this digest.",
     ),
     Setting(
         key="served-model-name",
@@ -94,10 +95,10 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default=None,
         none="the profile's name",
         pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9._:/-]*[A-Za-z0-9])?$",
-        pattern_help="letters, digits and . _ : / -, beginning and ending with a letter or digit",
+        pattern_help="letters, digits and . _ : / -, starting and ending with a letter or digit",
         max_length=128,
         group="Model",
-        help="The name that clients send as `model`.",
+        help="The name clients send as `model`.",
     ),
     Setting(
         key="engine",
@@ -105,7 +106,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default="native",
         allowed=("native", "vllm"),
         group="Engine",
-        help="`native` is Ingot's own engine; `vllm` serves models or clusters that it does not cover.",
+        help="`native` is Ingot's own engine; `vllm` is for models and clusters it does not support.",
     ),
     Setting(
         key="device",
@@ -114,7 +115,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         pattern=DEVICE_PATTERN,
         pattern_help="auto, cpu, GPU-<uuid> or MIG-<uuid>",
         group="Engine",
-        help="`auto` takes the GPU if there is one, and the CPU otherwise; a UUID names one GPU or one slice of it.",
+        help="`auto` uses a GPU if there is one, otherwise the CPU. A UUID names one GPU or MIG slice.",
     ),
     Setting(
         key="dtype",
@@ -123,18 +124,18 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         allowed=("auto", "float32", "bfloat16", "float16"),
         group="Engine",
         help="The number format of weights and activations. `auto`: the checkpoint's own on a GPU; on a CPU float32, "
-        "or bfloat16 if that is the checkpoint's own and the processor multiplies it.",
+        "or bfloat16 if that is the checkpoint's own and the processor supports it.",
     ),
     Setting(
         key="max-model-len",
         type=Type.INTEGER,
         default=None,
-        none="as long as the model was made for, or as long as memory allows",
+        none="the model's own limit, or what fits into memory",
         minimum=1,
         maximum=16_777_216,
         unit="tokens",
         group="Capacity",
-        help="The longest prompt and answer together that one request may have.",
+        help="The longest prompt plus answer of one request, in tokens.",
     ),
     Setting(
         key="max-num-seqs",
@@ -144,7 +145,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         maximum=4096,
         unit="requests",
         group="Capacity",
-        help="How many requests may run at the same time; more wait their turn.",
+        help="How many requests run at the same time; others wait.",
     ),
     Setting(
         key="max-num-batched-tokens",
@@ -154,7 +155,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         maximum=1_048_576,
         unit="tokens",
         group="Capacity",
-        help="How many tokens one step computes at most; longer prompts are computed in chunks of this size.",
+        help="The most tokens one step computes; longer prompts are computed in chunks.",
     ),
     Setting(
         key="block-size",
@@ -163,7 +164,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         allowed=(8, 16, 32, 64, 128, 256),
         unit="tokens",
         group="Cache",
-        help="How many tokens one block of the key-value cache holds.",
+        help="Tokens per block of the KV cache.",
     ),
     Setting(
         key="gpu-memory-utilization",
@@ -172,7 +173,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         above=0,
         maximum=1,
         group="Cache",
-        help="The share of the GPU's memory that weights, cache and workspace may take together. Not used on a CPU.",
+        help="The share of GPU memory for weights, KV cache and workspace together. Not used on a CPU.",
     ),
     Setting(
         key="kv-cache-dtype",
@@ -180,18 +181,18 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default="auto",
         allowed=("auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"),
         group="Cache",
-        help="The number format of the key-value cache. `auto`: the same as `dtype`.",
+        help="The number format of the KV cache. `auto`: the same as `dtype`.",
     ),
     Setting(
         key="kv-cache-memory-bytes",
         type=Type.SIZE,
         default=None,
-        none="sized from the memory there is",
+        none="sized from the available memory",
         minimum=1,
         maximum=1 << 50,
         unit="bytes",
         group="Cache",
-        help='How large the key-value cache is, in bytes or as text such as "2 GiB".',
+        help='The size of the KV cache, in bytes or as text such as "2 GiB".',
     ),
     Setting(
         key="tensor-parallel-size",
@@ -201,54 +202,67 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         maximum=64,
         unit="GPUs",
         group="Engine",
-        help="Over how many GPUs each layer is split.",
+        help="The number of GPUs each layer is split over.",
     ),
     Setting(
         key="enforce-eager",
         type=Type.BOOLEAN,
         default=False,
         group="Engine",
-        help="Run without CUDA graphs: slower, and easier to debug.",
+        help="Run without CUDA graphs: slower, but easier to debug.",
     ),
     Setting(
         key="prefix-caching",
         type=Type.BOOLEAN,
         default=True,
         group="Cache",
-        help="Keep the cache of prompts that ended, so that a prompt with the same beginning starts sooner.",
+        help="Reuse the KV cache of earlier prompts that start with the same text.",
     ),
-    _backend("attention", "What computes attention."),
-    _backend("moe", "What computes mixtures of experts."),
-    _backend("linear", "What multiplies by weight matrices."),
-    _backend("gdn-prefill", "What computes the prefill of gated delta networks."),
-    _backend("sparse-mla", "What computes sparse multi-head latent attention."),
-    _sampling("temperature", Type.NUMBER, "Randomness; 0 always takes the likeliest token.", minimum=0, maximum=2),
-    _sampling("top-p", Type.NUMBER, "Draw from the likeliest tokens of this total probability.", above=0, maximum=1),
-    _sampling("top-k", Type.INTEGER, "Draw from this many likeliest tokens; 0 is all.", minimum=0, maximum=1_000_000),
-    _sampling("min-p", Type.NUMBER, "Drop tokens below this share of the likeliest one.", minimum=0, maximum=1),
-    _sampling("presence-penalty", Type.NUMBER, "Lower tokens that occurred at all.", minimum=-2, maximum=2),
-    _sampling("frequency-penalty", Type.NUMBER, "Lower tokens by how often they occurred.", minimum=-2, maximum=2),
-    _sampling("repetition-penalty", Type.NUMBER, "Divide the score of seen tokens; 1 is off.", above=0, maximum=10),
-    _sampling("max-tokens", Type.INTEGER, "Tokens of an answer at most.", minimum=1, maximum=16_777_216),
+    _backend("attention", "The attention backend."),
+    _backend("moe", "The backend for mixtures of experts."),
+    _backend("linear", "The backend for linear layers."),
+    _backend("gdn-prefill", "The backend for the prefill of gated delta networks."),
+    _backend("sparse-mla", "The backend for sparse multi-head latent attention."),
+    _sampling("temperature", Type.NUMBER, "Randomness. 0 always picks the most likely token.", minimum=0, maximum=2),
+    _sampling(
+        "top-p", Type.NUMBER, "Sample from the most likely tokens that add up to this probability.", above=0, maximum=1
+    ),
+    _sampling(
+        "top-k",
+        Type.INTEGER,
+        "Sample from this many of the most likely tokens; 0 means all.",
+        minimum=0,
+        maximum=1_000_000,
+    ),
+    _sampling(
+        "min-p", Type.NUMBER, "Drop tokens less likely than this share of the most likely one.", minimum=0, maximum=1
+    ),
+    _sampling("presence-penalty", Type.NUMBER, "Penalise tokens that have already occurred.", minimum=-2, maximum=2),
+    _sampling(
+        "frequency-penalty", Type.NUMBER, "Penalise tokens by how often they have occurred.", minimum=-2, maximum=2
+    ),
+    _sampling(
+        "repetition-penalty", Type.NUMBER, "Divide the score of tokens already seen; 1 is off.", above=0, maximum=10
+    ),
+    _sampling("max-tokens", Type.INTEGER, "The longest answer, in tokens.", minimum=1, maximum=16_777_216),
     Setting(
         key="on-failure",
         type=Type.TEXT,
         default="stop",
         allowed=("stop", "restart", "roll-back"),
         group="Engine",
-        help="What a failed launch of this profile leads to: stop; start an engine that had served again, unless it "
-        "fails for the same cause or three times in ten minutes; or roll back to the last profile that worked.",
+        help="What happens when a launch of this profile fails: stop; restart an engine that was serving, unless it "
+        "fails again for the same cause or three times in ten minutes; or roll back to the last profile that worked.",
     ),
     Setting(
         key="ray.address",
         type=Type.TEXT,
         default=None,
-        none="no Ray: every GPU is in this host",
+        none="no Ray: all GPUs are in this host",
         pattern=r"^(?:auto|[A-Za-z0-9.-]+:[0-9]{1,5}|\[[0-9A-Fa-f:]+\]:[0-9]{1,5})$",
-        pattern_help="HOST:PORT, as `ray start --head` tells it, or auto",
+        pattern_help="HOST:PORT as printed by `ray start --head`, or auto",
         group="Several hosts",
-        help="The Ray cluster that the model is spread over; `auto` is the one that runs on this host. Only with "
-        "`engine: vllm`.",
+        help="The Ray cluster to run on; `auto` is the one running on this host. Only with `engine: vllm`.",
     ),
     Setting(
         key="ray.hosts",
@@ -258,7 +272,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         maximum=1024,
         unit="hosts",
         group="Several hosts",
-        help="Over how many hosts the model is spread; each brings the same number of GPUs.",
+        help="The number of hosts; each brings the same number of GPUs.",
     ),
     Setting(
         key="ray.host-ip",
@@ -268,7 +282,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         pattern=r"^[0-9A-Fa-f.:]{2,45}$",
         pattern_help="an IP address, such as 10.0.0.1",
         group="Several hosts",
-        help="The address of this host that the others reach it at.",
+        help="The address at which other hosts reach this one.",
     ),
     Setting(
         key="ray.network-interface",

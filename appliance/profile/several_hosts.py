@@ -24,8 +24,8 @@ def problems(get: Callable[[str], Any], missing: object) -> Iterator[Problem]:
         yield Problem(
             field="ray.hosts",
             value=hosts,
-            message=f"{hosts} hosts find one another through Ray, and there is no `ray.address`.",
-            remedy="Give the address that `ray start --head` tells, or `auto` where it runs on this host.",
+            message=f"{hosts} hosts need Ray, but `ray.address` is not set.",
+            remedy="Set it to the address printed by `ray start --head`, or to `auto` if Ray runs on this host.",
             patch={"ray.address": "auto"},
         )
         return
@@ -36,6 +36,6 @@ def problems(get: Callable[[str], Any], missing: object) -> Iterator[Problem]:
             value=hosts,
             message=f"{gpus} GPUs (tensor-parallel-size times pipeline-parallel-size) cannot be spread evenly over "
             f"{hosts} hosts.",
-            remedy=f"Set tensor-parallel-size to the GPUs of one host, and {PIPELINE} to {hosts}.",
+            remedy=f"Set tensor-parallel-size to the GPUs per host, and {PIPELINE} to {hosts}.",
             patch={PIPELINE: hosts} if get(PIPELINE) is missing else None,
         )

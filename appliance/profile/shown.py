@@ -17,7 +17,7 @@ def shown(value: Any) -> Any:
         if abs(value) < MAX_EXACT:
             return value
         # Python refuses to write out integers of thousands of digits.
-        return str(value) if value.bit_length() < 256 else f"an integer of {value.bit_length()} bits"
+        return str(value) if value.bit_length() < 256 else f"a {value.bit_length()}-bit integer"
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     return clipped(plain(value) if isinstance(value, str) else ascii(value))

@@ -33,7 +33,7 @@ def canonical(document: dict[str, Any]) -> dict[str, Any]:
 
     def put(dotted: str, original: str, value: Any) -> None:
         if dotted in given_as:
-            message = f"It is given twice: as {given_as[dotted]!r} and as {original!r}."
+            message = f"Given twice: as {given_as[dotted]!r} and as {original!r}."
             raise ProfileError([Problem(field=dotted, value=value, message=message, remedy=f"Keep {dotted!r}.")])
         given_as[dotted] = original
         section, _, name = dotted.rpartition(".")
@@ -68,7 +68,7 @@ def _flags(flags: Any) -> Any:
     for name, value in flags.items():
         if kebab(name) in spelled:
             field = f"vllm.extra-args.{kebab(name)}"
-            message = f"It is given twice, the second time as {name!r}."
+            message = f"Given twice, the second time as {name!r}."
             raise ProfileError([Problem(field=field, value=value, message=message, remedy="Keep one of them.")])
         spelled[kebab(name)] = value
     return spelled

@@ -49,7 +49,7 @@ def read(text: str | bytes) -> dict[str, Any]:
     if not isinstance(data, dict):
         kind = "empty" if data is None else f"a {_kind(data)}"
         _refuse(
-            f"The document is {kind}; a profile is a mapping of settings.", "Begin with a line such as `name: chat`."
+            f"The document is {kind}. A profile is a mapping of settings.", "Start with a line such as `name: chat`."
         )
     _check_strings(data)
     return data
@@ -60,7 +60,7 @@ def _refuse(message: str, remedy: str, value: Any = None) -> NoReturn:
 
 
 def _refuse_size(size: int) -> NoReturn:
-    _refuse(f"The document has {size} bytes; at most {MAX_BYTES} are read.", "A profile is a page of text: send that.")
+    _refuse(f"The document has {size:,} bytes; the limit is {MAX_BYTES:,}.", "A profile is about a page of text.")
 
 
 def _kind(data: object) -> str:
@@ -73,7 +73,9 @@ def _check_strings(data: Any) -> None:
         try:
             data.encode()
         except UnicodeEncodeError:
-            _refuse("A text holds half of a surrogate pair, which is no character.", "Remove it.", ascii(data)[:80])
+            _refuse(
+                "The text contains half of a surrogate pair, which is not a character.", "Remove it.", ascii(data)[:80]
+            )
     elif isinstance(data, dict):
         for key, value in data.items():
             _check_strings(key)
@@ -95,7 +97,7 @@ def _read_json(text: str) -> Any:
     def number(digits: str) -> float:
         value = float(digits)
         if not math.isfinite(value):
-            _refuse(f"{digits[:MAX_DIGITS]} is too large a number.", "Give a smaller number.", digits[:MAX_DIGITS])
+            _refuse(f"{digits[:MAX_DIGITS]} is too large.", "Give a smaller number.", digits[:MAX_DIGITS])
         return value
 
     def integer(digits: str) -> int:
@@ -107,7 +109,7 @@ def _read_json(text: str) -> Any:
         mapping: dict[str, Any] = {}
         for key, value in items:
             if key in mapping:
-                _refuse(f"The key {key!r} stands twice in one mapping.", "Keep one of them.", key)
+                _refuse(f"The key {key!r} occurs twice in one mapping.", "Keep one of them.", key)
             mapping[key] = value
         return mapping
 
@@ -116,7 +118,7 @@ def _read_json(text: str) -> Any:
     except json.JSONDecodeError as error:
         if error.msg == "Expecting property name enclosed in double quotes" or "'" in error.msg:
             return _read_yaml(text)  # `{"a": 1, b: 2}` is YAML's flow style
-        _refuse(f"The JSON cannot be read: {error.msg}, line {error.lineno} column {error.colno}.", "Mend that place.")
+        _refuse(f"Invalid JSON: {error.msg}, line {error.lineno} column {error.colno}.", "Correct the JSON there.")
     except RecursionError:
         _refuse_depth(None)
 
@@ -135,20 +137,20 @@ def _read_yaml(text: str) -> Any:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    _refuse(f"A second document begins {_line(event)}.", "Put one profile into one text.")
+                    _refuse(f"A second YAML document starts {_line(event)}.", "Send one profile at a time.")
                 data = _node(next(events), events, 0)
         return data
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f", line {mark.line + 1} column {mark.column + 1}" if mark else ""
-        problem = error.problem or error.context or "it is not YAML"
+        problem = error.problem or error.context or "not YAML"
         tab = "\\t" in problem or _tab_at(text, mark)
         _refuse(
-            f"The YAML cannot be read: {problem}{where}.",
-            "Indent with spaces, not with tabs." if tab else "Mend that line.",
+            f"Invalid YAML: {problem}{where}.",
+            "Indent with spaces, not with tabs." if tab else "Correct that line.",
         )
     except yaml.YAMLError as error:  # a character that YAML does not allow, such as a control character
-        _refuse(f"The YAML cannot be read: {' '.join(str(error).split())}.", "Remove that character.")
+        _refuse(f"Invalid YAML: {' '.join(str(error).split())}.", "Remove that character.")
 
 
 def _tab_at(text: str, mark: Any) -> bool:
@@ -162,14 +164,18 @@ def _line(event: Any) -> str:
 
 def _refuse_depth(event: Any) -> NoReturn:
     where = f" {_line(event)}" if event is not None else ""
-    _refuse(f"The document nests deeper than {MAX_DEPTH} levels{where}.", "A profile has at most three levels.")
+    _refuse(f"The document is nested more than {MAX_DEPTH} levels deep{where}.", "A profile has at most three levels.")
 
 
 def _node(event: Any, events: Iterator[Any], depth: int) -> Any:
     if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-        _refuse(f"An anchor or alias ({event.anchor!r}) stands {_line(event)}.", "Write the value out.", event.anchor)
+        _refuse(
+            f"Anchors and aliases are not supported ({event.anchor!r} {_line(event)}).",
+            "Write the value out.",
+            event.anchor,
+        )
     if event.tag is not None and not event.tag.startswith("tag:yaml.org,2002:str"):
-        _refuse(f"A tag ({event.tag!r}) stands {_line(event)}.", "Remove the tag.", event.tag)
+        _refuse(f"Tags are not supported ({event.tag!r} {_line(event)}).", "Remove the tag.", event.tag)
     if depth > MAX_DEPTH:
         _refuse_depth(event)
     if isinstance(event, yaml.ScalarEvent):
@@ -185,10 +191,10 @@ def _node(event: Any, events: Iterator[Any], depth: int) -> Any:
         key = _node(event, events, depth + 1)
         if not isinstance(key, str):
             shown = "a list or mapping" if isinstance(key, list | dict) else repr(key)
-            _refuse(f"A key {_line(event)} is not text: {shown}.", "Put the key into quotes.", key)
+            _refuse(f"The key {_line(event)} is not text: {shown}.", "Put the key in quotes.", key)
         if key in mapping:
             lines = f"in line {first_line[key]} and again in line {event.start_mark.line + 1}"
-            _refuse(f"The key {key!r} stands {lines}.", "Keep one of them.", key)
+            _refuse(f"The key {key!r} occurs {lines}.", "Keep one of them.", key)
         first_line[key] = event.start_mark.line + 1
         mapping[key] = _node(next(events), events, depth + 1)
     return mapping
@@ -201,14 +207,14 @@ def _scalar(event: Any) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     if len(text) > MAX_DIGITS and _FLOAT.fullmatch(text):
-        _refuse(f"A number of {len(text)} digits stands {_line(event)}.", "Give a smaller number.", text[:MAX_DIGITS])
+        _refuse(f"A number {_line(event)} has {len(text):,} digits.", "Give a smaller number.", text[:MAX_DIGITS])
     if _INTEGER.fullmatch(text):
         return int(text)
     if _FLOAT.fullmatch(text) and not re.fullmatch(r"[-+]?0[0-9]+", text):
         value = float(text)
         if math.isfinite(value):
             return value
-        _refuse(f"{text} {_line(event)} is too large a number.", "Give a smaller number.", text)
+        _refuse(f"{text} {_line(event)} is too large.", "Give a smaller number.", text)
     if _NOT_FINITE.fullmatch(text):
         _refuse(f"{text} {_line(event)} is not a finite number.", "Give a finite number.", text)
     return text

@@ -1,4 +1,4 @@
-"""What is wrong with a document: every value against its row, every key against the known ones.
+"""Validates a document: each value against its row, each key against the known ones.
 
 `check` collects all problems rather than the first, so that a form can show them beside their fields.
 """
@@ -16,10 +16,15 @@ from appliance.profile.schema import BY_KEY, SECTIONS, SETTINGS, Problem, Settin
 from appliance.profile.shown import plain, shown
 
 MISSING: Final = object()
+# What each kind of vLLM flag takes, for people.
+_KINDS: Final = {
+    "integer": "a whole number", "number": "a number", "boolean": "true or false", "text": "text",
+    "json": "JSON text", "integers": "a list of whole numbers",
+}  # fmt: skip
 
 
 def check(document: Mapping[str, Any]) -> list[Problem]:
-    """Everything that is wrong with a document; an empty list is a valid profile."""
+    """All problems of a document; a valid profile has none."""
     return list(_problems(document))
 
 
@@ -45,7 +50,7 @@ def _problems(document: Mapping[str, Any]) -> Iterator[Problem]:
         if given is MISSING:
             if setting.required:
                 remedy = f"Add `{_as_yaml(setting.key)}`. {setting.help}"
-                yield Problem(field=setting.key, value=None, message="It is missing.", remedy=remedy)
+                yield Problem(field=setting.key, value=None, message="Required.", remedy=remedy)
         elif given is None:
             if setting.none is None:
                 yield _wrong_type(setting.key, None, _expected(setting), "Give a value, or leave the key out.")
@@ -79,19 +84,19 @@ def _unknown(document: Mapping[str, Any], section: str, key: Any, known: list[st
     right = ""
     if nearest:
         right = f"{section}.{nearest[0]}" if section else nearest[0]
-        remedy = f"The nearest known setting is `{right}`: write that instead, or remove the key."
+        remedy = f"Did you mean `{right}`? Otherwise remove the key."
     elif in_full:
         right = in_full[0]
         remedy = f"Write it as `{_as_yaml(right)}`."
     else:
-        remedy = f"Remove it. Known here: {', '.join(sorted(known))}."
+        remedy = f"Remove it. Known settings: {', '.join(sorted(known))}."
     patch: dict[str, Any] = {field: None}
     if right in BY_KEY and get(document, right) is MISSING and not list(_judge(BY_KEY[right], value)):
         patch[right] = value
     return Problem(
         field=plain(field)[:128],
         value=shown(value),
-        message="There is no such setting.",
+        message="Unknown setting.",
         remedy=remedy,
         # A patch's dots are levels of the document, and it travels as UTF-8.
         patch=None if "." in str(key) or plain(field) != field else patch,
@@ -100,15 +105,15 @@ def _unknown(document: Mapping[str, Any], section: str, key: Any, known: list[st
 
 def _wrong_type(field: str, value: Any, expected: str, remedy: str) -> Problem:
     kind = {
-        bool: "a boolean", int: "an integer", float: "a number", str: "text", list: "a list", dict: "a mapping",
-        type(None): "null",
+        bool: "true or false", int: "a whole number", float: "a decimal number", str: "text", list: "a list",
+        dict: "a mapping", type(None): "null",
     }.get(type(value), f"a {type(value).__name__}")  # fmt: skip
-    return Problem(field=field, value=shown(value), message=f"It must be {expected}; it is {kind}.", remedy=remedy)
+    return Problem(field=field, value=shown(value), message=f"Must be {expected}, not {kind}.", remedy=remedy)
 
 
 def _expected(setting: Setting) -> str:
     return {
-        Type.TEXT: "text", Type.INTEGER: "an integer", Type.NUMBER: "a number", Type.BOOLEAN: "true or false",
+        Type.TEXT: "text", Type.INTEGER: "a whole number", Type.NUMBER: "a number", Type.BOOLEAN: "true or false",
         Type.SIZE: 'a number of bytes, or text such as "2 GiB"', Type.OPTIONS: "a mapping",
     }[setting.type]  # fmt: skip
 
@@ -136,13 +141,13 @@ def _judge(setting: Setting, value: Any) -> Iterator[Problem]:
             number = sizes.parse_size(value)
         except ValueError:
             remedy = "Write a whole number of bytes, or a number with B, KiB, MiB, GiB, TiB, KB, MB, GB or TB."
-            yield _problem(setting, value, "It is not a size.", remedy)
+            yield _problem(setting, value, "Not a size.", remedy)
             return
     if setting.allowed and value not in setting.allowed:
         choices = ", ".join(map(str, setting.allowed))
         nearest = difflib.get_close_matches(str(value)[:64], list(map(str, setting.allowed)), n=1)
         remedy = f"Did you mean `{nearest[0]}`? One of: {choices}." if nearest else f"Choose one of: {choices}."
-        yield _problem(setting, value, "It is not one of the values that this setting has.", remedy)
+        yield _problem(setting, value, "Not one of the allowed values.", remedy)
     elif isinstance(number, str):
         yield from _judge_text(setting, number)
     elif not isinstance(number, bool):
@@ -161,24 +166,25 @@ def _type_remedy(setting: Setting, value: Any) -> str:
             return "Write `false`."
         return "Write `true` or `false`."
     if setting.type is Type.TEXT:
-        return "Put the value into quotes." if isinstance(value, bool | int | float) else "Give one text."
+        return "Put the value in quotes." if isinstance(value, bool | int | float) else "Write a single text value."
     if setting.type in (Type.INTEGER, Type.NUMBER):
         if isinstance(value, str) and re.fullmatch(r"[-+]?[0-9]+(\.[0-9]+)?", value):
             return "Write the number without quotes."
+        kind = "a whole number" if setting.type is Type.INTEGER else "a number"
         limits = setting.range_text()
-        return f"Write a number {limits}." if limits else "Write a number."
+        return f"Write {kind} {limits}." if limits else f"Write {kind}, such as {setting.default or 1}."
     return f"Write {_expected(setting)}."
 
 
 def _judge_text(setting: Setting, value: str) -> Iterator[Problem]:
     if not value:
-        yield _problem(setting, value, "It is empty.", "Give a value, or leave the key out.")
+        yield _problem(setting, value, "Must not be empty.", "Give a value, or leave the key out.")
     elif len(value) > setting.max_length:
-        yield _problem(setting, value, f"It has {len(value)} characters.", f"Use at most {setting.max_length}.")
+        yield _problem(setting, value, f"Too long: {len(value):,} characters.", f"Use at most {setting.max_length:,}.")
     elif not value.isprintable():  # also lone surrogates and NUL, which no file system takes
-        yield _problem(setting, ascii(value), "It holds a control character.", "Remove it.")
+        yield _problem(setting, ascii(value), "Contains a control character.", "Remove it.")
     elif setting.pattern and not re.fullmatch(setting.pattern.removeprefix("^").removesuffix("$"), value, re.ASCII):
-        yield _problem(setting, value, "It is not written as it must be.", f"Use {setting.pattern_help}.")
+        yield _problem(setting, value, "Not in the required form.", f"Use {setting.pattern_help}.")
 
 
 def _judge_number(setting: Setting, number: float, given: Any) -> Iterator[Problem]:
@@ -202,20 +208,20 @@ def _judge_options(field: str, options: Mapping[Any, Any]) -> Iterator[Problem]:
         elif isinstance(entry := known[name], vllm_options.Variable):
             if not vllm_options.variable_matches(entry, value):
                 remedy = f"{entry.help} Write text that matches {entry.pattern}, in quotes."
-                yield Problem(field=where, value=shown(value), message="It is not a value of this.", remedy=remedy)
+                yield Problem(field=where, value=shown(value), message="Not a valid value.", remedy=remedy)
         else:
             yield from _judge_flag(where, entry, value)
 
 
 def _not_listed(name: Any) -> str:
     if name in vllm_options.GONE:
-        return "vLLM has it no more."
+        return "Current vLLM no longer has this."
     if name in vllm_options.INSTEAD:
         ours = vllm_options.INSTEAD[name]
         return (
-            "The profile has a setting of its own for this." if ours else "It reaches outside the model: not allowed."
+            "The profile has its own setting for this." if ours else "Not allowed: it reaches outside the model folder."
         )
-    return "It is not on the list of what may be handed to vLLM."
+    return "Not on the list of options that may be passed to vLLM."
 
 
 def _instead(name: Any, known: list[str]) -> str:
@@ -226,7 +232,7 @@ def _instead(name: Any, known: list[str]) -> str:
     if ours:
         return f"Use `{ours}`."
     nearest = difflib.get_close_matches(str(name)[:64], known, n=1) if name not in vllm_options.INSTEAD else []
-    return f"The nearest that is allowed is `{nearest[0]}`." if nearest else "Remove it."
+    return f"Did you mean `{nearest[0]}`?" if nearest else "Remove it."
 
 
 def _judge_flag(where: str, flag: vllm_options.Flag, value: Any) -> Iterator[Problem]:
@@ -234,12 +240,17 @@ def _judge_flag(where: str, flag: vllm_options.Flag, value: Any) -> Iterator[Pro
         "integer": int, "number": int | float, "boolean": bool, "text": str, "json": str, "integers": list,
     }[flag.kind]  # fmt: skip
     if not isinstance(value, wanted) or (isinstance(value, bool) and flag.kind != "boolean"):
-        yield _wrong_type(where, value, f"of type {flag.kind}", flag.help)
+        yield _wrong_type(where, value, _KINDS[flag.kind], flag.help)
     elif isinstance(value, float) and not math.isfinite(value):
-        yield Problem(field=where, value=str(value), message="It is not a finite number.", remedy=flag.help)
+        yield Problem(field=where, value=str(value), message="Not a finite number.", remedy=flag.help)
     elif isinstance(value, int) and abs(value) >= 1 << 63:
-        yield Problem(field=where, value=shown(value), message="It is out of range.", remedy="Use less.")
+        yield Problem(field=where, value=shown(value), message="Out of range.", remedy="Use a smaller number.")
     elif isinstance(value, str) and (len(value) > 4096 or not value.isprintable()):
-        yield Problem(field=where, value=shown(ascii(value)), message="It is no plain text.", remedy="Use one line.")
+        yield Problem(
+            field=where,
+            value=shown(ascii(value)),
+            message="Not plain text.",
+            remedy="Write one line of printable text.",
+        )
     elif message := vllm_options.flag_problem(flag, value):
         yield Problem(field=where, value=shown(value), message=message, remedy=flag.help)

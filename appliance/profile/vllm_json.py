@@ -93,12 +93,12 @@ def json_problem(flag: str, text: str) -> str | None:
     try:
         given = json.loads(text)
         if not isinstance(given, dict):
-            return 'It must be a JSON object, such as {"a": 1}.'
+            return 'Must be a JSON object, such as {"a": 1}.'
         return next(_problems(OBJECTS[flag], given, ""), None)
     except ValueError as error:
-        return f"It is not JSON: {error}."
+        return f"Not JSON: {error}."
     except RecursionError:
-        return "It is nested too deeply."
+        return "Nested too deeply."
 
 
 def _problems(allowed: Object, given: dict[str, Any], above: str) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _problems(allowed: Object, given: dict[str, Any], above: str) -> Iterator[st
         where = f"{above}.{key}" if above else key
         if allowed.refused is not None:
             if re.fullmatch(allowed.refused, key):
-                yield f"Its `{_shown(where)}` could make vLLM load what is not the model's: not allowed."
+                yield f"`{_shown(where)}` is not allowed: it could make vLLM load files from outside the model folder."
             yield from _value_problems(allowed, value, where)
         elif key in allowed.inside:  # some are a plain number as well: {"image": 4}
             yield from _value_problems(allowed.inside[key], value, where)
@@ -114,7 +114,7 @@ def _problems(allowed: Object, given: dict[str, Any], above: str) -> Iterator[st
             yield from _value_problems(Object(), value, where)
         else:
             known = ", ".join(sorted(allowed.keys | allowed.inside.keys())) or "nothing"
-            yield f"Its `{_shown(where)}` is not on the list of what may be given there: {known}."
+            yield f"`{_shown(where)}` is not on the list of allowed keys: {known}."
 
 
 def _value_problems(allowed: Object, value: Any, where: str) -> Iterator[str]:
@@ -125,8 +125,7 @@ def _value_problems(allowed: Object, value: Any, where: str) -> Iterator[str]:
             yield from _value_problems(allowed, item, where)
     elif isinstance(value, str) and not allowed.free and not _WORD.fullmatch(value):
         yield (
-            f"Its `{_shown(where)}` must be a number, true, false or a plain word: never a path or the dotted name "
-            "of code."
+            f"`{_shown(where)}` must be a number, true, false or a plain word; paths and dotted names are not allowed."
         )
 
 

@@ -25,7 +25,7 @@ CANNOT = 2
     "--record",
     "record_to",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the engine's answers to this file instead of comparing them.",
+    help="Record the engine's answers in this file instead of comparing them.",
 )
 def selftest(url: str | None, as_json: bool, record_to: Path | None) -> None:
     """Replay the bundled model's known answers through the whole engine and compare them.
@@ -38,7 +38,7 @@ def selftest(url: str | None, as_json: bool, record_to: Path | None) -> None:
     try:
         with contextlib.ExitStack() as stack:
             if url is None and not replay.answers_at(DEFAULT_URL):
-                click.echo("No engine answers here: starting one with the bundled model for the moment.", err=True)
+                click.echo("No engine is running: starting a temporary one with the bundled model.", err=True)
                 url = stack.enter_context(replay.temporary_engine())
             url = url or DEFAULT_URL
             engine = replay.Engine(url, replay.key_for(url, Home.from_environment()))
@@ -64,7 +64,7 @@ def _compare(engine: Engine, as_json: bool) -> bool:
     try:
         known = read_known()
     except FileNotFoundError:
-        raise CannotReplayError("There are no known answers: make them with --record.") from None
+        raise CannotReplayError("There are no known answers. Create them with --record.") from None
     results = list(replay(engine, known))
     differs = any(result.difference is not None for result in results)
     if as_json:
@@ -85,7 +85,7 @@ def _print_table(results: list[Replayed]) -> None:
     console = Console()
     console.print(table)
     wrong = sum(each.difference is not None for each in results)
-    console.print(f"{len(results) - wrong} of {len(results)} answers are as they were.")
+    console.print(f"{len(results) - wrong:,} of {len(results):,} answers match.")
 
 
 def _record(engine: Engine, path: Path) -> None:

@@ -67,14 +67,14 @@ class Engine:
         try:
             self._http = httpx.Client(base_url=url, headers=headers, timeout=ANSWER_TIMEOUT_S, trust_env=False)
         except httpx.InvalidURL as error:
-            raise CannotReplayError(f"{url} is no address: {error}. Give one such as http://127.0.0.1:8000.") from error
+            raise CannotReplayError(f"{url} is not a URL: {error}. Use one such as http://127.0.0.1:8000.") from error
 
     def served(self) -> Served:
         models = self._call("GET", "/v1/models")
         try:
             return msgspec.convert(models, ServedModels).data[0]
         except msgspec.ValidationError as error:
-            raise CannotReplayError(f"What answers at {self._http.base_url} is no engine of Ingot: {error}") from error
+            raise CannotReplayError(f"{self._http.base_url} is not an Ingot engine: {error}") from error
 
     def ask(self, question: str) -> Answer:
         """The greedy answer to a chat's one message."""
@@ -104,7 +104,7 @@ class Engine:
         try:
             answer = response.json()
         except ValueError as error:
-            raise CannotReplayError(f"What answers at {response.url} is no engine of Ingot: no JSON") from error
+            raise CannotReplayError(f"{response.url} is not an Ingot engine: its answer is not JSON") from error
         if response.status_code != 200:
             said = answer.get("error", {}).get("message", response.text)
             raise CannotReplayError(f"{path} answers {response.status_code}: {said}")
@@ -185,7 +185,7 @@ def temporary_engine() -> Iterator[str]:
             assert process.stdout is not None
             url = process.stdout.readline().rpartition(" ")[2].strip()
             if not url:
-                raise CannotReplayError(f"The engine did not start: {exit_in_words(process.wait())}, as told above.")
+                raise CannotReplayError(f"The engine did not start: {exit_in_words(process.wait())} (see above).")
             wait_ready(url)
             yield url
         finally:

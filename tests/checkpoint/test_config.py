@@ -211,15 +211,15 @@ def test_nonsense_is_named(tmp_path: Path, changes: dict[str, Any], field: str) 
     [
         (b"", "line 1, column 1"),
         (b'{"a": 1,\n "b" 2}', "line 2, column 6"),
-        (b"[]", "holds a list"),
+        (b"[]", "list"),
         (b"\xff\xfe", "not UTF-8"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "Git LFS pointer"),
-        (b"[" * 100_000, "nests too deeply"),
+        (b"[" * 100_000, "nested"),
         (b'{"a": ' + b"9" * 10_000 + b"}", "too long"),
     ],
 )
 def test_a_config_that_is_not_json(tmp_path: Path, content: bytes, said: str) -> None:
-    """The place is named, so that it can be mended."""
+    """The message says where."""
     folder = write(tmp_path / "m")
     (folder / "config.json").write_bytes(content)
     with pytest.raises(CheckpointError, match=said) as caught:

@@ -95,7 +95,7 @@ def test_a_missing_model_names_the_nearest(home: Home) -> None:
 def test_a_models_folder_that_is_missing_is_told(tmp_path: Path) -> None:
     """Rather than every model in it."""
     home = Home.at(tmp_path / "home", tmp_path / "nowhere")
-    assert "no models folder" in refused("x", home).message
+    assert str(home.models) in refused("x", home).message
 
 
 def test_files_are_not_folders(home: Home) -> None:

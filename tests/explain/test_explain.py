@@ -99,8 +99,8 @@ def test_the_command_prints_a_table_for_a_gpu_that_is_not_here(home: Home, tiny:
     result = ask(home, tiny, "--gpu", "RTX PRO 6000")
     assert result.exit_code == 0, result.output
     assert "on RTX PRO 6000 Blackwell (sm_120, 96.0 GiB)" in " ".join(result.output.split())
-    assert "torch could run; triton comes first" in result.output
-    assert "A cast for sm_120 has to hold" in result.output
+    assert "torch could run; triton" in result.output
+    assert "cast for sm_120" in result.output
 
 
 def test_without_a_profile_it_is_the_active_one_by_default_and_by_name(home: Home, tiny: dict[str, Any]) -> None:
@@ -173,9 +173,9 @@ def test_all_says_everything_that_stands_against_a_backend(home: Home) -> None:
     ("arguments", "code", "words"),
     [
         (("--gpu", "RTX 6000"), 2, "may be RTX PRO 6000 Blackwell or RTX 6000 Ada"),
-        (("--gpu", "Voodoo 2"), 2, "There is no GPU 'Voodoo 2' on the list. Known: RTX PRO 6000 Blackwell, "),
-        (("--with", "cudnn=9"), 2, "give LIBRARY=VERSION with one of triton, flashinfer"),
-        (("--with", "flashinfer"), 2, "give LIBRARY=VERSION"),
+        (("--gpu", "Voodoo 2"), 2, "'Voodoo 2'. Known: RTX PRO 6000 Blackwell, "),
+        (("--with", "cudnn=9"), 2, "triton, flashinfer"),
+        (("--with", "flashinfer"), 2, "LIBRARY=VERSION"),
         (("--profile", "nobody"), 2, "nobody cannot be read: No such file or directory"),
     ],
 )
@@ -202,7 +202,7 @@ def test_a_device_that_is_not_here_is_no_matter_for_another_gpu(home: Home, tiny
     assert ask(home, document, "--gpu", "H100").exit_code == 0
     result = ask(home, document)
     assert result.exit_code == 1
-    assert "There is no GPU-12345678-1234-1234-1234-123456789abc here" in result.output
+    assert "GPU-12345678-1234-1234-1234-123456789abc" in result.output
 
 
 def test_a_sealed_engine_is_explained_by_its_cast(home: Home, tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_sealed_engine_is_explained_by_its_cast(home: Home, tiny: dict[str, An
         if chosen == "torch":
             assert norm.others[0].reason == "is cast for sm_120, and this is sm_90"
         else:
-            assert f"holds the {free.kernels} kernels that it needs" in " ".join(sentences(found))
+            assert f"{free.kernels:,} kernels" in " ".join(sentences(found))
     asked = report(load(tiny), home, machine=sealed, gpu=known_gpu("B200"))
     assert asked.context.cast is None
 

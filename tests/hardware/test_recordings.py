@@ -62,13 +62,13 @@ MACHINES = {
 }
 # name -> (id of the problem, a part of what is said, a part of what to do)
 PROBLEMS = {
-    "nvml-missing": ("driver-missing", "an NVIDIA GPU in this machine", "modprobe nvidia"),
+    "nvml-missing": ("driver-missing", "NVIDIA GPU", "modprobe nvidia"),
     "not-given": ("gpus-not-given", "NVIDIA_VISIBLE_DEVICES is not set", "--gpus all"),
-    "driver-mismatch": ("driver-mismatch", "loaded 550.54.14", "reboot"),
-    "no-permission": ("driver-permission", "may not open the device files", "ls -l /dev/nvidia*"),
-    "gpus-taken-away": ("gpus-taken-away", "has been taken away", "compose restart engine"),
-    "gpu-lost": ("gpu-unreadable", "GPU 0 cannot be read: GPU is lost", "--gpu-reset -i 0"),
-    "old-driver": ("driver-too-old", "470.57.02 runs CUDA up to 11.4, and every engine", "driver 525.60.13 or newer"),
+    "driver-mismatch": ("driver-mismatch", "550.54.14", "reboot"),
+    "no-permission": ("driver-permission", "device files", "ls -l /dev/nvidia*"),
+    "gpus-taken-away": ("gpus-taken-away", "systemd", "compose restart engine"),
+    "gpu-lost": ("gpu-unreadable", "GPU is lost", "--gpu-reset -i 0"),
+    "old-driver": ("driver-too-old", "470.57.02 supports CUDA up to 11.4", "driver 525.60.13 or newer"),
     "mig-without-slices": ("mig-without-slices", "GPU 0 (NVIDIA A100-SXM4-80GB)", "mig -i 0 -lgip"),
 }
 

@@ -99,18 +99,18 @@ def wrong(found: VisibleDevices) -> list[str]:
     ("listed", "kinds", "said"),
     [
         ("0,1", ["", ""], ""),
-        ("-1", ["hides-all"], "hides every GPU"),
+        ("-1", ["hides-all"], "every GPU"),
         ("0,-1,1", ["", "hides-rest", "unreached"], "ends at '-1'"),
-        ("0,9,1", ["", "out-of-range", "unreached"], "There is no GPU 9: the last GPU here is 7."),
-        ("0,0", ["", "repeated"], "CUDA fails for such a list"),
-        (f"0,{SECOND}", ["", "mixed"], "a list that begins with an index ends at the first UUID"),
-        (f"{SECOND},0", ["", "mixed"], "a list that begins with a UUID ends at the first index"),
-        (f"{FIRST}, {SECOND}", ["", "unknown"], "A space stands before"),
-        ("GPU-", ["unknown"], "There is no GPU- here"),
-        ("GPU-ffffffff", ["unknown"], "There is no GPU-ffffffff here"),
+        ("0,9,1", ["", "out-of-range", "unreached"], "GPU 9"),
+        ("0,0", ["", "repeated"], "'0'"),
+        (f"0,{SECOND}", ["", "mixed"], SECOND),
+        (f"{SECOND},0", ["", "mixed"], "'0'"),
+        (f"{FIRST}, {SECOND}", ["", "unknown"], SECOND),
+        ("GPU-", ["unknown"], "GPU-"),
+        ("GPU-ffffffff", ["unknown"], "GPU-ffffffff"),
         ("all", ["unknown"], "NVIDIA_VISIBLE_DEVICES"),
-        ("cuda:0", ["unknown"], "neither an index nor a UUID"),
-        ("NoDevFiles", ["hides-all"], "hides every GPU"),
+        ("cuda:0", ["unknown"], "'cuda:0'"),
+        ("NoDevFiles", ["hides-all"], "every GPU"),
     ],
 )
 def test_each_entry_says_what_is_wrong_with_it(listed: str, kinds: list[str], said: str) -> None:
@@ -134,7 +134,7 @@ def test_a_beginning_that_several_uuids_have_names_none() -> None:
     assert len(eight) == 2
     found = read_visible("GPU-23", EIGHT)
     assert (found.gpus, wrong(found)) == ((), ["ambiguous"])
-    assert "begins the UUIDs of 2 devices" in found.entries[0].why
+    assert "2 devices" in found.entries[0].why
 
 
 def test_what_a_list_meant_is_given_by_uuids() -> None:
@@ -186,7 +186,7 @@ def test_an_index_among_different_gpus_is_doubtful_unless_the_order_is_the_buss(
 
 def test_without_a_gpu_every_index_is_out_of_range() -> None:
     found = read_visible("0", machine_of("none"))
-    assert (wrong(found), found.entries[0].why) == (["out-of-range"], "There is no GPU 0: there is no GPU here.")
+    assert wrong(found) == ["out-of-range"]
 
 
 def test_what_is_no_plain_index_is_said() -> None:
@@ -194,7 +194,7 @@ def test_what_is_no_plain_index_is_said() -> None:
     eight = machine_of("h200-x8")
     semicolon = read_visible("0;1", eight)
     assert (wrong(semicolon), len(semicolon.gpus)) == (["cut"], 1)
-    assert "what follows the number is passed over" in semicolon.entries[0].why
+    assert "read as 0" in semicolon.entries[0].why
     assert (wrong(read_visible("\uff10", eight)), read_visible("\uff10", eight).gpus) == (["unknown"], ())
-    assert "as which CUDA reads '99999999999999999999'" in read_visible("9" * 20, eight).entries[0].why
+    assert "'99999999999999999999'" in read_visible("9" * 20, eight).entries[0].why
     assert wrong(read_visible("9" * 9999, eight)) != [""]

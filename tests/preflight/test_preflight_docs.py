@@ -21,13 +21,13 @@ def row(check: Check) -> str:
     words = " ".join((inspect.getdoc(inspect.getmodule(check.run)) or "").split("\n\n")[0].split())
     only = [f"{check.engines[0]} only"] if len(check.engines) == 1 else []
     where = ", ".join(only + (["local"] if check.local else []))
-    return f"| `{check.id}` | {words}{f' *({where})*' if where else ''} | {check.mends} |"
+    return f"| `{check.id}` | {words}{f' *({where})*' if where else ''} | {check.remedy} |"
 
 
 def table() -> str:
     lines = []
     for group in dict.fromkeys(check.group for check in CHECKS):
-        lines += [f"\n### {group}\n", "| check | makes sure that | mended by |", "| --- | --- | --- |"]
+        lines += [f"\n### {group}\n", "| check | makes sure that | fix |", "| --- | --- | --- |"]
         lines += [row(check) for check in CHECKS if check.group == group]
     return "\n".join(lines)
 
@@ -43,12 +43,12 @@ def test_the_table_is_of_the_registry() -> None:
     assert text == with_table(text)
 
 
-def test_every_check_says_what_it_finds_and_how_it_is_mended() -> None:
+def test_every_check_says_what_it_finds_and_how_to_fix_it() -> None:
     for check in CHECKS:
         module = inspect.getmodule(check.run)
         assert module is not None
         assert module.__doc__
-        assert check.mends
+        assert check.remedy
         assert check.group
         assert check.title
 

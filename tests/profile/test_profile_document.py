@@ -111,7 +111,7 @@ def test_sampling_defaults_are_named_as_the_engine_names_them() -> None:
         ("schema", 2, "one of"),
         ("sampling-defaults.temperature", 3, "at most 2"),
         ("sampling-defaults.top-p", 0, "greater than 0"),
-        ("sampling-defaults.logit-bias", 1, "Known here"),
+        ("sampling-defaults.logit-bias", 1, "temperature"),
         ("sampling-defaults.max-tokens", -1, "at least 1"),
         ("backends.attention", "fa9", "one of"),
         ("vllm.extra-args.trust-remote-code", True, "Remove it"),
@@ -120,7 +120,7 @@ def test_sampling_defaults_are_named_as_the_engine_names_them() -> None:
         ("vllm.extra-args.seeed", 1, "`seed`"),
         ("vllm.extra-args.seed", "one", "random"),
         ("vllm.extra-args.seed", True, "random"),
-        ("vllm.extra-args.seed", 1 << 70, "Use less"),
+        ("vllm.extra-args.seed", 1 << 70, "smaller"),
         ("vllm.extra-args", [1], "a mapping"),
         ("vllm.environment.LD_PRELOAD", "x.so", "Remove it"),
         ("vllm.environment.NCCL_DEBUG", "LOUD", "matches"),
@@ -202,7 +202,7 @@ def test_spellings_of_vllm_users_are_read_as_ours(source: str, key: str, value: 
 )
 def test_one_setting_in_two_spellings_is_refused(source: str) -> None:
     """Which of them would hold must not be left to chance."""
-    with pytest.raises(ProfileError, match="given twice"):
+    with pytest.raises(ProfileError, match="(?i)twice"):
         parse(source)
 
 

@@ -1,4 +1,4 @@
-"""Torch's allocator is not set in a way that is known to break CUDA graphs over several GPUs.
+"""Torch's allocator has no setting known to break CUDA graphs over several GPUs.
 
 With expandable segments its memory comes from CUDA's virtual memory management, which cudaIpcGetMemHandle refuses; the
 all-reduce that shares its graph buffers between GPUs then ends the launch with "invalid argument".

@@ -1,4 +1,4 @@
-"""The engine runs models of this architecture, with the options that this one uses."""
+"""The engine supports this architecture and the options the model uses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _unsupported(field: str, value: Any, what: str, supported: Iterable[str]) ->
     return Finding(
         id="architecture-unsupported",
         severity=Severity.ERROR,
-        message=f"The native engine does not have {what}.",
+        message=f"The native engine does not support {what}.",
         field=field,
         value=value,
         evidence=(f"supported: {', '.join(supported)}",),
@@ -56,15 +56,15 @@ def _against_vllm(subject: Subject) -> Iterator[Finding]:
     yield Finding(
         id="architecture-unknown-to-vllm",
         severity=Severity.WARNING if generic else Severity.ERROR,
-        message=f"vLLM {source.version} has no {architecture} of its own"
-        + (": it tries the model as transformers has it, which is slower." if generic else "."),
+        message=f"vLLM {source.version} has no implementation of {architecture}"
+        + (". It falls back to the one in transformers, which is slower." if generic else "."),
         field="architectures",
         value=architecture,
         evidence=(
             str(subject.folder / "config.json"),
-            *(("config.json names code of its own (auto_map), which is never run",) if own_code else ()),
+            *(("config.json asks for custom code (auto_map); Ingot never runs it",) if own_code else ()),
         ),
-        fix=Fix(text="Use the native engine, which runs it.", patch={"engine": "native"})
+        fix=Fix(text="Use the native engine, which supports it.", patch={"engine": "native"})
         if subject.readable
-        else Fix(text="Install a newer vLLM, if that has it; or choose another model."),
+        else Fix(text="Install a vLLM that supports it, or choose another model."),
     )

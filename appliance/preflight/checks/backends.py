@@ -1,5 +1,4 @@
-"""The backends that the profile names can serve their ops on this device with this model, and those that it leaves to
-Ingot can be served at all."""
+"""The backends named in the profile can run on this device with this model, and every other op has a backend too."""
 
 from __future__ import annotations
 
@@ -46,8 +45,12 @@ def as_finding(refusal: BackendRefusedError) -> Finding:
 
 def _fix(refusal: BackendRefusedError) -> Fix:
     if refusal.requested == AUTO:
-        return Fix(text="Nothing here can compute it; the evidence says what each backend would need.")
+        return Fix(text="No backend can run here. The evidence lists what each one needs.")
     remedy = next((v.remedy for v in refusal.verdicts if v.backend == refusal.requested), "")
     usable = any(verdict.usable for verdict in refusal.verdicts)
-    text = "Let Ingot choose." if usable else "No other backend can run here either; the evidence says why."
+    text = (
+        "Let Ingot choose the backend."
+        if usable
+        else "No other backend can run here either. The evidence lists what each one needs."
+    )
     return Fix(text=f"{text} {remedy}".rstrip(), patch={f"backends.{refusal.op.setting}": None} if usable else None)

@@ -1,4 +1,4 @@
-"""The folders in which an engine that compiles keeps the result can be written by this user, and belong to it."""
+"""The cache folders of an engine that compiles are writable by this user and hold no other user's files."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def _unwritable(subject: Subject, place: Place, nearest: Path | None) -> Finding
     return Finding(
         id="cache-unwritable",
         severity=Severity.ERROR if row.needed else Severity.WARNING,
-        message=f"{row.what} go to {place.path}, where user {subject.here.uid} may not write.",
+        message=f"{row.what} are written to {place.path}, but user {subject.here.uid} has no write access there.",
         field=row.variable,
         value=subject.engine_environ.get(row.variable),
         evidence=(
-            f"{nearest} belongs to user {_owner(nearest)}" if nearest else f"{place.path} cannot be looked at",
+            f"{nearest} belongs to user {_owner(nearest)}" if nearest else f"{place.path} cannot be inspected",
             f"HOME is {subject.engine_environ.get('HOME', 'not set')}",
         ),
         fix=_way_out(subject, row, nearest),
@@ -45,11 +45,11 @@ def _unwritable(subject: Subject, place: Place, nearest: Path | None) -> Finding
 def _way_out(subject: Subject, row: CacheFolder, nearest: Path | None) -> Fix:
     if subject.engine == "vllm":  # its caches lie in the state folder
         return Fix(
-            text="Give that folder to the user of the engine.",
+            text="Make the engine's user the owner of that folder.",
             command=f"chown -R {subject.here.uid} {shlex.quote(str(nearest))}",
         )
     return Fix(
-        text=f"Set {row.variable} to a folder on a volume that this user may write.",
+        text=f"Set {row.variable} to a folder this user can write, on a volume.",
         command=f"export {row.variable}={_ours(subject, row.variable.partition('_')[0].lower())}",
     )
 
@@ -77,11 +77,11 @@ def _foreign(subject: Subject, place: Place, owner: int) -> Finding:
     return Finding(
         id="cache-of-another-user",
         severity=Severity.WARNING,
-        message=f"{place.path} holds entries of user {owner}, which user {subject.here.uid} may not replace.",
+        message=f"{place.path} contains files of user {owner} that user {subject.here.uid} cannot replace.",
         field=place.row.variable,
         value=str(place.path),
         fix=Fix(
-            text=f"Use a folder of its own with {place.row.variable}, or give the entries to this user.",
+            text=f"Set {place.row.variable} to another folder, or make this user the owner of the files.",
             command=f"chown -R {subject.here.uid} {shlex.quote(str(place.path))}",
         ),
     )
@@ -91,4 +91,4 @@ def _owner(path: Path) -> str:
     try:
         return str(path.stat().st_uid)
     except OSError:
-        return "nobody that can be told"
+        return "an unknown owner"

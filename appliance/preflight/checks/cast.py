@@ -1,4 +1,5 @@
-"""On a GPU every kernel that this model needs is cast, for this GPU and these versions; or compiling was asked for."""
+"""On a GPU, every kernel the model needs is in the cast for this GPU and these versions, unless compiling was "
+"asked for."""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             id="unsealed",
             severity=Severity.INFO,
-            message="Kernels are compiled when they are first used: the engine is not sealed.",
+            message="The engine is not sealed: kernels are compiled on first use.",
             field=JIT,
-            fix=Fix(text=f"For anything but development, cast them and set {CAST}."),
+            fix=Fix(text=f"Outside development, cast the kernels and set {CAST}."),
         )
         return
     folder, architecture = cast_folder(environ), gpu.architecture
@@ -56,18 +57,18 @@ def run(subject: Subject) -> Iterator[Finding]:
 
 
 def _without_gpu(subject: Subject) -> Finding:
-    """Whoever runs the image of a GPU means the GPU: served by the CPU, a model would only seem to be slow."""
-    problem = subject.context.inventory.problem or "There is no NVIDIA driver here, or the container was given no GPU."
+    """Whoever runs a GPU image means the GPU; on the CPU the model would just seem slow."""
+    problem = subject.context.inventory.problem or "No NVIDIA driver was found, or the container has no GPU."
     return Finding(
         id="sealed-without-gpu",
         severity=Severity.ERROR,
-        message=f"This engine is sealed to a cast for GPUs, and there is no GPU that it can use. {problem}",
+        message=f"This engine is sealed to a GPU cast, but no usable GPU was found. {problem}",
         field="device",
         value=subject.profile.device,
         evidence=(f"{CAST}={cast_folder(subject.context.environ)}",),
         fix=Fix(
-            text="Install the NVIDIA driver and NVIDIA's container toolkit on the machine, and give the container "
-            "a GPU (compose.gpu.yaml); or run this profile on the CPU.",
+            text="Install the NVIDIA driver and the NVIDIA Container Toolkit on the host and give the container "
+            "a GPU (compose.gpu.yaml), or run this profile on the CPU.",
             patch={"device": "cpu"},
         ),
     )
@@ -78,23 +79,23 @@ def _missing(subject: Subject, gpu: Gpu) -> Finding:
     return Finding(
         id="cast-missing",
         severity=Severity.ERROR,
-        message=f"The kernels for this GPU ({gpu.architecture}) are not there: {CAST} names no cast.",
+        message=f"There are no kernels for this GPU ({gpu.architecture}): {CAST} is not set.",
         field=CAST,
         fix=Fix(
-            text=f"Cast them, which takes minutes, and set {CAST}={shlex.quote(str(folder))}; or let the engine "
-            "compile what it needs, with `--jit`.",
+            text=f"Cast them, which takes minutes, and set {CAST}={shlex.quote(str(folder))}, or let the engine "
+            "compile on demand with `--jit`.",
             command=commands.cast(gpu.architecture, folder, _profiles(subject)),
         ),
     )
 
 
 def _without_casts(gpu: Gpu, folder: Path | None) -> Finding:
-    """There is nothing to cast: plain torch serves such a GPU, so far as torch covers it."""
-    message = f"There are no kernels for {gpu.architecture}: every op runs in plain torch, which is slow."
-    text = f"Use a GPU of {', '.join(ARCHITECTURES)}, or the vllm engine, where it is installed and still covers this."
+    """There is nothing to cast: plain torch serves such a GPU as far as torch supports it."""
+    message = f"Ingot has no kernels for {gpu.architecture}. Every op runs in plain torch, which is slow."
+    text = f"Use a GPU of {', '.join(ARCHITECTURES)}, or a vLLM that still supports this one."
     if folder is not None:
-        message = f"{CAST} names a cast, and there are none for {gpu.architecture}."
-        text = "Unset it: the model then runs in plain torch, which is slow."
+        message = f"{CAST} is set, but {gpu.architecture} GPUs have no casts."
+        text = "Unset it. The model then runs in plain torch, which is slow."
     return Finding(
         id="gpu-without-kernels",
         severity=Severity.ERROR if folder is not None else Severity.WARNING,

@@ -1,4 +1,4 @@
-"""The chat template, if the model has one, takes an ordinary conversation."""
+"""The chat template, if the model has one, renders an ordinary conversation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             id="chat-template-missing",
             severity=Severity.WARNING,
-            message="The model has no chat template: /v1/completions works, /v1/chat/completions does not.",
+            message="The model has no chat template. /v1/completions works; /v1/chat/completions does not.",
             evidence=(str(subject.folder),),
             fix=Fix(text="Copy chat_template.jinja from the model's source if it has one."),
         )
@@ -28,8 +28,8 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             id="chat-template-fails",
             severity=Severity.WARNING,
-            message=f"A plain message cannot be rendered: {error}.",
+            message=f"The chat template fails on a plain message: {error}.",
             field="chat_template",
             evidence=(template.source,),
-            fix=Fix(text="Copy the original chat template; /v1/completions works meanwhile."),
+            fix=Fix(text="Copy the original chat template. Until then, /v1/completions works."),
         )

@@ -1,4 +1,5 @@
-"""The clock is not far behind: logs, keys and rolling back go by it. Asked of files only, since there is no network."""
+"""The clock is not far behind; logs, keys and rollback depend on it. Judged by file dates, since there may be "
+"no network."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ def run(subject: Subject) -> Iterator[Finding]:
     yield Finding(
         id="clock-behind",
         severity=Severity.WARNING,
-        message=f"The clock says {_date(now)}, and {what} is of {_date(newest)}: the clock is behind by "
-        f"{(newest - now) / DAY_S:.0f} days or more.",
+        message=f"The clock says {_date(now)}, but {what} is dated {_date(newest)}: the clock is "
+        f"{(newest - now) / DAY_S:,.0f} days or more behind.",
         field="clock",
         value=_date(now),
         evidence=(what,),
         fix=Fix(
-            text="Set the clock. Otherwise launches are out of order, and certificates and keys may not hold.",
+            text="Set the clock. Otherwise launches are out of order, and certificates and sessions may be rejected.",
             command="timedatectl set-time 'YYYY-MM-DD HH:MM:SS'",
         ),
     )

@@ -1,4 +1,4 @@
-"""config.json can be read, and says what a model must say."""
+"""config.json is readable and has every field a model needs."""
 
 from __future__ import annotations
 

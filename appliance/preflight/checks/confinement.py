@@ -1,4 +1,4 @@
-"""SELinux lets the container read the model's folder, as far as labels tell."""
+"""SELinux lets the container read the model folder, judging by its labels."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     yield Finding(
         id="selinux-label",
         severity=Severity.WARNING,
-        message=f"SELinux is enforcing, and {subject.folder} is labelled {_type(label)}, which containers may not "
-        "read.",
+        message=f"SELinux is enforcing, and containers may not read {subject.folder}: its label is {_type(label)}.",
         field="model.path",
         value=subject.profile.model.path,
         evidence=(f"this process: {own[:80]}", f"the folder: {label[:80]}"),

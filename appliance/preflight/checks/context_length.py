@@ -1,4 +1,4 @@
-"""max-model-len is no longer than the model was made for, RoPE scaling counted as the engine counts it."""
+"""max-model-len is within the model's own context, with RoPE scaling counted as the engine counts it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     if subject.engine == "native":
         longest = subject.config.context_length
         if wanted > longest:
-            yield _too_long(subject, wanted, longest, "beyond them it writes noise", Severity.ERROR)
+            yield _too_long(subject, wanted, longest, "beyond that it generates noise", Severity.ERROR)
         return
     surely, perhaps = _as_vllm_counts(subject)
     if surely is None or wanted <= surely:
@@ -34,11 +34,11 @@ def run(subject: Subject) -> Iterator[Finding]:
     allowed = subject.engine_environ.get(LONGER) == "1"
     within = perhaps is not None and wanted <= perhaps
     why = (
-        f"{LONGER} lets it start, and beyond them it writes noise"
+        f"{LONGER} lets it start, but beyond that it generates noise"
         if allowed
-        else "versions of vLLM differ in whether they multiply that by the scaling"
+        else "vLLM versions differ in whether RoPE scaling raises that"
         if within
-        else "vLLM does not start with more"
+        else "vLLM refuses to start with more"
     )
     severity = Severity.WARNING if allowed or within else Severity.ERROR
     yield _too_long(subject, wanted, surely, why, severity)
@@ -83,9 +83,9 @@ def _too_long(subject: Subject, wanted: int, longest: int, why: str, severity: S
     return Finding(
         id="context-too-long",
         severity=severity,
-        message=f"max-model-len is {wanted}, and the model was made for {longest} tokens: {why}.",
+        message=f"The profile asks for a context of {wanted:,} tokens. The model supports {longest:,}; {why}.",
         field="max-model-len",
         value=wanted,
         evidence=(*named[:3], *((f"config.json: RoPE scaling {ascii(scaling)[:120]}",) if scaling else ())),
-        fix=Fix(text=f"Use {longest}.", patch={"max-model-len": longest}),
+        fix=Fix(text=f"Use {longest:,}.", patch={"max-model-len": longest}),
     )

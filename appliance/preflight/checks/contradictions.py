@@ -1,4 +1,4 @@
-"""The environment does not work against the profile: variables that slow an engine down, end its start, or say
+"""The environment does not contradict the profile: variables that slow an engine down, end its start, or say
 otherwise than the profile does."""
 
 from __future__ import annotations
@@ -61,23 +61,26 @@ class Contradiction:
 _YES: Final = r"(?i:1|true|yes|on)"
 _VLLM: Final = ("vllm",)
 ROWS: Final = (
-    Contradiction("CUDA_LAUNCH_BLOCKING", _YES, "makes every kernel wait for the one before: for finding a fault, not "
+    Contradiction("CUDA_LAUNCH_BLOCKING", _YES, "makes every kernel wait for the previous one; it is meant for "
+                                                "debugging, not "
                   "for serving", applies=_on_gpu),
     Contradiction("VLLM_ATTENTION_BACKEND", r".+", "chooses attention, as `backends.attention` of the profile does "
                   "otherwise", applies=_names_another_backend, engines=_VLLM),
-    Contradiction("VLLM_USE_DEEP_GEMM", _YES, "asks for DeepGEMM, which stops on sm_12x: \"Unknown recipe\"",
+    Contradiction("VLLM_USE_DEEP_GEMM", _YES, "asks for DeepGEMM, which fails on sm_12x with \"Unknown recipe\"",
                   Severity.ERROR, _on_sm12x, _VLLM, "https://github.com/vllm-project/vllm/issues/47169"),
-    Contradiction("VLLM_USE_DEEP_GEMM", _YES, "asks for DeepGEMM, which is not installed: its warm-up ends the launch",
+    Contradiction("VLLM_USE_DEEP_GEMM", _YES, "asks for DeepGEMM, which is not installed, so its warm-up would "
+                                              "fail the launch",
                   Severity.ERROR, _lacks_deep_gemm, _VLLM, "https://github.com/vllm-project/vllm/issues/41849"),
-    Contradiction("VLLM_WORKER_MULTIPROC_METHOD", r"fork", "forks workers, which CUDA does not survive once it has "
-                  "begun", applies=_over_several, engines=_VLLM),
-    Contradiction("NCCL_P2P_DISABLE", _YES, "sends what GPUs exchange through the host's memory: slower",
+    Contradiction("VLLM_WORKER_MULTIPROC_METHOD", r"fork", "forks workers, and CUDA cannot be used in a fork "
+                                                           "once it has "
+                  "been initialised", applies=_over_several, engines=_VLLM),
+    Contradiction("NCCL_P2P_DISABLE", _YES, "routes traffic between GPUs through host memory, which is slower",
                   applies=_over_several, engines=_VLLM),
-    Contradiction("NCCL_SHM_DISABLE", _YES, "sends what GPUs exchange over the network: much slower",
+    Contradiction("NCCL_SHM_DISABLE", _YES, "routes traffic between GPUs over the network, which is much slower",
                   applies=_over_several, engines=_VLLM),
-    Contradiction("TORCHDYNAMO_DISABLE", _YES, "turns torch.compile off, which the profile leaves on",
+    Contradiction("TORCHDYNAMO_DISABLE", _YES, "turns off torch.compile, which the profile leaves on",
                   applies=_with_graphs, engines=_VLLM),
-    Contradiction("TORCH_COMPILE_DISABLE", _YES, "turns torch.compile off, which the profile leaves on",
+    Contradiction("TORCH_COMPILE_DISABLE", _YES, "turns off torch.compile, which the profile leaves on",
                   applies=_with_graphs, engines=_VLLM),
 )  # fmt: skip
 

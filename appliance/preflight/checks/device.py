@@ -1,4 +1,4 @@
-"""The device that the profile names is there."""
+"""The device named in the profile exists."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             id="hardware-replayed",
             severity=Severity.INFO,
-            message="All this is judged by a recording of hardware, not by the machine that is here.",
+            message="These checks used recorded hardware, not this machine.",
             field=INGOT_HARDWARE,
             value=inventory.replayed,
-            fix=Fix(text="To start an engine, do without it.", command=f"unset {INGOT_HARDWARE}"),
+            fix=Fix(text="Unset it before starting an engine.", command=f"unset {INGOT_HARDWARE}"),
         )
     try:
         device = subject.device
@@ -49,17 +49,17 @@ def run(subject: Subject) -> Iterator[Finding]:
             message=f"{inventory.problem} The model runs on the CPU.",
             field="device",
             value=profile.device,
-            fix=Fix(text="Repair the driver; `nvidia-smi` says more.", command="nvidia-smi"),
+            fix=Fix(text="Repair the driver. `nvidia-smi` shows more.", command="nvidia-smi"),
         )
 
 
 def _compute_mode(gpu: Gpu) -> Iterator[Finding]:
-    """CUDA then says that all devices are busy or unavailable, after everything else has been started."""
+    """CUDA would report all devices busy or unavailable, but only after everything else has started."""
     others = ", ".join(map(str, gpu.processes))
     if gpu.compute_mode == "prohibited":
-        why = "lets no process compute (compute mode Prohibited)"
+        why = "accepts no compute processes (compute mode Prohibited)"
     elif gpu.compute_mode == "exclusive" and others:
-        why = f"lets one process compute (compute mode Exclusive), and that is {others}"
+        why = f"accepts one compute process (compute mode Exclusive), and {others} is using it"
     else:
         return
     yield Finding(
@@ -69,7 +69,7 @@ def _compute_mode(gpu: Gpu) -> Iterator[Finding]:
         field="device",
         value=gpu.uuid,
         fix=Fix(
-            text="Set its compute mode back to Default; or end the process that has it.",
+            text="Set the compute mode to Default, or end the process using it.",
             command=f"sudo nvidia-smi -i {gpu.parent_uuid or gpu.uuid} -c DEFAULT",
         ),
     )

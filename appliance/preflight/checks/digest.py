@@ -1,4 +1,4 @@
-"""The model is the one whose digest the profile names."""
+"""The model's digest matches the profile's."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def run(subject: Subject) -> Iterator[Finding]:
     yield Finding(
         id="digest-differs",
         severity=Severity.ERROR,
-        message=f"The folder {subject.profile.model.path} is not the model that the profile names by its digest.",
+        message=f"The model in {subject.profile.model.path} does not match the digest in the profile.",
         field="model.digest",
         value=expected,
         evidence=(f"found: {found}",),
         fix=Fix(
-            text="Copy the expected model there; or, if this is the one to run, take its digest into the profile.",
+            text="Copy the expected model there, or put this model's digest into the profile.",
             patch={"model.digest": found},
         ),
     )

@@ -1,4 +1,4 @@
-"""The state folder can be written and has room for logs, and so have the folders in which an engine compiles."""
+"""The state folder and the compile caches are writable and have free space."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from appliance.profile.sizes import size_text
 from appliance.protocol import Finding, Fix, Severity
 
 MIB = 1 << 20
-# A launch that cannot write its events and its log cannot be told of: nothing may be lost.
+# Below LEAST a launch could not write its events and log, and nothing may be lost.
 LEAST, COMFORTABLE = 16 * MIB, 512 * MIB
 FILES = 1000
 
@@ -30,11 +30,11 @@ def run(subject: Subject) -> Iterator[Finding]:
     elif closed := [folder for folder in parts if not can_write(folder)]:
         yield _unwritable(subject, closed[0])
     else:
-        yield from _room("state-folder-full", "the state folder", root, "the log of a launch", Severity.ERROR)
+        yield from _room("state-folder-full", "the state folder", root, "A launch log", Severity.ERROR)
     for place in places(subject):
         folder = subject.here.at(place.path)
         if can_write(folder):
-            yield from _room("cache-folder-full", place.row.what, folder, "what is compiled", Severity.WARNING)
+            yield from _room("cache-folder-full", place.row.what, folder, "Compiled code", Severity.WARNING)
 
 
 def _not_a_folder(place: Path) -> Finding:
@@ -42,10 +42,10 @@ def _not_a_folder(place: Path) -> Finding:
     return Finding(
         id="state-folder-damaged",
         severity=Severity.ERROR,
-        message=f"{place} is no folder, and Ingot keeps its files in a folder of that name.",
+        message=f"{place} is not a folder, and Ingot needs a folder of that name.",
         field="INGOT_HOME",
         value=str(place),
-        fix=Fix(text="Put it aside; Ingot makes the folder anew.",
+        fix=Fix(text="Move it aside. Ingot creates the folder.",
                 command=f"mv {shlex.quote(str(place))} {shlex.quote(str(aside))}"),
     )  # fmt: skip
 
@@ -54,17 +54,17 @@ def _unwritable(subject: Subject, root: Path) -> Finding:
     mount = subject.here.mount_of(root)
     read_only = mount is not None and "ro" in mount.options
     place = mount.place if mount else root
-    why = f"the file system at {place} is read-only" if read_only else f"user {subject.here.uid} may not write it"
+    why = f"the file system at {place} is read-only" if read_only else f"user {subject.here.uid} has no write access"
     return Finding(
         id="state-folder-unwritable",
         severity=Severity.ERROR,
         message=f"The state folder {root} cannot be written: {why}.",
         field="INGOT_HOME",
         value=str(root),
-        fix=Fix(text="A disk that failed is mounted read-only: look at `dmesg`. Otherwise mount it writable.",
+        fix=Fix(text="Check `dmesg`: a failing disk is remounted read-only. Otherwise mount it writable.",
                 command=f"mount -o remount,rw {shlex.quote(str(place))}")
         if read_only
-        else Fix(text="Give it to this user, or point INGOT_HOME at a folder that is.",
+        else Fix(text="Make this user its owner, or set INGOT_HOME to a writable folder.",
                  command=f"chown -R {subject.here.uid} {shlex.quote(str(root))}"),
     )  # fmt: skip
 
@@ -75,21 +75,21 @@ def _room(id: str, what: str, folder: Path, for_what: str, if_none: Severity) ->
         status = os.statvfs(place) if place else None
     except OSError:
         status = None
-    if status is None or not status.f_blocks:  # some network file systems tell nothing
+    if status is None or not status.f_blocks:  # some network file systems report nothing
         return
     free = status.f_bavail * status.f_frsize
     few_files = status.f_files > 0 and status.f_favail < FILES
     if free >= COMFORTABLE and not few_files:
         return
-    left = f"{status.f_favail} files can still be made" if few_files else f"{size_text(free)} are free"
+    left = f"{status.f_favail:,} files can still be created" if few_files else f"{size_text(free)} is free"
     yield Finding(
         id=id,
         severity=if_none if free < LEAST else Severity.WARNING,
-        message=f"{left[:1].upper() + left[1:]} for {what} ({folder}), which is little for {for_what}.",
+        message=f"Only {left} for {what} ({folder}). {for_what} may not fit.",
         field=str(folder),
         value=free,
         fix=Fix(
-            text="Make room: old launches and backups can be deleted on their pages.",
+            text="Free some space. Old launches and backups can be deleted on their pages.",
             command=f"du -xhd1 {shlex.quote(str(place))}",
         ),
     )

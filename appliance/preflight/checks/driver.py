@@ -1,4 +1,4 @@
-"""The NVIDIA driver runs the CUDA that the engine's torch was built for, and that torch knows of GPUs at all."""
+"""The NVIDIA driver supports the CUDA version torch was built for, and torch was built with CUDA."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WITHOUT_FORWARD = re.compile(r"geforce|titan", re.IGNORECASE)
 def run(subject: Subject) -> Iterator[Finding]:
     gpu, inventory = subject.device.gpu, subject.context.inventory
     torch = None if subject.context.surroundings is None or inventory.replayed else subject.packages.torch
-    if torch is None or not torch.told:  # what no torch would run on is known all the same
+    if torch is None or not torch.told:  # a driver too old for any torch is known all the same
         yield from (problem for problem in inventory.problems if problem.id == DRIVER_TOO_OLD and gpu is not None)
         return
     if torch.cuda is None and gpu is not None and subject.engine == "native":
@@ -35,21 +35,21 @@ def run(subject: Subject) -> Iterator[Finding]:
 
 def _too_old(subject: Subject, gpu: Gpu, wanted: Version, supported: Version, compat: Path | None) -> Finding:
     inventory, words = subject.context.inventory, ".".join(map(str, wanted))
-    least = OLDEST_DRIVER.get(wanted[0], "a driver for it")
+    least = OLDEST_DRIVER.get(wanted[0], "for it")
     evidence = [f"torch {subject.packages.torch.version if subject.packages.torch else ''}", COMPATIBILITY]
     if compat is not None:
-        evidence.append(f"{compat} does not help: forward compatibility is for data-centre GPUs")
+        evidence.append(f"{compat} does not help: forward compatibility is limited to data-centre GPUs")
     return Finding(
         id=DRIVER_TOO_OLD,
         severity=Severity.ERROR,
-        message=f"The driver {inventory.driver_version or ''} of {gpu.name} runs CUDA up to "
-        f"{'.'.join(map(str, supported))}, and the engine is built for CUDA {words}.",
+        message=f"The driver {inventory.driver_version or ''} on {gpu.name} supports CUDA up to "
+        f"{'.'.join(map(str, supported))}. The engine is built for CUDA {words}.",
         field="driver",
         value=inventory.driver_version,
         evidence=tuple(evidence),
         fix=Fix(
-            text=f"Install driver {least} or newer on the machine (not in the container), or take the Ingot image "
-            f"that is built for CUDA {supported[0]}.",
+            text=f"Install driver {least} or newer on the host (not in the container), or use the Ingot image "
+            f"built for CUDA {supported[0]}.",
             command="nvidia-smi",
         ),
     )
@@ -59,12 +59,12 @@ def _without_cuda(subject: Subject, gpu: Gpu, version: str) -> Finding:
     return Finding(
         id="torch-without-cuda",
         severity=Severity.ERROR,
-        message=f"The model is to run on {gpu.name}, and torch {version} is built without CUDA.",
+        message=f"The profile runs on {gpu.name}, but torch {version} is built without CUDA.",
         field="device",
         value=subject.profile.device,
         evidence=(f"torch {version}",),
         fix=Fix(
-            text="Install a torch that is built for CUDA, or take the image for this GPU; until then, run on the CPU.",
+            text="Install a torch built for CUDA, or use the image for this GPU. Until then, run on the CPU.",
             patch={"device": "cpu"},
         ),
     )

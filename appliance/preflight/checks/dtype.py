@@ -1,4 +1,4 @@
-"""The number formats that the profile names are ones that device and engine compute in."""
+"""The device and the engine support the number formats in the profile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def run(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 id="dtype-unsupported",
                 severity=Severity.ERROR,
-                message=f"{gpu.name} has no bfloat16: its compute capability is {major}.{minor}, and 8.0 is needed.",
+                message=f"{gpu.name} does not support bfloat16: its compute capability is {major}.{minor}, and "
+                "8.0 is required.",
                 field="dtype",
                 value="bfloat16",
                 fix=Fix(text="Use float16.", patch={"dtype": "float16"}),
@@ -31,8 +32,8 @@ def run(subject: Subject) -> Iterator[Finding]:
 def _native_cache(subject: Subject) -> Iterator[Finding]:
     profile, dtype = subject.profile, subject.effective["dtype"].value
     if profile.kv_cache_dtype not in ("auto", dtype, *CACHE_IN_8_BITS):
-        says = f"in {dtype}, as the model, or in fp8 (e4m3), and not in {profile.kv_cache_dtype}"
-        yield _cache(profile.kv_cache_dtype, f"The native engine keeps its cache {says}.")
+        says = f"{dtype} like the model, or fp8 (e4m3); {profile.kv_cache_dtype} is not supported"
+        yield _cache(profile.kv_cache_dtype, f"The native engine's KV cache can be {says}.")
 
 
 def _vllm_cache(subject: Subject) -> Iterator[Finding]:
@@ -41,7 +42,7 @@ def _vllm_cache(subject: Subject) -> Iterator[Finding]:
     known = source.cache_dtypes if source and subject.context.surroundings else ()
     if wanted != "auto" and known and wanted not in known:
         has = ", ".join(known)
-        yield _cache(wanted, f"vLLM {source and source.version} keeps no cache in {wanted} (it has {has}).")
+        yield _cache(wanted, f"vLLM {source and source.version} has no {wanted} KV cache. It supports {has}.")
 
 
 def _cache(wanted: str, message: str) -> Finding:
@@ -51,5 +52,5 @@ def _cache(wanted: str, message: str) -> Finding:
         message=message,
         field="kv-cache-dtype",
         value=wanted,
-        fix=Fix(text="Let the cache follow `dtype`.", patch={"kv-cache-dtype": None}),
+        fix=Fix(text="Let the KV cache follow `dtype`.", patch={"kv-cache-dtype": None}),
     )

@@ -1,4 +1,4 @@
-"""The engine that the profile names is one that this installation can start."""
+"""The engine named in the profile is installed and can be started."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ def run(subject: Subject) -> Iterator[Finding]:
     if subject.profile.engine == "native":
         return
     if subject.vllm is None and subject.context.surroundings is None:
-        return  # another machine may well have it: its own front door looks
+        return  # another machine may well have it; its own front door checks
     if subject.vllm is None:
         yield _finding(
             "engine-not-installed",
-            "The profile asks for vLLM, and there is none in this installation.",
-            f"Use the native engine; or install vLLM and name its command with {PROGRAM}.",
+            "The profile uses vLLM, which is not installed here.",
+            f"Use the native engine, or install vLLM and set {PROGRAM} to its command.",
             subject.profile.engine,
         )
         return
     path = subject.vllm.path
     if not path.is_file() or not os.access(path, os.X_OK):
-        why = "is not a program" if path.exists() else "is not there"
-        yield _finding("vllm-unusable", f"{path} {why}.", f"Name the `vllm` command with {PROGRAM}.", path)
+        why = "is not executable" if path.exists() else "does not exist"
+        yield _finding("vllm-unusable", f"{path} {why}.", f"Set {PROGRAM} to the `vllm` command.", path)
         return
     installation = read_installation(subject.vllm)
     if installation is None:
         yield _finding(
             "vllm-unusable",
-            f"{path} has no vLLM beside it: no installed version is found for its Python.",
-            f"Install vLLM into the Python that {path} runs in, or name another with {PROGRAM}.",
+            f"No installed vLLM was found for the Python of {path}.",
+            f"Install vLLM for the Python that {path} uses, or set {PROGRAM} to another command.",
             path,
         )
     elif installation.too_old:
         oldest = ".".join(map(str, OLDEST))
         yield _finding(
             "vllm-too-old",
-            f"The installed vLLM is {installation.version}; Ingot needs {oldest} or newer.",
+            f"vLLM {installation.version} is installed. Ingot needs {oldest} or newer.",
             f"Install vLLM {oldest} or newer, or use the native engine.",
             path,
         )

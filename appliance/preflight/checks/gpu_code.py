@@ -1,4 +1,4 @@
-"""The engine's torch holds code for this generation of GPU, as follows from the CUDA that it was built with."""
+"""The installed torch has code for this GPU generation, judging by the CUDA it was built with."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def run(subject: Subject) -> Iterator[Finding]:
         why = f"{words}, which has no code for GPUs before sm_{oldest[0]}{oldest[1]}"
         fix = "Use an image with CUDA 12, a newer GPU, or the CPU."
     elif first and torch.cuda < first:
-        why = f"{words}, which is older than this GPU: {first[0]}.{first[1]} is the first that knows it"
-        fix = f"Install a torch that is built with CUDA {first[0]}.{first[1]} or newer, or take the image for this GPU."
+        why = f"{words}, which predates this GPU: it needs {first[0]}.{first[1]} or newer"
+        fix = f"Install a torch built with CUDA {first[0]}.{first[1]} or newer, or use the image for this GPU."
     else:
         return
     yield Finding(
         id="gpu-not-covered",
         severity=Severity.ERROR,
-        message=f'{gpu.name} is {gpu.architecture}, and {why}: "no kernel image is available".',
+        message=f'{gpu.name} is {gpu.architecture}, but {why}. It would fail with "no kernel image is available".',
         field="device",
         value=subject.profile.device,
         evidence=(words, DROPPED),

@@ -1,4 +1,4 @@
-"""Other programs leave enough of the GPU's memory: vLLM refuses to start where its share is not free."""
+"""Other programs leave enough GPU memory free; vLLM refuses to start when its share is taken."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from appliance.profile.sizes import size_text
 from appliance.protocol import Finding, Fix, Severity
 from appliance.vllm.plan import VllmPlan
 
-# What a context and the engine's own start take before vLLM looks, of which NVML does not tell beforehand.
+# What a context and the engine's own start take before vLLM looks, which NVML cannot report beforehand.
 OWN_START = 512 << 20
 # A share below this is not worth offering: hardly any model would fit.
 LEAST_SHARE = 0.1
@@ -25,22 +25,23 @@ def run(subject: Subject) -> Iterator[Finding]:
     if gpu.memory_free_bytes >= wanted:
         return
     held = gpu.memory_bytes - gpu.memory_free_bytes
-    who = _holders(gpu)
+    who, verb = _holders(gpu), "are" if len(gpu.processes) > 1 else "is"
     refuses = subject.engine == "vllm" and profile.kv_cache_memory_bytes is None
     share = math.floor((gpu.memory_free_bytes - OWN_START) / gpu.memory_bytes * 100) / 100
-    text = f"End {who or 'what holds it'}" if who else "End the programs that hold it; `nvidia-smi` lists them"
-    consequence = "vLLM does not start with less than its share" if refuses else "the cache is made smaller"
+    text = f"End {who or 'what holds it'}" if who else "End the programs using it (`nvidia-smi` lists them)"
+    consequence = "vLLM refuses to start with less than its share" if refuses else "the KV cache gets smaller"
     fits = LEAST_SHARE <= share < profile.gpu_memory_utilization
     yield Finding(
         id="memory-held",
         severity=Severity.ERROR if refuses else Severity.WARNING,
-        message=f"{size_text(held)} of {gpu.name} are held by {who or 'other programs'}; {size_text(wanted)} are to be "
-        f"used, and {size_text(gpu.memory_free_bytes)} are free: {consequence}.",
+        message=f"{who or 'Another program'} {verb} using {size_text(held)} of {gpu.name}. The profile needs "
+        f"{size_text(wanted)}; "
+        f"{size_text(gpu.memory_free_bytes)} is free, so {consequence}.",
         field="gpu-memory-utilization",
         value=profile.gpu_memory_utilization,
         evidence=tuple(_lines(gpu)),
         fix=Fix(
-            text=f"{text}; or use {share:g} of the GPU." if fits else f"{text}.",
+            text=f"{text}, or use {share:.0%} of the GPU." if fits else f"{text}.",
             patch={"gpu-memory-utilization": share} if fits else None,
             command=None if fits else "nvidia-smi",
         ),
@@ -55,8 +56,8 @@ def _fullest(subject: Subject) -> Gpu | None:
 
 
 def _of_the_running(subject: Subject) -> set[str]:
-    """The GPUs of the launch that ends first: what it holds there beside its weights and cache is not known, and nobody
-    is refused for it."""
+    """The GPUs of the launch that ends first: what it holds beside its weights and cache is unknown, so
+    nothing is refused because of it."""
     running = subject.context.running
     if running is None:
         return set()
@@ -69,7 +70,7 @@ def _lines(gpu: Gpu) -> Iterator[str]:
         memory = "" if process.memory_bytes is None else f": {size_text(process.memory_bytes)}"
         yield f"process {process.pid} ({process.name or 'of another container'}){memory}"
     if not gpu.processes:
-        yield "the driver names no process: another container or user, a desktop, or one that died and left a context"
+        yield "the driver names no process: it may belong to another container or user, a desktop, or a crashed program"
 
 
 def _holders(gpu: Gpu) -> str:

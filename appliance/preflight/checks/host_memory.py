@@ -1,4 +1,4 @@
-"""The kernel hands out memory as engines ask for it: overcommit, and enough mappings for the files of the weights."""
+"""The kernel's overcommit and mapping limits let an engine reserve memory and map its weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from appliance.preflight.subject import Subject
 from appliance.profile.sizes import size_text
 from appliance.protocol import Finding, Fix, Severity
 
-NEVER = 2  # vm.overcommit_memory: what is asked for must be there
+NEVER = 2  # vm.overcommit_memory: nothing beyond what exists is promised
 # What CUDA asks for without using it, before a model is read.
 CUDA_RESERVES = 32 << 30
 # Mappings that an engine has besides one for each file of the weights and each segment of the allocator.
@@ -26,11 +26,11 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             id="mappings-few",
             severity=Severity.WARNING,
-            message=f"A process may have {mappings} memory mappings; {files} files of weights and torch want "
-            f'{OWN_MAPPINGS + 16 * files}: "Cannot allocate memory" although there is some.',
+            message=f"The limit of memory mappings per process is {mappings:,}; torch and {files:,} weight files need "
+            f'{OWN_MAPPINGS + 16 * files:,}. Loading would fail with "Cannot allocate memory" although some is free.',
             field="vm.max_map_count",
             value=mappings,
-            fix=Fix(text="Raise it on the machine.", command="sysctl -w vm.max_map_count=262144"),
+            fix=Fix(text="Raise it on the host.", command="sysctl -w vm.max_map_count=262144"),
         )
 
 
@@ -47,11 +47,11 @@ def _committed(subject: Subject) -> Iterator[Finding]:
     yield Finding(
         id="overcommit-forbidden",
         severity=Severity.WARNING,
-        message=f"The kernel promises no more memory than there is (vm.overcommit_memory is {NEVER}), and "
-        f"{size_text(left)} are left to promise; the engine asks for {size_text(max(wanted, 1 << 30))}.",
+        message=f"Memory overcommit is off (vm.overcommit_memory is {NEVER}). "
+        f"{size_text(left)} can still be reserved; the engine reserves {size_text(max(wanted, 1 << 30))}.",
         field="vm.overcommit_memory",
         value=NEVER,
-        fix=Fix(text="Allow it on the machine: engines reserve much that they never touch.",
+        fix=Fix(text="Allow overcommit on the host. Engines reserve much more than they use.",
                 command="sysctl -w vm.overcommit_memory=0"),
     )  # fmt: skip
 

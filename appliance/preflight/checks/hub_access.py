@@ -1,4 +1,4 @@
-"""Nothing of the model would have to be fetched from a hub: there is none, and Ingot calls nobody."""
+"""The model folder is complete: nothing would have to be downloaded from a hub."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield _finding(
             "hub-needed",
             Severity.ERROR,
-            f"The model's code lies in another repository ({remote}), which would have to be fetched and run.",
+            f"The model's code is in another repository ({remote}) and would have to be downloaded and run.",
             "auto_map",
-            "Choose a model whose architecture vLLM has of its own.",
+            "Choose a model whose architecture vLLM supports itself.",
         )
     if not any(all((folder / name).exists() for name in names) for names in TOKENIZERS):
         yield _finding(
             "tokenizer-missing",
             Severity.ERROR,
-            f"{folder.name} has no tokenizer, and vLLM would look for one on the hub.",
+            f"{folder.name} has no tokenizer. vLLM would try to download one.",
             None,
-            "Copy the tokenizer's files from the model's source: tokenizer.json, or tokenizer.model.",
+            "Copy tokenizer.json or tokenizer.model from the model's source.",
         )
     if "vision_config" in config and not any((folder / name).exists() for name in PROCESSORS):
         yield _finding(
             "processor-missing",
             Severity.WARNING,
-            f"The model takes images, and {folder.name} has no {PROCESSORS[0]}: vLLM would look for it on the hub.",
+            f"The model accepts images, but {folder.name} has no {PROCESSORS[0]}. vLLM would try to download it.",
             "vision_config",
             f"Copy {PROCESSORS[0]} from the model's source.",
         )

@@ -1,4 +1,4 @@
-"""The engine's compiled libraries are built for each other, for this Python and for this system's C library."""
+"""The engine's compiled libraries match each other, this Python and this system's C library."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def run(subject: Subject) -> Iterator[Finding]:
             yield _finding(
                 "library-missing",
                 Severity.ERROR if subject.engine_environ.get("VLLM_USE_DEEP_GEMM") == "1" else Severity.WARNING,
-                f"{holder} is installed without {brings}, and cannot be imported.",
+                f"{holder} is installed without {brings} and cannot be imported.",
                 holder,
                 None,
-                (f"there is no {path}",),
-                f"Install {brings} beside it, or remove {holder}.",
+                (f"{path} does not exist",),
+                f"Install {brings} as well, or remove {holder}.",
             )
     yield from _older_system(packages)
 
@@ -51,12 +51,12 @@ def _mismatch(packages: Packages, holder: str, needed: str) -> Iterator[Finding]
     yield _finding(
         "library-mismatch",
         Severity.ERROR if needed == "torch" else Severity.WARNING,
-        f"{holder} {holder_version} is built for {needed} {exact[1]}, and {needed} {here} is installed.",
+        f"{holder} {holder_version} is built for {needed} {exact[1]}, but {needed} {here} is installed.",
         needed,
         here,
         (f"{holder} {holder_version} requires {needed}{wanted}",),
-        f"Install {needed} {exact[1]}, or a {holder} that is built for {needed} {here}. Take whole images where you "
-        "can: what is in one belongs together.",
+        f"Install {needed} {exact[1]}, or a {holder} built for {needed} {here}. An Ingot image brings versions that "
+        "match.",
     )
 
 
@@ -79,11 +79,11 @@ def _older_system(packages: Packages) -> Iterator[Finding]:
             yield _finding(
                 "glibc-too-old",
                 Severity.ERROR,
-                f"{distribution} {found.version} needs glibc {least}, and this system has {version}.",
+                f"{distribution} {found.version} needs glibc {least}; this system has {version}.",
                 "glibc",
                 version,
                 (str(library),) if asked else tuple(tags[:4]),
-                "Run the container image, which brings its own; or a newer system.",
+                "Use the container image, which brings its own, or a newer system.",
             )
 
 

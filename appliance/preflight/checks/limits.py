@@ -1,5 +1,5 @@
-"""The limits of this process leave room: open files for its clients, processes and threads for its workers, memory
-that may be locked where network cards read it."""
+"""The process limits suffice: open files for clients, processes and threads for workers, locked memory for network
+cards."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _open_files(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             id="open-files-few",
             severity=Severity.ERROR if limit < OWN_FILES // 3 else Severity.WARNING,
-            message=f"This process may open {limit} files; {subject.profile.max_num_seqs} requests at a time want "
-            f"{wanted}.",
+            message=f"The limit of open files is {limit:,}; {subject.profile.max_num_seqs:,} concurrent requests need "
+            f"{wanted:,}.",
             field="ulimit -n",
             value=limit,
             fix=Fix(
@@ -54,8 +54,9 @@ def _processes(subject: Subject) -> Iterator[Finding]:
     yield Finding(
         id="processes-few",
         severity=Severity.ERROR if left < CANNOT_START else Severity.WARNING,
-        message=f"{left} more processes and threads may be started, and the engine wants {wanted}: \"can't start new "
-        'thread".',
+        message=f"{left:,} more processes and threads may be started; the engine needs {wanted:,}. It would fail "
+        "with \"can't start "
+        'new thread".',
         field=where,
         value=left,
         fix=Fix(
@@ -74,11 +75,11 @@ def _locked_memory(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             id="locked-memory-small",
             severity=Severity.WARNING,
-            message=f"This process may lock {limit // 1024} KiB of memory; InfiniBand cards read from locked memory.",
+            message=f"The limit of locked memory is {limit // 1024:,} KiB; InfiniBand adapters need more.",
             field="ulimit -l",
             value=limit,
             fix=Fix(
-                text="Lift the limit (`LimitMEMLOCK=infinity`, `ulimits: {memlock: -1}`), or set NCCL_IB_DISABLE.",
+                text="Raise the limit (`LimitMEMLOCK=infinity`, `ulimits: {memlock: -1}`), or set NCCL_IB_DISABLE.",
                 command="ulimit -l unlimited",
             ),
         )

@@ -1,4 +1,4 @@
-"""The locale is UTF-8: with another, Python reads and writes files of that encoding."""
+"""The locale is UTF-8, since Python reads and writes files in the locale's encoding."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     yield Finding(
         id="locale-not-utf8",
         severity=Severity.WARNING,
-        message=f"{found} is {value[:40]!r}: templates and logs with other letters cannot be read or written.",
+        message=f"{found} is {value[:40]!r}, so templates and logs with other characters cannot be read or written.",
         field=found,
         value=value[:80],
         fix=Fix(

@@ -1,4 +1,4 @@
-"""Weights, workspace and cache fit into the device's memory. A fix is offered only if the plan made with it fits."""
+"""Weights, workspace and KV cache fit into the device's memory. A fix is offered only if it makes the plan fit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     plan, profile, gpu = subject.memory, subject.profile, subject.device.gpu
     if plan is None:
         return
-    where = f"of memory on {gpu.name}" if gpu else _where(subject)
+    where = f"on {gpu.name}" if gpu else _where(subject)
     evidence = tuple(_evidence(plan))
     if not plan.fits:
         given = _cache_given_is_the_fault(plan, profile)
@@ -42,28 +42,29 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             id="context-shortened",
             severity=Severity.WARNING,
-            message=f"The model was made for longer contexts; memory allows {plan.max_model_len} tokens {where}.",
+            message=f"The model supports a longer context, but memory {where} limits it to {plan.max_model_len:,} "
+            "tokens.",
             field="max-model-len",
             value=plan.max_model_len,
             evidence=evidence,
-            fix=Fix(text="Keep this length in the profile.", patch={"max-model-len": plan.max_model_len}),
+            fix=Fix(text="Set this length in the profile.", patch={"max-model-len": plan.max_model_len}),
         )
 
 
 def _where(subject: Subject) -> str:
     limit = subject.inventory.host.memory_limit_bytes
     if limit is None:
-        return "of this machine's memory"
-    return f"of the {size_text(limit)} that the container or service may use"
+        return "on this machine"
+    return f"within the {size_text(limit)} limit of the container or service"
 
 
 def _evidence(plan: MemoryPlan) -> Iterator[str]:
     for part in plan.segments:
-        detail = f" ({plan.num_blocks} blocks of {plan.block_size} tokens)" if part.key == "cache" else ""
+        detail = f" ({plan.num_blocks:,} blocks of {plan.block_size} tokens)" if part.key == "cache" else ""
         yield f"{part.label} {size_text(part.bytes)}{detail}"
     yield f"available to the engine {size_text(plan.available_bytes)} of {size_text(plan.total_bytes)}"
     for holder in plan.holders[:8]:
-        yield f"held by {holder.name}" + (f": {size_text(holder.bytes)}" if holder.bytes is not None else "")
+        yield f"in use by {holder.name}" + (f": {size_text(holder.bytes)}" if holder.bytes is not None else "")
 
 
 def _cache_given_is_the_fault(plan: MemoryPlan, profile: Profile) -> bool:
@@ -76,14 +77,17 @@ def _why(plan: MemoryPlan, profile: Profile, where: str) -> str:
     needs, free = size_text(model), size_text(plan.available_bytes)
     given = profile.kv_cache_memory_bytes
     if model > plan.available_bytes:
-        return f"The model needs {needs} for weights and workspace, and {free} {where} can be used."
+        return f"The model needs {needs} for weights and workspace; {free} is available {where}."
     if given is not None and given < plan.cache_bytes:
-        return f"A cache of {size_text(given)} does not hold one request of {plan.max_model_len} tokens."
+        return f"A KV cache of {size_text(given)} is too small for one request of {plan.max_model_len:,} tokens."
     if given is not None:
-        return f"A cache of {size_text(given)} does not fit: the model needs {needs}, and {free} {where} can be used."
+        return (
+            f"A KV cache of {size_text(given)} does not fit: the model needs {needs}, and {free} is available {where}."
+        )
     return (
-        f"One request of {plan.max_model_len} tokens needs a cache of {size_text(plan.cache_bytes)}, which does not "
-        f"fit: the model needs {needs}, and {free} {where} can be used."
+        f"One request of {plan.max_model_len:,} tokens needs a KV cache of {size_text(plan.cache_bytes)}, which "
+        "does not "
+        f"fit: the model needs {needs}, and {free} is available {where}."
     )
 
 
@@ -95,7 +99,7 @@ def _fix(subject: Subject, plan: MemoryPlan) -> Fix:
         after = _planned(subject, patch)
         if not after.fits and after.longest_context:
             patch |= {"max-model-len": after.longest_context}
-            text += f" with max-model-len {after.longest_context}, the longest that then fits"
+            text += f" with a context of {after.longest_context:,} tokens, the longest that then fits"
             after = _planned(subject, patch)
         if after.fits:
             fix = Fix(text=f"{text}.", patch=patch)
@@ -105,39 +109,39 @@ def _fix(subject: Subject, plan: MemoryPlan) -> Fix:
     if found:
         return max(found, key=lambda each: each[0])[1]
     who = ", ".join(holder.name for holder in plan.holders[:3])
-    end = f"End {who}" if who else "End other programs that hold memory"
+    end = f"End {who}" if who else "End other programs that use memory"
     if subject.device.gpu is None and subject.inventory.host.memory_limit_bytes is not None:
-        end = "Raise the limit of the container (INGOT_ENGINE_MEMORY in .env, then `docker compose up -d`) or service"
-    return Fix(text=f"{end}; or choose a smaller model, one in fewer bits, or a larger device.")
+        end = "Raise the container's memory limit (INGOT_ENGINE_MEMORY in .env, then `docker compose up -d`)"
+    return Fix(text=f"{end}, or choose a smaller or quantised model or a larger device.")
 
 
 def _patches(subject: Subject, plan: MemoryPlan) -> Iterator[tuple[str, Patch]]:
     """Changes that may help, least first; each in words without a full stop."""
     profile, gpu = subject.profile, subject.device.gpu
     if plan.longest_context:
-        text = f"Use max-model-len {plan.longest_context}, the longest that fits"
+        text = f"Use a context of {plan.longest_context:,} tokens, the longest that fits"
         yield text, {"max-model-len": plan.longest_context}
     if profile.kv_cache_memory_bytes is not None:
-        yield "Let Ingot size the cache", {"kv-cache-memory-bytes": None}
+        yield "Let Ingot size the KV cache", {"kv-cache-memory-bytes": None}
     larger: Patch = {"kv-cache-memory-bytes": None} if profile.kv_cache_memory_bytes is not None else {}
     if gpu is not None and gpu.memory_bytes:
         share = min(math.floor(gpu.memory_free_bytes / gpu.memory_bytes * 100) / 100, MOST_OF_A_GPU)
         if share > profile.gpu_memory_utilization:
-            yield f"Use {share:g} of the GPU", larger | {"gpu-memory-utilization": share}
+            yield f"Use {share:.0%} of the GPU", larger | {"gpu-memory-utilization": share}
     for sequences, tokens in SMALLER_BATCHES:
         if profile.max_num_seqs > sequences or profile.max_num_batched_tokens > tokens:
             smaller = {
                 "max-num-seqs": min(profile.max_num_seqs, sequences),
                 "max-num-batched-tokens": min(profile.max_num_batched_tokens, tokens),
             }
-            yield "Allow fewer requests at a time", larger | smaller
+            yield "Allow fewer concurrent requests", larger | smaller
     for other in subject.inventory.gpus:
         if gpu is not None and other.uuid != gpu.uuid and other.memory_free_bytes > gpu.memory_free_bytes:
-            yield f"Use {other.name}, of which {size_text(other.memory_free_bytes)} are free", {"device": other.uuid}
+            yield f"Use {other.name}, which has {size_text(other.memory_free_bytes)} free", {"device": other.uuid}
 
 
 def _planned(subject: Subject, patch: Patch) -> MemoryPlan:
     assert set(patch) <= set(BY_KEY)
     plan = subject.memory_of(document.load(document.apply_patch(dict(subject.context.document), patch)))
-    assert plan is not None, "what could be told still can be"
+    assert plan is not None, "what could be planned before still can be"
     return plan

@@ -1,4 +1,4 @@
-"""The model's folder is there, inside the models folder, and holds the files that every model has."""
+"""The model's folder exists inside the models folder and has the files every model needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model can be split over as many devices as the profile asks for, and they are there."""
+"""The model can be split over as many devices as the profile asks for, and they exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _native(size: int) -> Finding:
     return Finding(
         id="tensor-parallel-unsupported",
         severity=Severity.ERROR,
-        message=f"The native engine runs on one device so far; the profile asks for {size}.",
+        message=f"The native engine runs on one device. The profile asks for {size}.",
         field="tensor-parallel-size",
         value=size,
         fix=Fix(text="Run it on one device.", patch={"tensor-parallel-size": None}),
@@ -59,9 +59,9 @@ def _why_not(subject: Subject, size: int) -> str | None:
     shape: dict[str, Any] = text if isinstance(text, dict) else config
     heads, kv_heads = _integer(shape, "num_attention_heads"), _integer(shape, "num_key_value_heads")
     if heads and heads % size:
-        return f"its {heads} attention heads do not divide by {size}"
+        return f"its {heads} attention heads are not divisible by {size}"
     if heads and kv_heads and not _integer(shape, "kv_lora_rank") and kv_heads % size and size % kv_heads:
-        return f"its {kv_heads} key-value heads can be neither divided nor repeated evenly over {size}"
+        return f"its {kv_heads} key-value heads can be neither divided nor repeated evenly over {size} GPUs"
     given = config.get("quantization_config") or shape.get("quantization_config")
     blocks = given.get("weight_block_size") if isinstance(given, dict) else None
     block = blocks[0] if isinstance(blocks, list) and blocks and isinstance(blocks[0], int) else 0
@@ -69,7 +69,9 @@ def _why_not(subject: Subject, size: int) -> str | None:
     for name in ("intermediate_size", *(() if spread else ("moe_intermediate_size",))):
         width = _integer(shape, name)
         if block > 1 and width and size > 1 and width % size == 0 and (width // size) % block:
-            return f"{name} {width} over {size} is {width // size}, which does not divide by the FP8 block of {block}"
+            return (
+                f"{name} {width:,} over {size} GPUs is {width // size:,}, not a multiple of the FP8 block size {block}"
+            )
     return None
 
 
@@ -91,18 +93,18 @@ def _against_the_gpus(subject: Subject) -> Iterator[Finding]:
         others = needed // profile.tensor_parallel_size
         patch = {"tensor-parallel-size": best if best > 1 else None} if others == 1 else None
         there = f"{whole} whole GPU{'s are' if whole != 1 else ' is'} visible"
-        also = " MIG slices cannot work together on one model." if slices else ""
+        also = " MIG slices cannot share a model." if slices else ""
         yield Finding(
             id="gpus-too-few",
             severity=Severity.ERROR,
-            message=f"The profile asks for {needed} GPUs, and {there}.{also}",
+            message=f"The profile asks for {needed} GPUs, but {there}.{also}",
             field="tensor-parallel-size",
             value=profile.tensor_parallel_size,
             evidence=evidence,
             fix=Fix(
                 text=f"Use {best}."
                 if patch
-                else "Lower pipeline- or data-parallel-size under vllm.extra-args, or add hosts with `ray.address`.",
+                else "Lower pipeline- or data-parallel-size in vllm.extra-args, or add hosts with `ray.address`.",
                 patch=patch,
             ),
         )
@@ -112,11 +114,11 @@ def _against_the_gpus(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             id="gpus-differ",
             severity=Severity.WARNING,
-            message=f"The model would be split over different GPUs ({', '.join(kinds)}): the weakest sets the pace, "
-            "and the smallest the cache.",
+            message=f"The model would be split over different GPUs ({', '.join(kinds)}). The slowest sets the pace, "
+            "and the smallest the size of the KV cache.",
             field="tensor-parallel-size",
             value=profile.tensor_parallel_size,
             evidence=evidence,
-            fix=Fix(text="Name GPUs of one kind in CUDA_VISIBLE_DEVICES, or use one GPU.",
+            fix=Fix(text="List GPUs of one kind in CUDA_VISIBLE_DEVICES, or use one GPU.",
                     patch={"tensor-parallel-size": None} if needed == profile.tensor_parallel_size else None),
         )  # fmt: skip

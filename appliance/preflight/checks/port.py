@@ -1,4 +1,4 @@
-"""The front door's address can be taken; if not, by whom it is held."""
+"""The front door's address is free; if not, who is using it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def _finding(subject: Subject, host: str, port: int, error: OSError) -> Finding:
             return Finding(
                 id="port-held-by-ingot",
                 severity=Severity.INFO,
-                message=f"{where} is held by the `ingot serve` of this state folder (process {pid}).",
+                message=f"{where} is in use by this state folder's own `ingot serve` (process {pid}).",
                 field="port",
                 value=port,
-                fix=Fix(text="Nothing need be done: the next launch takes its place."),
+                fix=Fix(text="Nothing to do: the next launch replaces it."),
             )
         holder = _name(pid) if pid is not None else "a process of another user"
         return Finding(
@@ -55,10 +55,10 @@ def _finding(subject: Subject, host: str, port: int, error: OSError) -> Finding:
             ),
         )
     reasons = {
-        errno.EACCES: ("needs rights that this process does not have", "Choose a port from 1024 on."),
+        errno.EACCES: ("needs privileges this process does not have", "Choose a port of 1024 or higher."),
         errno.EADDRNOTAVAIL: ("is not an address of this machine", "Use 127.0.0.1, or 0.0.0.0 for all addresses."),
     }
-    what, remedy = reasons.get(error.errno or 0, (f"cannot be taken: {error.strerror or error}", "Choose another."))
+    what, remedy = reasons.get(error.errno or 0, (f"cannot be used: {error.strerror or error}", "Choose another."))
     return Finding(
         id="port-unavailable",
         severity=Severity.ERROR,

@@ -1,4 +1,4 @@
-"""The way in which the weights are quantised is one that this vLLM has, for this GPU and in this number format.
+"""The installed vLLM supports the weights' quantisation on this GPU and in this number format.
 
 The native engine's own ways are told with the config: block-scaled FP8, or none.
 """
@@ -46,10 +46,10 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield _finding(
             subject,
             "quantization-unknown",
-            f"The weights are quantised with {name}, which vLLM {source and source.version} does not have.",
+            f"The weights are quantised with {name}, which vLLM {source and source.version} does not support.",
             name,
-            (f"it has {', '.join(sorted(methods))}",),
-            Fix(text="Use the model in another form, such as FP8 or bfloat16; or a vLLM that has it."),
+            (f"supported: {', '.join(sorted(methods))}",),
+            Fix(text="Use the model in another format, such as FP8 or bfloat16, or a vLLM that supports it."),
         )
         return
     method = methods.get(name) or ELSE.get(name)
@@ -70,7 +70,7 @@ def _against_the_flag(subject: Subject, name: str | None, flag: object) -> Itera
     yield Finding(
         id="quantization-contradicts",
         severity=Severity.ERROR,
-        message=f"{field} is {flag}, and the checkpoint's own is {name}.",
+        message=f"{field} is {flag}, but the checkpoint is quantised with {name}.",
         field=field,
         value=flag,
         evidence=(str(subject.folder / "config.json"),),
@@ -89,7 +89,7 @@ def _against_the_gpu(subject: Subject, name: str, method: Method) -> Iterator[Fi
                 f"{name} needs sm_{method.capability} or newer, and {gpu.name} is {gpu.architecture}.",
                 name,
                 (str(subject.folder / "config.json"),),
-                Fix(text="Use the model in another form: GPTQ runs from sm_60 on, AWQ from sm_75; or a newer GPU."),
+                Fix(text="Use the model in another format (GPTQ runs from sm_60, AWQ from sm_75), or a newer GPU."),
             )
             continue
         slow = next((row for row in NATIVE_FROM if row[0] == name and capability < row[1]), None)
@@ -97,10 +97,10 @@ def _against_the_gpu(subject: Subject, name: str, method: Method) -> Iterator[Fi
             yield Finding(
                 id="quantization-emulated",
                 severity=Severity.INFO,
-                message=f"{gpu.name} does not multiply {slow[2]}: {name} saves memory here and is widened to 16 bits.",
+                message=f"{gpu.name} has no {slow[2]} arithmetic. {name} saves memory but is computed in 16 bits.",
                 field="quantization_config",
                 value=name,
-                fix=Fix(text="Nothing need be done. AWQ or GPTQ in 4 bits may be faster on this GPU."),
+                fix=Fix(text="Nothing to do. 4-bit AWQ or GPTQ may be faster on this GPU."),
             )
 
 
@@ -112,7 +112,7 @@ def _against_the_dtype(subject: Subject, name: str, method: Method) -> Iterator[
     yield Finding(
         id="quantization-dtype",
         severity=Severity.ERROR,
-        message=f"dtype is {wanted}, and {name} computes in {' or '.join(method.dtypes)}.",
+        message=f"dtype is {wanted}, but {name} computes in {' or '.join(method.dtypes)}.",
         field="dtype",
         value=wanted,
         evidence=(str(subject.folder / "config.json"),),

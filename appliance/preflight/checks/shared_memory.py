@@ -1,4 +1,4 @@
-"""/dev/shm is large enough for workers that exchange tensors through it: containers get 64 MiB unless told."""
+"""/dev/shm is large enough for workers that exchange tensors; containers get 64 MiB by default."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def run(subject: Subject) -> Iterator[Finding]:
     yield Finding(
         id="shared-memory-small",
         severity=Severity.ERROR if alone_on_cpu or free <= TOO_SMALL else Severity.WARNING,
-        message=f"/dev/shm has {size_text(host.shm_bytes)}, of which {size_text(free)} are free; {who} "
-        f"exchange tensors through it and want {size_text(wanted)}.",
+        message=f"/dev/shm has {size_text(free)} free of {size_text(host.shm_bytes)}. {who} "
+        f"exchange tensors through it and need {size_text(wanted)}.",
         field="/dev/shm",
         value=host.shm_bytes,
         evidence=(NCCL,),
@@ -47,7 +47,7 @@ def run(subject: Subject) -> Iterator[Finding]:
 
 def _left_over() -> Fix:
     return Fix(
-        text="Remove what engines that were killed have left there, while none runs.",
+        text="Remove what killed engines left there, while no engine is running.",
         command="rm -f /dev/shm/nccl-* /dev/shm/psm_* /dev/shm/sem.mp-*",
     )
 

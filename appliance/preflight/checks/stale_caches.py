@@ -1,4 +1,4 @@
-"""The caches hold nothing of another version, architecture or build, which would be used by mistake or never again."""
+"""The caches hold nothing from another version, architecture or build."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def _triton(subject: Subject, place: Place) -> Iterator[Finding]:
         yield _finding(
             place,
             Severity.INFO,
-            f"{place.path} holds kernels of Triton {', '.join(sorted(others)[:3])}; {installed} is installed and does "
-            "not use them.",
-            "Nothing need be done; clearing it makes room.",
+            f"{place.path} holds kernels of Triton {', '.join(sorted(others)[:3])}; {installed} is installed and "
+            "does not use them.",
+            "Nothing to do. Clearing it frees space.",
             place.path,
         )
 
@@ -62,9 +62,9 @@ def _flashinfer(subject: Subject, place: Place) -> Iterator[Finding]:
         yield _finding(
             place,
             Severity.WARNING,
-            f"{place.path} holds kernels that do not say of which version of FlashInfer they are ({installed} is "
-            "installed): one of another version ends in an undefined symbol.",
-            "Clear it: what is needed is compiled again.",
+            f"{place.path} holds kernels of an unknown FlashInfer version ({installed} is installed). "
+            "Kernels of another version fail with an undefined symbol.",
+            "Clear it. What is needed is compiled again.",
             place.path,
         )
     elif versions and release(installed) and all(release(version) != release(installed) for version in versions):
@@ -73,7 +73,7 @@ def _flashinfer(subject: Subject, place: Place) -> Iterator[Finding]:
             Severity.INFO,
             f"{place.path} holds kernels of FlashInfer {', '.join(sorted(versions)[:3])}; {installed} does not use "
             "them and compiles its own.",
-            "Nothing need be done; clearing it makes room.",
+            "Nothing to do. Clearing it frees space.",
             place.path,
         )
 
@@ -95,7 +95,7 @@ def _vllm(subject: Subject, place: Place) -> Iterator[Finding]:
             Severity.WARNING,
             f"{folder} holds {len(old)} compiled {'graphs' if len(old) > 1 else 'graph'} from before this vLLM and "
             "torch were installed.",
-            "Clear them: they are compiled again at the next start, which then takes a minute longer.",
+            "Clear them. They are compiled again at the next start, which takes a minute longer.",
             folder,
             ("https://github.com/vllm-project/vllm/issues/18851",),
         )
@@ -110,7 +110,7 @@ def _deep_gemm(subject: Subject, place: Place) -> Iterator[Finding]:
             place,
             Severity.WARNING,
             f"{place.path} holds {len(old)} kernels from before this DeepGEMM was installed.",
-            "Clear it: they are compiled again when they are needed.",
+            "Clear it. They are compiled again when needed.",
             place.path,
         )
 

@@ -1,4 +1,4 @@
-"""The folder for temporary files can be written, holds sockets with their names, and runs what is compiled into it."""
+"""The temporary folder is writable, has a path short enough for sockets, and allows execution."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield _finding(
             "temporary-folder-missing",
             Severity.ERROR,
-            f"There is no folder for temporary files that user {subject.here.uid} may write: "
+            f"User {subject.here.uid} can write none of the folders for temporary files: "
             f"{', '.join(dict.fromkeys(place for _, place in folders))}.",
             folders[0][1],
             "Mount one: `tmpfs: /tmp` in compose.yaml, `--tmpfs /tmp`.",
@@ -35,9 +35,10 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield _finding(
             "temporary-folder-unusable",
             Severity.WARNING,
-            f"{named[0][0]} is {named[0][1]}, which user {subject.here.uid} cannot write: {usable[0][1]} is used.",
+            f"{named[0][0]} is {named[0][1]}, which user {subject.here.uid} cannot write. {usable[0][1]} is used "
+            "instead.",
             named[0][1],
-            "Make it, or unset the variable.",
+            "Create it, or unset the variable.",
             f"unset {named[0][0]}",
         )
     place = usable[0][1]
@@ -45,7 +46,7 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield _finding(
             "temporary-folder-long",
             Severity.ERROR,
-            f"The engine's sockets lie in the temporary folder, whose name is too long for them: {place[:120]}.",
+            f"The engine's sockets are in the temporary folder, whose path is too long for a socket: {place[:120]}.",
             place[:120],
             "Choose a shorter one.",
             "export TMPDIR=/tmp",
@@ -55,10 +56,11 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield _finding(
             "temporary-folder-noexec",
             Severity.WARNING,
-            f'{mount.place} is mounted noexec, and torch.compile loads what it has compiled there: "failed to map '
-            'segment from shared object".',
+            f"{mount.place} is mounted noexec, and torch.compile loads its code from there. It would fail with "
+            '"failed to '
+            'map segment from shared object".',
             place,
-            "Let it compile into another folder.",
+            "Use another folder for compiled code.",
             f"export TORCHINDUCTOR_CACHE_DIR={subject.context.home.root}/caches/inductor",
         )
 

@@ -1,4 +1,4 @@
-"""The tokenizer can be loaded, and is the one that the model, its config and its chat template speak of."""
+"""The tokenizer loads and belongs to this model, its config and its chat template."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             id="tokenizer-too-large",
             severity=Severity.ERROR,
-            message=f"The tokenizer's last id is {token_id}; the model's vocab_size is {config.vocab_size}.",
+            message=f"The tokenizer's last id is {token_id:,}, outside the model's vocabulary of "
+            f"{config.vocab_size:,}.",
             field="vocab_size",
             value=tokenizer.vocab_size,
             evidence=(file, f"token {token_id}: {tokenizer.id_to_token(token_id)!a}"),
@@ -47,7 +48,7 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             id="tokenizer-of-another-model",
             severity=Severity.WARNING,
-            message=f"tokenizer.json seems to belong to another model: {signs[0]}.",
+            message=f"tokenizer.json may belong to another model: {signs[0]}.",
             field="vocab_size",
             value=tokenizer.vocab_size,
             evidence=(file, *signs[1:]),
@@ -57,7 +58,8 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             id="eos-missing",
             severity=Severity.WARNING,
-            message="Neither config.json nor generation_config.json names an eos_token_id: answers end at max_tokens.",
+            message="Neither config.json nor generation_config.json has an eos_token_id, so answers only end at "
+            "max_tokens.",
             field="eos_token_id",
             evidence=(str(subject.folder / "config.json"),),
             fix=Fix(text="Copy generation_config.json from the model's source, or add eos_token_id to config.json."),
@@ -67,15 +69,15 @@ def run(subject: Subject) -> Iterator[Finding]:
 def _foreign(subject: Subject, tokenizer: Tokenizer, config: ModelConfig) -> Iterator[str]:
     """Signs that the tokenizer is not this model's, though the model has a number for each of its tokens."""
     if tokenizer.vocab_size < LEAST_SHARE * config.vocab_size:
-        yield f"it has {tokenizer.vocab_size} tokens, and the model's vocab_size is {config.vocab_size}"
+        yield f"it has {tokenizer.vocab_size:,} tokens; the model's vocab_size is {config.vocab_size:,}"
     unknown = [str(token_id) for token_id in config.eos_token_ids if tokenizer.id_to_token(token_id) is None]
     if unknown:
-        yield f"it has no token {' or '.join(unknown)}, with which the model ends its answers"
+        yield f"it lacks the token {' or '.join(unknown)} that ends the model's answers"
     for name, token in (("bos_token", tokenizer.bos_token), ("eos_token", tokenizer.eos_token)):
         if token and tokenizer.token_to_id(token) is None:
-            yield f"tokenizer_config.json calls {token!a} the {name}, and it has no such token"
+            yield f"tokenizer_config.json names {token!a} as {name}, but there is no such token"
     if marks := _unknown_marks(subject, tokenizer):
-        yield f"the chat template writes {', '.join(marks)}, none of which is one of its tokens"
+        yield f"the chat template writes {', '.join(marks)}, which are not tokens of it"
 
 
 def _unknown_marks(subject: Subject, tokenizer: Tokenizer) -> list[str]:

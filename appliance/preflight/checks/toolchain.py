@@ -1,4 +1,4 @@
-"""Where the engine compiles as it runs, it finds what it compiles with: a C compiler and Python's headers for Triton,
+"""An engine that compiles while it runs finds its tools: a C compiler and Python headers for Triton,
 nvcc and ninja for FlashInfer and DeepGEMM, an assembler that knows the GPU."""
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield _missing(
             "compiler-missing",
             Severity.ERROR,
-            f"There is no C compiler on PATH ({', '.join(C_COMPILERS)}), and the engine compiles as it runs.",
+            f"No C compiler is on PATH ({', '.join(C_COMPILERS)}), and this engine compiles while it runs.",
             "CC",
-            "Install one; the native engine's image needs none, since its kernels are cast beforehand.",
+            "Install one. The native engine's image needs none: its kernels are cast.",
             "apt-get install gcc" if gpu is not None else "apt-get install g++",
         )
     if gpu is None or subject.packages.file("triton") is None:
@@ -76,7 +76,7 @@ def _headers(subject: Subject) -> Iterator[Finding]:
     yield _missing(
         "headers-missing",
         Severity.ERROR,
-        f"Python.h of {version} is not there, with which Triton compiles what starts its kernels.",
+        f"Python.h of {version} is missing; Triton needs it to compile its launchers.",
         "Python.h",
         "Install Python's headers.",
         f"apt-get install {version}-dev",
@@ -105,9 +105,9 @@ def _assembler(subject: Subject, capability: tuple[int, int]) -> Iterator[Findin
             yield _missing(
                 "ptxas-missing",
                 Severity.ERROR,
-                f"TRITON_PTXAS_PATH names {path}, and there is no such file.",
+                f"TRITON_PTXAS_PATH is {path}, which does not exist.",
                 "TRITON_PTXAS_PATH",
-                "Unset it: Triton brings an assembler of its own.",
+                "Unset it. Triton brings its own assembler.",
                 "unset TRITON_PTXAS_PATH",
             )
     if named or capability not in NEEDS_NEW_PTXAS or subject.packages.file(f"{PTXAS}/ptxas-blackwell"):
@@ -118,10 +118,10 @@ def _assembler(subject: Subject, capability: tuple[int, int]) -> Iterator[Findin
     yield _missing(
         "ptxas-too-old",
         Severity.ERROR,
-        f"Triton {subject.packages.version('triton')} brings an assembler that does not know "
+        f"Triton {subject.packages.version('triton')} brings an assembler without support for "
         f"sm_{capability[0]}{capability[1]}a.",
         "TRITON_PTXAS_PATH",
-        "Use the one of CUDA 13, or install Triton 3.6 or newer.",
+        "Use the assembler of CUDA 13, or install Triton 3.6 or newer.",
         f"export TRITON_PTXAS_PATH={shlex.quote(str(newer))}",
         (PTXAS_ISSUE,),
     )
@@ -136,9 +136,9 @@ def _for_cuda(subject: Subject, users: list[str]) -> Iterator[Finding]:
             yield _missing(
                 "nvcc-not-on-path",
                 Severity.WARNING,
-                f"nvcc is not on PATH, although it is installed: {found}. {who} would not find it.",
+                f"nvcc is installed ({found}) but not on PATH, so {who} would not find it.",
                 "PATH",
-                "Put its folder on the PATH of `ingot serve`.",
+                "Add its folder to the PATH of `ingot serve`.",
                 f"export CUDA_HOME={shlex.quote(str(folder.parent))} PATH={shlex.quote(str(folder))}:$PATH",
                 (str(found),),
             )
@@ -146,9 +146,9 @@ def _for_cuda(subject: Subject, users: list[str]) -> Iterator[Finding]:
             yield _missing(
                 "nvcc-missing",
                 Severity.WARNING,
-                f"There is no nvcc: what {who} has not compiled beforehand cannot run here.",
+                f"There is no nvcc. Kernels that {who} has not compiled beforehand cannot run.",
                 "PATH",
-                "Install the CUDA toolkit; or use a cast, or backends of Triton.",
+                "Install the CUDA toolkit, or use a cast or Triton backends.",
                 "apt-get install cuda-nvcc-13-0",
             )
     if _on_path(subject, "ninja") is None:
@@ -156,9 +156,9 @@ def _for_cuda(subject: Subject, users: list[str]) -> Iterator[Finding]:
         yield _missing(
             "ninja-not-on-path" if beside else "ninja-missing",
             Severity.WARNING,
-            f"ninja is not on PATH{f', although it is installed: {beside}' if beside else ''}. {who} builds with it.",
+            f"ninja is not on PATH{f' (it is installed: {beside})' if beside else ''}. {who} needs it to compile.",
             "PATH",
-            "Put its folder on the PATH of `ingot serve`." if beside else "Install it.",
+            "Add its folder to the PATH of `ingot serve`." if beside else "Install it.",
             f"export PATH={shlex.quote(str(Path(beside).parent))}:$PATH" if beside else "apt-get install ninja-build",
         )
 

@@ -1,4 +1,4 @@
-"""A setting that nothing reads is said, not passed over in silence."""
+"""Settings without effect are reported, never ignored in silence."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def run(subject: Subject) -> Iterator[Finding]:
     if profile.engine != "native":
         return
     if profile.vllm.extra_args:
-        yield _unused("vllm.extra-args", sorted(profile.vllm.extra_args), "it is for `engine: vllm`")
+        yield _unused("vllm.extra-args", sorted(profile.vllm.extra_args), "it applies to `engine: vllm` only")
     if profile.ray.address is not None:
-        yield _unused("ray", profile.ray.address, "only `engine: vllm` spreads a model over hosts")
+        yield _unused("ray", profile.ray.address, "only `engine: vllm` runs on several hosts")
     if profile.vllm.environment:
-        yield _unused("vllm.environment", sorted(profile.vllm.environment), "it is for `engine: vllm`")
+        yield _unused("vllm.environment", sorted(profile.vllm.environment), "it applies to `engine: vllm` only")
 
 
 def _unused(field: str, value: Any, why: str) -> Finding:

@@ -1,4 +1,4 @@
-"""The environment's variables are spelt as somebody reads them: VLLM_*, NCCL_*, INGOT_* and a few others."""
+"""Environment variables (VLLM_*, NCCL_*, INGOT_* and a few others) are spelled correctly and have an effect."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             id="variable-misspelt",
             severity=Severity.WARNING,
-            message=f"{name} is set, and nothing reads it; {right} is what it is like.",
+            message=f"{name} is set but unused. Did you mean {right}?",
             field=f"vllm.environment.{name}" if in_profile else name,
             value=environ[name][:80],
-            fix=Fix(text=f"Remove it from the profile, or write {right}.", patch={f"vllm.environment.{name}": None})
+            fix=Fix(text=f"Use {right}, or remove it from the profile.", patch={f"vllm.environment.{name}": None})
             if in_profile
             else Fix(
-                text=f"Set {right} in its place for `ingot serve`, or unset it.",
+                text=f"Set {right} instead for `ingot serve`, or unset it.",
                 command=f"unset {name}; export {right}={shlex.quote(environ[name][:80])}"
                 if _is_plain(environ[name])
                 else f"unset {name}",
@@ -122,7 +122,7 @@ def _gone(subject: Subject, listed: frozenset[str]) -> Iterator[Finding]:
             yield Finding(
                 id="variable-without-effect",
                 severity=Severity.WARNING,
-                message=f"vLLM {subject.vllm_source and subject.vllm_source.version} does not read {name}.",
+                message=f"vLLM {subject.vllm_source and subject.vllm_source.version} does not use {name}.",
                 field=field,
                 value=subject.profile.vllm.environment[name],
                 fix=Fix(text="Remove it.", patch={field: None}),
@@ -140,10 +140,10 @@ def _unread(subject: Subject, listed: frozenset[str], slips: Mapping[str, str]) 
         yield Finding(
             id="variable-without-effect",
             severity=Severity.WARNING if name == ATTENTION else Severity.INFO,
-            message=f"{name} is set, and vLLM {subject.vllm_source and subject.vllm_source.version} does not read it.",
+            message=f"{name} is set, but vLLM {subject.vllm_source and subject.vllm_source.version} does not use it.",
             field=name,
             value=subject.context.environ[name][:80],
-            fix=Fix(text=f"Unset it for `ingot serve`, if no plugin reads it.{instead}", command=f"unset {name}"),
+            fix=Fix(text=f"Unset it for `ingot serve`, unless a plugin uses it.{instead}", command=f"unset {name}"),
         )
 
 
@@ -157,7 +157,7 @@ def _values(subject: Subject, environ: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(
                 id="variable-value",
                 severity=Severity.WARNING,
-                message=f"{name} is {value[:40]!r}, which is not a value of it. {variable.help}",
+                message=f"{value[:40]!r} is not a valid value of {name}. {variable.help}",
                 field=name,
                 value=value[:80],
                 evidence=(f"expected: {variable.pattern}",),

@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES names devices that there are, in one way, and the ones that the profile means."""
+"""CUDA_VISIBLE_DEVICES lists existing devices, in one notation, and agrees with the profile."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def run(subject: Subject) -> Iterator[Finding]:
             subject,
             "devices-hidden",
             Severity.WARNING,
-            f"{VISIBLE} is {environ[VISIBLE]!r}: it hides every GPU, and the model runs on the CPU.",
-            Fix(text="Say so in the profile, if the CPU is meant; otherwise unset the variable.",
+            f"{VISIBLE} is {environ[VISIBLE]!r}, which hides every GPU. The model runs on the CPU.",
+            Fix(text="If the CPU is intended, say so in the profile; otherwise unset the variable.",
                 patch={"device": "cpu"}, command=f"unset {VISIBLE}"),
         )  # fmt: skip
     slices = [gpu for gpu in seen.gpus if gpu.parent_uuid]
@@ -32,8 +32,8 @@ def run(subject: Subject) -> Iterator[Finding]:
             subject,
             "slices-several",
             Severity.WARNING,
-            f"{VISIBLE} names {len(slices)} MIG slices, of which CUDA shows a process one.",
-            Fix(text="Name the one to run on; the profile's `device` may name it instead.",
+            f"{VISIBLE} lists {len(slices)} MIG slices; CUDA gives a process only one.",
+            Fix(text="List the one to use, or name it in the profile's `device`.",
                 command=_export(slices[0].uuid)),
         )  # fmt: skip
     yield from _against_the_profile(subject, seen)
@@ -48,7 +48,7 @@ def _wrong(subject: Subject, seen: VisibleDevices) -> Finding:
         f"devices-{first.wrong}",
         Severity.WARNING if named or seen.gpus else Severity.ERROR,
         f"{VISIBLE}: {first.why}{_rest(seen)}",
-        Fix(text="Name devices that there are, each once, by UUID, as `nvidia-smi -L` lists them.",
+        Fix(text="List existing devices, each once, by UUID (`nvidia-smi -L` shows them).",
             command=_export(seen.meant or ",".join(gpu.uuid for gpu in subject.context.inventory.gpus))),
         (*_others(seen.problems[1:]), *(f"here: {gpu}" for gpu in subject.context.inventory.gpus[:8])),
     )  # fmt: skip
@@ -58,7 +58,7 @@ def _rest(seen: VisibleDevices) -> str:
     if seen.refused or not seen.gpus:
         return " No GPU can be used."
     left = len(seen.entries) - len(seen.gpus)
-    return f" {len(seen.gpus)} of {len(seen.entries)} are seen." if left else ""
+    return f" {len(seen.gpus)} of {len(seen.entries)} devices remain." if left else ""
 
 
 def _others(problems: tuple[VisibleEntry, ...]) -> Iterator[str]:
@@ -73,8 +73,8 @@ def _against_the_profile(subject: Subject, seen: VisibleDevices) -> Iterator[Fin
         subject,
         "device-not-visible",
         Severity.WARNING,
-        f"The profile names {subject.profile.device}, which {VISIBLE} leaves out; the profile's word counts.",
-        Fix(text="Let the environment decide; or unset the variable, and leave the choice to the profile.",
+        f"The profile uses {subject.profile.device}, which is not in {VISIBLE}. The profile takes precedence.",
+        Fix(text="Let the environment decide, or unset the variable and let the profile choose.",
             patch={"device": None}, command=f"unset {VISIBLE}"),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The installed vLLM was built for the device that the profile means, and has what several hosts need."""
+"""The installed vLLM is built for the profile's device and has what several hosts need."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ def run(subject: Subject) -> Iterator[Finding]:
     if gpu is not None and installation.built_for == "cpu":
         yield _finding(
             "vllm-built-for-cpu",
-            f"{name} is a build for CPUs, and the profile runs on {gpu.name}.",
-            f"Run it on the CPU, use the native engine, or name a build for GPUs with {PROGRAM}.",
+            f"{name} is a CPU build, but the profile runs on {gpu.name}.",
+            f"Run on the CPU, use the native engine, or set {PROGRAM} to a GPU build.",
             ("device", subject.profile.device),
             {"device": "cpu"},
         )
     elif gpu is None and installation.built_for != "cpu":
         yield _finding(
             "vllm-built-for-gpus",
-            f"{name} is a build for GPUs, and the profile runs on the CPU ({subject.device.why}).",
-            f"Use the native engine, or name a build for CPUs with {PROGRAM}.",
+            f"{name} is a GPU build, but the profile runs on the CPU ({subject.device.why}).",
+            f"Use the native engine, or set {PROGRAM} to a CPU build.",
             ("device", subject.profile.device),
             {"engine": "native"},
         )
     elif gpu is not None and gpu.parent_uuid is not None and not installation.reads_uuids:
         yield _finding(
             "vllm-reads-no-uuids",
-            f"{name} reads CUDA_VISIBLE_DEVICES as integers, and a MIG slice has a UUID only.",
-            "Install a vLLM that reads UUIDs (0.32 does), use the native engine, or choose a whole GPU.",
+            f"{name} reads CUDA_VISIBLE_DEVICES as integers, but MIG slices only have UUIDs.",
+            "Install a vLLM that accepts UUIDs (0.32 does), use the native engine, or choose a whole GPU.",
             ("device", gpu.uuid),
             {"engine": "native"},
         )
     if subject.profile.ray.address is not None and installation.ray is None:
         yield _finding(
             "ray-not-installed",
-            f"The profile spreads the model over hosts with Ray, which is not installed beside {name}.",
-            "Install `ray` into vLLM's Python on every host, in one version.",
+            f"The profile uses several hosts through Ray, which is not installed with {name}.",
+            "Install the same version of `ray` for vLLM's Python on every host.",
             ("ray.address", subject.profile.ray.address),
             None,
         )

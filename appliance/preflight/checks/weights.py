@@ -1,4 +1,4 @@
-"""The safetensors files are whole, and hold what the config asks for."""
+"""The safetensors files are complete and contain what config.json asks for."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _missing(index: TensorIndex, expected: dict[str, Expected]) -> Iterator[Find
         yield Finding(
             id="tensor-missing",
             severity=Severity.ERROR,
-            message=f"{len(missing)} of {len(expected)} tensors that config.json asks for are missing.",
+            message=f"{len(missing):,} of {len(expected):,} tensors required by config.json are missing.",
             field=missing[0],
             evidence=tuple(missing[:8]),
             fix=COPY_AGAIN,
@@ -57,7 +57,8 @@ def _misshapen(index: TensorIndex, expected: dict[str, Expected]) -> Iterator[Fi
         yield Finding(
             id="tensor-shape",
             severity=Severity.ERROR,
-            message=f"{len(wrong)} tensors have another shape than config.json says; {first} is {found}, not {wanted}.",
+            message=f"{len(wrong):,} tensors do not have the shape config.json requires. {first} is {found}, not "
+            f"{wanted}.",
             field=first,
             value=found,
             evidence=tuple(f"{entry.file.name}: {name} {list(index.tensors[name].shape)}" for name in wrong[:8]),
@@ -75,10 +76,10 @@ def _unreadable(index: TensorIndex, expected: dict[str, Expected]) -> Iterator[F
         yield Finding(
             id="tensor-dtype",
             severity=Severity.ERROR,
-            message=f"The native engine does not read some tensors: {kinds}.",
+            message=f"The native engine cannot read some tensors: {kinds}.",
             field=first,
             value=entries[first].dtype,
-            evidence=(f"read for this tensor, as config.json describes it: {', '.join(_readable(expected[first]))}",),
+            evidence=(f"supported for this tensor, according to config.json: {', '.join(_readable(expected[first]))}",),
             fix=Fix(
                 text="Use the model in bfloat16, float16 or float32, or in block-scaled FP8 with its own config.json."
             ),
@@ -95,8 +96,8 @@ def _unused(index: TensorIndex, expected: dict[str, Expected], architecture: str
         yield Finding(
             id="tensors-unused",
             severity=Severity.WARNING,
-            message=f"{len(unused)} tensors of the checkpoint have no place in {architecture} and are not read.",
+            message=f"{len(unused):,} tensors of the checkpoint are not part of {architecture} and are ignored.",
             field=unused[0],
             evidence=tuple(unused[:8]),
-            fix=Fix(text="If the answers are poor, config.json may belong to another model: copy the folder again."),
+            fix=Fix(text="If answers are poor, config.json may belong to another model. Copy the folder again."),
         )
