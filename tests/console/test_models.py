@@ -83,7 +83,7 @@ def loop(folder):
         (remove_config, "config.json"),
         (link_out, "outside the models folder"),
         (empty, "config.json"),
-        (dangle, "no Broken"),
+        (dangle, "Broken"),
         (loop, "cannot be opened"),
     ],
 )

@@ -69,7 +69,7 @@ async def test_a_model_that_only_vllm_runs_has_a_plan_too(client, model):
     (model / "config.json").write_text(json.dumps(config | {"architectures": ["GemmaForCausalLM"]}))
     assert load({"name": "chat", "model": {"path": "Long"}, "engine": "vllm"}).engine == "vllm"
     text = await checked(client, engine="vllm")
-    assert "An estimate: vLLM measures what it needs when it starts." in text
+    assert "estimate" in text
     (model / "config.json").write_text(json.dumps(config | {"layer_types": ["of a new kind"] * 2}))
     assert "An estimate" not in await checked(client, engine="vllm")
 
