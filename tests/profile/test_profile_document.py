@@ -202,7 +202,7 @@ def test_spellings_of_vllm_users_are_read_as_ours(source: str, key: str, value: 
 )
 def test_one_setting_in_two_spellings_is_refused(source: str) -> None:
     """Which of them would hold must not be left to chance."""
-    with pytest.raises(ProfileError, match="(?i)twice"):
+    with pytest.raises(ProfileError, match=r"(?i)twice"):
         parse(source)
 
 
