@@ -16,14 +16,20 @@ ARG REVISION=unknown
 ARG FOR_COMPILERS="torch/include torch/share/cmake torch/test torch/lib/*.a"
 
 
+# Console and engine are two users of one group. A new volume begins as the state folder is here; what the engine may do
+# in it stands in console/engine_control/shared_state.py.
 FROM debian:bookworm-slim AS base
 RUN apt-get update -q \
  && apt-get install -y -q --no-install-recommends python3 \
  && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/*.log /var/cache/debconf/*-old \
  && groupadd --gid 10001 ingot \
  && useradd --uid 10001 --gid ingot --home-dir /tmp --no-create-home --shell /usr/sbin/nologin ingot \
- && install -d -o ingot -g ingot -m 0700 /var/lib/ingot \
- && install -d /models
+ && useradd --uid 10002 --gid ingot --home-dir /tmp --no-create-home --shell /usr/sbin/nologin ingot-engine \
+ && install -d /models \
+ && cd /var/lib && install -d -o ingot -g ingot -m 0710 ingot && cd ingot \
+ && install -d -o ingot -g ingot -m 0750 active casts \
+ && install -d -o ingot -g ingot -m 0770 launches selftest caches \
+ && install -o ingot -g ingot -m 0660 /dev/null serve.lock
 ENV PATH=/opt/venv/bin:$PATH \
     HOME=/tmp \
     INGOT_HOME=/var/lib/ingot \
@@ -65,11 +71,19 @@ RUN /opt/build/bin/pip --python /opt/venv/bin/python install --constraint constr
  && $COMPILE /opt/venv
 
 
+# The build of torch for CPUs. The index that pip uses by itself commonly has only the one for CUDA, with gigabytes of
+# libraries that nothing here would load.
 FROM packages AS torch-cpu
 ARG FOR_COMPILERS
+ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 COPY --from=requirements /requirements/engine.txt ./
-RUN /opt/build/bin/pip --python /opt/venv/bin/python install --root /layer --constraint constraints.txt \
-    --requirement engine.txt \
+RUN /opt/build/bin/pip --python /opt/venv/bin/python download --no-deps --dest /torch --constraint constraints.txt \
+    --extra-index-url "${PIP_EXTRA_INDEX_URL:-$TORCH_CPU_INDEX}" torch \
+ && /opt/build/bin/pip --python /opt/venv/bin/python install --root /layer --constraint constraints.txt \
+    --find-links /torch --requirement engine.txt \
+ && rm -r /torch \
+ && { test ! -d /layer/opt/venv/lib/python3*/site-packages/nvidia \
+    || echo "The index gave torch for CUDA: it runs, and takes gigabytes. Set TORCH_CPU_INDEX." >&2; } \
  && cd /layer/opt/venv/lib/python3*/site-packages && rm -rf $FOR_COMPILERS \
  && $COMPILE -s /layer /layer
 
@@ -191,7 +205,7 @@ FROM engine-cuda-${CAST} AS engine-cuda
 
 FROM engine-${VARIANT} AS engine-files
 COPY --from=code /layer/opt/venv /opt/venv
-USER ingot
+USER ingot-engine
 VOLUME /var/lib/ingot
 EXPOSE 8000
 # What does not come up is unhealthy ten seconds after its start, or as soon as it has failed.
@@ -209,7 +223,7 @@ VOLUME /var/lib/ingot
 EXPOSE 8080
 ENV INGOT_CONSOLE_HOST=0.0.0.0
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --start-interval=500ms \
-    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/8080 && printf 'GET /sign-in HTTP/1.0\\r\\nHost: 127.0.0.1\\r\\n\\r\\n' >&3 && read -r _ status _ <&3 && test \"$status\" -lt 400"]
+    CMD ["bash", "-c", "exec 3<>/dev/tcp/$INGOT_CONSOLE_HOST/8080 && printf 'GET /sign-in HTTP/1.0\\r\\nHost: 127.0.0.1\\r\\n\\r\\n' >&3 && read -r _ status _ <&3 && test \"$status\" -lt 400"]
 ENTRYPOINT ["ingot"]
 CMD ["up"]
 

@@ -51,8 +51,14 @@ class Home:
 
     @property
     def console_token(self) -> Path:
-        """What the console shows the front door to be let into `/appliance`; both sides can read it, nobody else."""
-        return self.active / "console-token"
+        """Opens the console to programs of its user. The engine cannot read it where it has a user of its own; what it
+        gets to see is made from it (`appliance.front_door_token`)."""
+        return self.root / "console-token"
+
+    @property
+    def front_door_digest(self) -> Path:
+        """By this the front door knows the console."""
+        return self.active / "console-token.sha256"
 
     @property
     def launches(self) -> Path:
@@ -97,13 +103,22 @@ class Home:
 
     def create(self) -> Home:
         """Make the folders that are ours to make; readable by this user only, since they hold keys and logs. So are the
-        files that this process writes from here on, wherever the folder lies."""
-        os.umask(0o077)
+        files that this process writes from here on, wherever the folder lies. An engine in a state folder of another
+        user, the console's, writes for their group as well (`console.engine_control.shared_state`)."""
+        os.umask(0o007 if self.is_of_another_user else 0o077)
         for folder in (self.root, self.active, self.launches, self.selftest):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.models.is_relative_to(self.root):
             self.models.mkdir(mode=0o755, parents=True, exist_ok=True)
         return self
+
+    @property
+    def is_of_another_user(self) -> bool:
+        """As the console's is for the engine in containers."""
+        try:
+            return self.root.stat().st_uid != os.geteuid()
+        except FileNotFoundError:
+            return False
 
 
 LAUNCH_ID = re.compile(r"(\d{8}-\d{6})-([0-9a-f]{4})")
@@ -148,9 +163,12 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_atomically(path: Path, data: str | bytes, mode: int = 0o600) -> None:
-    """Replace `path` as a whole: a reader sees the old content or the new, never a part, whatever is switched off."""
+def write_atomically(path: Path, data: str | bytes, mode: int | None = None) -> None:
+    """Replace `path` as a whole: a reader sees the old content or the new, never a part, whatever is switched off.
+    Without `mode`, others of the group may read and write the file where they may do so with its folder."""
     raw = data.encode() if isinstance(data, str) else data
+    if mode is None:
+        mode = 0o600 | path.parent.stat().st_mode & 0o060
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -106,11 +106,25 @@ def _control(config: ConsoleConfig) -> EngineControl:
     return ProcessControl(config.home, serve_command(config.engine_host, config.engine_port))
 
 
+def _share(home: Home) -> None:
+    from console.engine_control.shared_state import share
+
+    try:
+        share(home)
+    except OSError as error:
+        raise SettingError(
+            f"{error.filename} cannot be shared with the engine: {error.strerror}. The state folder must belong to the "
+            f"console's user: chown -R {os.geteuid()}:{os.getegid()} {home.root}"
+        ) from error
+
+
 async def _start_early(config: ConsoleConfig, control: EngineControl) -> bool:
     """Start the engine before the console's own parts, where its profile is already known. The answer is whether."""
     from console.access.token import ensure_console_token
     from console.new_folder import seed_active
 
+    if control.kind == "docker":
+        _share(config.home)
     ensure_console_token(config.home)
     if control.kind != "process":
         return control.kind == "none"

@@ -17,6 +17,7 @@ import msgspec
 
 from appliance import address
 from appliance.exit_status import exit_in_words
+from appliance.front_door_token import front_door_token
 from appliance.home import Home
 from appliance.home_lock import is_held, read_owner
 from appliance.selftest.answers import ALTERNATIVES, Answer, KnownAnswers, difference
@@ -144,14 +145,14 @@ def record(engine: Engine, questions: Sequence[str], tolerance: dict[str, float]
 
 
 def key_for(url: str, home: Home) -> str | None:
-    """`INGOT_API_KEY`; or, for the engine of this state folder and nobody else, the token that the console left there:
-    it opens everything."""
+    """`INGOT_API_KEY`; or, for the engine of this state folder and nobody else, what the console shows it: that opens
+    everything. Only the console's user can read it."""
     if key := os.environ.get("INGOT_API_KEY"):
         return key
     if not _is_own(url, home):
         return None
     try:
-        return home.console_token.read_text().strip() or None
+        return front_door_token(home)
     except OSError:
         return None
 

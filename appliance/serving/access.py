@@ -54,11 +54,11 @@ class Watched:
 
 
 class Access:
-    """Guards and their files: `active/keys.json` and `active/console-token`."""
+    """Guards and their files: `active/keys.json` and `active/console-token.sha256`."""
 
     def __init__(self, home: Home) -> None:
         self._keys = Watched(home.api_keys)
-        self._token = Watched(home.console_token)
+        self._token_digest = Watched(home.front_door_digest)
 
     def require_key(self, connection: Connection, _handler: BaseRouteHandler | None) -> None:
         """A guard: a key or the console's token, where there are keys; otherwise anyone but foreign web pages."""
@@ -76,9 +76,7 @@ class Access:
         """A guard: the console's token, always."""
         shown = _bearer(connection)
         if shown is None or not self._is_token(shown):
-            raise _unauthorized(
-                "This path takes the console's token (active/console-token) as `Authorization: Bearer`."
-            )
+            raise _unauthorized("This path is the console's: it shows its token as `Authorization: Bearer`.")
 
     def refuse_foreign_page(self, connection: Connection) -> None:
         """A web page that somebody here looks at must not use an API that asks for no key; not even under a name of
@@ -104,8 +102,8 @@ class Access:
             raise ApiError(500, "active/keys.json cannot be read: save the keys again in the console.") from None
 
     def _is_token(self, shown: str) -> bool:
-        token = (self._token.read() or b"").strip()
-        return bool(token) and hmac.compare_digest(shown.encode(), token)
+        known = (self._token_digest.read() or b"").strip()
+        return bool(known) and hmac.compare_digest(_digest(shown).encode(), known)
 
 
 def _may_be_rebound(host: str) -> bool:

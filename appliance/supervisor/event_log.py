@@ -19,7 +19,7 @@ class EventLog:
     def __init__(self, path: Path, launch: str) -> None:
         self.launch = launch
         self.sequence = last_sequence(path)
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o660)
         _drop_torn_line(self._handle)
         self._torn = False
         self._complained = False

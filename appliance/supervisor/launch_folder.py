@@ -30,7 +30,7 @@ class LaunchFolder:
     def create(cls, home: Home, launch_id: str) -> LaunchFolder:
         """Raises FileExistsError when a launch of this id has been there before: launches are never overwritten."""
         folder = home.launch(launch_id)
-        folder.mkdir(mode=0o700, parents=True)
+        folder.mkdir(mode=0o770, parents=True)  # less what the umask takes: 0o700 where engine and console are one user
         return cls(folder)
 
     @property

@@ -18,6 +18,7 @@ import msgspec
 import yaml
 
 from appliance import __version__
+from appliance.front_door_token import front_door_token
 from appliance.home import Home
 from appliance.profile import document as documents
 from appliance.profile.schema import ProfileError
@@ -86,6 +87,7 @@ def _known_secrets(home: Home) -> list[str]:
     known = secrets_of_environment()
     with contextlib.suppress(OSError, UnicodeDecodeError):  # there is none, or none that could be in a text
         known.append(home.console_token.read_text("ascii").strip())
+        known.append(front_door_token(home) or "")
     return known
 
 

@@ -97,5 +97,6 @@ class Preflight:
         raise EngineUnreachable(
             f"The engine's front door at {url} refused the preflight with status {response.status_code}: "
             f"{response.text[:200]}",
-            f"Console and engine must share one state folder; the token is in {self._home.console_token}.",
+            f"Console and engine must share one state folder: the engine knows this console by "
+            f"{self._home.front_door_digest}.",
         )

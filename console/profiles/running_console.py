@@ -10,7 +10,7 @@ import msgspec
 from appliance.home import Home
 from appliance.protocol import Finding
 from console import address
-from console.access.token import token_header
+from console.access.token import program_header
 from console.profiles.activation import Activated
 from console.profiles.errors import EngineUnreachable, ProfileRefusal, Refused
 
@@ -46,7 +46,7 @@ class RunningConsole:
         url = address.find(self._home)
         if url is None:
             return None
-        headers = {"Accept": "application/json", **token_header(self._home)}
+        headers = {"Accept": "application/json", **program_header(self._home)}
         try:
             async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
                 response = await client.post(path, data=data, headers=headers)

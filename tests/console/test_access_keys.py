@@ -10,8 +10,9 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
+from appliance.front_door_token import digest
 from console.access import keys
-from console.access.token import ensure_console_token, token_header
+from console.access.token import ensure_console_token, program_header, token_header
 from console.db.models import ApiKey
 
 
@@ -98,3 +99,29 @@ def test_the_consoles_token_is_made_once(home):
     assert token_header(home) == first
     assert len(first["Authorization"]) > 40
     assert home.console_token.stat().st_mode & 0o077 == 0
+
+
+def test_the_front_door_is_shown_nothing_that_opens_the_console(home):
+    """It knows the console by a digest, and what it is shown is not the console's token. One that it could read, of an
+    earlier version, is gone."""
+    earlier = home.active / "console-token"
+    earlier.write_text("readable")
+    ensure_console_token(home)
+    assert not earlier.exists()
+    shown = token_header(home)["Authorization"].removeprefix("Bearer ")
+    secret = home.console_token.read_text()
+    assert shown != secret
+    assert program_header(home) == {"Authorization": f"Bearer {secret}"}
+    seen = b"".join(path.read_bytes() for path in home.active.iterdir())
+    assert secret.encode() not in seen
+    assert shown.encode() not in seen
+    assert home.front_door_digest.read_text() == digest(shown)
+
+
+async def test_the_console_does_not_open_for_what_the_front_door_was_shown(visitor, home):
+    """An engine that is broken into has seen it."""
+    ensure_console_token(home)
+    visitor.cookies.clear()
+    visitor.headers["accept"] = "application/json"
+    assert (await visitor.post("/profiles/-/roll-back", headers=program_header(home))).status_code != 401
+    assert (await visitor.post("/profiles/-/roll-back", headers=token_header(home))).status_code == 401

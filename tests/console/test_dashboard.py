@@ -10,6 +10,7 @@ import time
 import msgspec
 import pytest
 
+from appliance.front_door_token import front_door_token
 from appliance.protocol import (
     ApplianceState,
     Diagnosis,
@@ -212,8 +213,10 @@ def test_a_process_that_was_killed_is_started_again():
 
 
 async def test_the_console_shows_its_token(console, door):
-    """The front door's state needs the token in active/, where there are API keys."""
-    door.token = "secret"
+    """The front door's state needs it, where there are API keys."""
+    console.home.console_token.write_text("secret\n")
+    door.token = front_door_token(console.home)
+    console.home.console_token.unlink()
     assert (await console.follower.look()).reachable is False
     console.home.console_token.write_text("secret\n")
     assert (await console.follower.look()).reachable is True

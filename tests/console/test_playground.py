@@ -11,6 +11,7 @@ import httpx
 import pytest
 import uvicorn
 
+from appliance.front_door_token import front_door_token
 from console.access.sessions import COOKIE
 from tests.console.conftest import BROWSER
 
@@ -83,7 +84,8 @@ async def test_question_and_answer_pass_as_they_are(browser, door, home):
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.content == b"".join(pieces)
     assert json.loads(door.body) == BODY
-    assert "Bearer the-token" in door.head
+    assert f"Bearer {front_door_token(home)}" in door.head
+    assert "the-token" not in door.head
     assert door.head.startswith("POST /v1/chat/completions ")
 
 

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
+from appliance.front_door_token import front_door_token
 from appliance.home_lock import OwnerLock
 from appliance.profile.active import read_active
 from appliance.protocol import ApplianceState, Finding, LaunchRecord, Severity, State
@@ -156,7 +157,7 @@ async def test_the_running_front_door_is_asked_with_the_console_token(home, data
     door = front_door(200, {"findings": []})
     activated = await activator(home, database, control, door.url).activate("chat", 1)
     [(path, body, authorization)] = door.asked
-    assert (path, authorization) == ("/appliance/attempts", "Bearer secret")
+    assert (path, authorization) == ("/appliance/attempts", f"Bearer {front_door_token(home)}")
     assert body == {"launch": activated.launch, "revision": "r1", "profile": (await store.revision("chat")).to_run()}
 
 

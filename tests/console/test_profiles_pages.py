@@ -13,7 +13,7 @@ from sqlalchemy import event
 
 from appliance.profile.active import read_active
 from appliance.profile.schema import SETTINGS
-from console.access.token import ensure_console_token, token_header
+from console.access.token import ensure_console_token, program_header
 from console.db.models import Launch
 from console.profiles.form import to_values
 from console.profiles.store import ProfileStore
@@ -368,7 +368,7 @@ async def test_programs_with_the_console_token_get_json(visitor, store, home, mo
     ensure_console_token(home)
     await store.create({"name": "gone", "model": {"path": "Gone-7B"}}, author="ann")
     await store.create(chat(), author="ann")
-    headers = {"Accept": "application/json", **token_header(home)}
+    headers = {"Accept": "application/json", **program_header(home)}
     done = await visitor.post("/profiles/chat/activate", data={}, headers=headers)
     assert (done.status_code, done.json()["profile"], done.json()["restarted"]) == (200, "chat", True)
     refused = await visitor.post("/profiles/gone/activate", data={}, headers=headers)

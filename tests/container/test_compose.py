@@ -34,11 +34,11 @@ def test_containers_are_confined(deployment, service):
     writable = {mount["Destination"] for mount in container["Mounts"] if mount["RW"]}
     assert writable == WRITABLE[service]
     if service != "gate":
-        assert container["Config"]["User"] == "ingot"
+        assert container["Config"]["User"] == {"engine": "ingot-engine", "console": "ingot"}[service]
 
 
 def test_only_the_gate_sees_docker(deployment):
-    """Its socket is mounted nowhere else, and the engine's container has no network in common with the gate."""
+    """Its socket is mounted nowhere else, and of the others only the console has a network in common with the gate."""
     mounts = {
         service: [mount["Destination"] for mount in deployment.container(service)["Mounts"]]
         for service in ("engine", "console", "gate")

@@ -24,6 +24,17 @@ CERTIFICATE = (
 )  # fmt: skip
 
 
+TRY = """
+import socket, sys
+for port in (8443, 9443):
+    try:
+        socket.create_connection(("tls", port), 1).close()
+        print(port)
+    except OSError:
+        pass
+"""
+
+
 @dataclass
 class Secured:
     """Where HTTPS is spoken on this machine, and a client that believes in the certificate."""
@@ -115,3 +126,8 @@ def test_the_one_who_speaks_tls_is_confined_and_apart_from_docker(secured, deplo
     assert not set(container["NetworkSettings"]["Networks"]) & set(
         deployment.container("gate")["NetworkSettings"]["Networks"]
     )
+
+
+def test_the_engine_reaches_the_console_through_nobody(secured, deployment):
+    """The proxy answers where it is published, and not on the network that it asks the engine by."""
+    assert deployment.compose("exec", "-T", "engine", "python", "-c", TRY) == ""

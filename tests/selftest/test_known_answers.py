@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from appliance.checkpoint.digest import checkpoint_digest
+from appliance.front_door_token import front_door_token
 from appliance.home import Home
 from appliance.home_lock import Owner, OwnerLock
 from appliance.protocol import SamplingParams
@@ -209,7 +210,7 @@ def test_the_consoles_token_goes_to_the_engine_of_this_folder_only(home: Home, m
     lock = OwnerLock(home.lock)
     for host in ("0.0.0.0", "127.0.0.1"):
         lock.sign(Owner(pid=os.getpid(), host=host, port=8123, started=0.0))
-        assert key_for(own, home) == "secret"
+        assert key_for(own, home) == front_door_token(home)
         for url in ("http://127.0.0.1:8124", "http://example.org:8123", "http://127.0.0.1", "https://127.0.0.1:8123"):
             assert key_for(url, home) is None
     monkeypatch.setenv("INGOT_API_KEY", "mine")

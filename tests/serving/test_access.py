@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from appliance.front_door_token import digest
 from appliance.home import Home
 from tests.supervisor.scripted import Door
 
@@ -18,10 +19,10 @@ KEYED = ["/v1/models", "/appliance/state"]
 def keys(door_home: Home) -> Iterator[None]:
     rows = [{"id": "k1", "name": "first", "sha256": hashlib.sha256(b"secret-1").hexdigest()}]
     door_home.api_keys.write_text(json.dumps({"keys": rows}))
-    door_home.console_token.write_text("console-secret\n")
+    door_home.front_door_digest.write_text(f"{digest('console-secret')}\n")
     yield
     door_home.api_keys.unlink()
-    door_home.console_token.unlink()
+    door_home.front_door_digest.unlink()
 
 
 def bearer(key: str) -> dict[str, str]:

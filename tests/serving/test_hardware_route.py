@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from appliance.front_door_token import digest
 from appliance.hardware.engine_machine import Machine, place
 from appliance.home import Home
 from tests.serving.test_access import bearer
@@ -15,9 +16,9 @@ from tests.supervisor.scripted import Door
 
 @pytest.fixture
 def token(door_home: Home) -> Iterator[str]:
-    door_home.console_token.write_text("console-secret\n")
+    door_home.front_door_digest.write_text(digest("console-secret"))
     yield "console-secret"
-    door_home.console_token.unlink()
+    door_home.front_door_digest.unlink()
 
 
 def test_only_the_console_is_told(door: Door, token: str) -> None:

@@ -17,6 +17,7 @@ import httpx
 import psutil
 import pytest
 
+from appliance.front_door_token import digest
 from appliance.home import Home
 from tests.running import INGOT, environment
 from tests.supervisor.scripted import Door, is_alive, make_profile
@@ -239,7 +240,7 @@ def test_events_are_followed_and_resumed_over_http(home: Home) -> None:
 
 def test_an_attempt_over_http(home: Home) -> None:
     """422 with the launch that failed, 200 with the findings of one that would not, 400 and 409 for nonsense."""
-    home.console_token.write_text("token")
+    home.front_door_digest.write_text(digest("token"))
     headers = {"Authorization": "Bearer token"}
     with Door(home) as door:
         door.wait("ready")

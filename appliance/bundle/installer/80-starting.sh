@@ -34,7 +34,8 @@ start() {
     }
 }
 
-# wait_ready RELEASE: until the engine has generated a token. It is asked from inside its container, where a Python is.
+# wait_ready RELEASE: until the engine has generated a token. It is asked from inside the console's container, where a
+# Python is, and what the front door knows the console by.
 wait_ready() {
     state_of='{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.RestartCount}}'
     began=$(date +%s)
@@ -67,14 +68,14 @@ health_of() { docker inspect --format '{{.State.Health.Status}}' "$1" 2>/dev/nul
 # Prints what the engine is at, as it comes. 0: ready. 10: failed, with the cause. 11: no progress. Else it cannot be
 # asked.
 follow_engine() {
-    docker exec -i $engine python - "$silent_s" 2>>"$log" <<'EOF'
-import http.client, json, pathlib, sys, time
+    compose exec -T console python - "$silent_s" 2>>"$log" <<'EOF'
+import http.client, json, os, sys, time
+from appliance.home import Home
+from console.access.token import token_header
 
 def state():
-    token = pathlib.Path("/var/lib/ingot/active/console-token")
-    header = {"Authorization": "Bearer " + token.read_text().strip()} if token.exists() else {}
-    door = http.client.HTTPConnection("127.0.0.1", 8000, timeout=10)
-    door.request("GET", "/appliance/state", headers=header)
+    door = http.client.HTTPConnection(os.environ["INGOT_ENGINE_HOST"], 8000, timeout=10)
+    door.request("GET", "/appliance/state", headers=token_header(Home.from_environment()))
     return json.load(door.getresponse())
 
 def tell(launch):

@@ -23,11 +23,12 @@ def run(subject: Subject) -> Iterator[Finding]:
     home = subject.context.home
     root = home.root
     parts = [folder for folder in (home.active, home.launches, home.selftest) if os.path.lexists(folder)]
-    if not can_write(root):
+    written = (home.launches, home.selftest) if home.is_of_another_user else (root, *parts)
+    if root in written and not can_write(root):
         yield _unwritable(subject, root)
     elif wrong := [folder for folder in parts if not folder.is_dir()]:
         yield from map(_not_a_folder, wrong)
-    elif closed := [folder for folder in parts if not can_write(folder)]:
+    elif closed := [folder for folder in written if not can_write(folder)]:
         yield _unwritable(subject, closed[0])
     else:
         yield from _room("state-folder-full", "the state folder", root, "A launch log", Severity.ERROR)
