@@ -3,9 +3,11 @@ install.sh."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import re
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from appliance.bundle.entries import Entry, cast_entries, compose_entries, compo
 from appliance.bundle.errors import BundleError
 from appliance.bundle.images import Chosen, chosen, machine_of, release_of
 from appliance.bundle.install_script import install_script
-from appliance.bundle.names import RELEASE, ROLES, clash, is_path
+from appliance.bundle.names import RELEASE, ROLES
 from appliance.bundle.output import require_room
 from appliance.bundle.pack import Appliance, Report
 
@@ -142,25 +144,26 @@ def _inventory(docker: DockerImages, image: Chosen, container: str, folder: Path
     below = into / Path(INVENTORY).name
     if not (below / "sbom.cdx.json").is_file() or not (below / "licences").is_dir():
         raise BundleError(f"{image.reference} has no inventory in {INVENTORY}; build it from this version's Dockerfile")
-    found = [_entry(f"sbom/{image.role}.cdx.json", below / "sbom.cdx.json")]
-    taken = [found[0].path]
-    for path in sorted(path for path in files if path.is_relative_to(below / "licences")):
-        wanted = f"licences/{image.role}/{plain(path.relative_to(below / 'licences').as_posix())}"
-        name, number = wanted, 1
-        while clash([*(one for one in taken if one.casefold() == name.casefold()), name]):
-            number += 1
-            name = f"{wanted}-{number}"
-        taken.append(name)
-        found.append(_entry(name, path))
-    return found
+    archive = folder / f"{image.role}-licences.tar.gz"
+    _archive(archive, below / "licences", sorted(path for path in files if path.is_relative_to(below / "licences")))
+    return [
+        _entry(f"sbom/{image.role}.cdx.json", below / "sbom.cdx.json"),
+        _entry(f"licences/{image.role}/licences.tar.gz", archive),
+    ]
 
 
-def plain(path: str) -> str:
-    """A path that a bundle can hold, as near to `path` as can be: other characters become `_`."""
-    path = "/".join(re.sub(r"^[.-]|[^A-Za-z0-9._+@=-]", "_", part) for part in path.split("/"))
-    if not is_path(f"licences/console/{path}"):
-        return f"{hashlib.sha256(path.encode()).hexdigest()[:16]}-{path.rsplit('/', 1)[-1][-60:].lstrip('.-')}"
-    return path
+def _archive(to: Path, root: Path, files: list[Path]) -> None:
+    """Hundreds of small files as one, the same each time: a site reads and hashes one."""
+    with (
+        to.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in files:
+            member = tarfile.TarInfo(path.relative_to(root).as_posix())
+            member.size = path.stat().st_size
+            with path.open("rb") as file:
+                archive.addfile(member, file)
 
 
 def _entry(name: str, path: Path) -> Entry:

@@ -35,14 +35,46 @@ def test_a_missing_part_is_named(site, parts, number):
     status, told = site.install(parts[0].with_suffix(""))
     assert status == BUNDLE
     assert f"{parts[number].name} is missing" in told
-    assert not site.calls(" up ")
+    assert not site.calls("load")
+    assert not site.calls("minisign")
 
 
-def test_a_part_that_was_not_copied_whole_is_named(site, parts):
-    parts[1].write_bytes(parts[1].read_bytes()[:-512])
+@pytest.mark.parametrize("number", [0, 1, -1])
+def test_a_part_that_was_not_copied_whole_is_named(site, parts, number):
+    """By its length, before anything is loaded; the first by that of the others, the last by what the head tells."""
+    whole = parts[number].stat().st_size
+    os.truncate(parts[number], whole - 512)
     status, told = site.install(parts[0])
     assert status == BUNDLE
-    assert f"{parts[1].name} has 149488 bytes where 150000 belong" in told
+    assert f"{parts[number].name} has {whole - 512} bytes instead of {whole}" in told
+    assert not site.calls("load")
+    assert not site.calls("minisign")
+
+
+def test_a_part_of_another_bundle_is_named(site, parts):
+    """Left on the stick by a larger one."""
+    last = parts[-1].with_suffix(f".{len(parts) + 1:03d}")
+    last.write_bytes(b"of another")
+    assert site.install(parts[0])[0] == BUNDLE
+    assert not site.calls("load")
+    last.unlink()
+    assert site.install(parts[0])[0] == 0
+
+
+def test_a_bundle_that_was_not_copied_whole(site, first, tmp_path):
+    """Told with both lengths, whatever file the end lies in, and before anything is loaded."""
+    whole = first.stat().st_size
+    cut = tmp_path / "cut" / first.name
+    cut.parent.mkdir()
+    shutil.copy(first, cut)
+    shutil.copy(first.with_name("install.sh"), cut.parent)
+    for missing in (512, 100_000, 200_000):
+        os.truncate(cut, whole - missing)
+        status, told = site.install(cut)
+        assert status == BUNDLE, told
+        assert f"{whole - missing} bytes instead of {whole}" in told
+        assert not site.calls("load")
+        assert not site.calls("minisign")
 
 
 def test_a_damaged_part_is_named(site, parts):

@@ -207,6 +207,39 @@ def test_a_tampered_file_is_refused_by_name(site):
     assert site.gap.docker("ps", "--all", "--quiet") == ""
 
 
+def test_a_tampered_gate_image_is_refused(site):
+    """It would check the signature. On a machine that has no other, install.sh knows its hash, and never loads it."""
+    _flip(site.first, "images/gate.tar.zst")
+    into = site.gap.folder / "another site"
+    for image in site.gap.docker("images", "--quiet").split():
+        site.gap.docker("image", "rm", "--force", image)
+    done = site.gap.run(
+        ["sh", site.first.with_name("install.sh"), site.first, "--into", into, "--public-key", site.key]
+    )
+    _flip(site.first, "images/gate.tar.zst")
+    assert done.returncode == 4, done.stdout
+    assert "images/gate.tar.zst" in done.stdout
+    assert site.gap.docker("images", "--quiet") == ""
+
+
+def test_a_truncated_bundle_is_refused_at_once(site):
+    """By its length, before anything is loaded."""
+    whole = site.first.stat().st_size
+    with site.first.open("r+b") as file:
+        file.seek(whole - 4096)
+        end = file.read()
+        file.truncate(whole - 4096)
+    began = time.monotonic()
+    status, told = site.install(site.first)
+    took = time.monotonic() - began
+    with site.first.open("ab") as file:
+        file.write(end)
+    assert status == 4, told
+    assert f"{whole - 4096} bytes instead of {whole}" in told
+    assert site.gap.docker("images", "--quiet") == ""
+    assert took < 10
+
+
 def test_an_interrupted_install_goes_on(site):
     """Killed with kill -9 while the engine is loaded: the second run reads nothing again and loads the rest. From its
     start to the first token it takes less than is promised."""

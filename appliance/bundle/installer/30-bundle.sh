@@ -28,11 +28,15 @@ find_bundle() {
         [ -f "$file" ] || die 4 "The part $file is missing. Copy it beside the others, and run this again."
         size=$(stat -c %s "$file")
         [ "$parts" -gt 1 ] || whole_part=$size
-        [ "$size" -eq "$whole_part" ] || { [ "$parts" -eq "$there" ] && [ "$size" -lt "$whole_part" ]; } ||
-            die 4 "The part $file has $size bytes where $whole_part belong: it was not copied whole. Copy it again."
+        # All parts but the last are of one size.
+        [ "$size" -le "$whole_part" ] || not_whole "$(part 1)" "$whole_part" "$size"
+        [ "$size" -eq "$whole_part" ] || [ "$parts" -eq "$there" ] || not_whole "$file" "$size" "$whole_part"
         total=$((total + size))
     done
 }
+
+# not_whole FILE BYTES EXPECTED
+not_whole() { die 4 "$1 has $2 bytes instead of $3: it was not copied completely. Copy it again."; }
 
 part() { printf '%s.%03d' "$base" "$1"; }
 
@@ -81,6 +85,31 @@ read_head() {
         echo "$id" >"$stage/id"
     fi
     mkdir -p "$stage/files"
+}
+
+# Is the bundle complete? The lengths in the head say so at once, before anything is loaded. The head is not trusted
+# yet; one that gives wrong lengths is refused as well.
+check_length() {
+    count=$(($(part_sums | wc -l) + 1))
+    if [ "$parts" -gt 0 ]; then
+        [ "$parts" -ge "$count" ] || die 4 "The part $(part $((parts + 1))) is missing: there are $count. Copy it" \
+            "beside the others, and run this again."
+        [ "$parts" -le "$count" ] || die 4 "$(part "$parts") is not part of this bundle, which has $count parts." \
+            "Move it away, and run this again."
+    fi
+    expected=1024 # the tar's end; before it, each file has a header and fills blocks of 512
+    for name in install.sh SHA256SUMS SHA256SUMS.minisig signer.pub manifest.json bundle.env; do
+        [ ! -s "$head/$name" ] || expected=$((expected + 512 + ($(stat -c %s "$head/$name") + 511) / 512 * 512))
+    done
+    for size in $(sed 's/"path":/\n&/g' "$head/manifest.json" |
+        sed -n 's/^"path":"[^"]*","size":\([0-9]\{1,15\}\),.*/\1/p'); do
+        expected=$((expected + 512 + (size + 511) / 512 * 512))
+    done
+    [ "$total" -ne "$expected" ] || return 0
+    [ "$parts" -gt 0 ] || not_whole "$base" "$total" "$expected"
+    last=$(part "$parts")
+    size=$(stat -c %s "$last")
+    not_whole "$last" "$size" $((size + expected - total))
 }
 
 # value NAME [FILE]: of bundle.env, which is read and never run.

@@ -77,22 +77,23 @@ keep_whole() {
     comm -23 "$stage/needed" "$stage/whole" >"$stage/unchecked"
     comm -12 "$stage/needed" "$stage/whole" >"$stage/found"
     checked=0 step=0
-    while read -r sum name; do
-        for file in "$stage/files/$name" "$stage"/incoming.*/"$name"; do
-            [ -f "$file" ] && [ ! -L "$file" ] && echo "$sum  $file" | sha256sum -c --status || continue
-            if [ "$file" != "$stage/files/$name" ]; then
-                mkdir -p "$(dirname "$stage/files/$name")"
-                mv "$file" "$stage/files/$name"
-            fi
-            echo "$sum  $name" >>"$stage/found"
-            checked=$((checked + $(stat -c %s "$stage/files/$name")))
-            if [ $((checked / 1000000000)) -gt "$step" ]; then
-                step=$((checked / 1000000000))
-                say "  $(amount "$checked") checked"
-            fi
-            break
-        done
-    done <"$stage/unchecked"
+    : >"$stage/right"
+    for folder in "$stage"/incoming.* "$stage/files"; do
+        [ -d "$folder" ] && [ -s "$stage/unchecked" ] || continue
+        find "$folder" ! -type f ! -type d -exec rm -f {} +
+        # One process for all files. Names that are not here, or elsewhere, count as failed.
+        (cd "$folder" && sha256sum -c "$stage/unchecked" 2>/dev/null || :) | sed -n 's/: OK$//p' |
+            while read -r name; do
+                echo "$name" >>"$stage/right"
+                tell_checked "$folder/$name"
+                [ "$folder" != "$stage/files" ] || continue
+                case $name in */*) [ -d "$stage/files/${name%/*}" ] || mkdir -p "$stage/files/${name%/*}" ;; esac
+                mv "$folder/$name" "$stage/files/$name"
+            done
+    done
+    # The lines of these names, which have no spaces.
+    sort "$stage/right" >"$stage/right.sorted"
+    sort -k 2,2 "$stage/unchecked" | join -1 2 -2 1 -o 1.1,1.2 - "$stage/right.sorted" | sed 's/ /  /' >>"$stage/found"
     rm -rf "$stage"/incoming.*
     find "$stage/files" -exec sync {} +
     # Gone again, since an earlier run put it into its place, and from there it vanished.
@@ -100,6 +101,15 @@ keep_whole() {
         [ ! -f "$stage/files/$name" ] || echo "$sum  $name"
     done <"$stage/found" | sort >"$stage/found.now"
     mv "$stage/found.now" "$stage/whole"
+}
+
+# tell_checked FILE: a line for each gigabyte. Only images and models are large.
+tell_checked() {
+    case $1 in */images/* | */models/*) ;; *) return 0 ;; esac
+    checked=$((checked + $(stat -c %s "$1")))
+    [ $((checked / 1000000000)) -gt "$step" ] || return 0
+    step=$((checked / 1000000000))
+    say "  $(amount "$checked") checked"
 }
 
 # refuse_damaged NAME: say which file is wrong, and in which part it lies.
@@ -117,12 +127,6 @@ refuse_damaged() {
 # The manifest has the hash of every part but the first, which it lies in.
 part_sums() {
     sed -n 's/.*"parts":{"size":[0-9]*,"sha256":\[\([^]]*\)\]}.*/\1/p' "$head/manifest.json" | tr -d '"' | tr , '\n'
-}
-
-check_count() {
-    count=$(($(part_sums | wc -l) + 1))
-    [ "$parts" -eq 0 ] || [ "$parts" -ge "$count" ] || die 4 "The part $(part $((parts + 1))) is missing:" \
-        "there are $count. Copy it beside the others, and run this again."
 }
 
 name_bad_parts() {

@@ -9,6 +9,7 @@ install() {
     [ ! -e "$dir/.rollback" ] || die 1 "A roll-back was interrupted. Finish it first:  sh $dir/install.sh" \
         "--rollback"
     read_head
+    check_length
     if [ "$kind" = appliance ]; then
         check_machine
         check_others
@@ -18,7 +19,6 @@ install() {
     choose_key
     find_verifier
     check_signature
-    check_count
     check_age
     hand_over
     tell_security
