@@ -117,7 +117,7 @@ class Home:
         """As the console's is for the engine in containers."""
         try:
             return self.root.stat().st_uid != os.geteuid()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
             return False
 
 

@@ -122,6 +122,6 @@ def _explained(what: str) -> Iterator[None]:
     try:
         yield
     except docker.errors.APIError as error:
-        raise BundleError(f"{what}: Docker says {error.explanation or error}; mend that and try again") from error
+        raise BundleError(f"{what}: Docker says {error.explanation or error}; fix that and try again") from error
     except (docker.errors.DockerException, requests.RequestException, tarfile.TarError) as error:
         raise BundleError(f"{what}: {error}; look whether Docker runs, and at DOCKER_HOST") from error

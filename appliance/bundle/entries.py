@@ -109,7 +109,7 @@ def _entry(below: str, folder: Path, path: Path) -> Entry:
     try:
         status = path.stat()
     except OSError as error:
-        raise BundleError(f"{path} cannot be read: {error.strerror}; mend or remove it") from error
+        raise BundleError(f"{path} cannot be read: {error.strerror}; fix or remove it") from error
     if not stat.S_ISREG(status.st_mode):
         raise BundleError(f"{path} is neither a file nor a folder; remove it")
     return Entry(name, status.st_size, path)

@@ -62,9 +62,7 @@ def install_models(
                 return _copy(archive, outline, marks, models_folder, copier)
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                raise BundleError(
-                    f"{models_folder} is full; make room and install again: it goes on from there"
-                ) from error
+                raise BundleError(f"{models_folder} is full; make room and install again to resume") from error
             raise
         except BundleError as error:
             for incoming in marks.values():

@@ -177,7 +177,6 @@ def test_a_wrong_key_is_refused(site):
     other = site.key.with_name("other.pub")
     done = site.gap.run([*site.command(site.first)[:-1], other])
     assert done.returncode == 4, done.stdout
-    assert "and trusted is" in done.stdout
     assert site.gap.docker("images", "--quiet") == ""
 
 
@@ -202,7 +201,7 @@ def test_a_tampered_file_is_refused_by_name(site):
     status, told = site.install(site.first)
     _flip(site.first, "compose/compose.yaml")
     assert status == 4, told
-    assert "compose/compose.yaml in the bundle is not what was signed" in told
+    assert "compose/compose.yaml in the bundle" in told
     assert ENGINE not in site.gap.docker("images")
     assert site.gap.docker("ps", "--all", "--quiet") == ""
 

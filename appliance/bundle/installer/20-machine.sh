@@ -9,11 +9,10 @@ check_docker() {
         die 3 "Docker does not answer: $server${nl}Start it (systemctl start docker), and run this as root" \
             "or as a member of the group docker."
     case ${server%%.*} in
-    '' | *[!0-9]*) die 3 "Docker's version reads '$server', which is none that this knows. Docker Engine 25" \
-        "or newer is needed." ;;
+    '' | *[!0-9]*) die 3 "Docker reports the version '$server'. Docker Engine 25 or newer is needed." ;;
     esac
     [ "${server%%.*}" -ge 25 ] ||
-        die 3 "This is Docker $server, and 25 or newer is needed (a docker command of Podman does not do)." \
+        die 3 "This is Docker $server, and 25 or newer is needed (Podman's docker command will not do)." \
             "Upgrade Docker first."
     compose=$(docker compose version --short 2>/dev/null) ||
         die 3 "Docker has no compose plugin. Install it (package docker-compose-plugin, or" \
@@ -26,7 +25,7 @@ check_docker() {
     endpoint=$(docker context inspect --format '{{.Endpoints.docker.Host}}')
     case $endpoint in
     unix://*) socket=${endpoint#unix://} ;;
-    *) die 3 "Docker is at $endpoint, and the gate needs a socket on this machine. Unset DOCKER_HOST, or:" \
+    *) die 3 "Docker is at $endpoint, and the gate needs a socket on this machine. Unset DOCKER_HOST, or run" \
         "docker context use default" ;;
     esac
     docker_root=$(docker info --format '{{.DockerRootDir}}')
@@ -40,7 +39,7 @@ check_docker() {
 
 tell_security() {
     case $security in
-    *name=rootless*) say "Docker is rootless: it ends with your session unless you run  loginctl" \
+    *name=rootless*) say "Docker is rootless: it stops when you log out, unless you run  loginctl" \
         "enable-linger $(id -un)" ;;
     esac
     case $security in

@@ -10,9 +10,9 @@ open_dir() {
     *) into=$PWD/$into ;;
     esac
     [ "$command" = install ] || [ -f "$into/$mark" ] ||
-        die 2 "There is no installation in $into, and nothing was changed. Say where it is: --into DIR"
+        die 2 "There is no installation in $into. Nothing was changed. Name its folder: --into DIR"
     mkdir -p "$into" 2>/dev/null && [ -w "$into" ] ||
-        die 3 "$into cannot be written by $(id -un). Run this as root, or name a folder of yours: --into" \
+        die 3 "$(id -un) cannot write to $into. Run this as root, or choose a folder of your own: --into" \
             "\$HOME/ingot"
     dir=$(cd "$into" && pwd -P)
     lock "$dir/.lock"
@@ -51,7 +51,7 @@ lock() {
         [ "$holder" != "$me" ] || break # handed over by the version before
         if [ "${holder##* }" = "${me##* }" ] && started=$(start_of "${holder%% *}") &&
             [ "$holder" = "${holder%% *} $started ${me##* }" ]; then
-            die 6 "Another install.sh works on $into (process ${holder%% *}). Wait for it."
+            die 6 "Another install.sh is working on $into (process ${holder%% *}). Wait for it to finish."
         fi
         # Taken away by renaming, so that of two who find it stale one gets it; what was somebody's new lock goes back.
         mv -T "$1" "$1.$$" 2>/dev/null || continue
@@ -74,7 +74,7 @@ start_of() {
 leave() {
     code=$?
     case $code in
-    129 | 130 | 143) say "Interrupted. The same command goes on from here." >&2 ;;
+    129 | 130 | 143) say "Interrupted. Run the same command to resume." >&2 ;;
     esac
     [ -z "$locked" ] || rm -f "$locked"
     exit "$code"

@@ -25,7 +25,7 @@ find_bundle() {
     while [ "$parts" -lt "$there" ]; do
         parts=$((parts + 1))
         file=$(part "$parts")
-        [ -f "$file" ] || die 4 "The part $file is missing. Copy it beside the others, and run this again."
+        [ -f "$file" ] || die 4 "The part $file is missing. Copy it to the others, and run this again."
         size=$(stat -c %s "$file")
         [ "$parts" -gt 1 ] || whole_part=$size
         # All parts but the last are of one size.
@@ -65,10 +65,10 @@ read_head() {
         member "$name" 16777216 >"$head/$name"
     done
     [ -s "$head/bundle.env" ] && [ -s "$head/SHA256SUMS" ] && [ -s "$head/SHA256SUMS.minisig" ] ||
-        die 4 "$bundle is no signed bundle of Ingot: it has no bundle.env, SHA256SUMS and" \
-            "SHA256SUMS.minisig. Is it whole, and the file that was meant?"
-    [ "$(value FORMAT)" = 2 ] || die 4 "The bundle has the format '$(value FORMAT)', and this install.sh" \
-        "reads 2. Use the install.sh that came with it."
+        die 4 "$bundle is no signed bundle of Ingot: bundle.env, SHA256SUMS or SHA256SUMS.minisig is" \
+            "missing. Is it complete, and the right file?"
+    [ "$(value FORMAT)" = 2 ] || die 4 "The bundle has format '$(value FORMAT)', and this install.sh reads" \
+        "format 2. Use the install.sh that came with the bundle."
     kind=$(value KIND)
     release=$(value RELEASE)
     variant=$(value VARIANT)

@@ -7,8 +7,8 @@ check_machine() {
     *) machine=$(uname -m) ;;
     esac
     [ "$machine" = "$(value MACHINE)" ] ||
-        die 3 "The bundle is for $(value MACHINE) processors, and this machine is $machine. Make one with" \
-            "--image of $machine."
+        die 3 "The bundle is for $(value MACHINE) processors, and this machine has $machine. Create one from" \
+            "images for $machine."
     [ "$variant" != cuda ] || check_gpu
 }
 
@@ -19,17 +19,17 @@ check_gpu() {
     needed="The bundle's engine is for NVIDIA GPUs of compute capability $capability ($arch)"
     command -v nvidia-smi >/dev/null ||
         die 3 "$needed, and there is no nvidia-smi here: no GPU, or no driver. Install NVIDIA's driver, or" \
-            "take the bundle for CPUs."
+            "use the bundle for CPUs."
     gpus=$(nvidia-smi --query-gpu=compute_cap,uuid,name --format=csv,noheader 2>&1) ||
-        die 3 "$needed, and nvidia-smi fails: $gpus${nl}Mend the driver first (a restart after an update of" \
-            "it often helps)."
+        die 3 "$needed, and nvidia-smi fails: $gpus${nl}Fix the driver first (a restart after a driver update often" \
+            "helps)."
     fitting=$(printf '%s\n' "$gpus" | grep "^$capability," || :)
-    [ -n "$fitting" ] || die 3 "$needed. Found here:${nl}$gpus${nl}Take the bundle that is made for this GPU."
+    [ -n "$fitting" ] || die 3 "$needed. Found here:${nl}$gpus${nl}Use the bundle for this GPU."
     if [ "$fitting" != "$gpus" ] && [ -z "$(setting INGOT_GPU)" ]; then
         gpu=${fitting%%"$nl"*}
         gpu=${gpu#*, }
         gpu=${gpu%%, *}
-        say "Not every GPU here has $capability: the engine gets $gpu. Another one: INGOT_GPU in $dir/.env"
+        say "Not every GPU here has $capability: the engine gets $gpu. To choose another, set INGOT_GPU in $dir/.env"
     fi
     # Docker itself is asked, with an image of nothing: whether GPUs can be given is told when a container starts.
     tar -cf - -T /dev/null | quietly docker import - ingot-probe:gpu || die 3 "Docker could not make an" \
@@ -61,7 +61,7 @@ port_of() {
 check_port() {
     port=$(port_of "$1" "$2")
     case $port in
-    '' | *[!0-9]* | ??????*) die 2 "$1 is '$port', and a port is a number from 1 to 65535. Change it." ;;
+    '' | *[!0-9]* | ??????*) die 2 "$1 is '$port'. It must be a number from 1 to 65535." ;;
     esac
     taken=$(docker ps --filter "publish=$port" --format "$name_and_folder" | head -n 1)
     if [ -n "$taken" ]; then
@@ -76,8 +76,8 @@ check_port() {
     fi
     where_to=${dir}/.env
     [ -n "$(setting "$1")" ] || where_to='the environment of this command'
-    die 3 "The port $port is taken by $taken. Nothing was loaded. Free it, or choose another, such as" \
-        "$1=$((port + 1)), in $where_to."
+    die 3 "Port $port is taken by $taken. Nothing was changed. Free it, or choose another port:" \
+        "$1=$((port + 1)) in $where_to."
 }
 
 # A console of an older database cannot read what is there; and who has an old bundle, signed as it is, could bring
@@ -85,17 +85,17 @@ check_port() {
 check_age() {
     [ "$kind" = appliance ] && [ -n "$installed" ] && [ "$release" != "$installed" ] || return 0
     if [ "$release" = "$(link_of previous)" ] && [ ! -e "$dir/current/installed" ]; then
-        die 3 "$release is the version before $installed, which never came up. It comes back, with its data, by" \
+        die 3 "$release is the version before $installed, which never started. To go back to it, with its data:" \
             "sh $dir/install.sh --rollback"
     fi
     schema=$(number SCHEMA)
     newest=$(number SCHEMA "$dir/current/bundle.env")
     [ "$schema" -ge "$newest" ] ||
-        die 3 "$release has version $schema of the database, and $installed, which is installed, has $newest:" \
-            "it cannot read what is there. Nothing was changed. The version before comes back, with its data, by" \
+        die 3 "$release has version $schema of the database, and the installed $installed has $newest, which" \
+            "$release cannot read. Nothing was changed. To go back to the previous version, with its data:" \
             "sh $dir/install.sh --rollback"
     [ "$(made "$head/manifest.json")" -ge "$(made "$dir/current/manifest.json")" ] ||
-        sure "The bundle of $release was made before that of $installed, which is installed: a step back."
+        sure "The bundle of $release is older than that of the installed $installed. Install it anyway?"
 }
 
 made() { grep -o '"created":[0-9]*' "$1" | head -n 1 | tr -dc 0-9; }
@@ -127,6 +127,6 @@ check_disk() {
 enough() {
     have=$(free_of "$2")
     [ "$3" -eq 0 ] || [ "$have" -ge $(($3 + margin)) ] ||
-        die 3 "Too little disk: $1 need $(amount $(($3 + margin))) free, and $(home_of "$2") has" \
-            "$(amount "$have"). Nothing was loaded. Make room, or choose another disk (--into DIR)."
+        die 3 "Too little disk space: $1 need $(amount $(($3 + margin))) free, and $(home_of "$2") has" \
+            "$(amount "$have"). Nothing was loaded. Free some space, or choose another disk (--into DIR)."
 }

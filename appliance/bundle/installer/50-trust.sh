@@ -24,25 +24,25 @@ choose_key() {
     if [ -f "$dir/trusted.pub" ]; then
         key=$(base64_line "$dir/trusted.pub")
         [ -z "$given" ] || [ "$given" = "$key" ] || die 4 "--public-key has the id $(key_id "$given"), and" \
-            "this installation trusts $(key_id "$key"). If the signer has a new key, and you know that from" \
-            "the signer: put it into $dir/trusted.pub"
+            "this installation trusts $(key_id "$key"). If the signer has told you of a new key, write it to" \
+            "$dir/trusted.pub"
     elif [ -n "$given" ]; then
         key=$given
     else
-        [ -t 0 ] || die 4 "Whose signature is to be trusted? Give the signer's public key: --public-key" \
-            "FILE. Have it from the signer by another way than this bundle."
+        [ -t 0 ] || die 4 "Name the signer's public key: --public-key FILE. Get it from the signer by another" \
+            "way than this bundle."
         key=$(base64_line "$head/signer.pub")
-        key_id "$key" >/dev/null || die 4 "The bundle's signer.pub is no minisign key. Give the signer's:" \
+        key_id "$key" >/dev/null || die 4 "The bundle's signer.pub is not a minisign key. Name the signer's:" \
             "--public-key FILE"
         say "The bundle says that it was signed with the key $(key_id "$key"):  $key"
-        printf 'Compare it with what the signer told you by another way. Type yes if it is the same: '
+        printf 'Compare it with the key you got from the signer by another way. Type yes if they match: '
         read -r answer || answer=''
         [ "$answer" = yes ] || die 4 "Refused: the key was not confirmed. Nothing was installed."
     fi
     signed_by=$(key_id "$(sed -n 2p "$head/SHA256SUMS.minisig")") || die 4 "SHA256SUMS.minisig of $bundle" \
         "is no minisign signature. Copy the bundle again."
     [ "$signed_by" = "$(key_id "$key")" ] ||
-        die 4 "Refused: the bundle was signed with the key $signed_by, and trusted is $(key_id "$key")." \
+        die 4 "Refused: the bundle was signed with the key $signed_by, and the trusted key is $(key_id "$key")." \
             "Nothing was installed. Ask the signer which is right."
 }
 
@@ -51,11 +51,11 @@ find_verifier() {
     if [ -n "$installed" ]; then
         verifier=$(image_of gate "$dir/releases/$installed/images")
         if [ -n "$verifier" ] && image_known "$verifier"; then return; fi
-        say "The gate's image of $installed is gone; this bundle's is used, if it is the one that this" \
-            "install.sh knows."
+        say "The gate's image of $installed is gone. The one in this bundle is used if its hash is the one in" \
+            "install.sh."
     fi
-    [ "$kind" = appliance ] || die 4 "$bundle holds models only, and there is no installation in $dir to" \
-        "take it. Install a bundle of the appliance first."
+    [ "$kind" = appliance ] || die 4 "$bundle holds only models, and there is no installation in $dir." \
+        "Install an appliance bundle first."
     [ -n "$gate_sha256" ] || die 4 "This install.sh belongs to no bundle. Use the one that 'ingot bundle" \
         "create' wrote beside the bundle."
     if ! image_is_there gate; then
@@ -63,9 +63,8 @@ find_verifier() {
         member images/gate.tar.zst 4000000000 >"$stage/gate.$$"
         mv "$stage/gate.$$" "$stage/files/images/gate.tar.zst"
         echo "$gate_sha256  $stage/files/images/gate.tar.zst" | sha256sum -c --status ||
-            die 4 "images/gate.tar.zst is not the one that this install.sh belongs to: it was changed or" \
-                "damaged, or bundle and install.sh do not go together. Copy both again, and run the install.sh that" \
-                "lies beside the bundle."
+            die 4 "images/gate.tar.zst does not have the hash in this install.sh: it was changed or damaged, or" \
+                "install.sh belongs to another bundle. Copy both again, and run the install.sh beside the bundle."
         load gate
     fi
     verifier=$(image_of gate "$stage/images")
@@ -77,7 +76,7 @@ check_signature() {
         docker run --rm -i --network none --read-only --cap-drop ALL --security-opt no-new-privileges \
             --user 65534:65534 --tmpfs /tmp:mode=1777 --entrypoint sh "$verifier" -c \
             'cd /tmp && tar -xf - && exec minisign -V -m SHA256SUMS -p key' 2>&1) ||
-        die 4 "Refused: the signature of SHA256SUMS is not right: $answer${nl}The bundle was changed or" \
+        die 4 "Refused: the signature of SHA256SUMS is wrong: $answer${nl}The bundle was changed or" \
             "damaged. Nothing was installed. Copy it again."
     # Written by `ingot bundle create`, and signed; still, these names become paths.
     if grep -Evq '^[0-9a-f]{64}  [A-Za-z0-9_+@=][A-Za-z0-9._+@=/-]*$' "$head/SHA256SUMS" ||
@@ -89,13 +88,13 @@ check_signature() {
         [ -n "$line" ] || [ "$name" != install.sh ] || [ "$kind" != models ] || continue
         (cd "$head" && echo "$line" | sha256sum -c --status 2>/dev/null) || refuse_damaged "$name"
     done
-    say "The signature is right: $release, signed by $signed_by."
+    say "The signature is valid: $release, signed by $signed_by."
 }
 
 # A newer bundle brings a newer install.sh, which knows what it needs. It is trusted by now.
 hand_over() {
     [ "$kind" = appliance ] && ! cmp -s "$head/install.sh" "$0" || return 0
-    say "Going on with the install.sh of $release."
+    say "Continuing with the install.sh of $release."
     cp "$head/install.sh" "$stage/install.sh"
     for name in $settings; do
         eval "found=\$given_$name"

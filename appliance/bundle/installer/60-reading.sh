@@ -117,11 +117,11 @@ refuse_damaged() {
     rm -f "$stage/files/$1"
     # cat's own words, but for those about a tar that had all it needed.
     unread=$(grep -v 'Broken pipe' "$stage/unread" 2>/dev/null | tail -n 1 || :)
-    [ -z "$unread" ] || die 1 "Reading $base stopped: $unread${nl}Is the stick still there? Plug it in, and" \
-        "run the same again: it goes on."
+    [ -z "$unread" ] || die 1 "Reading $base stopped: $unread${nl}Is the stick still plugged in? Run the same" \
+        "command again to resume."
     [ "$parts" -eq 0 ] || name_bad_parts
-    die 4 "Refused: $1 in the bundle is not what was signed: changed, damaged, or not there. Nothing of it" \
-        "is used. Copy the bundle again."
+    die 4 "Refused: $1 in the bundle is not what was signed: it was changed or damaged, or is missing. It is" \
+        "not used. Copy the bundle again."
 }
 
 # The manifest has the hash of every part but the first, which it lies in.
@@ -130,13 +130,13 @@ part_sums() {
 }
 
 name_bad_parts() {
-    say "Looking for the part that is at fault."
+    say "Looking for the damaged part."
     number=1
     part_sums >"$stage/part-sums"
     while read -r sum; do
         number=$((number + 1))
         echo "$sum  $(part "$number")" | sha256sum -c --status 2>/dev/null || die 4 "Refused: the part" \
-            "$(part "$number") is damaged. Copy it again, and run this again: what was read stays."
+            "$(part "$number") is damaged. Copy it again, and run this again; what was read is kept."
     done <"$stage/part-sums"
-    die 4 "Refused: the part $(part 1) is damaged. Copy it again, and run this again: what was read stays."
+    die 4 "Refused: the part $(part 1) is damaged. Copy it again, and run this again; what was read is kept."
 }

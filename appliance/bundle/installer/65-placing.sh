@@ -6,7 +6,7 @@ load() {
     say "Loading the image of the $1 ($(amount "$(stat -c %s "$file")") packed)."
     quietly docker load -i "$file" || die 1 "Docker could not load images/$1.tar.zst: $(tail -n 3 "$log")"
     local_id=$(id_of "$(tag_of "$1")") ||
-        die 4 "images/$1.tar.zst does not hold $(tag_of "$1"). The bundle was put together wrongly: make it again."
+        die 4 "images/$1.tar.zst does not hold $(tag_of "$1"). The bundle is faulty: create it again."
     sed -i "/^$1 /d" "$stage/images" 2>/dev/null || :
     echo "$1 $local_id" >>"$stage/images"
     sync "$stage/images"
@@ -33,7 +33,7 @@ place_models() {
             aside=$name.before-$release-$(date -u +%Y%m%d-%H%M%S)
             [ "$kind" = models ] || [ "$release" = "$installed" ] || echo "$name $aside" >>"$stage/aside"
             mv -T "$models/$name" "$models/$aside"
-            say "The model $name was there with another content: that is kept as $aside."
+            say "There was another model called $name: it is kept as $aside."
         fi
         mv -T "$models/.incoming-$name" "$models/$name"
         say "The model $name is in $models."
@@ -47,7 +47,7 @@ place_models() {
     quietly docker run --rm --network none --read-only --cap-drop ALL --cap-add CHOWN --cap-add FOWNER --user 0:0 \
         --mount "type=bind,source=$models,target=/models" --entrypoint sh "$verifier" \
         -c "chgrp $owner /models && chmod 2775 /models" ||
-        say "The folder $models could not be given to the console: it will not be able to import models." \
+        say "The console cannot write to $models, and so cannot import models." \
             "$(tail -n 1 "$log")"
 }
 
@@ -72,7 +72,7 @@ place_release() {
     if [ -d "$target" ]; then
         cmp -s "$target/SHA256SUMS" "$head/SHA256SUMS" && return
         [ ! -e "$target/installed" ] ||
-            die 4 "Another bundle of the same release $release is installed here. Make this one with" \
+            die 4 "Another bundle of the same release $release is installed. Create this one with" \
                 "another --release, so that there is a way back."
         rm -rf "$target"
     fi

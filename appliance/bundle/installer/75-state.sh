@@ -50,6 +50,6 @@ restore_state() {
         quietly in_state 'find /state -mindepth 1 -maxdepth 1 ! -name backups -exec rm -rf {} + &&
             tar -C /state -xpf -' <"$dir/backups/$1" ;;
     *) quietly compose run --rm --no-deps -T console backup restore - --yes <"$dir/backups/$1" ;;
-    esac || die 1 "The backup $dir/backups/$1 could not be put back: $(tail -n 3 "$log")${nl}Nothing is" \
-        "lost: all backups are in $dir/backups. The same command tries again."
+    esac || die 1 "The backup $dir/backups/$1 could not be restored: $(tail -n 3 "$log")${nl}Nothing is" \
+        "lost: all backups are in $dir/backups. Run the same command to try again."
 }

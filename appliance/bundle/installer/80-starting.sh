@@ -10,7 +10,7 @@ in_dir() { [ -n "$1" ] && [ "$(cd "$1" 2>/dev/null && pwd -P)" = "$dir" ]; }
 containers() {
     listed=$(docker ps --all --filter "label=com.docker.compose.project=$project" --format "$name_and_folder" &&
         docker ps --all --filter "name=^/?$engine\$" --format "$name_and_folder") ||
-        die 1 "Docker does not tell its containers. Nothing was changed."
+        die 1 "Docker does not list its containers. Nothing was changed."
     printf '%s\n' "$listed" | sort -u | while IFS='|' read -r name folder; do
         [ -n "$name" ] || continue
         if in_dir "$folder"; then whose=mine; else whose=others; fi
@@ -22,8 +22,8 @@ containers() {
 check_others() {
     others=$(containers others)
     [ -z "$others" ] || die 3 "There is another Ingot on this Docker. Its containers, and where they were started:" \
-        "${nl}$others${nl}Nothing was changed. Take them down there (docker compose down, or install.sh" \
-        "--uninstall), or by  docker rm --force NAME  where that folder is gone. Their data stays."
+        "${nl}$others${nl}Nothing was changed. Remove them there (docker compose down, or install.sh" \
+        "--uninstall), or with  docker rm --force NAME  if that folder is gone. Their data stays."
 }
 
 start() {
@@ -58,7 +58,7 @@ wait_ready() {
     done
     until [ "$(health_of "$(compose ps --all --quiet console)")" = healthy ]; do
         [ $(($(date +%s) - began)) -lt $silent_s ] ||
-            does_not_come_up "$1" "The engine is ready, and the console does not answer."
+            does_not_come_up "$1" "The engine is ready, but the console does not answer."
         sleep 1
     done
 }
@@ -125,13 +125,13 @@ does_not_come_up() {
     done
     before=$(link_of previous)
     if [ -n "$before" ] && [ "$before" != "$1" ]; then
-        die 5 "$1 is installed, and its engine does not come up: see above, and the console at $(address)." \
+        die 5 "$1 is installed, but its engine does not start: see above, and the console at $(address)." \
             "Your data is intact: the state of $before is saved in" \
             "$dir/backups/$(cat "$dir/releases/$before/state" 2>/dev/null).${nl}To go back:  sh" \
             "$dir/install.sh --rollback"
     fi
-    die 5 "$1 is installed, and its engine does not come up: see above, and the console at $(address). Run" \
-        "the same again after mending it."
+    die 5 "$1 is installed, but its engine does not start: see above, and the console at $(address). Fix the" \
+        "cause, and run the same command again."
 }
 
 address() { compose config 2>/dev/null | sed -n 's/^ *INGOT_CONSOLE_URL: *//p' | head -n 1; }
@@ -142,12 +142,12 @@ greet() {
     # Not to the log: whoever has the link makes the administrator.
     link=$(compose logs --no-color --no-log-prefix console 2>/dev/null |
         sed -n 's/.*\(http[^ ]*\/setup?code=[^ ]*\).*/\1/p' | tail -n 1)
-    [ -z "$link" ] || [ -z "$2" ] || printf 'Set-up link, to be opened once: %s\n' "$link"
+    [ -z "$link" ] || [ -z "$2" ] || printf 'Set-up link, works once: %s\n' "$link"
 }
 
 # Models of the same signer can be imported on the console's Models page.
 trust_in_console() {
     quietly compose exec -T console ingot bundle trust "$key" ||
-        say "The console could not be told the signer's key: to import models of this signer, run in" \
-            "$dir  docker compose exec console ingot bundle trust $key"
+        say "The console does not trust the signer's key yet. To import models of this signer, run in $dir:" \
+            " docker compose exec console ingot bundle trust $key"
 }

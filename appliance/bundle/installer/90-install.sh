@@ -27,7 +27,7 @@ install() {
     if [ "$kind" = models ]; then
         place_models
         rm -rf "$stage"
-        say "Make a profile for each new model on the console's Models page."
+        say "Create a profile for each new model on the console's Models page."
         return
     fi
     load_images
@@ -36,7 +36,7 @@ install() {
     place_models
     if [ "$release" = "$installed" ] && [ -e "$dir/current/installed" ] && runs "$release"; then
         rm -rf "$stage"
-        say "Nothing to do: $release is installed, its images and models are whole, and the engine answers" \
+        say "Nothing to do: $release is installed, its images and models are complete, and the console is" \
             "at $(address)."
         return
     fi
@@ -77,7 +77,7 @@ upgrade() {
     else
         first_settings
         if docker volume inspect $volume >/dev/null 2>&1; then
-            say "There is a state of an earlier installation in Docker's volume $volume: it is used."
+            say "Using the state of an earlier installation, in Docker's volume $volume."
             saved=ingot-found-$(date -u +%Y%m%d-%H%M%S).volume.tar
             (umask 077 && mkdir -p "$dir/backups" && copy_volume "$dir/backups/.$saved") ||
                 die 1 "It could not be copied, and nothing was changed: $(tail -n 2 "$log")"
@@ -102,7 +102,7 @@ remove_old_releases() {
     for folder in "$dir"/releases/*; do
         name=${folder##*/}
         [ "$name" != "$(link_of current)" ] && [ "$name" != "$(link_of previous)" ] || continue
-        say "Removing $name, which is older than the version before. Its backups stay."
+        say "Removing the old version $name. Its backups stay."
         remove_images "$folder"
         rm -rf "$folder"
     done

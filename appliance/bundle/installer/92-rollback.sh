@@ -15,7 +15,7 @@ rollback() {
                     "again:${nl}  tar -xOf BUNDLE images/$role.tar.zst | docker load" \
                     "${nl}of a bundle in parts:  cat BUNDLE.0* | tar -xOf - images/$role.tar.zst | docker load"
         done
-        sure "Back from $from to $to, with the data that $to had. What is in $from now is saved first."
+        sure "This goes back from $from to $to, with the data that $to had. The data of $from is saved first."
         verifier=$(image_of gate "$dir/releases/$to/images")
         save_state "$from"
         printf '%s\n' "$from" "$to" "$saved" >"$dir/.rollback.new"
@@ -39,6 +39,6 @@ rollback() {
     wait_ready "$to"
     greet "$to" ''
     again="and --rollback again brings both back."
-    [ -e "$dir/releases/$from/installed" ] || again="which never came up."
+    [ -e "$dir/releases/$from/installed" ] || again="which never started."
     say "The data of $from is in $dir/backups/$saved, $again"
 }

@@ -5,7 +5,7 @@ uninstall() {
     if [ -n "$purge" ]; then
         mounted=$(mounts_below)
         [ -z "$mounted" ] ||
-            die 1 "Something else is mounted in $dir, and nothing was changed. Unmount it first:${nl}$mounted"
+            die 1 "Something is mounted in $dir. Nothing was changed. Unmount it first:${nl}$mounted"
         sure "This deletes Ingot with all profiles, launches, keys, backups and models in $dir."
     else
         [ -e "$dir/current" ] || die 2 "There is no installation in $dir."
@@ -18,7 +18,7 @@ uninstall() {
         return
     fi
     remove_ours releases current previous .staging .rollback casts install.sh ||
-        die 1 "Not all could be deleted: some files in $dir belong to others. Run this as root."
+        die 1 "Some files in $dir belong to other users and could not be deleted. Run this as root."
     say "Ingot is removed. Its data is in Docker's volume $volume and in $dir: a later install finds it." \
         "--uninstall --purge deletes it."
 }
@@ -56,12 +56,12 @@ purge() {
     rmdir "$dir/media" 2>/dev/null || : # only where it is empty: what is in it came from elsewhere
     # shellcheck disable=SC2086  # names without spaces
     remove_ours $ours .env.new .install.sh.new .trusted.pub.new .current.new .previous.new .rollback.new ||
-        die 1 "Not all of $dir could be deleted: some files belong to others. Run this as root."
+        die 1 "Some files in $dir belong to other users and could not be deleted. Run this as root."
     rm -f "$dir/$mark" "$dir/.lock"
     locked=''
     if ! rmdir "$dir" 2>/dev/null && [ -n "$(ls -A "$dir")" ]; then
         left=$(cd "$dir" && find . ! -name . -prune -printf '%f  ')
-        kept="$kept${kept:+$nl}In $dir stays what no install put there:  $left"
+        kept="$kept${kept:+$nl}These files in $dir are not Ingot's, and stay:  $left"
     fi
     case $models in "$dir"/*) ;; *) kept="$kept${kept:+$nl}The models in $models stay." ;; esac
     say "Ingot and its data are gone.${kept:+$nl$kept}"
