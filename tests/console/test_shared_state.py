@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from appliance.home import Home, write_atomically
-from appliance.supervisor.launch_folder import LaunchFolder
 from appliance.home_lock import OwnerLock
+from appliance.supervisor.launch_folder import LaunchFolder
 from console.access.token import ensure_console_token, program_header
 from console.engine_control.shared_state import share
 

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from appliance.front_door_token import digest
 from appliance.home import Home
 from tests.serving.test_access import bearer
 from tests.supervisor.scripted import Door
@@ -20,7 +21,7 @@ TOKEN = "console-secret"
 @pytest.fixture
 def serving(home: Home):
     """A front door that takes 20 ms for a token."""
-    home.console_token.write_text(TOKEN)
+    home.front_door_digest.write_text(digest(TOKEN))
     with Door(home, token_s=0.02) as door:
         door.wait("ready")
         yield door
