@@ -249,6 +249,18 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     cast: str | None = None  # the folder to be sealed to before a kernel is imported
 
 
+# The least and the most that each number of `SamplingParams` may be; beyond them a request is refused. A request shares
+# its step with others, so what it asks for must leave its scores finite.
+SAMPLING_LIMITS: dict[str, tuple[float, float]] = {
+    "temperature": (0, 100),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "repetition_penalty": (0.01, 10),
+}
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How tokens are drawn. temperature 0 is greedy; top_k 0 and top_p 1 and min_p 0 are off; a seed fixes a request's
     random numbers whatever is batched with it. `logprobs` is how many alternatives to report besides the drawn token
@@ -309,7 +321,6 @@ class TokenLogprob(msgspec.Struct, frozen=True, omit_defaults=True):
 class FinishReason(enum.StrEnum):
     STOP = "stop"
     LENGTH = "length"
-    ABORT = "abort"
     ERROR = "error"
 
 

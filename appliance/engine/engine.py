@@ -11,9 +11,9 @@ import torch
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.safetensors import read_index
 from appliance.engine.block_pool import BlockPool
-from appliance.engine.cache import allocate_cache, cache_bytes, scrub
-from appliance.engine.request import Request
-from appliance.engine.runner import Runner
+from appliance.engine.cache import allocate_cache, cache_bytes, not_finite, scrub
+from appliance.engine.request import Request, sampling_refusal
+from appliance.engine.runner import Runner, StepResult
 from appliance.engine.scheduler import Limits, Scheduler
 from appliance.engine.weights import load_weights, unused_tensors
 from appliance.models.base import BuildContext
@@ -30,7 +30,15 @@ from appliance.protocol import (
     TokenOutput,
 )
 from kernels.binding import bind
-from kernels.sampling.batch import Sampled
+
+# As OpenAI's API writes the logarithm of what is too unlikely to tell; JSON has no infinity.
+LEAST_LOGPROB = -9999.0
+
+NOT_FINITE = (
+    "the model's output is not a number (NaN or infinity); the weights are damaged, or the dtype is too narrow for "
+    "this model: try dtype bfloat16 or float32"
+)
+NOTHING_TO_DRAW = "no token can be drawn: min_tokens forbids every token that the model leaves possible"
 
 
 class Engine:
@@ -131,7 +139,11 @@ class Engine:
             priority=message.priority,
             probe=message.probe,
         )
-        refusal = self.scheduler.refusal(request) or self._token_refusal(message)
+        refusal = (
+            self.scheduler.refusal(request)
+            or self._token_refusal(message)
+            or sampling_refusal(sampling, self._vocab_size, self._eos_token_ids)
+        )
         if refusal:
             return TokenOutput(request_id=message.request_id, finish_reason=FinishReason.ERROR, error=refusal)
         self.scheduler.add(request)
@@ -144,56 +156,68 @@ class Engine:
             self.scheduler.finish(request)
 
     def step(self) -> list[TokenOutput]:
-        """Compute one step; what each request that drew a token got from it."""
+        """Compute one step; what each request that drew a token, or ended, got from it."""
         step = self.scheduler.schedule()
         if not step:
             return []
-        sampled = self._runner.run(step)
+        result = self._runner.run(step)
         self.prompt_tokens_computed += sum(
             num_tokens for request, num_tokens in step if not (request.output_token_ids or request.probe)
         )
-        drawing = self.scheduler.complete(step)
-        if sampled is None:
-            return []
-        self.output_tokens_drawn += sum(not request.probe for request in drawing)
-        return self._outputs(drawing, sampled)
-
-    def _outputs(self, drawing: list[Request], sampled: Sampled) -> list[TokenOutput]:
-        token_ids: list[int] = sampled.token_ids.tolist()
-        finite: list[bool] = sampled.finite.tolist()
-        logprobs = _token_logprobs(drawing, token_ids, sampled)
-        outputs = []
+        drawing = [item.request for item in step if item.draws]
+        damaged = self._end_damaged(
+            [item.request for item, finite in zip(step, result.finite, strict=True) if not finite]
+        )
+        self.scheduler.complete([item for item in step if item.request not in damaged])
+        outputs = [_error(request, NOT_FINITE) for request in damaged]
+        logprobs = _token_logprobs(drawing, result)
         for row, request in enumerate(drawing):
-            if not finite[row]:
-                outputs.append(self._give_up(request))
-                continue
-            reason = request.accept(token_ids[row], self._eos_token_ids, self._max_model_len)
-            outputs.append(
-                TokenOutput(
-                    request_id=request.request_id,
-                    token_ids=(token_ids[row],),
-                    logprobs=logprobs[row],
-                    finish_reason=reason,
-                    stop_token_id=token_ids[row] if reason is FinishReason.STOP else None,
-                    num_cached_tokens=request.num_cached_tokens,
-                )
-            )
-            if reason is not None:
-                self.scheduler.finish(request)
+            if request not in damaged:
+                outputs.append(self._take(request, result.drawn[row], logprobs[row]))
         return outputs
 
-    def _give_up(self, request: Request) -> TokenOutput:
-        """End a request whose logits are not numbers, and keep what it left in the cache from spreading."""
-        blocks = list(request.block_ids)
-        self.scheduler.pool.forget(blocks)
-        self.scheduler.finish(request)
-        scrub(self._caches, blocks)
+    def _take(self, request: Request, token_id: int | None, logprobs: tuple[TokenLogprob, ...]) -> TokenOutput:
+        """Give a request the token it drew, None where it could draw none."""
+        if token_id is None:
+            self.scheduler.finish(request)
+            return _error(request, NOTHING_TO_DRAW)
+        self.output_tokens_drawn += not request.probe
+        reason = request.accept(token_id, self._eos_token_ids, self._max_model_len)
+        if reason is not None:
+            self.scheduler.finish(request)
         return TokenOutput(
             request_id=request.request_id,
-            finish_reason=FinishReason.ERROR,
-            error="the model's output is not a number (NaN or infinity); the weights are damaged, or the dtype is too "
-            "narrow for this model: try dtype bfloat16 or float32",
+            token_ids=(token_id,),
+            logprobs=logprobs,
+            finish_reason=reason,
+            stop_token_id=token_id if reason is FinishReason.STOP else None,
+            num_cached_tokens=request.num_cached_tokens,
         )
+
+    def _end_damaged(self, damaged: list[Request]) -> list[Request]:
+        """End requests whose numbers are damaged, and those that share a damaged block with them. Returns them all.
+
+        Blocks that only they hold are never found again, and overwritten with zeros. What others hold too is sound, and
+        stays as it is.
+        """
+        if not damaged:
+            return []
+        ended = list(damaged)
+        bad: set[int] = set()
+        found = ended
+        while found:
+            held = {block for request in ended for block in request.block_ids}
+            others = [request for request in self.scheduler.running if request not in ended]
+            shared = held.intersection(block for other in others for block in other.block_ids)
+            bad |= not_finite(self._caches, sorted(shared - bad))
+            found = [other for other in others if bad.intersection(other.block_ids)]
+            ended += found
+        own = sorted(held - shared)
+        self.scheduler.pool.forget(own)
+        for request in ended:
+            self.scheduler.finish(request)
+        scrub(self._caches, own)
+        return ended
 
     def _token_refusal(self, message: Submit) -> str | None:
         for token_id in message.prompt_token_ids:
@@ -202,20 +226,24 @@ class Engine:
         return None
 
 
-def _token_logprobs(drawing: list[Request], token_ids: list[int], sampled: Sampled) -> list[tuple[TokenLogprob, ...]]:
-    if sampled.logprobs is None or sampled.top_logprobs is None or sampled.top_token_ids is None:
+def _error(request: Request, error: str) -> TokenOutput:
+    return TokenOutput(request_id=request.request_id, finish_reason=FinishReason.ERROR, error=error)
+
+
+def _token_logprobs(drawing: list[Request], result: StepResult) -> list[tuple[TokenLogprob, ...]]:
+    if result.logprobs is None or result.top_logprobs is None or result.top_token_ids is None:
         return [()] * len(drawing)
-    chosen = sampled.logprobs.tolist()
-    tops = sampled.top_logprobs.tolist()
-    top_ids = sampled.top_token_ids.tolist()
+    chosen = result.logprobs.clamp(min=LEAST_LOGPROB).tolist()
+    tops = result.top_logprobs.clamp(min=LEAST_LOGPROB).tolist()
+    top_ids = result.top_token_ids.tolist()
     rows: list[tuple[TokenLogprob, ...]] = []
     for row, request in enumerate(drawing):
-        count = request.sampling.logprobs
-        if count is None:
+        token_id, count = result.drawn[row], request.sampling.logprobs
+        if count is None or token_id is None:
             rows.append(())
         else:
             top = tuple(zip(top_ids[row][:count], tops[row][:count], strict=True))
-            rows.append((TokenLogprob(token_ids[row], chosen[row], top),))
+            rows.append((TokenLogprob(token_id, chosen[row], top),))
     return rows
 
 

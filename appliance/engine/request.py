@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.protocol import FinishReason, SamplingParams
+from appliance.protocol import SAMPLING_LIMITS, FinishReason, SamplingParams
 
 
 class SeenTokens:
@@ -60,9 +60,11 @@ class Request:
     num_cached_tokens: int = 0  # of the prompt, found in the prefix cache when it was first admitted
     was_admitted: bool = False
     is_plain: bool = field(init=False)  # every step takes the largest logit as it is, and nothing else is asked for
+    stop_token_ids: frozenset[int] = field(init=False)
     seen_tokens: SeenTokens | None = None  # of a request with penalties, once it has drawn
 
     def __post_init__(self) -> None:
+        self.stop_token_ids = frozenset(self.sampling.stop_token_ids)
         unchanged = not self.has_penalties and self.sampling.min_tokens <= 1
         self.is_plain = self.is_greedy and unchanged and self.sampling.logprobs is None
 
@@ -98,9 +100,25 @@ class Request:
         """Append a drawn token; the reason for which the request ends with it, or None."""
         self.output_token_ids.append(token_id)
         params = self.sampling
-        stops = token_id in params.stop_token_ids or (token_id in eos_token_ids and not params.ignore_eos)
+        stops = token_id in self.stop_token_ids or (token_id in eos_token_ids and not params.ignore_eos)
         if stops and len(self.output_token_ids) >= params.min_tokens:
             return FinishReason.STOP
         if len(self.output_token_ids) >= params.max_tokens or self.num_tokens >= max_model_len:
             return FinishReason.LENGTH
         return None
+
+
+def sampling_refusal(params: SamplingParams, vocab_size: int, eos_token_ids: frozenset[int]) -> str | None:
+    """Why no request may sample like this, or None. The front door asks the same before; this is the last word."""
+    for name, (least, most) in SAMPLING_LIMITS.items():
+        value = getattr(params, name)
+        if not least <= value <= most:  # which NaN is not either
+            return f"{name} is {value}; give a number from {least} to {most}"
+    if params.min_tokens > 0:
+        allowed = set(range(vocab_size)).difference(eos_token_ids, params.stop_token_ids)
+        if not allowed:
+            return (
+                f"min_tokens is {params.min_tokens}, and stop_token_ids with the end tokens cover the whole "
+                "vocabulary, so that no token may come first; give fewer stop_token_ids, or min_tokens 0"
+            )
+    return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +18,17 @@ from appliance.models.batch import ForwardBatch, LayerCache
 from kernels.binding import Kernels
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.sampling.batch import Sampled
+
+
+class StepResult(NamedTuple):
+    """What a step computed. `drawn` has an entry for each request that draws, in the step's order; a token means
+    nothing where its request is not `finite`, or where it is None: every token is forbidden."""
+
+    finite: list[bool]  # of each request of the step: its last token is computed from numbers, and so are its logits
+    drawn: list[int | None]
+    logprobs: Tensor | None = None  # [D] float32
+    top_logprobs: Tensor | None = None  # [D, n] float32, best first
+    top_token_ids: Tensor | None = None  # [D, n] int64
 
 
 class Runner:
@@ -47,17 +59,32 @@ class Runner:
         self._admission = [-1] * max_num_seqs  # of which admission those are
 
     @torch.inference_mode()
-    def run(self, step: Sequence[Scheduled]) -> Sampled | None:
-        """Compute a step; the drawn tokens are in the order of the requests that draw. None if none does."""
+    def run(self, step: Sequence[Scheduled]) -> StepResult:
+        """Compute a step, and draw for those of its requests of which all tokens are computed then."""
         hidden = self._model.forward(self._lay_out(step), self._caches)
-        drawing = [item.request for item in step if item.draws]
-        if not drawing:
-            return None
         lasts = np.cumsum([item.num_tokens for item in step]) - 1
-        logits = self._model.compute_logits(hidden[self._tensor(lasts[[item.draws for item in step]])])
+        rows = hidden[self._tensor(lasts)]
+        # A sequence's last token sees all others: where one of them is not a number, neither is this one.
+        finite = rows.isfinite().all(dim=-1)
+        draws = [item.draws for item in step]
+        if not any(draws):
+            return StepResult(finite.tolist(), [])
+        drawing = [item.request for item in step if item.draws]
+        if not all(draws):
+            rows = rows[self._tensor(np.flatnonzero(draws))]
+        logits = self._model.compute_logits(rows)
         batch = sampling_batch(drawing, self._vocab_size, self._eos_token_ids, self._device)
         sampled: Sampled = self._kernels.sampling(logits, batch)
-        return sampled
+        # All that the host reads, in one copy.
+        read = torch.cat((finite, sampled.finite, sampled.drawable, sampled.token_ids)).tolist()
+        of_step, of_rows, drawable, token_ids = _split(read, len(step), *[len(drawing)] * 3)
+        for place, sound in zip(np.flatnonzero(draws), of_rows, strict=True):
+            of_step[place] &= sound
+        return StepResult(
+            [bool(sound) for sound in of_step],
+            [token if may else None for token, may in zip(token_ids, drawable, strict=True)],
+            *sampled[3:],
+        )
 
     def _lay_out(self, step: Sequence[Scheduled]) -> ForwardBatch:
         slots = [self._enter_blocks(item.request) for item in step]
@@ -102,3 +129,10 @@ class Runner:
 
     def _tensor(self, values: NDArray[np.int32] | NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(values).to(self._device, non_blocking=True)
+
+
+def _split(values: list[int], *counts: int) -> Iterator[list[int]]:
+    start = 0
+    for count in counts:
+        yield values[start : start + count]
+        start += count

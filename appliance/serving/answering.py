@@ -128,6 +128,7 @@ class Answering:
             logprobs=ask.logprobs,
             choice=choice,
             vocab_size=model.vocab_size,
+            eos_token_ids=model.eos_token_ids,
         )
 
 

@@ -71,7 +71,7 @@ MAX_SHOWN = 60
 WORDS = (
     (" | null", ""), ("`", ""), ("int", "an integer"), ("float", "a number"), ("bool", "true or false"),
     ("str", "a text"), ("array", "a list"), (" | ", " or "), ("object", "an object"),
-    (" >= ", " of at least "), (" <= ", " of at most "), (" > ", " above "), (" < ", " below "), (".0", ""),
+    (" >= ", " of at least "), (" <= ", " of at most "), (" > ", " above "), (" < ", " below "),
 )  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def _in_words(expected: str) -> str:
     """`int` >= 1  ->  an integer of at least 1"""
     for ours, theirs in WORDS:
         expected = expected.replace(ours, theirs)
-    return expected
+    return re.sub(r"\.0\b", "", expected)
 
 
 def _at(content: Any, path: str) -> Any:

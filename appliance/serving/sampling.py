@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from appliance.protocol import SamplingParams
+from appliance.protocol import SAMPLING_LIMITS, SamplingParams
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import shown
 
 MAX_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
+MAX_STOP_TOKEN_IDS = 1024
 MAX_CHOICES = 128
 # msgpack and the core's generators hold 64 bits.
 SEED = Meta(ge=-(1 << 63), le=(1 << 63) - 1)
 
+
+def _limits(name: str) -> Meta:
+    """Those of the engine."""
+    least, most = SAMPLING_LIMITS[name]
+    return Meta(ge=least, le=most)
+
+
 Positive = Annotated[int, Meta(ge=1, le=1 << 31)]
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,14 +45,14 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: Positive | None = None
     min_tokens: Count | None = None
-    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    temperature: Annotated[float, _limits("temperature")] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=1 << 31)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    min_p: Annotated[float, _limits("min_p")] | None = None
     seed: Annotated[int, SEED] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    presence_penalty: Annotated[float, _limits("presence_penalty")] | None = None
+    frequency_penalty: Annotated[float, _limits("frequency_penalty")] | None = None
+    repetition_penalty: Annotated[float, _limits("repetition_penalty")] | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[Count] | None = None
     ignore_eos: bool | None = None
@@ -84,24 +91,33 @@ def sampling_params(
     logprobs: int | None,
     choice: int,
     vocab_size: int,
+    eos_token_ids: Collection[int],
 ) -> SamplingParams:
     """For the choice with this index. Choices of a seeded request get seeds of their own, or they would be equal."""
     given = {name: value for name in DRAWN if (value := getattr(fields, name)) is not None}
     values = {**API_DEFAULTS, **{name: defaults[name] for name in DRAWN if name in defaults}, **given}
     values["top_k"] = max(values.get("top_k", 0), 0)  # -1 is another spelling of "off"
-    for token_id in fields.stop_token_ids or ():
+    stop_token_ids = fields.stop_token_ids or []
+    if len(stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        count = f"{len(stop_token_ids):,}"
+        message = f"The field 'stop_token_ids' holds {count} ids; at most {MAX_STOP_TOKEN_IDS:,} are taken."
+        raise bad_request(message, "stop_token_ids")
+    for token_id in stop_token_ids:
         if token_id >= vocab_size:
             message = f"The field 'stop_token_ids' holds {token_id}, and the model's ids end at {vocab_size - 1}."
             raise bad_request(message, "stop_token_ids")
     if (fields.min_tokens or 0) > max_tokens:
         message = f"The field 'min_tokens' ({fields.min_tokens}) is more than the tokens that may come ({max_tokens})."
         raise bad_request(message, "min_tokens")
+    if fields.min_tokens and len({*stop_token_ids, *eos_token_ids}) >= vocab_size:
+        message = "The field 'stop_token_ids' leaves no token for 'min_tokens': with the end tokens it is every token."
+        raise bad_request(message, "stop_token_ids")
     return SamplingParams(
         **values,
         max_tokens=max_tokens,
         min_tokens=fields.min_tokens or 0,
         seed=None if fields.seed is None else _seed(fields.seed, choice),
-        stop_token_ids=tuple(fields.stop_token_ids or ()),
+        stop_token_ids=tuple(stop_token_ids),
         ignore_eos=bool(fields.ignore_eos),
         logprobs=logprobs,
     )

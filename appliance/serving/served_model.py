@@ -26,6 +26,7 @@ class ServedModel:
         self.created = created
         self.max_model_len = plan.engine_config().max_model_len
         self.vocab_size = plan.config.vocab_size
+        self.eos_token_ids = plan.config.eos_token_ids
         self.digest = digest
         self.dtype = plan.dtype
         self.device = plan.device.gpu.name if plan.device.gpu else "cpu"

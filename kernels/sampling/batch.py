@@ -55,7 +55,10 @@ class Sampled(NamedTuple):
     the rest)."""
 
     token_ids: Tensor  # [S] int64
-    finite: Tensor  # [S] bool; False: the row's logits hold NaN or have no finite maximum, and its token means nothing
+    finite: Tensor  # [S] bool; False: the model's own logits hold NaN or have no finite maximum
+    drawable: (
+        Tensor  # [S] bool; False: every token is forbidden. Without both, the token means nothing, and is in range
+    )
     logprobs: Tensor | None = None  # [S] float32
     top_logprobs: Tensor | None = None  # [S, n] float32, best first
     top_token_ids: Tensor | None = None  # [S, n] int64

@@ -21,6 +21,8 @@ _EDITED = [
     Row(0.7, seen=_SEEN, presence=0.5, frequency=0.25, repetition=0.8),
     Row(1.0, top_k=30, seen=_SEEN, presence=-2.0, forbidden=[3, 4]),
     Row(forbidden=range(990)),
+    Row(forbidden=range(1000)),
+    Row(0.7, seen=_SEEN, repetition=1e-40),
     Row(),
 ]
 _TRUNCATED = [
@@ -49,6 +51,7 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
         "truncated, all tokens much alike", _call(9001, [Row(0.5, top_p=0.99), Row(1.0, top_k=8500, top_p=0.97)]), 0
     )
     yield Case("some not numbers", _call(4100, _TRUNCATED, scale=3, damaged=True), 0)
+    yield Case("edited, some not numbers", _call(1000, _EDITED, scale=3, damaged=True), 0)
 
 
 def _call(
@@ -70,9 +73,10 @@ def _call(
         if damaged:
             logits[0, vocab - 1], logits[2, 0], logits[3] = torch.nan, torch.inf, -torch.inf
         result = function(logits.to(device), pack(steady, device, logprobs))
-        token_ids = result.token_ids.masked_fill(~result.finite, -1)  # else it means nothing
+        drawn = result.finite & result.drawable
+        token_ids = result.token_ids.masked_fill(~drawn, -1)  # else it means nothing
         named = [result.logprobs, result.top_logprobs] if logprobs is not None else []
-        return [token_ids, result.finite.to(torch.int32), *named]
+        return [token_ids, result.finite.to(torch.int32), drawn.to(torch.int32), *named]
 
     return run
 

@@ -19,21 +19,23 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
         batch: from `batch.pack`, with one row for each of logits.
     """
     logprobs = torch.log_softmax(logits, dim=-1) if batch.logprobs is not None else None
+    best, token_ids = _best(logits)
+    finite = drawable = torch.isfinite(best)
     if batch.edits is not None:
         _edit(logits, batch)
-    best, token_ids = _best(logits)
-    finite = torch.isfinite(best)
+        best, token_ids = _best(logits)
+        drawable = torch.isfinite(best)
     if batch.draws:
         assert batch.parameters is not None
-        numbers = finite.tolist()
+        numbers = (finite & drawable).tolist()
         for row, (temperature, uniform, top_k, top_p, min_p, *_) in enumerate(batch.parameters.T.tolist()):
             if temperature > 0 and numbers[row]:
                 token_ids[row] = _draw(logits[row], best[row], temperature, uniform, int(top_k), top_p, min_p)
     if logprobs is None:
-        return Sampled(token_ids, finite)
+        return Sampled(token_ids, finite, drawable)
     chosen = logprobs.gather(1, token_ids[:, None])[:, 0]
     top, top_ids = logprobs.topk(min(batch.logprobs or 0, logits.shape[-1]), dim=-1)
-    return Sampled(token_ids, finite, chosen, top, top_ids)
+    return Sampled(token_ids, finite, drawable, chosen, top, top_ids)
 
 
 def _best(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,10 +58,12 @@ def _edit(logits: Tensor, batch: SamplingBatch) -> None:
     assert batch.parameters is not None
     rows, tokens, times = batch.edits.long()
     presence, frequency, repetition = batch.parameters[[PRESENCE, FREQUENCY, REPETITION]][:, rows]
-    values = logits[rows, tokens]
-    values = torch.where(values > 0, values / repetition, values * repetition)
+    own = logits[rows, tokens]
+    values = torch.where(own > 0, own / repetition, own * repetition)
     values = torch.where(times > 0, values - (presence + frequency * times), values)
-    logits[rows, tokens] = values.masked_fill_(times == FORBIDDEN, -torch.inf)
+    most = torch.finfo(values.dtype).max
+    forbidden = (times == FORBIDDEN) | (own == -torch.inf)
+    logits[rows, tokens] = values.clamp_(-most, most).masked_fill_(forbidden, -torch.inf)
 
 
 def _draw(

@@ -37,6 +37,7 @@ _REPETITION = tl.constexpr(words.REPETITION)
 _FORBIDDEN = tl.constexpr(words.FORBIDDEN)
 
 _INFINITY = tl.constexpr(float("inf"))
+_LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
 _LOWEST_KEY = tl.constexpr(-(2**31))
 
 
@@ -47,20 +48,22 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     device = logits.device
     logprobs = torch.log_softmax(logits, dim=-1) if batch.logprobs is not None else None
     parameters = logits if batch.parameters is None else batch.parameters
+    finite = None
     if batch.edits is not None:
+        finite = logits.amax(dim=-1).isfinite()  # before they are edited
         edits = batch.edits.shape[1]
         launch(
             edit_kernel, _edit(), (triton.cdiv(edits, variants.EDITS),),
             logits, parameters, batch.edits, edits, rows, vocab,
         )  # fmt: skip
     token_ids = torch.empty(rows, dtype=torch.int64, device=device)
-    finite = torch.empty(rows, dtype=torch.uint8, device=device)
+    drawable = torch.empty(rows, dtype=torch.uint8, device=device)
     found = torch.empty((3, rows, chunks), dtype=torch.float32, device=device)
     best = torch.empty(rows, dtype=torch.float32, device=device)
     done = torch.zeros((3, rows), dtype=torch.int32, device=device)
     grid = (chunks, rows)
     launch(
-        best_kernel, _best(batch.draws), grid, logits, parameters, found, done, token_ids, finite, best, vocab
+        best_kernel, _best(batch.draws), grid, logits, parameters, found, done, token_ids, drawable, best, vocab
     )  # fmt: skip
     if batch.truncates:
         mass = torch.empty((rows, chunks, variants.LEVELS), dtype=torch.float32, device=device)
@@ -78,11 +81,13 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
             draw_kernel, _draw(), grid,
             logits, parameters, best, reach, total, first, size, values, ids, done, token_ids, vocab,
         )  # fmt: skip
+    could = drawable.view(torch.bool)
+    finite = could if finite is None else finite
     if logprobs is None:
-        return Sampled(token_ids, finite.view(torch.bool))
+        return Sampled(token_ids, finite, could)
     chosen = logprobs.gather(1, token_ids[:, None])[:, 0]
     top, top_ids = logprobs.topk(min(batch.logprobs or 0, vocab), dim=-1)
-    return Sampled(token_ids, finite.view(torch.bool), chosen, top, top_ids)
+    return Sampled(token_ids, finite, could, chosen, top, top_ids)
 
 
 @triton.jit(do_not_specialize=["count", "rows", "vocab"])
@@ -104,10 +109,11 @@ def edit_kernel(
     frequency = tl.load(parameters_ptr + _FREQUENCY * rows + row, mask=inside, other=0.0)
     repetition = tl.load(parameters_ptr + _REPETITION * rows + row, mask=inside, other=1.0)
     logit_ptr = logits_ptr + row.to(tl.int64) * vocab + token
-    value = tl.load(logit_ptr, mask=inside, other=0.0)
-    value = tl.where(value > 0, value / repetition, value * repetition)
+    own = tl.load(logit_ptr, mask=inside, other=0.0)
+    value = tl.where(own > 0, own / repetition, own * repetition)
     value = tl.where(times > 0, value - (presence + frequency * times.to(tl.float32)), value)
-    tl.store(logit_ptr, tl.where(times == _FORBIDDEN, -_INFINITY, value), mask=inside)
+    value = tl.minimum(tl.maximum(value, -_LARGEST), _LARGEST)
+    tl.store(logit_ptr, tl.where((times == _FORBIDDEN) | (own == -_INFINITY), -_INFINITY, value), mask=inside)
 
 
 @triton.jit
@@ -145,7 +151,7 @@ def best_kernel(
     found_ptr,  # [3, rows, chunks]: of each chunk its largest logit (NaN if it holds one), where, and its weight
     done_ptr,  # [rows], zero
     token_ids_ptr,  # [rows]
-    finite_ptr,  # [rows]
+    drawable_ptr,  # [rows]
     best_ptr,  # [rows]
     vocab,
     DRAWS: tl.constexpr,
@@ -176,7 +182,7 @@ def best_kernel(
         best = tl.max(tl.where(bests == bests, bests, -_INFINITY))
         token = tl.min(tl.where(bests == best, wheres, vocab - 1))
         finite = (nan == 0) & (tl.abs(best) < _INFINITY)
-        tl.store(finite_ptr + row, finite.to(tl.uint8))
+        tl.store(drawable_ptr + row, finite.to(tl.uint8))
         tl.store(best_ptr + row, tl.where(finite, best, float("nan")))
         if DRAWS:
             warm = tl.load(parameters_ptr + _TEMPERATURE * rows + row) > 0

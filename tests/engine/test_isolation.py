@@ -1,0 +1,211 @@
+"""No request may influence another's tokens: not by its parameters, its NaNs, its aborts or its place in the batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from appliance.engine.engine import LEAST_LOGPROB, Engine
+from appliance.engine.request import Request
+from appliance.protocol import FinishReason, SamplingParams, Submit, TokenOutput
+from tests.parity.conftest import make_engine, tokens
+from tests.tiny import write_checkpoint
+
+VOCAB = 512
+EOS = 2
+POISON = 511  # whose embedding is NaN
+rng = random.Random(3)
+PREFIX = [rng.randrange(6, 500) for _ in range(48)]  # three blocks
+QUESTION = [*PREFIX, 7, 8, 9]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    return write_checkpoint(tmp_path_factory.mktemp("isolation") / "model", "qwen3")
+
+
+def poisoned(engine: Engine) -> Engine:
+    """With a token whose keys and values are NaN, as a damaged row of the checkpoint would give."""
+    engine._runner._model.embedding[POISON] = torch.nan  # type: ignore[attr-defined]
+    return engine
+
+
+def ask(engine: Engine, name: str, prompt: list[int], **sampling: Any) -> TokenOutput | None:
+    values = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True} | sampling
+    return engine.submit(Submit(request_id=name, prompt_token_ids=prompt, sampling=SamplingParams(**values)))
+
+
+def run(engine: Engine) -> dict[str, list[TokenOutput]]:
+    """Everything to its end."""
+    outputs: dict[str, list[TokenOutput]] = {}
+    while not engine.idle:
+        for output in engine.step():
+            outputs.setdefault(output.request_id, []).append(output)
+        engine.scheduler.check_books()
+    return outputs
+
+
+def alone(folder: Any, prompt: list[int]) -> list[int]:
+    engine = make_engine(folder)
+    assert ask(engine, "alone", prompt) is None
+    return tokens(run(engine)["alone"])
+
+
+def answered(engine: Engine, prompt: list[int]) -> list[int]:
+    assert ask(engine, "again", prompt) is None
+    return tokens(run(engine)["again"])
+
+
+def cached_numbers(engine: Engine) -> bool:
+    """Whether all of the cache holds numbers."""
+    return all(t.float().isfinite().all() for cache in engine._caches for t in (cache.key, cache.value))
+
+
+HOSTILE = {
+    "a tiny repetition penalty": {"repetition_penalty": 1e-40},
+    "none at all": {"repetition_penalty": 0.0},
+    "an infinite one": {"repetition_penalty": float("inf")},
+    "a temperature that is no number": {"temperature": float("nan")},
+    "an infinite presence penalty": {"presence_penalty": float("inf")},
+    "stop tokens that cover the vocabulary": {"min_tokens": 5, "stop_token_ids": tuple(range(VOCAB))},
+    "all but the end token, which counts too": {
+        "min_tokens": 5, "stop_token_ids": tuple(t for t in range(VOCAB) if t != EOS),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sampling", HOSTILE.values(), ids=HOSTILE)
+def test_parameters_that_leave_nothing_to_draw_are_refused(folder, sampling):
+    """The core's own check, whatever the front door let through; the neighbour's prefix stays cached."""
+    engine = make_engine(folder)
+    assert ask(engine, "neighbour", QUESTION) is None
+    first = engine.step()
+    refused = ask(engine, "hostile", QUESTION, **sampling)
+    assert refused is not None
+    assert refused.finish_reason is FinishReason.ERROR
+    assert next(iter(sampling)) in (refused.error or "")
+    assert tokens([*first, *run(engine)["neighbour"]]) == alone(folder, QUESTION)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"repetition_penalty": 1e-40},
+        {"repetition_penalty": 1e-40, "temperature": 1.0, "top_p": 0.5},
+        {"min_tokens": 5, "stop_token_ids": tuple(range(VOCAB))},
+    ],
+    ids=["tiny penalty", "tiny penalty, drawn", "all forbidden"],
+)
+def test_even_past_the_checks_parameters_touch_nobody_elses_blocks(folder, sampling, monkeypatch):
+    """The penalty that divides by almost nothing, and a row of which every token is forbidden: each ends or goes on by
+    itself, and what it shares with a neighbour stays as it is, in use and in the prefix cache."""
+    monkeypatch.setattr("appliance.engine.engine.sampling_refusal", lambda *_: None)
+    expected = alone(folder, QUESTION)
+    engine = make_engine(folder)
+    assert ask(engine, "neighbour", QUESTION) is None
+    for _ in range(3):
+        engine.step()
+    assert ask(engine, "hostile", [*PREFIX, 11], **sampling) is None
+    outputs = run(engine)
+    neighbour = engine.scheduler.get("neighbour")
+    assert neighbour is None
+    assert tokens(outputs["neighbour"]) == expected[-len(tokens(outputs["neighbour"])) :]
+    assert answered(engine, QUESTION) == expected
+    if "min_tokens" in sampling:
+        assert outputs["hostile"][-1].finish_reason is FinishReason.ERROR
+        assert "min_tokens" in (outputs["hostile"][-1].error or "")
+    else:
+        assert outputs["hostile"][-1].finish_reason is FinishReason.LENGTH
+
+
+def test_a_request_of_nans_ends_alone_and_leaves_shared_blocks_to_their_other_users(folder):
+    """It shares three blocks with a neighbour, and both are in the middle of their answers."""
+    expected = alone(folder, QUESTION)
+    engine = poisoned(make_engine(folder))
+    assert ask(engine, "neighbour", QUESTION) is None
+    first = engine.step()
+    assert ask(engine, "poisoned", [*PREFIX, 5, POISON, 6]) is None
+    outputs = run(engine)
+    assert outputs["poisoned"][0].finish_reason is FinishReason.ERROR
+    assert tokens([*first, *outputs["neighbour"]]) == expected
+    assert cached_numbers(engine), "what held NaN is overwritten"
+    assert answered(engine, QUESTION) == expected
+
+
+def test_a_shared_block_that_really_holds_nan_ends_all_who_share_it_and_nothing_of_theirs_is_found_again(folder):
+    """A block is damaged under two requests: both end, a third that has no part in it goes on, and the same prompt is
+    computed anew."""
+    expected = alone(folder, QUESTION)
+    engine = make_engine(folder)
+    other = [300, 301, 302]
+    for name, prompt in (("first", QUESTION), ("bystander", other)):
+        assert ask(engine, name, prompt) is None
+    engine.step()
+    assert ask(engine, "second", [*PREFIX, 11]) is None
+    started = engine.step()
+    sharer = engine.scheduler.get("second")
+    assert sharer is not None
+    assert sharer.num_cached_tokens == 48
+    engine._caches[1].value[sharer.block_ids[1]] = torch.nan
+    # Only one of them is in the step that finds it.
+    damaged = engine._end_damaged([sharer])
+    assert {request.request_id for request in damaged} == {"first", "second"}
+    engine.scheduler.check_books()
+    assert cached_numbers(engine)
+    outputs = run(engine)
+    assert set(outputs) == {"bystander"}
+    again = Request("again", QUESTION, SamplingParams(), seed=0)
+    assert engine.scheduler._cached_blocks(again) == []
+    assert answered(engine, QUESTION) == expected
+    assert started
+
+
+def test_damage_is_found_where_it_is_and_both_end_with_an_error(folder):
+    """The same through the steps alone."""
+    engine = make_engine(folder)
+    assert ask(engine, "first", QUESTION) is None
+    engine.step()
+    assert ask(engine, "second", [*PREFIX, 11]) is None
+    engine.step()
+    sharer = engine.scheduler.get("second")
+    assert sharer is not None
+    engine._caches[0].key[sharer.block_ids[0]] = torch.nan
+    outputs = run(engine)
+    assert {name: found[-1].finish_reason for name, found in outputs.items()} == {
+        "first": FinishReason.ERROR,
+        "second": FinishReason.ERROR,
+    }
+
+
+def test_a_prompt_that_is_damaged_ends_at_its_first_chunk_and_publishes_none_of_it(folder):
+    """Not when it draws, steps later: until then another prompt could begin with its blocks."""
+    engine = poisoned(make_engine(folder))
+    assert ask(engine, "poisoned", [*PREFIX, POISON, *[9] * 150]) is None
+    (output,) = engine.step()
+    assert output.finish_reason is FinishReason.ERROR
+    assert engine.idle
+    assert answered(engine, QUESTION) == alone(folder, QUESTION)
+    assert cached_numbers(engine)
+
+
+def test_what_is_all_but_impossible_has_a_logprob_that_json_can_hold(folder):
+    """Scores so far apart that the difference of two is infinite in float32."""
+    engine = make_engine(folder)
+    model: Any = engine._runner._model
+    own = model.compute_logits
+
+    def far_apart(hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = own(hidden)
+        logits[:, 0], logits[:, 1] = 3e38, -3e38
+        return logits
+
+    model.compute_logits = far_apart
+    assert ask(engine, "r", [5, 6], max_tokens=1, logprobs=VOCAB) is None
+    (output,) = run(engine)["r"]
+    found = dict(output.logprobs[0].top)
+    assert found[0] == 0
+    assert found[1] == LEAST_LOGPROB
