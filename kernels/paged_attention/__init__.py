@@ -1,4 +1,8 @@
-"""Attention over a paged cache, for prefill, decode and batches that mix them."""
+"""Attention over a paged cache, for prefill, decode and batches that mix them.
+
+Slots that a sequence does not see may hold anything, NaN too: every backend reads zeros in their place. What an aborted
+request leaves behind thus harms nobody, and blocks change hands without being cleaned.
+"""
 
 from typing import Final
 

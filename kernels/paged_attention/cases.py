@@ -13,7 +13,7 @@ from kernels.paged_attention import variants
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.selection import Context
 
-_LARGE = 240.0  # in slots that belong to nobody: what leaks out of them shows
+_DAMAGE = float("nan")  # in slots that belong to nobody: what leaks out of them shows
 
 
 class Shape(NamedTuple):
@@ -85,7 +85,7 @@ def _shapes(kernel: str, rows: int, dim: int) -> Iterator[Shape]:
 def batch(
     shape: Shape, dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device, *, scatter: bool = True
 ) -> Batch:
-    """Random numbers in random blocks (`scatter`), and large ones in all slots that no sequence owns."""
+    """Random numbers in random blocks (`scatter`), and NaN in all slots that no sequence owns."""
     size = shape.block_size
     counts = [-(-length // size) for length in shape.contexts]
     num_blocks = sum(counts) + 3
@@ -102,7 +102,7 @@ def batch(
         slots.append((own, own[length - new :]))
     caches = []
     for seed in (11, 12):
-        cache = torch.full((num_blocks * size, shape.kv_heads, shape.head_dim), _LARGE, dtype=dtype, device=device)
+        cache = torch.full((num_blocks * size, shape.kv_heads, shape.head_dim), _DAMAGE, dtype=dtype, device=device)
         used = torch.cat([own for own, _ in slots]).to(device)
         cache[used] = randn((len(used), shape.kv_heads, shape.head_dim), dtype, device, seed)
         caches.append(cache.to(cache_dtype).view(num_blocks, size, shape.kv_heads, shape.head_dim))

@@ -126,10 +126,7 @@ def _decode(query: Tensor, layer: _Layer, metadata: AttentionMetadata, rows: lis
     lens = metadata.context_lens[rows] if isinstance(rows, slice) else [metadata.context_lens[row] for row in rows]
     longest = max(lens)
     blocks = metadata.block_tables[rows, : -(-longest // block_size)]
-    key, value = (
-        gathered.flatten(1, 2)[:, :longest].transpose(1, 2)  # [S, kv_heads, L, head_dim]
-        for gathered in layer.gather(blocks, query.dtype)
-    )
+    gathered = [pages.flatten(1, 2)[:, :longest] for pages in layer.gather(blocks, query.dtype)]
     visible = None
     window = layer.sliding_window
     if min(lens) < longest or (window is not None and window < longest):
@@ -138,7 +135,13 @@ def _decode(query: Tensor, layer: _Layer, metadata: AttentionMetadata, rows: lis
         visible = position < lengths
         if window is not None:
             visible &= position >= lengths - window
+        # What was gathered from slots of others: NaN times a weight of 0 is NaN. Only the padding is gone through.
+        for row, length in enumerate(lens):
+            if length < longest:
+                for tensor in gathered:
+                    tensor[row, length:].zero_()
         visible = visible[:, None, None, :]
+    key, value = (tensor.transpose(1, 2) for tensor in gathered)  # [S, kv_heads, L, head_dim]
     grouped = query.view(num_seqs, kv_heads, num_heads // kv_heads, head_dim)
     sinks = None if layer.sinks is None else layer.sinks.view(kv_heads, -1, 1)
     return _attend(grouped, key, value, visible, layer, sinks).reshape(num_seqs, num_heads, head_dim)

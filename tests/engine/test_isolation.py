@@ -209,3 +209,45 @@ def test_what_is_all_but_impossible_has_a_logprob_that_json_can_hold(folder):
     found = dict(output.logprobs[0].top)
     assert found[0] == 0
     assert found[1] == LEAST_LOGPROB
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["float32", "float8_e4m3fn"])
+def test_what_lies_in_free_blocks_reaches_nobody(folder, kv_cache_dtype):
+    """Requests of many lengths decode together in a cache that holds NaN wherever nobody has written yet."""
+    clean = make_engine(folder, kv_cache_dtype=kv_cache_dtype)
+    dirty = make_engine(folder, kv_cache_dtype=kv_cache_dtype)
+    for cache in dirty._caches:
+        for tensor in (cache.key, cache.value):
+            tensor.copy_(torch.full(tensor.shape, torch.nan))
+    answers = []
+    for engine in (clean, dirty):
+        rng.seed(3)
+        for length in (1, 5, 16, 17, 40, 90):
+            assert ask(engine, f"r{length}", [rng.randrange(6, 500) for _ in range(length)]) is None
+        answers.append({name: tokens(outputs) for name, outputs in run(engine).items()})
+    assert answers[1] == answers[0]
+
+
+def test_requests_of_nans_that_come_and_go_among_healthy_ones_change_none_of_their_answers(folder):
+    """Some are aborted before their prompt is computed, others end by themselves; blocks are scarce and change hands,
+    and some requests are preempted."""
+    healthy = {f"h{i}": [rng.randrange(6, 500) for _ in range(3 + 11 * i)] for i in range(6)}
+    expected = {name: alone(folder, prompt) for name, prompt in healthy.items()}
+    engine = poisoned(make_engine(folder, num_blocks=18, max_num_batched_tokens=16))
+    outputs: dict[str, list[TokenOutput]] = {}
+    waiting = list(healthy.items())
+    for turn in range(2000):
+        if waiting and turn % 5 == 0:
+            assert ask(engine, *waiting.pop()) is None
+        if turn % 4 == 1 and turn < 80:
+            assert ask(engine, f"nan {turn}", [*[turn + 6] * 30, POISON, 9]) is None
+        if turn % 8 == 3:
+            engine.abort(f"nan {turn - 2}")
+        for output in engine.step():
+            outputs.setdefault(output.request_id, []).append(output)
+        engine.scheduler.check_books()
+        if not waiting and engine.idle:
+            break
+    assert {name: tokens(outputs[name]) for name in healthy} == expected
+    assert engine.scheduler.num_preemptions
+    assert any(name.startswith("nan") for name in outputs)

@@ -33,15 +33,14 @@ def _gathering(request, monkeypatch):
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2), (5, 1)])
 @pytest.mark.parametrize("queries", [[1], [13], [1, 1, 1, 1], [1, 1, 5, 17], [3, 1]])
 def test_agrees_with_the_definition(heads, kv_heads, queries, window):
-    """Decode, prefill, chunked prefill and mixed batches; unused cache slots hold large numbers that must not leak
-    in."""
+    """Decode, prefill, chunked prefill and mixed batches; unused cache slots hold NaN, which must not leak in."""
     torch.manual_seed(1)
     block_size, head_dim, scale = 4, 8, 8**-0.5
     contexts = [n + extra for n, extra in zip(queries, [9, 0, 30, 6], strict=False)]
     blocks_each = [-(-length // block_size) for length in contexts]
     order = torch.randperm(sum(blocks_each) + 3)[: sum(blocks_each)].tolist()
     cache_shape = (sum(blocks_each) + 3, block_size, kv_heads, head_dim)
-    key_cache, value_cache = torch.full(cache_shape, 1e4), torch.full(cache_shape, 1e4)
+    key_cache, value_cache = torch.full(cache_shape, torch.nan), torch.full(cache_shape, torch.nan)
     block_tables = torch.zeros((len(queries), max(blocks_each)), dtype=torch.int32)
     keys, values, slots = [], [], []
     for i, length in enumerate(contexts):
