@@ -263,8 +263,8 @@ SAMPLING_LIMITS: dict[str, tuple[float, float]] = {
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How tokens are drawn. temperature 0 is greedy; top_k 0 and top_p 1 and min_p 0 are off; a seed fixes a request's
-    random numbers whatever is batched with it. `logprobs` is how many alternatives to report besides the drawn token
-    (None: no logprobs at all)."""
+    random numbers whatever is batched with it. `min_tokens` come before the token that stops the answer. `logprobs` is
+    how many alternatives to report besides the drawn token (None: no logprobs at all)."""
 
     max_tokens: int = 16
     min_tokens: int = 0

@@ -65,7 +65,7 @@ class Request:
 
     def __post_init__(self) -> None:
         self.stop_token_ids = frozenset(self.sampling.stop_token_ids)
-        unchanged = not self.has_penalties and self.sampling.min_tokens <= 1
+        unchanged = not self.has_penalties and self.sampling.min_tokens == 0
         self.is_plain = self.is_greedy and unchanged and self.sampling.logprobs is None
 
     @property
@@ -101,7 +101,7 @@ class Request:
         self.output_token_ids.append(token_id)
         params = self.sampling
         stops = token_id in self.stop_token_ids or (token_id in eos_token_ids and not params.ignore_eos)
-        if stops and len(self.output_token_ids) >= params.min_tokens:
+        if stops and len(self.output_token_ids) > params.min_tokens:  # the stop token itself does not count
             return FinishReason.STOP
         if len(self.output_token_ids) >= params.max_tokens or self.num_tokens >= max_model_len:
             return FinishReason.LENGTH

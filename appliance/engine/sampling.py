@@ -32,7 +32,7 @@ def _row(request: Request, vocab_size: int, eos_token_ids: frozenset[int]) -> Ro
     row = _PLAIN
     if not request.is_greedy:
         row = Row(params.temperature, uniform(request.seed, position), max(params.top_k, 0), params.top_p, params.min_p)
-    if position + 1 < params.min_tokens:
+    if position < params.min_tokens:
         ends = eos_token_ids.union(params.stop_token_ids)
         row = row._replace(forbidden=[token for token in ends if 0 <= token < vocab_size])
     if request.has_penalties:

@@ -42,7 +42,7 @@ def test_greedy_requests_need_nothing_on_the_device():
     "params",
     [
         {"temperature": 0.5},
-        {"min_tokens": 3},
+        {"min_tokens": 2},
         {"logprobs": 0},
         {"presence_penalty": 0.5},
         {"frequency_penalty": -0.5},
@@ -52,6 +52,7 @@ def test_greedy_requests_need_nothing_on_the_device():
 def test_a_request_is_plain_only_if_it_wants_nothing_but_the_most_likely_token(params):
     """Steps of plain requests alone prepare nothing, so that whatever asks for more must not be taken for one."""
     assert request(temperature=0.0).is_plain
+    assert not request(temperature=0.0, min_tokens=1).is_plain
     asking = request(**({"temperature": 0.0} | params))
     assert not asking.is_plain
     asking.output_token_ids.append(8)
@@ -109,6 +110,8 @@ def test_what_a_prompt_holds_is_not_gone_through_again_in_every_step():
 def test_what_would_end_a_request_too_soon_is_forbidden():
     """Ids beyond the vocabulary cannot be drawn anyway, and are not looked for."""
     short = request(min_tokens=2, stop_token_ids=(50, VOCAB, -1), temperature=0.0)
+    assert edits(batch(short)) == {(0, token, FORBIDDEN) for token in (2, 3, 50)}
+    short.output_token_ids.append(8)
     assert edits(batch(short)) == {(0, token, FORBIDDEN) for token in (2, 3, 50)}
     short.output_token_ids.append(8)
     assert batch(short).edits is None

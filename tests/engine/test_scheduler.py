@@ -154,7 +154,7 @@ def test_a_request_ends_by_stop_token_eos_or_length():
 
     assert ending(0) is FinishReason.STOP
     assert ending(0, ignore_eos=True) is None
-    assert ending(0, min_tokens=2) is None
+    assert ending(0, min_tokens=1) is None, "the stop token itself does not count"
     assert ending(9, stop_token_ids=(9,)) is FinishReason.STOP
     assert ending(9, max_tokens=1) is FinishReason.LENGTH
     full = Request("r", [1] * 9, SamplingParams(max_tokens=100), seed=0)
