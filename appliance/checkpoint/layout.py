@@ -13,6 +13,10 @@ from appliance.checkpoint.quantization import BLOCK, BlockFp8, refuse_layer
 
 # What checkpoints carry and the engine computes by itself, or has already: a tied head is the embedding again.
 IGNORED_SUFFIXES: Final = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "lm_head.weight")
+# What a layer's cached keys, and its values, were divided by to fit into FP8, as exporters name it: one number each, if
+# it is there at all.
+KEY_SCALES: Final = ("k_scale", "k_proj.k_scale", "attn.k_scale")
+VALUE_SCALES: Final = ("v_scale", "v_proj.v_scale", "attn.v_scale")
 SCALE: Final = "_scale_inv"  # `x.weight_scale_inv` holds the scales of `x.weight`
 FP8: Final = "float8_e4m3fn"
 
@@ -43,6 +47,12 @@ def expected_tensors(config: ModelConfig) -> dict[str, Expected]:
         for prefix in experts:  # tens of thousands in large models: the first's are looked up once
             tensors.update((prefix + name.removeprefix(experts[0]), tensor) for name, tensor in of_first.items())
     return tensors
+
+
+def optional_tensors(config: ModelConfig) -> set[str]:
+    """Names of tensors that are read where the checkpoint has them."""
+    prefixes = [f"{layer_prefix(layer)}self_attn." for layer in range(config.num_hidden_layers)]
+    return {prefix + name for prefix in prefixes for name in (*KEY_SCALES, *VALUE_SCALES)}
 
 
 def weight_bytes(config: ModelConfig, item_bytes: int, *, keep_fp8: bool) -> int:

@@ -61,7 +61,8 @@ class Engine:
         report(CorePhase(phase=Phase.WEIGHTS, progress=Progress(total=index.total_bytes, unit="bytes")))
         kernels = bind(config.backends)
         model = build(BuildContext(model_config, kernels, device, dtype, config.max_model_len, config.keep_fp8))
-        destinations = model.destinations()
+        optional = {name: place for name, place in model.optional_destinations().items() if name in index.tensors}
+        destinations = {**model.destinations(), **optional}
         weight_bytes = load_weights(
             index,
             destinations,
@@ -72,7 +73,7 @@ class Engine:
         unused = unused_tensors(index, destinations)
         if unused:
             log(f"{len(unused)} tensors of the checkpoint are not used by this model, first {unused[0]}")
-        del destinations  # which hold on to what `prepare` replaces
+        del destinations, optional  # which hold on to what `prepare` replaces
         model.prepare()
         report(CorePhase(phase=Phase.WEIGHTS, progress=_whole(weight_bytes, "bytes"), outcome="done"))
 

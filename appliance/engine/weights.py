@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -44,13 +45,14 @@ def load_weights(index: TensorIndex, destinations: Mapping[str, Tensor], report:
     done = reported = 0
     for name, entry, source in _tensors(wanted):
         destination = destinations[name]
-        if tuple(entry.shape) != tuple(destination.shape):
+        of_one = not destination.shape and math.prod(entry.shape) == 1  # one number, however it is stored
+        if tuple(entry.shape) != tuple(destination.shape) and not of_one:
             raise ValueError(
                 f"{name} has the shape {list(entry.shape)}, and the config asks for {list(destination.shape)}"
             )
         if (entry.dtype == QUANTISED) != (name + SCALE in destinations):
             raise ValueError(f"{name} is {entry.dtype}, which is not what the config's quantization_config says")
-        destination.copy_(source)
+        destination.copy_(source.view(destination.shape))
         done += entry.end - entry.begin
         if (done - reported) * 200 >= total or done == total:
             report(done, total)

@@ -41,8 +41,19 @@ class Model(Protocol):
         """
         ...
 
+    def optional_destinations(self) -> Mapping[str, Tensor]:
+        """Where tensors go that a checkpoint may lack, each of which holds one number: the scales of an FP8 cache.
+
+        Several names may share a destination, as exporters do not agree on them.
+        """
+        ...
+
     def prepare(self) -> None:
-        """Every destination is filled: weights may now take the layouts of their kernels."""
+        """Every destination is filled: weights may now take the layouts of their kernels.
+
+        Raises:
+            ValueError: a scale is not a positive number.
+        """
         ...
 
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
+from appliance.checkpoint.layout import KEY_SCALES, VALUE_SCALES
 from appliance.models.base import BuildContext
 from appliance.models.batch import ForwardBatch, LayerCache
 from appliance.models.layers.linear import Linear
@@ -33,6 +36,9 @@ class Attention:
             self.q_norm = RMSNorm(context, f"{prefix}q_norm", sizes[0])
             self.k_norm = RMSNorm(context, f"{prefix}k_norm", sizes[1])
         self._scale = self.head_dim**-0.5
+        self._prefix = prefix
+        self._kv_scales = torch.ones(2)  # of keys and of values, by which a cache in FP8 is multiplied
+        self._key_scale = self._value_scale = 1.0
         self._sliding_window = sliding_window
         self._cos_sin = cos_sin
         self._kernels = context.kernels
@@ -48,9 +54,12 @@ class Attention:
         else:
             turned = heads[:, : self.num_heads + self.num_kv_heads]  # query and key, in one call
             self._kernels.rotary(turned, batch.positions, self._cos_sin)
-        self._kernels.cache_write(key, value, cache.key, cache.value, batch.attention.slot_mapping)
+        scales = {}
+        if cache.key.dtype == torch.float8_e4m3fn:
+            scales = {"key_scale": self._key_scale, "value_scale": self._value_scale}
+        self._kernels.cache_write(key, value, cache.key, cache.value, batch.attention.slot_mapping, **scales)
         mixed = self._kernels.paged_attention(
-            query, cache.key, cache.value, batch.attention, self._scale, self._sliding_window
+            query, cache.key, cache.value, batch.attention, self._scale, self._sliding_window, **scales
         )
         return self.out(mixed.flatten(1))
 
@@ -60,6 +69,18 @@ class Attention:
     def prepare(self) -> None:
         self.qkv.prepare()
         self.out.prepare()
+        self._key_scale, self._value_scale = self._kv_scales.tolist()
+        for name, scale in (("k_scale", self._key_scale), ("v_scale", self._value_scale)):
+            if not 0 < scale < math.inf:
+                raise ValueError(
+                    f"{self._prefix}{name} is {scale}; it must be a positive number. Export the model again, or remove "
+                    "the scales of its cache."
+                )
+
+    def optional_destinations(self) -> Iterator[tuple[str, Tensor]]:
+        for names, scale in zip((KEY_SCALES, VALUE_SCALES), self._kv_scales, strict=True):
+            for name in names:
+                yield self._prefix + name, scale
 
     def destinations(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.qkv.destinations()

@@ -68,6 +68,9 @@ class Decoder:
             found["lm_head.weight"] = self.head
         return found
 
+    def optional_destinations(self) -> Mapping[str, Tensor]:
+        return {name: tensor for layer in self.layers for name, tensor in layer.attention.optional_destinations()}
+
     def prepare(self) -> None:
         for layer in self.layers:
             layer.prepare()

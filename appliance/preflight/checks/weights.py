@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES
 from appliance.checkpoint.errors import CheckpointError
-from appliance.checkpoint.layout import FP8, IGNORED_SUFFIXES, Expected, expected_tensors
+from appliance.checkpoint.layout import FP8, IGNORED_SUFFIXES, Expected, expected_tensors, optional_tensors
 from appliance.checkpoint.safetensors import TensorIndex
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
@@ -30,7 +30,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     yield from _misshapen(index, expected)
     if subject.engine == "native":
         yield from _unreadable(index, expected)
-    yield from _unused(index, expected, config.architecture)
+    yield from _unused(index, expected.keys() | optional_tensors(config), config.architecture)
 
 
 def _missing(index: TensorIndex, expected: dict[str, Expected]) -> Iterator[Finding]:
@@ -90,8 +90,8 @@ def _readable(tensor: Expected) -> tuple[str, ...]:
     return QUANTISED_DTYPES if tensor.dtype == FP8 else READABLE_DTYPES
 
 
-def _unused(index: TensorIndex, expected: dict[str, Expected], architecture: str) -> Iterator[Finding]:
-    unused = [name for name in index.tensors if name not in expected and not name.endswith(IGNORED_SUFFIXES)]
+def _unused(index: TensorIndex, read: set[str], architecture: str) -> Iterator[Finding]:
+    unused = [name for name in index.tensors if name not in read and not name.endswith(IGNORED_SUFFIXES)]
     if unused:
         yield Finding(
             id="tensors-unused",
