@@ -221,7 +221,7 @@ class Engine:
         return ended
 
     def _token_refusal(self, message: Submit) -> str | None:
-        for token_id in message.prompt_token_ids:
+        for token_id in (min(message.prompt_token_ids), max(message.prompt_token_ids)):
             if not 0 <= token_id < self._vocab_size:
                 return f"token id {token_id} is outside the vocabulary of {self._vocab_size}"
         return None

@@ -1,8 +1,8 @@
 """Which request computes how many tokens in the next step. Plain data: no torch, no clock, no sockets.
 
-One budget of tokens a step is shared by decodes and chunks of prefills, requests that already run first. When the
-cache is full, the request that matters least is preempted: its blocks are freed and its tokens are computed again
-later.
+One budget of tokens a step is shared: decodes first, then chunks of prefills, of which short ones are done at once and
+long ones go on beside them. When the cache is full, the request that matters least is preempted: its blocks are freed
+and its tokens are computed again later.
 """
 
 from __future__ import annotations
@@ -10,10 +10,19 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import groupby
+from typing import Final, NamedTuple
 
 from appliance.engine.block_pool import BlockPool, block_hash
 from appliance.engine.request import Request
+
+# No chunk that leaves some of its prompt is smaller than this part of the budget, but for the last of a step: each
+# passes over all of its context, so that many small ones would cost more than they compute.
+SMALLEST_PART: Final = 8
+# Blocks of waiting prompts that are hashed in one step, to find them in the prefix cache: some 5 ms at most.
+HASHED_BLOCKS: Final = 1024
+# Waiting requests that others may overtake in one step.
+MOST_PUT_OFF: Final = 256
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,7 @@ class Scheduler:
         self._admissions = 0
         self._dead_entries = 0  # at most as many in the queue belong to requests that were finished while they waited
         self._free_slots = list(range(limits.max_num_seqs))
+        self._hashes_left = 0  # blocks that may still be hashed in this step
 
     def __len__(self) -> int:
         return len(self._live)
@@ -99,23 +109,27 @@ class Scheduler:
         budget = self.limits.max_num_batched_tokens
         planned: dict[Request, int] = {}
         num_preemptions = self.num_preemptions
-        for request in sorted(self.running, key=lambda running: running.num_pending_tokens > 1):
-            if not budget:
+        for request in [running for running in self.running if running.num_pending_tokens == 1]:
+            if len(planned) == budget:
                 break
             if not request.block_ids:
                 continue  # preempted a moment ago
-            count = min(request.num_pending_tokens, budget)
-            while not self._grow(request, count):
+            while not self._grow(request):
                 victim = self.running[-1]
-                budget += planned.pop(victim, 0)
+                planned.pop(victim, None)
                 self._preempt(victim)
                 if victim is request:
                     break
             else:
-                planned[request] = count
-                budget -= count
-        if self.num_preemptions == num_preemptions:
-            self._admit(planned, budget)
+                planned[request] = 1
+        budget -= len(planned)
+        if budget and self.num_preemptions == num_preemptions:
+            self._admit()
+        prefills = [running for running in self.running if running not in planned]
+        for _, equals in groupby(prefills, key=lambda request: request.priority):
+            shares = _shares(list(equals), budget)
+            planned |= shares
+            budget -= sum(shares.values())
         step = [Scheduled(request, count) for request, count in planned.items()]
         step.sort(key=lambda item: item.num_tokens > 1)  # stable
         return step
@@ -143,7 +157,7 @@ class Scheduler:
         self._release(request)
 
     def check_books(self) -> None:
-        """The invariants that hold between steps; meant for tests and for an idle engine."""
+        """The invariants that hold between steps; meant for tests, and for `INGOT_CHECK_BOOKS` (see `core`)."""
         self.pool.check_books([request.block_ids for request in self.running])
         assert all(request.block_ids for request in self.running)
         assert len(self.running) <= self.limits.max_num_seqs
@@ -153,16 +167,25 @@ class Scheduler:
             assert request.num_computed_tokens <= len(request.block_ids) * self.pool.block_size
             assert request.num_pending_tokens > 0
 
-    def _admit(self, planned: dict[Request, int], budget: int) -> None:
-        while budget and len(self.running) < self.limits.max_num_seqs:
+    def _admit(self) -> None:
+        """Let waiting requests run while there is room: first come, first served, but for those that are put off,
+        because their next block is just being computed for another or hashing them goes on in the next step."""
+        self._hashes_left = HASHED_BLOCKS
+        put_off = []
+        computed = self._being_computed()
+        while len(self.running) < self.limits.max_num_seqs and len(put_off) < MOST_PUT_OFF:
             request = self._next_waiting()
-            if request is None:
-                return
-            cached = self._cached_blocks(request)
-            needed = -(-request.num_tokens // self.pool.block_size) - len(cached)
             reserve = len(self.running)  # so that those that run can each grow by a block before anyone is preempted
+            if request is None or reserve >= self.pool.num_free:
+                break
+            cached = self._cached_blocks(request)
+            lacks = None if cached is None else request.block_hashes[len(cached) : len(cached) + 1]
+            if cached is None or (lacks and computed.get(lacks[0], request.priority + 1) <= request.priority):
+                put_off.append(heapq.heappop(self._waiting))
+                continue
+            needed = -(-request.num_tokens // self.pool.block_size) - len(cached)
             if needed + self.pool.num_idle(cached) + reserve > self.pool.num_free:
-                return  # first come, first served: nobody overtakes
+                break  # nobody overtakes one for which there is no room
             heapq.heappop(self._waiting)
             self.pool.share(cached)
             fresh = self.pool.allocate(needed)
@@ -173,8 +196,10 @@ class Scheduler:
             request.admission = self._admissions = self._admissions + 1
             self._count_prefix_hits(request)
             self._insert_running(request)
-            planned[request] = min(request.num_pending_tokens, budget)
-            budget -= planned[request]
+            if self.limits.prefix_caching and (name := self._next_name(request)) is not None:
+                computed[name] = min(request.priority, computed.get(name, request.priority))
+        for entry in put_off:
+            heapq.heappush(self._waiting, entry)
 
     def _count_prefix_hits(self, request: Request) -> None:
         """Count a request once, however often it is preempted and admitted again."""
@@ -193,13 +218,42 @@ class Scheduler:
             heapq.heappop(self._waiting)
         return None
 
-    def _cached_blocks(self, request: Request) -> list[int]:
-        """Blocks that already hold a prefix of the request; never all of it, since its last token must be computed."""
+    def _cached_blocks(self, request: Request) -> list[int] | None:
+        """Blocks that already hold a prefix of the request; never all of it, since its last token must be computed.
+
+        Names no more blocks than it finds, and one. None where this step's share of hashing ends before that: the names
+        stay, and the next step goes on from there.
+        """
         if not self.limits.prefix_caching:
             return []
         wanted = (request.num_tokens - 1) // self.pool.block_size
-        self._name_blocks(request, wanted)
-        return self.pool.find(request.block_hashes[:wanted])
+        while True:
+            named = min(len(request.block_hashes), wanted)
+            found = self.pool.find(request.block_hashes[:named])
+            if len(found) < named or named == wanted:
+                return found
+            if not self._hashes_left:
+                return None
+            count = min(max(named, 1), wanted - named, self._hashes_left)
+            self._hashes_left -= count
+            self._name_blocks(request, named + count)
+
+    def _being_computed(self) -> dict[bytes, int]:
+        """The names of the blocks that prefills are computing, each with the best priority that does."""
+        found: dict[bytes, int] = {}
+        if self.limits.prefix_caching:
+            for request in reversed(self.running):  # the best last
+                if (name := self._next_name(request)) is not None:
+                    found[name] = request.priority
+        return found
+
+    def _next_name(self, request: Request) -> bytes | None:
+        """Of the block that a prefill computes next; None where it does not fill one."""
+        at, size = request.num_computed_tokens // self.pool.block_size, self.pool.block_size
+        if request.num_pending_tokens <= 1 or (at + 1) * size > request.num_tokens:
+            return None
+        self._name_blocks(request, at + 1)
+        return request.block_hashes[at]
 
     def _remember(self, request: Request, full_before: int) -> None:
         full = request.num_computed_tokens // self.pool.block_size
@@ -214,12 +268,11 @@ class Scheduler:
             parent = names[-1] if names else b""
             names.append(block_hash(parent, request.tokens(index * size, (index + 1) * size)))
 
-    def _grow(self, request: Request, count: int) -> bool:
-        """Make room in the request's blocks for `count` more tokens."""
-        needed = -(-(request.num_computed_tokens + count) // self.pool.block_size) - len(request.block_ids)
-        if needed <= 0:
+    def _grow(self, request: Request) -> bool:
+        """Make room in the request's blocks for one more token."""
+        if request.num_computed_tokens < len(request.block_ids) * self.pool.block_size:
             return True
-        fresh = self.pool.allocate(needed)
+        fresh = self.pool.allocate(1)
         if fresh is None:
             return False
         request.block_ids.extend(fresh)
@@ -252,3 +305,30 @@ class Scheduler:
 
 def _rank(request: Request) -> tuple[int, int]:
     return request.priority, request.arrival
+
+
+def _shares(prefills: list[Request], budget: int) -> dict[Request, int]:
+    """How many tokens of `budget` each of `prefills`, in order of rank, computes: in all as many as there are.
+
+    The first gets half, so that it always goes on. The others share the rest, shortest first: a short one is done, and
+    what it does not need is left to the longer ones, whose parts are equal but for the least that is worth a chunk.
+    """
+    given = {}
+    least = -(-budget // SMALLEST_PART)
+    left = budget
+    if prefills and budget:
+        first = prefills[0]
+        given[first] = min(first.num_pending_tokens, -(-budget // 2))
+        left -= given[first]
+        others = sorted(prefills[1:], key=lambda request: request.num_pending_tokens)  # stable
+        for place, request in enumerate(others):
+            if not left:
+                break
+            given[request] = min(request.num_pending_tokens, max(left // (len(others) - place), least), left)
+            left -= given[request]
+    for request in prefills:
+        more = min(request.num_pending_tokens - given.get(request, 0), left)
+        if more:
+            given[request] = given.get(request, 0) + more
+            left -= more
+    return given

@@ -10,12 +10,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
 import pytest
+import torch
 import zmq
 
+from appliance.engine.core import CHECK_BOOKS, run
+from appliance.engine.heartbeat import Activity, Counters
+from appliance.engine.scheduler import Scheduler
 from appliance.protocol import (
     Abort,
     CoreBeat,
@@ -178,6 +183,38 @@ def test_a_probe_is_no_load(front_door, core, tmp_path, probe):
     beat = front_door.until(is_a(CoreBeat))[-1]
     assert isinstance(beat, CoreBeat)
     assert (beat.load.output_tokens_per_s > 0, beat.load.prompt_tokens_per_s > 0) == (not probe, not probe)
+
+
+class Script:
+    """A link that hands the core these messages, and then nothing for a few idle rounds."""
+
+    def __init__(self, *messages: ToCore) -> None:
+        self._messages = list(messages)
+        self._idle_rounds = 3
+
+    def send(self, message: FromCore) -> None:
+        """Nobody listens."""
+
+    def receive(self, timeout_s: float) -> ToCore | None:
+        if self._messages:
+            return self._messages.pop(0)
+        self._idle_rounds -= timeout_s > 0
+        return Shutdown() if self._idle_rounds < 0 else None
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_books_are_checked_only_where_a_developer_asks(tmp_path, monkeypatch, asked):
+    """It takes longer the larger the cache is, and what it finds ends the core: not at a customer's."""
+    checks: list[int] = []
+    monkeypatch.setattr(Scheduler, "check_books", lambda _: checks.append(1))
+    monkeypatch.delenv(CHECK_BOOKS, raising=False)
+    if asked:
+        monkeypatch.setenv(CHECK_BOOKS, "1")
+    script: Any = Script(config(write_checkpoint(tmp_path / "model")), submit("a", 3))
+    threads = torch.get_num_threads()
+    run(script, Activity(), [Counters()])
+    torch.set_num_threads(threads)
+    assert bool(checks) == asked
 
 
 def test_a_core_whose_parent_is_killed_ends_by_itself(front_door):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.engine.block_pool import BlockPool
+from appliance.engine import scheduler as scheduler_module
+from appliance.engine.block_pool import BlockPool, block_hash
 from appliance.engine.request import Request
 from appliance.engine.scheduler import Limits, Scheduled, Scheduler
 from appliance.protocol import FinishReason, SamplingParams
@@ -201,3 +202,94 @@ def test_any_workload_ends_with_the_right_tokens_within_every_limit(load, num_bl
         while not alone.accept(next_token(alone), EOS, s.limits.max_model_len):
             pass
         assert r.output_token_ids == alone.output_token_ids
+
+
+def long_prompt(kind: int, tokens: int) -> list[int]:
+    return [kind * 1000 + i for i in range(tokens)]
+
+
+def test_a_short_prompt_beside_a_long_one_is_done_in_the_next_step():
+    """However long the other is, and even behind several of them; each of those goes on at every step."""
+    s = scheduler(num_blocks=2000, seqs=16, budget=64, context=4000)
+    for n in range(4):
+        s.add(request(f"long {n}", long_prompt(n + 1, 1500), max_tokens=1))
+    run_step(s)
+    s.add(request("short", [5, 6, 7], max_tokens=1))
+    step, finished = run_step(s)
+    assert [r.request_id for r in finished] == ["short"]
+    assert {name for name, _ in names(step)} == {"short", *(f"long {n}" for n in range(4))}
+    assert sum(item.num_tokens for item in step) == 64
+
+
+def test_the_first_in_rank_gets_half_and_nothing_of_the_budget_is_left_over():
+    s = scheduler(num_blocks=2000, seqs=64, budget=64, context=4000)
+    for n in range(20):
+        s.add(request(f"{n}", long_prompt(n + 1, 150), max_tokens=1))
+    while len(s.running) == 20 or not s.running:
+        first = s.running[0].num_pending_tokens if s.running else 150
+        step, _ = run_step(s)
+        given = dict(names(step))
+        assert sum(given.values()) == 64
+        assert given["0"] >= min(first, 32)
+        assert sum(count < 64 // 8 for count in given.values()) <= 2, "chunks that are worth their while"
+
+
+def test_prompts_of_a_lower_priority_wait_for_those_of_a_higher_one():
+    s = scheduler(num_blocks=2000, seqs=16, budget=64, context=4000)
+    s.add(request("later", long_prompt(1, 300), max_tokens=1, priority=1))
+    run_step(s)
+    s.add(request("sooner", long_prompt(2, 130), max_tokens=1, priority=0))
+    assert names(run_step(s)[0]) == [("sooner", 64)]
+    assert names(run_step(s)[0]) == [("sooner", 64)]
+    assert dict(names(run_step(s)[0])) == {"sooner": 2, "later": 62}
+
+
+def test_prompts_that_begin_alike_are_computed_once_though_they_come_together():
+    """As the n answers to one prompt do; and nobody else waits for that."""
+    s = scheduler(num_blocks=2000, seqs=16, budget=64, context=4000)
+    for n in range(5):
+        s.add(request(f"choice {n}", long_prompt(1, 402), max_tokens=1))
+    s.add(request("other", [5, 6, 7], max_tokens=1))
+    computed: dict[str, int] = {}
+    first, _ = run_step(s)
+    assert {name for name, _ in names(first)} == {"choice 0", "other"}
+    for name, count in names(first):
+        computed[name] = count
+    while len(s):
+        for name, count in names(run_step(s)[0]):
+            computed[name] = computed.get(name, 0) + count
+    assert computed == {"choice 0": 402, "other": 3} | {f"choice {n}": 2 for n in range(1, 5)}
+
+
+def test_one_of_a_higher_priority_does_not_wait_for_a_lower_ones_blocks():
+    s = scheduler(num_blocks=2000, seqs=16, budget=16, context=4000)
+    s.add(request("later", long_prompt(1, 100), max_tokens=1, priority=1))
+    run_step(s)
+    s.add(request("sooner", long_prompt(1, 100), max_tokens=1, priority=0))
+    assert [name for name, _ in names(run_step(s)[0])] == ["sooner"]
+
+
+def test_no_step_hashes_more_than_its_share_of_a_long_prompt(monkeypatch):
+    """Neither one that nobody has sent before, nor one that is all in the cache; others go on meanwhile."""
+    hashed = 0
+
+    def counting(parent: bytes, token_ids: list[int]) -> bytes:
+        nonlocal hashed
+        hashed += 1
+        return block_hash(parent, token_ids)
+
+    monkeypatch.setattr(scheduler_module, "block_hash", counting)
+    monkeypatch.setattr(scheduler_module, "HASHED_BLOCKS", 32)
+    s = scheduler(num_blocks=2000, budget=200, context=4100)
+    prompt = long_prompt(1, 4001)
+    for name in ("cold", "warm"):
+        s.add(request(name, prompt, max_tokens=1))
+        s.add(request(f"beside {name}", [5, 6], max_tokens=1))
+        done: list[str] = []
+        while len(s):
+            hashed = 0
+            _, finished = run_step(s)
+            done += [r.request_id for r in finished]
+            assert hashed <= 32 + 200 // 4 + 2
+        assert done[0] == f"beside {name}"
+    assert s.prompt_tokens_cached == 4000
