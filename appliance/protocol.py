@@ -283,12 +283,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     """Generate. Lower `priority` runs first; equal ones in order of arrival. A `probe` is the appliance's own question
-    whether the engine still generates, and is left out of its load."""
+    whether the engine still generates, and is left out of its load. Requests find each other's prompts in the prefix
+    cache only where their `cache_salt` is the same."""
 
     request_id: str
     prompt_token_ids: list[int]
     sampling: SamplingParams
     priority: int = 0
+    cache_salt: str = ""
     probe: bool = False
 
 

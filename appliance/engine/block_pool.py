@@ -13,8 +13,15 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 
+def root_hash(cache_salt: str) -> bytes:
+    """What stands in for the block before the first: `b""` without a salt. Prompts of two salts share no name."""
+    if not cache_salt:
+        return b""
+    return hashlib.blake2b(cache_salt.encode(), digest_size=16, person=b"cache salt").digest()
+
+
 def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """The name of a full block: a hash of its tokens and of the block before it (`b""` for the first).
+    """The name of a full block: a hash of its tokens and of the block before it (`root_hash` for the first).
 
     Collision-resistant, since two requests of different people may meet in the cache.
     """

@@ -138,6 +138,7 @@ class Engine:
             sampling=sampling,
             seed=secrets.randbits(64) if sampling.seed is None else sampling.seed,
             priority=message.priority,
+            cache_salt=message.cache_salt,
             probe=message.probe,
         )
         refusal = (

@@ -49,6 +49,7 @@ class Request:
     sampling: SamplingParams
     seed: int
     priority: int = 0
+    cache_salt: str = ""  # prompts of another salt are not found in the prefix cache
     probe: bool = False  # the appliance's own; left out of the load
     arrival: int = 0  # order of arrival
     output_token_ids: list[int] = field(default_factory=list)

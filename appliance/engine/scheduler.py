@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from appliance.engine.block_pool import BlockPool, block_hash
+from appliance.engine.block_pool import BlockPool, block_hash, root_hash
 from appliance.engine.request import Request
 
 # No chunk that leaves some of its prompt is smaller than this part of the budget, but for the last of a step: each
@@ -265,7 +265,7 @@ class Scheduler:
         size = self.pool.block_size
         names = request.block_hashes
         for index in range(len(names), count):
-            parent = names[-1] if names else b""
+            parent = names[-1] if names else root_hash(request.cache_salt)
             names.append(block_hash(parent, request.tokens(index * size, (index + 1) * size)))
 
     def _grow(self, request: Request) -> bool:

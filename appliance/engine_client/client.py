@@ -110,6 +110,7 @@ class CoreClient:
         sampling: SamplingParams,
         *,
         priority: int = 0,
+        cache_salt: str = "",
         arrived: asyncio.Event | None = None,
         probe: bool = False,
     ) -> Generation:
@@ -125,6 +126,7 @@ class CoreClient:
             prompt_token_ids=prompt_token_ids,
             sampling=sampling,
             priority=priority,
+            cache_salt=cache_salt,
             probe=probe,
         )
         try:

@@ -78,6 +78,7 @@ def load(document: Mapping[str, Any]) -> Profile:
         tensor_parallel_size=values["tensor-parallel-size"],
         enforce_eager=values["enforce-eager"],
         prefix_caching=values["prefix-caching"],
+        prefix_cache_salt=values["prefix-cache-salt"],
         backends=_section(values, "backends"),
         sampling_defaults={key.replace("-", "_"): value for key, value in sampling.items() if value is not None},
         on_failure=values["on-failure"],

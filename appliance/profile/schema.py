@@ -218,6 +218,15 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         group="Cache",
         help="Reuse the KV cache of earlier prompts that start with the same text.",
     ),
+    Setting(
+        key="prefix-cache-salt",
+        type=Type.TEXT,
+        default="none",
+        allowed=("none", "api-key"),
+        group="Cache",
+        help="Who shares cached prompts: `none`, every client; `api-key`, only requests with the same API key, so that "
+        "nobody can tell from response times what others have asked. Native engine only.",
+    ),
     _backend("attention", "The attention backend."),
     _backend("moe", "The backend for mixtures of experts."),
     _backend("linear", "The backend for linear layers."),
@@ -363,6 +372,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel_size: int
     enforce_eager: bool
     prefix_caching: bool
+    prefix_cache_salt: str
     backends: dict[str, str]
     sampling_defaults: dict[str, float | int]
     on_failure: str

@@ -19,6 +19,9 @@ from appliance.serving.errors import ApiError
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 
+CONSOLE = "the console"  # in place of a key's id: its token is no key
+_KEY = "api_key_id"
+
 
 class Key(msgspec.Struct, frozen=True):
     """A key is 32 random bytes, so its plain hash gives nothing away."""
@@ -63,9 +66,12 @@ class Access:
     def require_key(self, connection: Connection, _handler: BaseRouteHandler | None) -> None:
         """A guard: a key or the console's token, where there are keys; otherwise anyone but foreign web pages."""
         shown = _bearer(connection)
-        keys = self._hashes()
-        if shown is not None and (self._is_token(shown) or _digest(shown) in keys):
-            return
+        keys = self._ids()
+        if shown is not None:
+            key_id = CONSOLE if self._is_token(shown) else keys.get(_digest(shown))
+            if key_id is not None:
+                connection.scope.setdefault("state", {})[_KEY] = key_id
+                return
         if keys:
             raise _unauthorized(
                 "This key is not valid." if shown else "Give an API key as `Authorization: Bearer KEY`."
@@ -91,12 +97,13 @@ class Access:
             message = "A web page of another site asked, and this API has no keys to tell friend from foe: make one."
             raise ApiError(403, message, code="foreign_origin")
 
-    def _hashes(self) -> set[str]:
+    def _ids(self) -> dict[str, str]:
+        """By the hash of each key."""
         content = self._keys.read()
         if content is None:
-            return set()
+            return {}
         try:
-            return {key.sha256 for key in msgspec.json.decode(content, type=KeyFile).keys}
+            return {key.sha256: key.id for key in msgspec.json.decode(content, type=KeyFile).keys}
         except msgspec.DecodeError:
             # Open to nobody rather than to everybody.
             raise ApiError(500, "active/keys.json cannot be read: save the keys again in the console.") from None
@@ -104,6 +111,11 @@ class Access:
     def _is_token(self, shown: str) -> bool:
         known = (self._token_digest.read() or b"").strip()
         return bool(known) and hmac.compare_digest(_digest(shown).encode(), known)
+
+
+def key_of(connection: Connection) -> str:
+    """The id of the API key that `require_key` accepted; "" where none was given."""
+    return str(connection.scope.get("state", {}).get(_KEY, ""))
 
 
 def _may_be_rebound(host: str) -> bool:

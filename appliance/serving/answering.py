@@ -33,9 +33,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answering:
-    """`close` it, whatever happens: then every slot in the core is free again."""
+    """`key_id` names the API key that asks, "" for none. `close` it, whatever happens: then every slot in the core is
+    free again."""
 
-    def __init__(self, client: CoreClient, model: ServedModel, metrics: Metrics, ask: Ask) -> None:
+    def __init__(self, client: CoreClient, model: ServedModel, metrics: Metrics, ask: Ask, key_id: str = "") -> None:
         self.choices: list[Choice] = []
         self._client = client
         self._metrics = metrics
@@ -43,6 +44,7 @@ class Answering:
         self._watches: list[Stopwatch] = []
         fields = ask.fields
         stops = fields.stops
+        salt = model.cache_salt(key_id, fields.cache_salt)
         params = [
             (prompt, self._sampling(ask, model, choice, room))
             for prompt, room in zip(ask.prompts, ask.max_tokens, strict=True)
@@ -50,7 +52,9 @@ class Answering:
         ]
         try:
             for index, (prompt, sampling) in enumerate(params):
-                generation = client.start(prompt, sampling, priority=fields.priority or 0, arrived=self._arrived)
+                generation = client.start(
+                    prompt, sampling, priority=fields.priority or 0, cache_salt=salt, arrived=self._arrived
+                )
                 skip_special = fields.skip_special_tokens is not False
                 detokenizer = model.detokenizer(prompt, skip_special_tokens=skip_special)
                 self.choices.append(

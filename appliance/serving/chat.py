@@ -11,6 +11,7 @@ from litestar.response import Stream
 from msgspec import Meta
 
 from appliance.protocol import TokenLogprob
+from appliance.serving.access import key_of
 from appliance.serving.answer_format import TokenTexts, finish_reason, new_id, usage
 from appliance.serving.answering import Answering, Ask
 from appliance.serving.choice import Choice, Piece
@@ -39,7 +40,7 @@ async def chat_completions(request: Request[Any, Any, Any], front_door: FrontDoo
     fields = decode(await read_body(request), ChatFields)
     model.check_name(fields.model)
     ask = await _ask(fields, model)
-    answering = Answering(client, model, front_door.metrics, ask)
+    answering = Answering(client, model, front_door.metrics, ask, key_of(request))
     answer = ChatAnswer(model, ask, fields)
     return await respond(request, answering, answer, stream=fields.stream)
 

@@ -10,6 +10,7 @@ from litestar import Request, Response, post
 from litestar.response import Stream
 from msgspec import Meta
 
+from appliance.serving.access import key_of
 from appliance.serving.answer_format import TokenTexts, finish_reason, new_id, usage
 from appliance.serving.answering import Answering, Ask
 from appliance.serving.choice import Choice, Piece
@@ -40,7 +41,7 @@ async def completions(request: Request[Any, Any, Any], front_door: FrontDoor) ->
     fields = decode(await read_body(request), CompletionFields)
     model.check_name(fields.model)
     ask = await _ask(fields, model)
-    answering = Answering(client, model, front_door.metrics, ask)
+    answering = Answering(client, model, front_door.metrics, ask, key_of(request))
     answer = CompletionAnswer(model, ask, fields)
     return await respond(request, answering, answer, stream=fields.stream)
 

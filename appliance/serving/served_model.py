@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from appliance.serving.errors import ApiError, bad_request
 
@@ -31,6 +34,7 @@ class ServedModel:
         self.dtype = plan.dtype
         self.device = plan.device.gpu.name if plan.device.gpu else "cpu"
         self.sampling_defaults = plan.profile.sampling_defaults
+        self.salts_by_key = plan.profile.prefix_cache_salt == "api-key"
         self.tokenizer = tokenizer
         self._template = template
 
@@ -115,6 +119,11 @@ class ServedModel:
             )
             raise bad_request(message, "max_tokens", "context_length_exceeded")
         return left
+
+    def cache_salt(self, key_id: str, asked: str | None) -> str:
+        """What a request's prompt is cached under; "" for what everybody shares. It tells nothing of the key."""
+        parts = (key_id if self.salts_by_key else "", asked or "")
+        return hashlib.sha256(msgspec.json.encode(parts)).hexdigest() if any(parts) else ""
 
     def check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
         for position, token_id in enumerate(token_ids):

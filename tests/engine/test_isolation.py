@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +24,7 @@ QUESTION = [*PREFIX, 7, 8, 9]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("isolation") / "model", "qwen3")
 
 
@@ -251,3 +251,18 @@ def test_requests_of_nans_that_come_and_go_among_healthy_ones_change_none_of_the
     assert {name: tokens(outputs[name]) for name in healthy} == expected
     assert engine.scheduler.num_preemptions
     assert any(name.startswith("nan") for name in outputs)
+
+
+def test_a_prompt_of_another_salt_is_not_found_in_the_prefix_cache(folder):
+    """So that nobody learns from a response time what others have asked; the answers are the same."""
+    engine = make_engine(folder)
+    cached, answers = {}, []
+    for name, salt in (("open", ""), ("mine", "a"), ("mine again", "a"), ("theirs", "b"), ("open again", "")):
+        sampling = SamplingParams(max_tokens=5, temperature=0.0, ignore_eos=True)
+        submit = Submit(request_id=name, prompt_token_ids=QUESTION, sampling=sampling, cache_salt=salt)
+        assert engine.submit(submit) is None
+        outputs = run(engine)[name]
+        cached[name] = outputs[0].num_cached_tokens
+        answers.append(tokens(outputs))
+    assert cached == {"open": 0, "mine": 0, "mine again": 48, "theirs": 0, "open again": 48}
+    assert all(answer == answers[0] for answer in answers)

@@ -6,16 +6,14 @@ import torch
 
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.safetensors import read_index
-from appliance.checkpoint.selection import selection_context
 from appliance.engine.cache import allocate_cache
 from appliance.engine.weights import load_weights
 from appliance.models.base import BuildContext
 from appliance.models.batch import ForwardBatch
 from appliance.models.registry import build
 from kernels.binding import bind
-from kernels.catalogue import OPS
 from kernels.paged_attention.metadata import AttentionMetadata
-from kernels.selection import choose_all
+from tests.configured import engine_config
 from tests.tiny import write_checkpoint
 
 CPU = torch.device("cpu")
@@ -26,13 +24,9 @@ def test_logits_of_any_rows_follow_from_the_hidden_states(tmp_path, oracle):
     a choice of rows gives the same numbers."""
     folder = write_checkpoint(tmp_path / "model", "qwen3")
     config = read_config(folder)
-    context = selection_context(
-        config, device="cpu", capability=None, dtype="float32", kv_cache_dtype="float32", cuda_graphs=False,
-        libraries={},
-    )  # fmt: skip
     prompt = torch.tensor([7, 300, 12, 45, 500, 8])
     with torch.inference_mode():
-        model = build(BuildContext(config, bind(choose_all(OPS, context)), CPU, torch.float32, 16))
+        model = build(BuildContext(config, bind(engine_config(folder).backends), CPU, torch.float32, 16))
         load_weights(read_index(folder), model.destinations(), lambda done, total: None)
         model.prepare()
         layers, size = config.num_hidden_layers, len(prompt)

@@ -12,6 +12,8 @@ from appliance.protocol import Finding, Fix, Severity
 def run(subject: Subject) -> Iterator[Finding]:
     profile = subject.profile
     if profile.engine != "native":
+        if profile.prefix_cache_salt != "none":
+            yield _unused("prefix-cache-salt", profile.prefix_cache_salt, "only `engine: native` salts its cache")
         return
     if profile.vllm.extra_args:
         yield _unused("vllm.extra-args", sorted(profile.vllm.extra_args), "it applies to `engine: vllm` only")
