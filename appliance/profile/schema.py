@@ -251,7 +251,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "frequency-penalty", Type.NUMBER, "Penalise tokens by how often they have occurred.", minimum=-2, maximum=2
     ),
     _sampling(
-        "repetition-penalty", Type.NUMBER, "Divide the score of tokens already seen; 1 is off.", minimum=0.01, maximum=10
+        "repetition-penalty",
+        Type.NUMBER,
+        "Divide the score of tokens already seen; 1 is off.",
+        minimum=0.01,
+        maximum=10,
     ),
     _sampling("max-tokens", Type.INTEGER, "The longest answer, in tokens.", minimum=1, maximum=16_777_216),
     Setting(
