@@ -80,7 +80,8 @@ class Backend:
     vLLM has `options` instead.
 
     Empty tuples mean "any". Capabilities are (major, minor), both ends included. `lacks` names flags of the context
-    that the backend cannot serve. `libraries` are names with an optional least version ("flashinfer>=0.6.8").
+    that the backend cannot serve. `cpu_features` gives, by dtype, the sets of processor flags of which one set must be
+    there as a whole. `libraries` are names with an optional least version ("flashinfer>=0.6.8").
     `variants` and `modules` are `module:function`, called with architecture and context, which give the Triton variants
     and the FlashInfer modules that the backend would launch. `prepare` is `module:function`, which brings a weight that
     is filled into the layout that `function` reads. `source` is where it is written which GPUs the backend is for.
@@ -93,6 +94,7 @@ class Backend:
     engine: str = "native"  # or "vllm"
     devices: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
+    cpu_features: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     kv_cache_dtypes: tuple[str, ...] = ()
     head_dims: tuple[int, ...] = ()
     min_capability: tuple[int, int] | None = None
@@ -140,9 +142,18 @@ class Backend:
             if self.is_compiled and not _known(context.arch):
                 yield f"has kernels for {', '.join(ARCHITECTURES)}, and this is {context.place}"
 
+    def _against_the_processor(self, context: Context) -> Iterator[str]:
+        accepted = self.cpu_features.get(context.dtype, ())
+        if context.device != "cpu" or context.cpu_features is None or not accepted:
+            return
+        if not any(set(flags).issubset(context.cpu_features) for flags in accepted):
+            named = "; or ".join(", ".join(flags) for flags in accepted)
+            yield f"needs a processor with {named} for {context.dtype}, and this one has none of these"
+
     def _against_the_model(self, context: Context) -> Iterator[str]:
         if self.dtypes and context.dtype not in self.dtypes:
             yield f"has no {context.dtype} (has {', '.join(self.dtypes)})"
+        yield from self._against_the_processor(context)
         if self.kv_cache_dtypes and context.cache_dtype not in self.kv_cache_dtypes:
             yield f"has no cache in {context.cache_dtype} (has {', '.join(self.kv_cache_dtypes)})"
         if self.head_dims and context.head_dim not in self.head_dims:

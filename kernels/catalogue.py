@@ -115,6 +115,8 @@ LINEAR = Op(
             "kernels.linear.onednn:linear",
             devices=("cpu",),
             dtypes=("float32", "bfloat16"),
+            # What torch's `_is_mkldnn_bf16_supported` asks: x86's two kinds, and ARM's.
+            cpu_features={"bfloat16": (("avx512bw", "avx512vl", "avx512dq"), ("avx_ne_convert",), ("bf16",))},
             prepare="kernels.linear.onednn:prepare",
         ),
         _torch("kernels.linear.reference:linear"),

@@ -19,8 +19,10 @@ class CastSummary:
 class Context:
     """The device, the model's shapes and the way it is run.
 
-    `capability` is None on the CPU. `libraries` maps the name of each library found to its version. `workers` counts
-    the processes that run one model together. `cast` is what a sealed engine may launch; None: it may compile.
+    `capability` is None on the CPU. `cpu_features` are the processor's flags as /proc/cpuinfo names them, of those
+    that backends ask for; None where they are not known, and then no backend is refused for one. `libraries` maps the
+    name of each library found to its version. `workers` counts the processes that run one model together. `cast` is
+    what a sealed engine may launch; None: it may compile.
     """
 
     device: str  # "cpu" or "cuda"
@@ -55,6 +57,7 @@ class Context:
     moe_intermediate_size: int = 0
     expert_scoring: str = "softmax"  # or "sigmoid"
     num_expert_groups: int = 0  # 0 or 1: experts are chosen from all of them at once
+    cpu_features: tuple[str, ...] | None = None
 
     @property
     def place(self) -> str:

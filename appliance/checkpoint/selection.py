@@ -28,16 +28,18 @@ def selection_context(
     kv_cache_dtype: str,
     cuda_graphs: bool,
     libraries: Mapping[str, str],
+    cpu_features: tuple[str, ...] | None = None,
     cast: CastSummary | None = None,
     workers: int = 1,
     engine: str = "native",
 ) -> Context:
     """Everything that a choice depends on, for a model that preflight lets through. `dtype` and `kv_cache_dtype` are
-    names of torch's."""
+    names of torch's; `cpu_features` is `Host.cpu_features` of the machine that computes."""
     experts = config.experts
     return Context(
         device=device,
         capability=capability,
+        cpu_features=cpu_features,
         dtype=dtype,
         head_dim=config.head_dim,
         num_heads=config.num_attention_heads,

@@ -21,19 +21,20 @@ from appliance.home import Home
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The machine as far as this process may use it; the first four figures are within the container's limits.
 
-    `memory_available_bytes` is what can be taken without swapping. `bfloat16`: the processor multiplies it, rather than
-    to widen it first. `cpus` and `machine_memory_bytes` are the whole machine's; `cpu_quota` (in cores) and
-    `memory_limit_bytes` what the cgroup, of version `cgroup`, leaves of them. `shm_bytes` is the size of /dev/shm.
-    `open_files`, `processes` and `locked_memory_bytes` are the limits that hold (`ulimit -n`, `-u`, `-l`), and
-    `open_files_hard` what the first may be raised to: None is no limit. `processes_left` is what the cgroups let be
-    started beside what runs. `container` names what the process is confined by, None where by nothing. Any other None
-    could not be read.
+    `memory_available_bytes` is what can be taken without swapping. `bfloat16`: the processor multiplies it, rather
+    than to widen it first. `cpu_features` are its flags that backends ask for. `cpus` and `machine_memory_bytes` are
+    the whole machine's; `cpu_quota` (in cores) and `memory_limit_bytes` what the cgroup, of version `cgroup`, leaves
+    of them. `shm_bytes` is the size of /dev/shm. `open_files`, `processes` and `locked_memory_bytes` are the limits
+    that hold (`ulimit -n`, `-u`, `-l`), and `open_files_hard` what the first may be raised to: None is no limit.
+    `processes_left` is what the cgroups let be started beside what runs. `container` names what the process is
+    confined by, None where by nothing. Any other None could not be read.
     """
 
     cores: int
     memory_bytes: int
     memory_available_bytes: int
     bfloat16: bool = False
+    cpu_features: tuple[str, ...] | None = None
     processor: str | None = None
     cpus: int | None = None
     cpu_quota: float | None = None
@@ -74,6 +75,7 @@ def read_host(home: Home | None = None, *, proc: Path = PROC, cpuinfo: Path = CP
         memory_bytes=total,
         memory_available_bytes=memory.available if left is None else min(memory.available, left),
         bfloat16=processor.bfloat16,
+        cpu_features=processor.features,
         processor=processor.name,
         cpus=cpus,
         cpu_quota=group.cpu_quota,

@@ -1,5 +1,5 @@
-"""The processor's name, and whether it multiplies bfloat16, from the first block of /proc/cpuinfo: the rest repeats it
-for every core, and the kernel takes long to write it on a large machine."""
+"""The processor's name and what it can compute, from the first block of /proc/cpuinfo: the rest repeats it for every
+core, and the kernel takes long to write it on a large machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 CPUINFO = Path("/proc/cpuinfo")
 # As the kernel calls the instructions: x86's two kinds, and ARM's.
 _BFLOAT16_FLAGS: Final = {"avx512_bf16", "amx_bf16", "bf16"}
+# The flags that backends in kernels/catalogue.py ask for.
+FEATURES: Final = frozenset({"avx512bw", "avx512vl", "avx512dq", "avx_ne_convert", "bf16"})
 _FIRST_BLOCK: Final = 16 * 1024
 # (implementer, part) of ARM's cores, which have no name in the file.
 _ARM_CORES: Final = {
@@ -23,8 +25,12 @@ _ARM_CORES: Final = {
 
 
 class Processor(NamedTuple):
+    """`bfloat16`: it multiplies it, rather than to widen it first. `features` are those of `FEATURES` that it has, None
+    where its flags cannot be read."""
+
     name: str | None
     bfloat16: bool
+    features: tuple[str, ...] | None
 
 
 def read_processor(cpuinfo: Path = CPUINFO) -> Processor:
@@ -32,8 +38,10 @@ def read_processor(cpuinfo: Path = CPUINFO) -> Processor:
         with cpuinfo.open(encoding="utf-8", errors="replace") as file:
             block = file.read(_FIRST_BLOCK).split("\n\n")[0]
     except OSError:
-        return Processor(None, False)
+        return Processor(None, False, None)
     fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in block.splitlines())}
     name = fields.get("model name") or _ARM_CORES.get((fields.get("CPU implementer", ""), fields.get("CPU part", "")))
-    flags = (fields.get("flags") or fields.get("Features") or "").split()
-    return Processor(name or None, not _BFLOAT16_FLAGS.isdisjoint(flags))
+    flags = frozenset((fields.get("flags") or fields.get("Features") or "").split())
+    return Processor(
+        name or None, not _BFLOAT16_FLAGS.isdisjoint(flags), tuple(sorted(flags & FEATURES)) if flags else None
+    )

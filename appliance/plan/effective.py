@@ -138,6 +138,7 @@ def _context(
         kv_cache_dtype=CACHE_DTYPES.get(kv_cache_dtype, kv_cache_dtype),
         cuda_graphs=not values["enforce-eager"].value,
         libraries=machine.libraries,
+        cpu_features=machine.inventory.host.cpu_features,
         cast=machine.cast if device.gpu else None,
         workers=workers(profile),
         engine=profile.engine,

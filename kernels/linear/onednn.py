@@ -13,9 +13,21 @@ from torch import Tensor
 _product = torch.ops.mkldnn._linear_pointwise.default if torch.backends.mkldnn.is_available() else None
 
 
-def prepare(weight: Tensor) -> Tensor:
-    """A copy of `weight` [O, I] in the layout that oneDNN chooses on this processor; the same where torch lacks it."""
+def supports(dtype: torch.dtype) -> bool:
+    """Whether torch rearranges weights of `dtype` on this processor. Selection asks the processor's flags; torch also
+    knows what oneDNN was built for, and what ONEDNN_MAX_CPU_ISA leaves of it."""
     if not torch.backends.mkldnn.is_available():
+        return False
+    if dtype is torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype is torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return dtype is torch.float32
+
+
+def prepare(weight: Tensor) -> Tensor:
+    """A copy of `weight` [O, I] in the layout that oneDNN chooses on this processor; the same where it has none."""
+    if not supports(weight.dtype):
         return weight
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
     return packed

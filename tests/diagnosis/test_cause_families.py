@@ -75,6 +75,8 @@ LINES = (
      "(max_position_embeddings=4096)."),
     ("model-config", "tokenizer", "OSError: Can't load tokenizer for '/m'."),
     ("quant-dtype", "bfloat16-not-supported", "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0."),
+    ("quant-dtype", "dtype-not-on-this-processor", "RuntimeError: mkldnn_reorder_linear_weight: bf16 path needs the cpu "
+     "support avx_ne_convert or avx512bw, avx512vl and avx512dq"),
     ("quant-dtype", "quantised-shape-not-divisible", "ValueError: The output_size of gate's weight = 192 is not divisible by weight "
      "quantization block_n = 128."),
     ("config", "unknown-argument", "vllm: error: unrecognized arguments: --frobnicate 3"),

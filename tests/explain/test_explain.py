@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
@@ -280,3 +281,15 @@ def test_sources_are_short_in_a_table() -> None:
 
 def test_it_is_told_how_to_end(tmp_path: Path) -> None:
     assert "Exits with 1 when an op is refused." in CliRunner().invoke(explain, ["--help"]).output
+
+
+def test_a_processor_without_the_instructions_of_a_backend_is_told_so(tiny: dict[str, Any], home: Home) -> None:
+    """oneDNN takes bfloat16 on some processors alone; elsewhere the model runs with plain torch."""
+    for features, chosen in ((("avx512bw", "avx512dq", "avx512vl"), "onednn"), ((), "torch")):
+        host = msgspec.structs.replace(MACHINE.inventory.host, cpu_features=features)
+        machine = Machine(inventory=msgspec.structs.replace(MACHINE.inventory, host=host))
+        found = report(load(tiny | {"dtype": "bfloat16"}), home, machine=machine)
+        (row,) = [row for row in found.rows if row.op == "linear"]
+        assert (row.chosen, row.refusal) == (chosen, "")
+        objected = [other.name for other in row.others if other.objections]
+        assert objected == ([] if chosen == "onednn" else ["onednn"])

@@ -14,6 +14,15 @@ CAUSES = (
     ),
     Cause(
         family="quant-dtype",
+        name="dtype-not-on-this-processor",
+        signs=("path needs the cpu support",),
+        pattern=r"\b(?P<dtype>bf16|fp16) path needs the cpu support (?P<flags>[\w, ]{1,80})",
+        summary="This processor cannot rearrange weights in {dtype}: it lacks {flags}.",
+        fix="Use float32.",
+        patch={"dtype": "float32"},
+    ),
+    Cause(
+        family="quant-dtype",
         name="unknown-dtype",
         signs=("module 'torch' has no attribute '", "unknown dtype"),
         pattern=r"(?:module 'torch' has no attribute|unknown dtype:?) '?(?P<dtype>b?float\w{0,60}|u?int\d{1,9}"
