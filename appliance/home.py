@@ -14,6 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+CHECKOUT = Path(__file__).absolute().parents[1]
+"""The folder that this code runs from. In a checkout, `make run` keeps its state in `.ingot` there."""
+
 
 @dataclass(frozen=True)
 class Home:
@@ -29,9 +32,8 @@ class Home:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Home:
-        """`INGOT_HOME`, or `$XDG_DATA_HOME/ingot`, or `~/.local/share/ingot`."""
-        data = environ.get("XDG_DATA_HOME") or "~/.local/share"
-        return cls.at(environ.get("INGOT_HOME") or f"{data}/ingot", environ.get("INGOT_MODELS"))
+        """`INGOT_HOME`, or else the first of `usual_folders`."""
+        return cls.at(environ.get("INGOT_HOME") or usual_folders(environ)[0], environ.get("INGOT_MODELS"))
 
     @property
     def database(self) -> Path:
@@ -119,6 +121,14 @@ class Home:
             return self.root.stat().st_uid != os.geteuid()
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return False
+
+
+def usual_folders(environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """Where state is kept unless `INGOT_HOME` names a folder: `.ingot` of the checkout that this code runs from, if it
+    is there; then `$XDG_DATA_HOME/ingot` or `~/.local/share/ingot`."""
+    data = Path(environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser()
+    of_checkout = CHECKOUT / ".ingot"
+    return [*([of_checkout] if of_checkout.is_dir() else []), data / "ingot"]
 
 
 LAUNCH_ID = re.compile(r"(\d{8}-\d{6})-([0-9a-f]{4})")
