@@ -35,7 +35,9 @@ rm -rf "$root"/usr/share/{man,locale,info}/* "$root"/var/cache/apt/archives/*.de
 # A machine that reaches its package index through a proxy with a certificate of its own has it here.
 mkdir -p "$root/usr/local/share/ca-certificates"
 find /usr/local/share/ca-certificates -name '*.crt' -exec cp --dereference --target-directory="$root/usr/local/share/ca-certificates" {} +
-chroot "$root" update-ca-certificates >/dev/null 2>&1
+# A TMPDIR of this machine is no folder in there.
+env --unset=TMPDIR --unset=TMP --unset=TEMP chroot "$root" update-ca-certificates >"$work/log" 2>&1 ||
+    { echo "The stand-in's certificates could not be set up:" >&2; tail -n 20 "$work/log" >&2; exit 1; }
 printf '[global]\ncert = /etc/ssl/certs/ca-certificates.crt\ntimeout = 180\n' >"$root/etc/pip.conf"
 
 tar --directory="$root" --numeric-owner --one-file-system --exclude='./dev/*' --exclude='./proc/*' --exclude='./sys/*' --create . |
