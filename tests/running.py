@@ -21,6 +21,9 @@ from typing import Any, TypeVar
 
 INGOT = [sys.executable, "-m", "appliance.cli"]
 T = TypeVar("T")
+SOON_S = 5.0
+"""How soon an event is noticed on a busy machine. What only silence or a deadline would notice takes ten seconds and
+more (appliance/supervisor/deadlines.py, probe.py); `make bench-truth` measures the real times."""
 ADMINISTRATOR = ("admin", "correct horse battery")
 
 

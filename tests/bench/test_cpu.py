@@ -35,8 +35,8 @@ def test_the_two_sides_take_turns_and_the_median_of_their_ratios_counts(capsys):
 
 
 def test_processes_that_a_server_started_count_whatever_their_group():
-    """The engine core is in a session of its own."""
-    burn = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
+    """The engine core is in a session of its own. The kernel tells its time in hundredths, rounded down."""
+    burn = "import sys, time\nwhile time.process_time() < 0.4: pass\nprint(flush=True)\nsys.stdin.read()"
     start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}], start_new_session=True)"
     with subprocess.Popen([sys.executable, "-c", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         server.stdout.readline()

@@ -282,10 +282,10 @@ def test_a_manifest_with_very_many_files_and_models_is_judged_in_seconds(packed,
     files = tuple(row(f"models/m{number}/{name}") for number in many for name in "abcdef")
     models = tuple(ModelNote(name=f"m{number}", digest="") for number in many)
     resigned(packed, key, lambda members, manifest: msgspec.structs.replace(manifest, files=files, models=models))
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(BundleError, match="belong there"):
         read_outline(packed, [key.public])
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize("size", [1, 7, 1 << 40])

@@ -115,11 +115,11 @@ def test_content_parts_are_flattened() -> None:
 def test_a_bad_template_is_refused_in_words_and_time(text: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It can neither reach out, nor run for ever, nor make gigabytes; the error names template and line."""
     monkeypatch.setattr(template_sandbox, "MAX_SECONDS", 1.0)
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(TemplateError, match=said) as caught:
         ChatTemplate(text, "the-template", {}).render(TALK)
     assert "the-template" in str(caught.value) or "no system role" in str(caught.value)
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_a_client_cannot_lift_the_limits() -> None:

@@ -34,7 +34,6 @@ class Up:
         self.port = port or _free_port()
         self.engine_port = engine_port or _free_port()
         command = [sys.executable, "-m", "appliance.cli", "up", "--port", str(self.port)]
-        self.began = time.monotonic()
         self._output = home.root / "up-output"
         with self._output.open("w") as output:
             self.process = subprocess.Popen(
@@ -93,7 +92,6 @@ def test_the_way_in_is_printed_and_answers(up, home):
     console = up("--no-engine")
     link = console.until(r"http://127\.0\.0\.1:\d+/setup\?code=\S+")[0]
     assert httpx.get(link, trust_env=False).status_code == 200
-    assert time.monotonic() - console.began < 6, "generous: the tests share two cores"
     code = link.split("=")[1]
     assert httpx.get(link, trust_env=False).text.count(code) == 1
     assert console.end() < 3

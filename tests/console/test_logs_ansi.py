@@ -84,10 +84,10 @@ def test_lines_as_they_are_shown(line, expected):
 def test_an_escape_bomb_takes_no_long_time(bomb):
     """A line made of nothing but unfinished sequences is worked through in time linear in its length."""
     line = bomb * (400_000 // len(bomb))
-    begun = time.perf_counter()
+    begun = time.process_time()
     ansi.segments(line)
     ansi.coloured(line)
-    assert time.perf_counter() - begun < 4
+    assert time.process_time() - begun < 4
 
 
 @pytest.mark.parametrize(

@@ -141,21 +141,21 @@ def test_truncated_and_shuffled_logs_never_break_it() -> None:
     """Whatever a log looks like, reading it ends, quickly, in a diagnosis."""
     rng = random.Random(7)
     lines = (OOM + PREFIXED).split("\n")
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(500):
         part = lines[rng.randrange(len(lines)) :]
         rng.shuffle(part)
         text = "\n".join(part)[rng.randrange(20) :]
         assert diagnose(number_lines(text), exit_status=1).summary
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
 
 
 def test_a_megabyte_is_read_in_a_moment() -> None:
     """A healthy one, which matches nothing, is the slowest."""
     lines = number_lines("INFO 11-20 10:02:11 [core.py:12] nothing to see here, error rate 0\n" * 15_000)
-    began = time.perf_counter()
+    began = time.process_time()
     assert diagnose(lines, exit_status=0).family is None
-    assert time.perf_counter() - began < 3
+    assert time.process_time() - began < 3
 
 
 def test_every_cause_says_what_to_do() -> None:

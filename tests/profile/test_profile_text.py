@@ -110,9 +110,9 @@ def test_the_largest_text_is_read_fast() -> None:
     """A document at the limit of size cannot hold up the page that asks for it."""
     lines = "".join(f"key-{i}: {{a: [1, 2, 3], b: text}}\n" for i in range(6000))
     source = lines[: text.MAX_BYTES - 10].rsplit("\n", 1)[0]
-    started = time.perf_counter()
+    started = time.process_time()
     parse(source)
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
 
 
 PLAIN = st.recursive(

@@ -19,7 +19,7 @@ import pytest
 
 from appliance.front_door_token import digest
 from appliance.home import Home
-from tests.running import INGOT, environment
+from tests.running import INGOT, SOON_S, environment
 from tests.supervisor.scripted import Door, is_alive, make_profile
 
 BODY = {"prompt": "x", "max_tokens": 400}
@@ -81,7 +81,7 @@ def test_a_core_killed_while_it_serves(home: Home) -> None:
         core_of(door).kill()
         killed = time.monotonic()
         state = door.wait("failed")
-        assert time.monotonic() - killed < 1
+        assert time.monotonic() - killed < SOON_S
         for thread in threads:
             thread.join(5)
         error = json.loads(outcome["frames"][-1][6:])["error"]
@@ -112,7 +112,7 @@ def test_a_client_that_goes_away_frees_its_slot(home: Home, streamed: bool) -> N
             wait_until(lambda: running(door) == 3)
         gone = time.monotonic()
         wait_until(lambda: running(door) == 0)
-        assert time.monotonic() - gone < 1.5
+        assert time.monotonic() - gone < SOON_S
         values = door.http.get("/metrics").text
         assert "ingot:request_aborted_total 3.0" in values
 

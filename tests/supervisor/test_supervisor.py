@@ -20,6 +20,7 @@ from appliance.protocol import LaunchRecord, LogLines, PhaseChange, SamplingPara
 from appliance.supervisor.ending import End
 from appliance.supervisor.launch_folder import LaunchFolder
 from appliance.supervisor.native_core import NativeCore
+from tests.running import SOON_S
 from tests.supervisor.scripted import core_command, is_alive, make_profile, make_supervisor
 from tests.supervisor.watched import events_of, gone, log_of, read_to_end, record_of, wait_for
 from tests.tiny import write_checkpoint
@@ -101,8 +102,8 @@ async def test_a_fix_that_would_change_nothing_is_not_offered(home: Home, said: 
     assert diagnosis.fix.patch == offered
 
 
-async def test_death_while_serving_is_told_within_a_second(home: Home) -> None:
-    """The state is failed, and who waits for tokens gets the reason, within a second of the core's death."""
+async def test_death_while_serving_is_told_at_once(home: Home) -> None:
+    """The state is failed, and who waits for tokens gets the reason, as soon as the core is dead."""
     supervisor = make_supervisor(home, token_s=0.02)
     running = asyncio.create_task(supervisor.run())
     await wait_for(supervisor, State.READY)
@@ -116,7 +117,7 @@ async def test_death_while_serving_is_told_within_a_second(home: Home) -> None:
     with pytest.raises(EngineGoneError, match="SIGKILL"):
         await read_to_end(generation)
     await wait_for(supervisor, State.FAILED)
-    assert time.monotonic() - died < 1
+    assert time.monotonic() - died < SOON_S
     assert supervisor.client is None
     await running
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from appliance.supervisor.probe import PROBE_AFTER_S
-from tests.running import fetch, wait_for
+from tests.running import SOON_S, fetch, wait_for
 from tests.vllm.real import PROFILE, Engine, family, front_door
 from tests.vllm.stand_in import install
 
@@ -116,14 +116,14 @@ def test_an_engine_that_logs_its_end_and_stays_has_failed(tmp_path: Path, progra
         wait_for("nothing runs", lambda: not family(engine.process.pid), 5)
 
 
-def test_one_killed_while_it_serves_is_failed_within_a_second(tmp_path: Path, program: Path) -> None:
+def test_one_killed_while_it_serves_is_failed_at_once(tmp_path: Path, program: Path) -> None:
     """By a signal that it cannot answer, as the kernel's out-of-memory killer sends it."""
     with started(tmp_path, program) as engine:
         engine.wait("ready", timeout_s=30)
         server_of(engine).kill()
         began = time.monotonic()
-        state = engine.wait("failed", timeout_s=5)
-        assert time.monotonic() - began < 1.5
+        state = engine.wait("failed", timeout_s=SOON_S)
+        assert time.monotonic() - began < SOON_S
         assert "SIGKILL" in state["launch"]["exit_status"]
         assert fetch(f"{engine.url}/v1/completions", {"model": "real", "prompt": "x"})[0] == 503
 
