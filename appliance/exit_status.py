@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 
 EXIT_HINTS: dict[int, str] = {
-    signal.SIGKILL: "nothing inside it can do that: most likely the kernel, out of memory, or a person",
+    signal.SIGKILL: "probably by the kernel because memory ran out, or by a person",
     signal.SIGSEGV: "a crash in native code",
-    signal.SIGBUS: "a crash in native code, or a file that shrank while it was mapped",
-    signal.SIGABRT: "native code gave up; its last words are in the log",
-    signal.SIGILL: "native code uses an instruction that this processor does not have",
-    signal.SIGTERM: "somebody asked it to end",
-    signal.SIGINT: "somebody asked it to end",
+    signal.SIGBUS: "a crash in native code, or a mapped file that shrank",
+    signal.SIGABRT: "native code aborted; its last message is in the log",
+    signal.SIGILL: "an instruction that this CPU does not support",
+    signal.SIGTERM: "it was asked to stop",
+    signal.SIGINT: "it was asked to stop",
 }
 
 

@@ -26,13 +26,13 @@ class HomeInUseError(RuntimeError):
         self.owner = owner
         folder = path.parent
         if owner is None:
-            super().__init__(f"Another `{program}` is just starting on the state folder {folder}.")
+            super().__init__(f"Another `{program}` is starting with the state folder {folder}.")
             return
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(owner.started))
         super().__init__(
-            f"Another `{program}` already runs on the state folder {folder}: process {owner.pid}, "
+            f"Another `{program}` is already using the state folder {folder}: process {owner.pid}, "
             f"http://{owner.host}:{owner.port}, since {since}. Stop it first (kill {owner.pid}), "
-            f"or give this one its own folder with INGOT_HOME."
+            f"or set INGOT_HOME to another folder."
         )
 
 

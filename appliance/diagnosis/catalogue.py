@@ -1,4 +1,4 @@
-"""Finds the rows of the catalogue that a text may mean, without trying each of them."""
+"""Finds the catalogue rows that may match a text without trying each of them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ Flag = Literal["line", "warning", "deadly"]
 
 
 def causes_of(text: str, places: str = "", only: Flag | None = None) -> tuple[Match, ...]:
-    """What the text means, in the order of the catalogue, up to the first that is certain; `places` is where it was
-    raised. `only`: by the rows with this flag."""
+    """The rows that match, in catalogue order, up to the first that is certain; `places` is where it was raised. `only`
+    restricts them to rows with this flag."""
     return _causes_of(text[:MAX_TEXT], places[-MAX_TEXT:], only)
 
 

@@ -1,4 +1,4 @@
-"""A row of the catalogue: how a known cause shows itself, what it means, and what mends it."""
+"""A row of the catalogue: how a known cause shows itself, what it means, and how to fix it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Cause:
         return {name: value or UNKNOWN for name, value in groups.items()}
 
     def summary_for(self, groups: Groups) -> str:
-        return self.summary.format_map(groups)
+        return self.summary.format_map(_grouped(groups))
 
     def fix_for(self, groups: Groups, own: Groups) -> Fix:
         """`own` is what the launch was set to, as far as it is known, under the keys of a profile."""
@@ -95,7 +95,7 @@ class Cause:
             key: value for key, value in values.items() if value is not None or not callable((self.patch or {})[key])
         }
         return Fix(
-            text=self.fix.format_map(groups),
+            text=self.fix.format_map(_grouped(groups)),
             patch=patch or None,
             command=self._command_for(groups),
         )
@@ -106,6 +106,14 @@ class Cause:
             return None
         parts = [part for part in self.command.split("; ") if "{" not in part or UNKNOWN not in part.format_map(groups)]
         return "; ".join(parts).format_map(groups) or None
+
+
+def _grouped(groups: Groups) -> dict[str, str]:
+    """Whole numbers with their digits grouped: 8192 as 8,192."""
+    return {
+        name: f"{int(value):,}" if value.isdecimal() and len(value) > 3 and value[0] != "0" else value
+        for name, value in groups.items()
+    }
 
 
 def number(name: str) -> Derived:

@@ -1,4 +1,4 @@
-"""`ingot diagnose`: what an engine's log means, of whatever engine and from wherever it was copied."""
+"""`ingot diagnose`: what an engine's log means, whichever engine wrote it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LOG, RECORD, STACKS, PROFILE = "engine.log", "launch.json", "stacks.txt", "profi
 
 @click.command()
 @click.argument("source", metavar="FILE|LAUNCH|-")
-@click.option("--json", "as_json", is_flag=True, help="Write one JSON object, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def diagnose(source: str, as_json: bool) -> None:
-    """Say what an engine's log means: the cause, the lines that show it, and what to do.
+    """Find the cause of an engine's failure in its log, with the evidence and a fix.
 
-    FILE is a log of Ingot's own engine, vLLM, SGLang, or a container; - reads it from standard input. LAUNCH is the id
-    or the folder of a launch.
+    FILE is a log of Ingot's engine, vLLM, SGLang or a container, also compressed (gzip, bzip2, xz); - reads standard
+    input. LAUNCH is a launch's ID or folder.
     """
     diagnosis, lines = _of_input() if source == "-" else _of_path(_find(source))
     if as_json:
@@ -39,7 +39,7 @@ def diagnose(source: str, as_json: bool) -> None:
 
 
 def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
-    """What a program gets. `outcome`: "no failure" in the log, a "known" cause, or an "unknown" one."""
+    """What a program gets. `outcome`: "no failure", a "known" cause, or an "unknown" one."""
     known = diagnosis.family is not None
     return {
         "outcome": "known" if known else "unknown" if diagnosis.fix is not None else "no failure",
@@ -58,7 +58,7 @@ def _find(source: str) -> Path:
     launch = Home.from_environment().launch(source)
     if "/" not in source and launch.is_dir():
         return launch
-    raise click.UsageError(f"There is no file {source}, and no launch of this name: name a log, a launch's id, or -.")
+    raise click.UsageError(f"No file or launch named {source}. Give a log file, a launch ID, or - for standard input.")
 
 
 def _of_input() -> tuple[Diagnosis, list[EvidenceLine]]:
@@ -73,11 +73,11 @@ def _of_path(path: Path) -> tuple[Diagnosis, list[EvidenceLine]]:
     if not path.is_dir():
         return _of_log(path, str(path))
     if not (path / LOG).is_file():
-        raise click.UsageError(f"{path} is a folder without {LOG}: name a log, or the folder of a launch.")
+        raise click.UsageError(f"{path} has no {LOG}. Give a log file, or a launch's folder.")
     record = _record_of(path)
     found, lines = _of_log(path / LOG, str(path), _told_of(path, record))
     if found.family is None and record is not None and record.diagnosis is not None:
-        found = record.diagnosis  # the supervisor knew how it ended: a status, a word of the kernel's, a check
+        found = record.diagnosis  # the supervisor knew how it ended: a status, the kernel, a check
     return found, lines
 
 

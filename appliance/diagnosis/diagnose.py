@@ -1,4 +1,4 @@
-"""From what a failed launch left behind to its cause and fix."""
+"""Finds the cause of a failed launch, and its fix."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.protocol import Diagnosis, EvidenceLine, Fatal
 
-LOOP = "crash-loop"  # what is restarted again and again had a reason, which is better
+LOOP = "crash-loop"  # the reason for the restarts is better, where there is one
 
 
 def diagnose(
@@ -43,12 +43,12 @@ def diagnose(
 ) -> Diagnosis:
     """What ended the launch.
 
-    `fatal` is the core's own account, which wins over the log. `exit_status` is as subprocess has it (negative for a
-    signal), or a container's (137 for SIGKILL). `hang` says why the engine counted as hung, and `stacks` where its
-    processes then were, as py-spy writes it. `killed_by_kernel` is the kernel's own word that it killed the engine.
-    With none of them, and without `failed`, nobody says that the engine failed: of a log that tells of no failure the
-    diagnosis then says so. An engine may fail and exit with 0, as vLLM does when its core is killed.
-    `profile` is the document that was launched; without it, what the log prints of the settings has to do.
+    `fatal` is the core's own report, which takes precedence over the log. `exit_status` is as subprocess has it
+    (negative for a signal), or a container's (137 for SIGKILL). `hang` says why the engine counted as hung, and
+    `stacks` is py-spy's dump of its processes. `killed_by_kernel` is the kernel's record that it killed the engine.
+    With none of them, and without `failed`, it is not known that the engine failed: the diagnosis may then be that
+    the log shows no failure. An engine may fail and exit with 0, as vLLM does when its core is killed.
+    `profile` is the launched document; without it, the settings that the log prints are used.
     """
     if killed_by_kernel is not None:
         return endings.killed_by_kernel(killed_by_kernel, lines)
@@ -56,25 +56,25 @@ def diagnose(
         told = _told(fatal, lines)
         best = best_of([told])
         return best.diagnosis(own_settings(Searchable(lines), profile)) if best else telling.unknown(told)
-    whole = failed  # whoever says so has the log from its first line on
+    whole = failed  # whoever knows that has the log from its first line
     failed = failed or bool(exit_status) or hang is not None
-    story = _Story(lines, failed, profile, whole)
+    failures = _Failures(lines, failed, profile, whole)
     if hang is not None:
-        certain = story.certain()
+        certain = failures.certain()
         return certain if certain is not None else hangs.diagnose_hang(hang, stacks, lines)
-    found = story.tell()
+    found = failures.tell()
     if found is None or (found.family is None and endings.signal_of(exit_status) is not None):
         ended = endings.by_exit_status(exit_status, lines)
         if ended is not None:
             return ended
     if found is not None:
-        return story.with_restarts(found)
+        return failures.with_restarts(found)
     return endings.without_a_word(lines, exit_status) if failed else telling.no_failure()
 
 
 @dataclass
-class _Story:
-    """A log's failures, ordered by how much they tell."""
+class _Failures:
+    """A log's failures, ordered by how much they explain."""
 
     lines: Sequence[EvidenceLine]
     failed: bool
@@ -143,7 +143,7 @@ class _Story:
         return goes_on_after(last.line.number, last.key, self.lines)
 
     def _first(self, chains: Iterable[Sequence[LoggedException]]) -> Reading | None:
-        """The first that is known for certain, else the first that is known, else the first."""
+        """The first with a certain cause, otherwise the first with a known cause, otherwise the first."""
         vague: Reading | None = None
         unknown: Reading | None = None
         for chain in chains:
@@ -163,8 +163,8 @@ class _Story:
         return vague or unknown
 
     def _line(self, told: list[ErrorLine], judged: set[int], before: Reading | None) -> Reading | None:
-        """What a single line tells. Beside an unknown exception it counts only where it came first. `told` gets the
-        lines that were looked at; `judged` are those of exceptions with a traceback, which are done with."""
+        """The cause that a single line gives. Beside an unknown exception it counts only if it came first. `told`
+        collects the lines that were examined; `judged` are those of exceptions with a traceback, already handled."""
         vague: Reading | None = None
         aside: Reading | None = None
         for line in error_lines(self.lines):
@@ -189,7 +189,7 @@ class _Story:
         return aside if aside is not None and vague is not None else vague
 
     def _counts_alone(self, line: ErrorLine, cause: Cause) -> bool:
-        """Whether a line tells of an end where nothing else does."""
+        """Whether a line alone is proof of a failure."""
         if cause.aside:
             return ends_after(line.line.number, line.key, self.lines)
         return cause.deadly or not self._went_on(line)
@@ -216,7 +216,7 @@ class _Story:
     def _only_pointed_at(
         self, told: Sequence[ErrorLine], chains: Sequence[Sequence[LoggedException]]
     ) -> Diagnosis | None:
-        """Better an exception that points elsewhere than nothing; one that was survived only if no process goes on."""
+        """An exception that only points elsewhere is better than nothing; a survived one only if no process went on."""
         for chain in chains:
             if self.ready is not None and chain[0].start < self.ready:
                 continue
@@ -237,7 +237,7 @@ class _Story:
         return None
 
     def _only_warned(self, told: Sequence[ErrorLine]) -> Diagnosis | None:
-        """Where nothing else tells why it failed, a warning may; never in a log of an engine that serves."""
+        """If nothing else explains the failure, a warning may; never in the log of an engine that serves."""
         if self.ready is not None:
             return None
         position = self.log.last(b"info ")
@@ -254,7 +254,7 @@ class _Story:
         return vague.diagnosis(self._own()) if vague is not None else None
 
     def _only_gave_up(self, told: Sequence[ErrorLine]) -> Diagnosis | None:
-        """Where no row and no exception tells, the first error after which its process says nothing."""
+        """If no row and no exception explains it, the first error after which its process is silent."""
         if self.ready is not None and not self.failed:
             return None
         for line in told:
@@ -277,7 +277,7 @@ def _is_pointer_line(exception: LoggedException) -> bool:
 
 
 def _told(fatal: Fatal, lines: Sequence[EvidenceLine]) -> LoggedException:
-    """The first link of what the core told, with its place in the log, where it usually stands as well."""
+    """The first link of what the core reported, with its place in the log, where it usually is as well."""
     exception = first_exception(number_lines(fatal.traceback))
     if exception is None:
         text = f"{fatal.exception}: {fatal.message}"

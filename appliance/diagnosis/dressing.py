@@ -1,7 +1,7 @@
-"""What stands before a log line's own words: stamps of containers and journals, process tags, log levels.
+"""Prefixes of log lines: timestamps of containers and journals, process tags, log levels.
 
-Every engine, and everything that carries its output, puts something in front. A line's key says whose it is, so that
-processes which write into one log can be told apart; `header` says that a logger wrote it, and not the bare process.
+Every engine, and everything that carries its output, adds one. A line's key identifies its stream, so that processes
+sharing a log can be told apart; `header` means that a logger wrote it, not the bare process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ends without an exception: signals, exit statuses, the kernel's word."""
+"""Ends without an exception: signals, exit statuses, the kernel's out-of-memory killer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from appliance.protocol import Diagnosis, EvidenceLine, Fix
 
 LAST_LINES = 5
 CONTAINER_SIGNAL = 128  # a container's exit status is this and the signal's number
-# A negative status, as Python has it: a process of that name died of that signal.
+# A negative status, as in Python: the process of that name died of that signal.
 _ENDED = re.compile(r"Failed core proc\(s\): \{[^}]{0,200}?: ?-(?P<signal>\d{1,2})\b")
 # How vLLM's other processes notice that one is gone: before its status could be asked for, and while it serves.
 _GONE = re.compile(
@@ -22,73 +22,72 @@ _GONE = re.compile(
     re.IGNORECASE,
 )
 _OOM_FIX = Fix(
-    text="Give the machine or the container more memory, end what else uses much, or make the cache smaller with a "
-    "shorter context.",
+    text="Give the machine or the container more memory, stop other programs that use a lot, or use a shorter context.",
     command="dmesg -T | grep -i -e 'out of memory' -e oom",
 )
 _OWN_BACKENDS = Fix(
-    text="Let the engine choose its backends by itself. If it happens again, send its log to support.",
+    text="Let the engine choose its backends. If it happens again, send its log to support.",
     patch={"backends": None},
 )
 _SILENT = Diagnosis(
-    summary="One of the engine's processes ended without a word, as one does that is killed: by the kernel, for want "
-    "of memory, or by a person.",
+    summary="One of the engine's processes ended without an error message. It was probably killed: by the kernel "
+    "because memory ran out, or by a person.",
     family="memory",
     cause="killed",
     fix=_OOM_FIX,
 )
 SIGNALS: dict[int, Diagnosis] = {
     signal.SIGKILL: Diagnosis(
-        summary="The engine was killed with SIGKILL and could say nothing. Only the kernel, for want of memory, or a "
-        "person or a service manager can do that; the kernel's word that it did was not found.",
+        summary="Killed with SIGKILL. No out-of-memory record found: somebody, or a service manager, probably ended "
+        "it.",
         family="memory",
         cause="killed",
         fix=Fix(
-            text="Look for the kernel's out-of-memory line; if it is there, end what else uses much memory, or make "
-            "the cache smaller with a shorter context. If it is not, find out who ended the process.",
+            text="Find out who ended the process. If the kernel log has an out-of-memory line after all, stop other "
+            "programs that use a lot of memory, or use a shorter context.",
             command="dmesg -T | grep -i -e 'out of memory' -e oom",
         ),
     ),
     signal.SIGILL: Diagnosis(
-        summary="The engine uses an instruction that this machine's processor does not have.",
+        summary="The engine uses an instruction that this CPU does not support.",
         family="kernel-crash",
         cause="illegal-instruction",
-        fix=Fix(text="Run it on a newer processor, or in a virtual machine that passes the host's processor through."),
+        fix=Fix(text="Use a newer CPU, or a virtual machine that passes the host CPU through."),
     ),
     signal.SIGSEGV: Diagnosis(
-        summary="Native code in the engine crashed (segmentation fault).",
+        summary="Segmentation fault in native code (SIGSEGV).",
         family="kernel-crash",
         cause="segmentation-fault",
         fix=_OWN_BACKENDS,
     ),
     signal.SIGFPE: Diagnosis(
-        summary="Native code in the engine crashed (division by zero).",
+        summary="Arithmetic error in native code (SIGFPE).",
         family="kernel-crash",
         cause="arithmetic-fault",
         fix=_OWN_BACKENDS,
     ),
     signal.SIGABRT: Diagnosis(
-        summary="Native code in the engine gave up (SIGABRT).",
+        summary="Native code aborted (SIGABRT).",
         family="kernel-crash",
         cause="aborted",
         fix=_OWN_BACKENDS,
     ),
     signal.SIGBUS: Diagnosis(
-        summary="A file of the model shrank or vanished while it was read, /dev/shm ran full, or native code crashed "
-        "(bus error).",
+        summary="Bus error (SIGBUS): a model file shrank or vanished while it was being read, /dev/shm ran full, or "
+        "native code crashed.",
         family="weights",
         cause="bus-error",
         fix=Fix(
-            text="Check that the model's folder is complete and that nothing writes to it, and that /dev/shm is "
-            "large enough; then start again.",
+            text="Check that the model folder is complete, that nothing writes to it, and that /dev/shm is large "
+            "enough. Then start again.",
             command="df -h /dev/shm",
         ),
     ),
     signal.SIGTERM: Diagnosis(
-        summary="Somebody, or something that watches over it, asked the engine to end (SIGTERM).",
+        summary="The engine was asked to stop (SIGTERM).",
         family="host",
         cause="ended-on-request",
-        fix=Fix(text="Look who stopped it: a person, the service manager, or a probe that ran out of time."),
+        fix=Fix(text="Find out who stopped it: a person, the service manager, or a probe that timed out."),
     ),
 }
 
@@ -104,7 +103,7 @@ def signal_of(exit_status: int | None) -> int | None:
 
 
 def by_exit_status(exit_status: int | None, lines: Sequence[EvidenceLine]) -> Diagnosis | None:
-    """None where the status does not tell."""
+    """None where the status does not say."""
     number = signal_of(exit_status)
     if number is None or number not in SIGNALS:
         return None
@@ -112,8 +111,8 @@ def by_exit_status(exit_status: int | None, lines: Sequence[EvidenceLine]) -> Di
 
 
 def of_a_process(lines: Sequence[EvidenceLine], *, whole: bool = False) -> Diagnosis | None:
-    """What a log says of how one of the engine's own processes ended, where that one could say nothing itself. That
-    it said nothing is certain of a `whole` log, or where it had said something before."""
+    """How one of the engine's processes ended that could log nothing itself. That it logged nothing is certain only in
+    a `whole` log, or where it had logged something before."""
     spoke = whole
     for line in lines:
         spoke = spoke or line.text.startswith("(EngineCore")
@@ -126,10 +125,10 @@ def of_a_process(lines: Sequence[EvidenceLine], *, whole: bool = False) -> Diagn
 
 
 def killed_by_kernel(evidence: str, lines: Sequence[EvidenceLine]) -> Diagnosis:
-    """`evidence` is the line of the kernel's log, or what its counter says."""
+    """`evidence` is the line in the kernel log, or its counter."""
     said = " ".join(evidence.split())[:300]
     return Diagnosis(
-        summary=f"The kernel killed the engine because memory ran out. It says: {said}",
+        summary=f"The kernel killed the engine because memory ran out: {said}",
         family="memory",
         cause="oom-killed",
         evidence=_last(lines),
@@ -140,9 +139,9 @@ def killed_by_kernel(evidence: str, lines: Sequence[EvidenceLine]) -> Diagnosis:
 def without_a_word(lines: Sequence[EvidenceLine], exit_status: int | None) -> Diagnosis:
     how = f" with exit status {exit_status}" if exit_status is not None and exit_status >= 0 else ""
     return Diagnosis(
-        summary=f"The engine ended{how} and left no exception in its log.",
+        summary=f"The engine ended{how}, with no exception in its log.",
         evidence=_last(lines),
-        fix=Fix(text="Read the end of the log. If it does not say why, start again and send the log to support."),
+        fix=Fix(text="Read the end of the log. If that does not explain it, start again, and send the log to support."),
     )
 
 

@@ -1,5 +1,5 @@
-"""The lines of a log that may tell a failure without a traceback: of loggers, and of programs that the engine runs in,
-starts, or is linked with. Dumps of arguments and advisories are none."""
+"""Log lines that may report a failure without a traceback: from loggers, and from programs that the engine runs in,
+starts or links to. Dumps of arguments and advice do not count."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.protocol import EvidenceLine
 
-# A line that holds none of these tells no failure.
+# A line without any of these reports no failure.
 WORDS = (
     b"error", b"exception", b"fail", b"fatal", b"critical", b"kill", b"denied", b"no such", b"not found", b"annot",
     b"unable", b"xid", b"restart", b"back-off", b"backoff", b"nccl warn", b"unrecognized", b"invalid", b"signal",
@@ -31,7 +31,7 @@ QUIET = ("INFO", "DEBUG", "NOTICE")
 WARNINGS = ("WARNING", "WARN")
 FIRST, LAST = 300, 100
 SAME = 80  # lines that end alike say the same
-# Advice, and failures that somebody has already got over.
+# Advice, and failures that were already handled.
 ADVICE = (
     "if you see", "if you get", "if you encounter", "if you are running", "may cause", "might cause", "can cause",
     "could cause", "may lead", "can lead", "could lead", "may result", "may fail", "might fail", "may raise",
@@ -41,7 +41,7 @@ ADVICE = (
     "to silence this", "deprecat", "errno: 97", "optional", "will be disabled", "is disabled.", "disabling",
     "please refer", "performance might be", "error`", "errors like",
 )  # fmt: skip
-# So said by loggers at the level of errors, and survived.
+# Logged as errors, and survived.
 TOLERATED = (
     "usage stat", "fail to set rlimit", "found ulimit", "libibverbs", "openmpi", "telemetry", "prometheus",
     "config file not found", "using default", "net/plugin", "net plugin", "ncclnet_", "libnccl-net",
@@ -82,7 +82,7 @@ def error_lines(lines: Sequence[EvidenceLine]) -> Iterator[ErrorLine]:
 
 
 def _telling(lines: Sequence[EvidenceLine]) -> Iterator[EvidenceLine]:
-    """Without what is most of a log: what was said before, and what is quiet. It costs less than to search it."""
+    """Without most of the log: repeated and quiet lines. Skipping them is cheaper than searching them."""
     seen: set[str] = set()
     for line in lines:
         end = line.text[-SAME:]
@@ -93,7 +93,7 @@ def _telling(lines: Sequence[EvidenceLine]) -> Iterator[EvidenceLine]:
 
 
 def _is_quiet(head: str) -> bool:
-    """By its beginning, and cheaply: code of a traceback, or a line at a level of no interest."""
+    """A cheap test of a line's beginning: code in a traceback, or a level of no interest."""
     if ".py:" in head and "]     " in head:
         return True
     return (" INFO " in head or "DEBUG " in head or head.startswith("INFO")) and "o platform" not in head

@@ -1,7 +1,7 @@
-"""Notices, line by line while a launch runs, that the engine logged the exception that ends it.
+"""Notices, line by line while a launch runs, that the engine has logged its final exception.
 
-An engine does not always exit when it has failed: a parent may wait for a child that is gone. A healthy start may also
-hold tracebacks that somebody caught, and those never count.
+A failed engine does not always exit: a parent may wait for a child that is gone. Tracebacks of handled exceptions,
+which a healthy start may contain, never count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds the exceptions of a log, and which of them came first: of a chain its first link, and never one that only
+"""Finds the exceptions in a log and the one that came first: of a chain its first link, and never one that only
 points at another."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Why an engine hangs: by the stacks of its processes where there are any, else by what it waits for in its log."""
+"""Why an engine hangs: from its processes' stacks if there are any, otherwise from its log."""
 
 from __future__ import annotations
 
@@ -27,50 +27,50 @@ def _place(pattern: str, family: str, cause: str, doing: str, fix: str, **more: 
     return Place(re.compile(pattern), family, cause, doing, Fix(text=fix, **more))  # type: ignore[arg-type]
 
 
-# The head of a process, as the supervisor writes it, and as py-spy does.
+# The head of a process, as the supervisor and py-spy write it.
 HEAD = r"Process (?P<pid>\d{1,9})(?:, state \w(?:, in [^\s:]{1,80})?)?: ?"
 _AGAIN = "Start it again. If it hangs again, send this launch's log and stacks.txt to support."
-_CACHES = "Give the first start more time, or run from a cast, which compiles nothing."
+_CACHES = "Allow the first start more time, or run from a cast, which compiles nothing."
 
 PLACES = (
     _place(r"filelock|FileLock|file_baton|FileBaton",
-           "jit-toolchain", "build-lock", "waits for a lock that another build of a kernel holds, or has left behind",
-           "End other engines that compile; if there are none, remove the lock files in the cache folder and start "
-           "again.",
+           "jit-toolchain", "build-lock", "is waiting for a lock that another kernel build holds or left behind",
+           "End other engines that are compiling. If there are none, delete the lock files in the cache folder and "
+           "start again.",
            command="find ~/.cache ~/.triton -name '*.lock' -print"),
     _place(rf"(?m)^{HEAD}\S{{0,120}}(?:nvcc|ptxas|cicc|ninja|cc1plus|cudafe\+\+|/gcc|/g\+\+)"
            r"|flashinfer/jit|deep_gemm/jit|cpp_extension\.py|_run_ninja_build|tilelang/jit|make_cubin"
            r"|triton/(?:compiler|backends|runtime/(?:jit|build))",
-           "jit-toolchain", "compiling", "compiles kernels", _CACHES),
+           "jit-toolchain", "compiling", "is compiling kernels", _CACHES),
     _place(r"torch/_(?:inductor|dynamo|functorch)|vllm/compilation/",
            "compile", "compiling", "is in torch.compile",
-           "Give it more time, or run without torch.compile.", patch={"enforce-eager": True}),
+           "Allow more time, or run without torch.compile.", patch={"enforce-eager": True}),
     _place(r"deep_gemm_warmup|flashinfer.{0,40}autotun|autotuner?\.py|kernel_warmup",
-           "jit-toolchain", "tuning", "tunes or warms up kernels", _CACHES),
+           "jit-toolchain", "tuning", "is tuning or warming up kernels", _CACHES),
     _place(r"huggingface_hub|urllib3|requests/|httpx|httpcore|socket\.create_connection|getaddrinfo|modelscope",
-           "offline", "hub-asked", "waits for an answer from the network",
+           "offline", "hub-asked", "is waiting for the network",
            "Copy the whole model to this machine and set HF_HUB_OFFLINE=1.", command="export HF_HUB_OFFLINE=1"),
     _place(r"distributed_c10d|pynccl|ncclComm|all_reduce|all_gather|broadcast \(torch|barrier|init_process_group"
            r"|TCPStore|rendezvous|ProcessGroup|nvshmem|deep_ep",
-           "nccl", "waits-in-collective", "waits in a collective for another rank",
-           "Look for the rank that is not there, or is elsewhere; try without P2P.",
+           "nccl", "waits-in-collective", "is waiting for another rank in a collective",
+           "Look for the rank that is missing or doing something else; try without P2P.",
            patch={"vllm.environment.NCCL_P2P_DISABLE": "1", "vllm.extra-args.disable-custom-all-reduce": True}),
     _place(r"safetensors|weight_utils|weights_iterator|load_weights|torch/serialization|\bread \(|readinto|mmap",
-           "host", "slow-storage", "reads the weights from the disk",
+           "host", "slow-storage", "is reading the weights from disk",
            "Check the disk or the network mount; copy the model to a local disk.", command="iostat -x 1 3"),
     _place(r"ray/(?:_private|worker|util|experimental)|placement_group",
-           "multi-node", "waits-for-ray", "waits for Ray",
+           "multi-node", "waits-for-ray", "is waiting for Ray",
            "Check that every host has joined and has its GPUs free.", command="ray status"),
     _place(r"cuda\w{0,40}Synchronize|torch/cuda.{0,60}synchronize|synchronize \(|cuCtxSynchronize|cuda_?graph",
-           "hang", "gpu-does-not-finish", "waits for the GPU, which does not finish a step",
-           "Run without CUDA graphs, with the engine's own choice of backends; look for Xid lines.",
+           "hang", "gpu-does-not-finish", "is waiting for a step on the GPU that does not finish",
+           "Run without CUDA graphs and let the engine choose its backends; look for Xid lines.",
            patch={"enforce-eager": True, "backends": None}, command="dmesg -T | grep -i -e xid -e nvrm"),
     _place(r"shm_broadcast|acquire_read|acquire_write|MessageQueue|wait_for_ready|recv_multipart",
-           "hang", "waits-for-worker", "waits for another of its processes, none of which says what it does", _AGAIN),
+           "hang", "waits-for-worker", "is waiting for another process, and none shows what it is doing", _AGAIN),
 )  # fmt: skip
 PROCESS = re.compile(rf"^{HEAD}(?P<command>.*)")
 MAX_STACKS = 1 << 20
-# What the supervisor says of a process that is stopped.
+# How the supervisor reports a stopped process.
 STOPPED = "(SIGSTOP)"
 
 
@@ -79,13 +79,13 @@ def diagnose_hang(hang: str, stacks: str | None, lines: Sequence[EvidenceLine]) 
     said = hang.rstrip(".")
     if STOPPED in hang:  # which is certain, wherever it was stopped
         return Diagnosis(
-            summary=f"The engine hangs: {said}. Somebody outside did that: nothing in the engine stops itself.",
+            summary=f"The engine hangs: {said}. Something outside the engine stopped it.",
             family="hang",
             cause="stopped",
             evidence=_last(lines),
             fix=Fix(
-                text="Find who stops it (kill -STOP, Ctrl-Z in its terminal, a debugger, a paused container or a "
-                "frozen control group), then start it again.",
+                text="Find out what stopped it (kill -STOP, Ctrl-Z in its terminal, a debugger, a paused container "
+                "or a frozen control group), then start it again.",
             ),
         )
     for place in PLACES if stacks else ():
@@ -108,9 +108,9 @@ def diagnose_hang(hang: str, stacks: str | None, lines: Sequence[EvidenceLine]) 
 
 
 def waits(waiting: Waiting, lines: Sequence[EvidenceLine]) -> Diagnosis:
-    """By the log alone: the lines with which one process says that it waits."""
+    """From the log alone: `lines` are where a process says that it is waiting."""
     return Diagnosis(
-        summary=f"The engine hangs: to the end of the log it waits for {waiting.what}.",
+        summary=f"The engine hangs: at the end of the log it is waiting for {waiting.what}.",
         family=waiting.family,
         cause=waiting.cause,
         evidence=shown(lines),
@@ -124,7 +124,7 @@ def _where(place: Place, stacks: str) -> str | None:
     if found is None:
         return None
     heads = [head for line in stacks[: found.end()].splitlines() if (head := PROCESS.match(line))]
-    return f"Process {heads[-1]['pid']}" if heads else "One of its processes"
+    return f"Process {heads[-1]['pid']}" if heads else "One process"
 
 
 def _last(lines: Sequence[EvidenceLine]) -> tuple[EvidenceLine, ...]:

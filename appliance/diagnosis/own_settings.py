@@ -1,4 +1,4 @@
-"""What a launch was set to, as its engine prints it when it starts: a fix must move that, not set a number of ours."""
+"""The launch's own settings, as its engine prints them at the start: a fix adjusts these values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Exceptions that are not causes: those that point at another, those that only follow another process's end, and those
-that nothing dies of."""
+"""Exceptions that are not causes: pointers to another, consequences of another process's end, and handled ones."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ POINTER = _any(
     r"Executor failed\.$",
     r"(?:sub|child )process .{0,80}(?:failed|died)\b",
 )
-# How a process notices that another one is gone.
+# How a process notices that another is gone.
 AFTERMATH = _any(
     r"^(?:\w{1,40}\.){0,8}(?:EOFError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b",
     r"^(?:\w{1,40}\.){0,8}(?:BrokenProcessPool|ProcessRaisedException|ChildFailedError)\b",
@@ -44,7 +43,7 @@ AFTERMATH = _any(
 )
 # An end on request.
 ON_REQUEST = re.compile(r"(?:\w{1,40}\.){0,8}(?:KeyboardInterrupt|SystemExit|CancelledError|GeneratorExit)$")
-# What Python or a server says before a traceback of which no process dies.
+# What Python or a server logs before the traceback of a handled exception.
 SURVIVED = _any(
     r"exception ignored (?:in|while)",
     r"exception in (?:thread|callback|ASGI application|WSGI application)",
@@ -79,7 +78,7 @@ ENTRY = _any(
 )
 ENGINE_PATH = re.compile(r"[/\"](?:vllm|sglang|sgl-workspace|appliance)[/\"-]")
 FRAMES_TO_ENGINE = 6
-# With these words a program without Python's tracebacks ends, or says that what it was started for did not start.
+# How programs without Python tracebacks end, or report that they could not start something.
 GIVING_UP = _any(
     r"^panic: |thread '[^']{0,80}' panicked",
     r"^\W{0,4}fatal error\b|\bfatal: ",
@@ -90,7 +89,7 @@ GIVING_UP = _any(
     r"background task failed|hit an exception|encountered a fatal error",
     r"^error: (?:creating|failed|cannot|could not)",
 )
-# What an engine was asked to do, in whatever words it or a shell prints it.
+# The engine's arguments, as it or a shell prints them.
 DUMPS = (
     "non-default args", "namespace(", "serverargs(", "server_args=", "engine_args", " with config: ", "dumping input",
     "dumping scheduler",
@@ -102,7 +101,7 @@ ECHO = re.compile(
 
 
 def is_dump(words: str) -> bool:
-    """Arguments and settings, printed. What an exception says may stand in them."""
+    """Printed arguments and settings, which may contain an exception's words."""
     lowered = words.lower()
     return ECHO.match(words) is not None or any(map(lowered.__contains__, DUMPS))
 
@@ -129,14 +128,14 @@ def is_end_on_request(exception: LoggedException) -> bool:
 
 
 def is_survived(exception: LoggedException) -> bool:
-    """Told by somebody who caught it and went on."""
+    """Whether it was caught and execution went on."""
     if _holds(exception.lead, FATAL_LEAD):
         return False
     return exception.level in ("DEBUG", "INFO", "NOTICE", "WARNING", "WARN") or _holds(exception.lead, SURVIVED)
 
 
 def is_fatal(exception: LoggedException) -> bool:
-    """Whether the process that it stands for ends: its engine says so, or nothing caught it."""
+    """Whether its process ends: the engine says so, or nothing caught it."""
     if is_end_on_request(exception) or is_survived(exception):
         return False
     if _holds(exception.lead, FATAL_LEAD):

@@ -12,13 +12,13 @@ def show(diagnosis: Diagnosis, empty: bool = False, console: Console | None = No
     """`empty`: the log held no line at all."""
     console = console or Console(highlight=False, soft_wrap=True)
     if empty:
-        console.print("The log is empty: it tells nothing.")
+        console.print("The log is empty.")
         return
     if diagnosis.fix is None:
         console.print(Text(diagnosis.summary, "green"))
         return
     if diagnosis.family is None:
-        console.print(Text("The cause is not known.", "bold yellow"))
+        console.print(Text("Cause unknown", "bold yellow"))
     console.print(Text(diagnosis.summary, "bold"))
     if diagnosis.family is not None:
         console.print(Text(f"{diagnosis.family}: {diagnosis.cause}", "cyan"))
@@ -28,7 +28,7 @@ def show(diagnosis: Diagnosis, empty: bool = False, console: Console | None = No
     for line in diagnosis.evidence:
         console.print(Text.assemble((f"{line.number:>{width + 2}}  ", "cyan"), (line.text, "dim")))
     console.print()
-    console.print(Text.assemble(("To do: ", "green"), diagnosis.fix.text))
+    console.print(Text.assemble(("Fix: ", "green"), diagnosis.fix.text))
     for key, value in (diagnosis.fix.patch or {}).items():
         console.print(Text(f"  remove {key}" if value is None else f"  {key}: {value}", "green"))
     if diagnosis.fix.command:

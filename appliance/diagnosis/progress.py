@@ -1,4 +1,4 @@
-"""How far the engine came by its log: whether it was ready, how often it was started, and whether it only waits."""
+"""How far the engine got according to its log: whether it was ready, how often it restarted, whether it is waiting."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ RESTARTS = (
     b"start request repeated too quickly",
 )
 COUNTER = re.compile(r"counter is at (\d{1,9})|CrashLoopBackOff {1,40}(\d{1,9}) ")
-# What an engine that ends still says.
+# What an engine logs as it ends.
 ENDING = re.compile(r"kill|shut|terminat|stop|exit|sig[a-z]{3,4}\b|error|fail|died|dead|abort|exception", re.IGNORECASE)
 HANDED_ON = re.compile(r"NCCL INFO (?:init|bootstrap|group)\.cc:\d{1,6} -> [1-9]")
 LINES_AFTER = 400
 LOUD = ("ERROR", "CRITICAL", "FATAL", "EXCEPTION")
-# A process that waits says so last.
+# A waiting process says so last.
 LAST_LINES = 5
 TIMES = 2
 
 
 def ready_at(log: Searchable) -> int | None:
-    """The position of the last line that only an engine which serves writes."""
+    """The position of the last line that only a serving engine writes."""
     found = [position for word in READY if (position := log.last(word)) is not None]
     return max(found, default=None)
 
 
 def goes_on_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> bool:
-    """Whether the process of this stream logs on after the line as if nothing had happened; after a line that nobody
-    signed, whether all do."""
+    """Whether this stream's process keeps logging after the line as if nothing had happened; after an unsigned line,
+    whether all processes do."""
     said = _said_after(number, key, lines)
     if said is None and not key:
         return _all_go_on_after(number, lines)
@@ -68,7 +68,7 @@ def _all_go_on_after(number: int, lines: Sequence[EvidenceLine]) -> bool:
 
 
 def ends_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> bool:
-    """Whether the process of this stream says after the line that it ends, or NCCL that it hands an error on."""
+    """Whether this stream's process says after the line that it ends, or NCCL that it propagates an error."""
     said = _said_after(number, key, lines)
     if said is not None and ENDING.search(said) is not None:
         return True
@@ -98,7 +98,7 @@ def restarts(log: Searchable) -> tuple[int, EvidenceLine | None]:
 
 
 def waiting_for(log: Searchable) -> tuple[Waiting, tuple[EvidenceLine, ...]] | None:
-    """For what a process waits at the end of its log, with the first and the last line that say so."""
+    """What a process is waiting for at the end of its log, with the first and the last line that say so."""
     for waiting in WAITING:
         positions = sorted({position for sign in waiting.signs for position in log.positions(sign)})
         if len(positions) >= TIMES and len(log.lines) - positions[-1] <= LAST_LINES:

@@ -1,4 +1,4 @@
-"""One failure as it may be read: the row that it matches, and the exceptions or the line that show it."""
+"""One reading of a failure: the row that it matches, and the exceptions or the line that show it."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def best_of(links: Sequence[LoggedException]) -> Reading | None:
 
 
 def causes_of_line(line: ErrorLine, after: bool) -> tuple[Match, ...]:
-    """What the exception means that it tells, or else the whole line. `after`: the engine was ready before, and only
-    what no process survives counts."""
+    """What its exception means, or otherwise the whole line. `after`: the engine was ready before, so that only what no
+    process survives counts."""
     found: tuple[Match, ...] = ()
     if line.exception is not None:
         found = causes_of(line.exception.text, _places(line.exception), "deadly" if after else None)

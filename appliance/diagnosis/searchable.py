@@ -1,4 +1,4 @@
-"""A whole log to be searched for words at once, which is faster than line by line."""
+"""A whole log searched at once, which is faster than line by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Diagnoses in words: the summary, the few lines that show it, the fix."""
+"""Diagnoses in words: the summary, the evidence, the fix."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from appliance.diagnosis.vocabulary import family_of
 from appliance.protocol import Diagnosis, EvidenceLine, Fix
 
 MAX_TEXT = 500
-UNRECOGNISED = "unrecognised"  # where only the words tell the family
+UNRECOGNISED = "unrecognised"  # where only the wording hints at the family
 MAX_EVIDENCE = 6
 OWN_FRAMES = 3
-# Where an engine's own code lies, rather than what it calls.
+# An engine's own code, rather than what it calls.
 OWN = re.compile(
     r"[/\"](?:vllm|sglang|sgl-workspace|appliance|kernels|sgl_kernel|flashinfer|deep_gemm|transformers_modules)[/\"-]"
 )
@@ -26,7 +26,7 @@ PLUMBING = re.compile(
     r"|_contextlib"
     r"|torch/_ops|functools|click/|typer/|/entrypoints/cli/|tracing/otel|site-packages/ray/"
 )
-# A group that the log did not fill, with the words around it.
+# A group that the log did not fill, with the text around it.
 OPEN_PLACE = re.compile(r" \([^()?]{0,60}\?[^()]{0,80}\)|: \?(?=[.,: )]|$)")
 
 
@@ -56,7 +56,7 @@ def unknown(exception: LoggedException) -> Diagnosis:
         family=family,
         cause=UNRECOGNISED if family else None,
         evidence=shown([*_telling_frames(exception, OWN_FRAMES), exception.line, *exception.details]),
-        fix=Fix(text="This cause is not known here. Send this launch's log to support."),
+        fix=Fix(text="Ingot does not recognise this error. Send this launch's log to support."),
     )
 
 
@@ -65,34 +65,33 @@ def said(lines: Sequence[EvidenceLine]) -> Diagnosis:
     words = " ".join(line.text.strip() for line in lines)[:MAX_TEXT]
     family = family_of(words)
     return Diagnosis(
-        summary=f"A program of the engine gave up with the words: {words}",
+        summary=f"The engine ended with the message: {words}",
         family=family,
         cause=UNRECOGNISED if family else None,
         evidence=shown(lines),
-        fix=Fix(text="This cause is not known here. Send this launch's log to support."),
+        fix=Fix(text="Ingot does not recognise this error. Send this launch's log to support."),
     )
 
 
 def no_failure() -> Diagnosis:
-    return Diagnosis(summary="This log tells of no failure.")
+    return Diagnosis(summary="No failure found in this log.")
 
 
 def restart_loop(times: int, line: EvidenceLine) -> Diagnosis:
     return Diagnosis(
-        summary=f"The engine is restarted again and again ({times} times so far), and the log does not say why it "
-        f"fails.",
+        summary=f"The engine keeps restarting ({times:,} times so far), and the log does not say why.",
         family="crash-loop",
         cause="restart-loop",
         evidence=shown([line]),
-        fix=Fix(text="Stop it, start it once by hand, and read the first error of that start."),
+        fix=Fix(text="Stop it, start it once by hand, and read the first error."),
     )
 
 
 def with_restarts(found: Diagnosis, times: int, line: EvidenceLine) -> Diagnosis:
-    again = "once" if times == 1 else f"{times} times"
+    again = "once" if times == 1 else f"{times:,} times"
     return msgspec.structs.replace(
         found,
-        summary=f"{found.summary} It was restarted {again} into this.",
+        summary=f"{found.summary} It was restarted {again}.",
         evidence=(*found.evidence, *shown([line])),
     )
 

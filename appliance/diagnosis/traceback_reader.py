@@ -1,7 +1,7 @@
-"""Reads tracebacks out of a log line by line, each by the stream that it belongs to.
+"""Reads tracebacks from a log line by line, each within its own stream.
 
-The lines of one traceback carry the tag of their process, and other processes write in between; some engines put a
-logger's prefix before each line, others only before the first.
+A traceback's lines carry their process's tag, and other processes write in between. Some engines prefix each line,
+others only the first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What an exception that no row knows speaks of: the family whose words it uses, so that a person knows where to look.
+"""A hint for exceptions that no row recognises: the family whose vocabulary they use.
 
-It is a hint and is told as one: the summary is the exception's own words, and the cause stays open.
+The summary stays the exception's own message, and the cause stays open.
 """
 
 from __future__ import annotations

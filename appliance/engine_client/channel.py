@@ -18,7 +18,7 @@ LISTENING_AGAIN_S = 0.005
 
 
 class CoreGoneError(RuntimeError):
-    """There is no core to send to."""
+    """No core to send to."""
 
 
 class CoreChannel:
@@ -46,7 +46,7 @@ class CoreChannel:
         try:
             self._to_core.send(encode(message), zmq.NOBLOCK)
         except zmq.ZMQError as error:
-            raise CoreGoneError("the core does not listen") from error
+            raise CoreGoneError("the core is not listening") from error
 
     async def receive(self) -> FromCore:
         return decode_from_core(await self._from_core.recv())

@@ -1,4 +1,4 @@
-"""Generations in flight: what is asked of the core, and its outputs on the way back to whoever asked."""
+"""Generations in flight: requests to the core, and its outputs on their way back."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Generation:
 
 
 class CoreClient:
-    """Starts generations, hands each its tokens, and ends them on either side's wish."""
+    """Starts generations, hands each its tokens, and ends them when either side wants to."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -119,7 +119,7 @@ class CoreClient:
         if self._gone is not None:
             raise EngineGoneError(self._gone)
         if len(self._generations) >= MAX_IN_FLIGHT and not probe:
-            raise TooManyRequestsError(f"{MAX_IN_FLIGHT} requests are already running or waiting")
+            raise TooManyRequestsError(f"{MAX_IN_FLIGHT:,} requests are already running or waiting")
         generation = Generation(f"r{next(self._numbers)}", arrived or asyncio.Event(), probe=probe)
         submit = Submit(
             request_id=generation.request_id,
@@ -167,7 +167,7 @@ class CoreClient:
                 generation.add(output)
 
     def fail(self, reason: str) -> None:
-        """The core is gone: everybody who waits is told, and nobody can start."""
+        """The core is gone: waiting requests fail with the reason, and new ones are refused."""
         self._gone = reason
         for generation in self._generations.values():
             generation.fail(EngineGoneError(reason))

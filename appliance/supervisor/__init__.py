@@ -1,1 +1,1 @@
-"""Starts an engine, watches it, tells what it does, and ends it."""
+"""Starts an engine, watches it, reports on it, and ends it."""

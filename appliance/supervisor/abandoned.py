@@ -22,7 +22,7 @@ def close_abandoned(home: Home) -> None:
             continue
         record.ended = record.since = folder.path.stat().st_mtime
         with contextlib.suppress(FileNotFoundError):
-            record.ended = record.since = folder.events.stat().st_mtime  # the last that was heard of it
+            record.ended = record.since = folder.events.stat().st_mtime  # its last sign of life
         record.state, record.reason = State.FAILED, REASON
         for phase in record.phases:
             phase.outcome = phase.outcome or "failed"

@@ -1,7 +1,7 @@
-"""When an engine that failed is not started again by itself: into the same failure, or three times in ten minutes.
+"""When a failed engine is not restarted automatically: after the same failure twice, or three in ten minutes.
 
 What starts it again may be its own profile (`on-failure: restart`), or somebody outside: systemd, a container's restart
-policy. Both are counted alike, from what the launches left behind. A person who asks is never refused.
+policy. Both count, from the launches' records. A person who asks is never refused.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def failures(home: Home, launch: LaunchRecord, now: float) -> list[LaunchRecord]
 
 
 def verdict(failed: Sequence[LaunchRecord]) -> Diagnosis | None:
-    """Why it is not started again; None where it may be."""
+    """Why it is not restarted; None where it may be."""
     same = len(failed) >= 2 and _signature(failed[0]) == _signature(failed[1])
     if same and failed[0].reason != CUT_OFF:
-        again = "twice in a row for the same cause"
+        again = "twice in a row with the same cause"
     elif len(failed) >= MOST_FAILURES:
         again = f"{len(failed)} times in {WINDOW_S / 60:.0f} minutes"
     else:
@@ -46,7 +46,7 @@ def verdict(failed: Sequence[LaunchRecord]) -> Diagnosis | None:
     last = failed[0].diagnosis
     why = last.summary if last else failed[0].reason
     return Diagnosis(
-        summary=f"This revision failed {again}, so it is not started again by itself. The last time: {why}",
+        summary=f"This revision failed {again}, so it was not restarted automatically. Last failure: {why}",
         family="crash-loop",
         cause="restarts-into-failure",
         evidence=last.evidence if last else (),
@@ -59,8 +59,8 @@ def verdict(failed: Sequence[LaunchRecord]) -> Diagnosis | None:
 
 
 def _remedy(last: Diagnosis | None) -> str:
-    start = "Then start it again: in the console, or with `ingot serve` in a terminal."
-    return f"{last.fix.text} {start}" if last and last.fix else f"Mend the cause first. {start}"
+    start = "Then start it again in the console, or with `ingot serve` in a terminal."
+    return f"{last.fix.text} {start}" if last and last.fix else f"Fix the cause first. {start}"
 
 
 def _refused(record: LaunchRecord) -> bool:

@@ -1,5 +1,4 @@
-"""When a launch counts as hung: a phase far beyond what the last good launch took, a core that says nothing, or one
-that stays in one step."""
+"""When a launch counts as hung: a phase far longer than in the last good launch, a silent core, or an endless step."""
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ class Watch:
         self._moved: dict[str, float] = {}
 
     def heard(self, now: float, where: str | None = None, busy_s: float = 0.0) -> None:
-        """The core said something; a beat also says where it is."""
+        """A message came from the core; a beat also says where it is."""
         self._heard = now
         self._said_hello = True
         if where is not None:
@@ -97,17 +96,17 @@ class Watch:
         """Why the launch is hung; None while it is not."""
         # Loading libraries from a cold disk keeps Python's lock, and the beats with it; the phase's deadline holds.
         if self.silent(now) and Phase.CORE_START not in self._began:
-            doing = f"; it last said that it was in '{self._where}' for {self._busy_s:.0f} s" if self._where else ""
-            return f"the core has said nothing for {now - self._heard:.0f} s{doing}"
+            doing = f"; last reported: '{self._where}' for {self._busy_s:,.0f} s" if self._where else ""
+            return f"no heartbeat from the core for {now - self._heard:,.0f} s{doing}"
         if self._where == STEP and self._busy_s > self._step_limit_s:
-            return f"the core has been in one step for {self._busy_s:.0f} s, and beats on"
+            return f"step running for {self._busy_s:,.0f} s; heartbeat alive"
         for phase in self._began:
             limit = self.limit_s(phase)
             if phase in self._learned and now - self._began[phase] > limit:
                 return (
-                    f"the phase '{phase}' has taken {now - self._began[phase]:.0f} s, and the last good launch took "
-                    f"{self._learned[phase]:.1f} s"
+                    f"the {phase} phase has taken {now - self._began[phase]:,.0f} s; in the last good launch it "
+                    f"took {self._learned[phase]:,.1f} s"
                 )
             if phase not in self._learned and now - self._moved[phase] > limit:
-                return f"the phase '{phase}' has not moved for {now - self._moved[phase]:.0f} s"
+                return f"no progress in the {phase} phase for {now - self._moved[phase]:,.0f} s"
         return None

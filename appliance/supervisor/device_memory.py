@@ -1,5 +1,5 @@
-"""Whether a GPU's memory is free again after an engine's end: a driver takes a moment to take back what a killed
-process held, sometimes it never does, and the next start must not be the one to find out."""
+"""Whether a GPU's memory is free again after an engine's end: a driver needs a moment to reclaim what a killed process
+used, sometimes never does, and the next start must not be the first to notice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def wait_until_free(before: Gpu, within_s: float = WITHIN_S) -> list[str]:
     while True:
         now = next((gpu for gpu in inventory().gpus if gpu.uuid == before.uuid), None)
         if now is None:
-            return [f"ingot: {before} does not answer any more; `nvidia-smi` says more."]
+            return [f"ingot: {before} no longer responds; see `nvidia-smi`."]
         held = before.memory_free_bytes - now.memory_free_bytes
         if held <= SLACK_BYTES:
             return []
@@ -35,8 +35,8 @@ def wait_until_free(before: Gpu, within_s: float = WITHIN_S) -> list[str]:
 
 def _still_held(gpu: Gpu, held: int, waited_s: float) -> str:
     holders = ", ".join(map(str, gpu.processes))
-    who = f"Processes on it: {holders}." if holders else "No process on it can be seen from here."
+    who = f"Processes using it: {holders}." if holders else "No process using it is visible from here."
     return (
-        f"ingot: {waited_s:.0f} s after the engine's end {size_text(held)} of {gpu} are still held that were free "
-        f"before its start. {who}"
+        f"ingot: {waited_s:.0f} s after the engine ended, {size_text(held)} of {gpu} that was free before its start is "
+        f"still in use. {who}"
     )

@@ -1,4 +1,4 @@
-"""How a launch ends: stacks if it hangs, then its processes, then what its log says, and last its state."""
+"""How a launch ends: stacks if it hangs, then its processes, its diagnosis, and last its state."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def conclude(
             _read_log, launch, exit_status, told, hang, killed_by_kernel, last_line
         )
         launch.diagnose(_without_idle_patch(diagnosis, launch.document))
-        ended = f"the engine ended: {exit_words}" if exit_words else end.otherwise or "the engine was ended"
+        ended = f"the engine ended: {exit_words}" if exit_words else end.otherwise or "the engine was stopped"
         reason = reason or found or ended
     launch.change(end.state, reason, exit_words)
     return reason
@@ -109,8 +109,7 @@ def _read_log(
 
 
 def _without_idle_patch(diagnosis: Diagnosis, document: dict[str, Any]) -> Diagnosis:
-    """A rule knows what mends such a failure, and not what this profile says already: a change that changes nothing
-    is none."""
+    """A row knows what fixes such a failure, not what this profile already says: a patch without effect is dropped."""
     from appliance.profile import document as documents  # late, as the diagnosis
 
     fix = diagnosis.fix

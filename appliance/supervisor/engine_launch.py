@@ -1,4 +1,4 @@
-"""A launch of either engine, from a running process to its end: what it prints, how long it takes, why it ends.
+"""A launch of either engine, from a running process to its end: its output, its deadlines, and why it ends.
 
 Whatever ends it (an exception that it logged, its exit, silence, a passed deadline, an unanswered probe, a wish to
 stop) arrives at one place as an `End`; the first one counts, and `ending.py` carries it out.
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 LOG_INTERVAL_S = 0.1
 WATCH_INTERVAL_S = 0.5
-# An engine that told its last exception is on its way out; this is how long it may take.
+# How long an engine may take to exit after it reported its last exception.
 FATAL_GRACE_S = 0.3
-# One that does not listen any more has told nothing yet: its status says most, if it comes.
+# One that stopped listening has not reported anything yet: its exit status says most, if it comes.
 GONE_GRACE_S = 2.0
-# One that only logged it may have more to say: other processes of it fail of the same, and the log is read to its end.
+# One that only logged it may log more: its other processes fail with the same error.
 LOGGED_GRACE_S = 1.0
 # A process that left the group may still hold the log's pipe; nobody waits for it longer than this.
 DRAIN_S = 0.3
@@ -52,7 +52,7 @@ CRASHES = (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGFPE, signal.S
 # How often stops are looked for.
 STOPPED_INTERVAL_S = 1.0
 
-# What may go wrong on our side of a launch without being a fault of this program.
+# What may go wrong on our side of a launch without being a bug in this program.
 EXPECTED = (SelfTestError, CheckpointError, CoreGoneError, EngineGoneError)
 
 
@@ -107,19 +107,19 @@ class EngineLaunch(ABC):
         """How long that may take."""
 
     def ask_to_end(self) -> float:
-        """Ask the engine to stop in its own language, where it has one; how many seconds it is to be waited for."""
+        """Ask the engine to stop by its own protocol, if it has one; returns how many seconds to wait for it."""
         return 0.0
 
     @abstractmethod
     def fail_requests(self, reason: str) -> None:
-        """The engine is gone: whoever waits for it is told."""
+        """The engine is gone: waiting requests fail with the reason."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held beside the process."""
+        """Release what is held besides the process."""
 
-    def read_log(self, first: int, lines: list[str]) -> None:  # noqa: B027  the native core tells by messages
-        """Everything that the engine prints, in the thread that reads it."""
+    def read_log(self, first: int, lines: list[str]) -> None:  # noqa: B027  the native core sends messages
+        """Everything the engine prints, in the reading thread."""
 
     def read_progress(self, bar: str) -> None:  # noqa: B027  likewise
         """A progress bar as it moves, likewise."""
@@ -162,8 +162,8 @@ class EngineLaunch(ABC):
         reason = end.reason
         try:
             reason = await conclude(end, self.launch, self.fatal, status, killed_by_kernel, last_line)
-        finally:  # even a fault in telling why must leave nobody waiting
-            self.fail_requests(reason or "it was stopped")
+        finally:  # even a bug in the diagnosis must leave nobody waiting
+            self.fail_requests(reason or "the engine was stopped")
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -176,7 +176,7 @@ class EngineLaunch(ABC):
             self.child.kill()
 
     def _see_memory_free(self) -> None:
-        """After the cause is told, and before anything else is started."""
+        """After the cause is reported, and before anything else starts."""
         if not self.gpus or self._capture is None:
             return
         from appliance.supervisor.device_memory import wait_until_free  # late, as all of the hardware
@@ -224,8 +224,8 @@ class EngineLaunch(ABC):
                 self._loop.call_soon_threadsafe(self._logged_its_end, found.headline)
 
     def _logged_its_end(self, headline: str) -> None:
-        """It may exit by itself, with a status; it need not. What a serving engine logs may hold words of a client's:
-        it is asked for a token at once, and only if it has none to give it has ended."""
+        """It may or may not exit by itself. What a serving engine logs may contain a client's words, so it is probed at
+        once, and only if no token comes has it ended."""
         if self.launch.record.state is State.STARTING:
             end = End(state=State.FAILED, reason=headline)
             self._loop.call_later(LOGGED_GRACE_S, self.finish, end)
@@ -256,7 +256,7 @@ class EngineLaunch(ABC):
                 self.finish(End(state=State.HUNG, reason=why))
 
     async def _watch_for_stops(self, child: Child) -> None:
-        """A process that somebody stopped never goes on by itself; whoever debugs it knows what they do."""
+        """A stopped process never resumes by itself; whoever debugs it knows what they are doing."""
         since: float | None = None
         while True:
             await asyncio.sleep(STOPPED_INTERVAL_S)
@@ -264,7 +264,7 @@ class EngineLaunch(ABC):
             now = time.monotonic()
             since = (since or now) if stopped is not None else None
             if since is not None and now - since >= STOPPED_S:
-                reason = f"{stopped} has been stopped (SIGSTOP) for {now - since:.0f} s"
+                reason = f"{stopped} has been stopped (SIGSTOP) for {now - since:,.0f} s"
                 self.finish(End(state=State.HUNG, reason=reason))
                 return
 
@@ -288,16 +288,14 @@ class EngineLaunch(ABC):
         waited = self._probe_timer.waiting(now)
         if waited is None or waited <= self.probe_limit_s():
             return None
-        return (
-            f"it was asked for one token and has generated nothing for {waited:.0f} s, though it says that it is well"
-        )
+        return f"no token for {waited:,.0f} s after a liveness probe; health checks still pass"
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
         if isinstance(error, CoreGoneError):
-            # That it does not listen is no cause: it is about to exit, and its log or its status will say why.
+            # Not listening is not the cause: it is about to exit, and its log or its status will say why.
             self._loop.call_later(GONE_GRACE_S, self.finish, End(state=State.FAILED, otherwise=str(error)))
             return
         if not isinstance(error, EXPECTED):

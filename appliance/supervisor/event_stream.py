@@ -1,8 +1,8 @@
 """Follows the events of all launches, one after the other, for any number of readers.
 
 A reader is a place in a file, not a queue: one that is slow, or comes back after an hour, costs no memory and misses
-nothing. Only what is told in passing (beats, and the events of a refused attempt) is not in that order; it carries no
-id of its own, and a reader who was away does not get it later.
+nothing. Only transient events (beats, and those of a refused attempt) are outside that order: they have no ID, and a
+reader who was away does not get them later.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class EventStream:
             return self._launch, 0
         launch, _, sequence = after.rpartition("/")
         if not sequence.isdecimal() or launch not in launch_ids(self._home):
-            raise UnknownEventError(f"{after!r} is not the id of an event: it should be `<launch>/<sequence>`")
+            raise UnknownEventError(f"{after!r} is not an event ID. Write `<launch>/<sequence>`.")
         return launch, int(sequence)
 
     def _following(self, launch: str | None) -> str | None:

@@ -45,7 +45,7 @@ def main() -> None:
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_guard)
     except OSError as error:
-        print(f"{command[0]} cannot be started: {error.strerror}", file=sys.stderr)
+        print(f"cannot start {command[0]}: {error.strerror}", file=sys.stderr)
         sys.exit(127)
     threading.Thread(target=_end_with_front_door, args=(process.pid,), daemon=True).start()
     status = _wait(process.pid)

@@ -1,4 +1,4 @@
-"""What the kernel says of the engine's end: the out-of-memory killer, a crash in native code, an error of a GPU (Xid).
+"""What the kernel reports about the engine's end: the out-of-memory killer, native crashes, GPU errors (Xid).
 
 Its ring buffer is read where this process may (on many machines only root may), and the counter of out-of-memory kills
 of this control group, which a container may always read.
@@ -24,7 +24,7 @@ CRASH = re.compile(
 )
 HARDWARE = re.compile(r"NVRM: |nvidia-nvlink|nvswitch|mce: |Hardware Error", re.IGNORECASE)
 MAX_LINES = 40
-# What the kernel said longer before the end than this was not of this end.
+# Older kernel records do not belong to this end.
 AT_THE_END_S = 20.0
 
 
@@ -39,20 +39,20 @@ class KernelWord(NamedTuple):
 
 
 def out_of_memory(said: Sequence[KernelWord]) -> str | None:
-    """The kernel's word that it has just killed a process of this engine for want of memory."""
+    """The kernel's record that it has just killed a process of this engine because memory ran out."""
     return next((word.text for word in said if OUT_OF_MEMORY.search(word.text)), None)
 
 
 def of_this_end(said: Sequence[KernelWord], *, killed: bool, crashed: bool) -> list[KernelWord]:
-    """What concerns an engine that ended just now. `killed` and `crashed` say what its own status leaves open: without
-    them a like end of another program, or of another engine, is none of its business."""
+    """What concerns an engine that ended just now. `killed` and `crashed` say what its own status leaves open; without
+    them, a similar end of another program is not related."""
     patterns = [HARDWARE, *([OUT_OF_MEMORY] if killed else []), *([CRASH] if crashed else [])]
     recent = [word for word in said if word.age_s <= AT_THE_END_S or HARDWARE.search(word.text)]
     return [word for word in recent if any(pattern.search(word.text) for pattern in patterns)]
 
 
 class KernelLog:
-    """Made before the engine's process starts: only what comes after that is told."""
+    """Created before the engine's process starts; only later records are reported."""
 
     def __init__(
         self, kmsg: Path = _KMSG, group: Path | None = None, now: Callable[[], float] = time.monotonic

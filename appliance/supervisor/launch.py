@@ -1,4 +1,4 @@
-"""One launch as it happens. Every change of it goes through here: into its record, its events and whoever listens."""
+"""One launch as it happens. Every change goes through here: into its record, its events and to listeners."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from appliance.supervisor.event_stream import EventStream
 from appliance.supervisor.launch_folder import LaunchFolder
 from appliance.supervisor.states import ENDED, check_transition
 
-# Progress is told at most this often; the beginning and the end of a phase always.
+# Progress is reported at most this often; the beginning and end of a phase always are.
 PROGRESS_INTERVAL_S = 0.1
 
 
@@ -93,7 +93,7 @@ class Launch:
             record.ended = now
             for phase in [p.phase for p in record.phases if p.outcome is None]:
                 self.end_phase(phase, "skipped" if state is State.STOPPED else "failed")
-        # The record first: whoever hears of a state finds it on disk.
+        # The record first: whoever is notified of a state finds it on disk.
         self._save()
         self._tell(StateChange(state=state, reason=reason))
         if state in ENDED:

@@ -1,4 +1,4 @@
-"""`launches/<id>/`: what one launch leaves behind, and how it is found again."""
+"""`launches/<id>/`: the files of one launch, and how to find them."""
 
 from __future__ import annotations
 

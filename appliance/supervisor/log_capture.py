@@ -57,7 +57,7 @@ class LineSplitter:
     def _take(self) -> str:
         text = bytes(self._partial).rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace").replace("\0", "\ufffd")
         if self._cut:
-            text += f" ... [{self._cut} more bytes of this line were cut]"
+            text += f" ... [{self._cut:,} more bytes cut]"
         self._partial.clear()
         self._cut = 0
         return text
@@ -157,5 +157,5 @@ class LogCapture:
 
     def _complain(self, error: OSError) -> None:
         if not self._complained:
-            print(f"ingot: cannot write {self._path}, which stays incomplete: {error.strerror}", file=sys.stderr)
+            print(f"ingot: cannot write {self._path}, so it is incomplete: {error.strerror}", file=sys.stderr)
         self._complained = True

@@ -95,7 +95,7 @@ class NativeLaunch(EngineLaunch):
         finally:
             self.client.release(generation)
         if output.finish_reason is FinishReason.ERROR:
-            raise ProbeError(f"The engine was asked for one token and failed: {output.error}")
+            raise ProbeError(f"The liveness probe failed: {output.error}")
 
     def probe_limit_s(self) -> float:
         return PROBE_LIMIT_S + STEPS_BEFORE_PROBE * self._watch.longest_step_s
@@ -134,7 +134,7 @@ class NativeLaunch(EngineLaunch):
                 logprobs += [entry.logprob for entry in output.logprobs]
                 alternatives += [dict(entry.top) for entry in output.logprobs]
                 if output.finish_reason is FinishReason.ERROR:
-                    raise SelfTestError(f"self-test: the engine could not run the prompt: {output.error}")
+                    raise SelfTestError(f"self-test: the prompt failed: {output.error}")
                 if output.finish_reason is not None:
                     return Answer(
                         prompt_token_ids=prompt_token_ids,

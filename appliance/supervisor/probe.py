@@ -1,7 +1,7 @@
-"""Whether a serving engine still generates: after a while without any token for anybody it is asked for one.
+"""Whether a serving engine still generates: after a while without tokens for anybody, it is probed for one.
 
-An engine can beat, and answer its health check, and yet generate nothing: a scheduler that waits for blocks that never
-come free, a collective whose other end has gone. Only a token proves that there are tokens.
+An engine can send heartbeats and answer health checks and yet generate nothing: its scheduler may wait for blocks
+that are never freed, or a collective for a rank that is gone. Only a token proves that it works.
 """
 
 from __future__ import annotations

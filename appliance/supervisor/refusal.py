@@ -1,4 +1,4 @@
-"""A launch that could not even listen: recorded like any other that preflight refuses, so that it can be read later."""
+"""A launch that could not even listen, recorded like any other that preflight refuses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from appliance.supervisor.supervisor import run_preflight, tell_findings
 def refuse_address(
     home: Home, profile_file: Path | None, listen: tuple[str, int], error: OSError, started: float
 ) -> str:
-    """What to tell the person: who holds the address, and what else is wrong."""
+    """The message for the person: who uses the address, and what else is wrong."""
     source = read_source(home, profile_file)
     findings = run_preflight(home, source.document, listen=listen).findings
     if not any(finding.field == "port" and finding.severity is Severity.ERROR for finding in findings):
-        # Taken when it was tried, free when it was checked: say what happened.
+        # In use when it was tried, free when it was checked: report what happened.
         findings = [_taken(listen, error), *findings]
     launch = Launch(
         home,
@@ -40,10 +40,10 @@ def _taken(listen: tuple[str, int], error: OSError) -> Finding:
     return Finding(
         id="port-unavailable",
         severity=Severity.ERROR,
-        message=f"{host}:{port} cannot be taken: {error.strerror or error}.",
+        message=f"Cannot listen on {host}:{port}: {error.strerror or error}.",
         field="port",
         value=port,
-        fix=Fix(text="Choose another with --host and --port."),
+        fix=Fix(text="Choose another address with --host and --port."),
     )
 
 

@@ -27,7 +27,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_source(home: Home, file: Path | None) -> Source:
-    """Never raises for a bad document: what is wrong with it is told by the launch, like any other failure."""
+    """Never raises for a bad document: the launch reports what is wrong with it, like any other failure."""
     asked = sys.stdin is not None and sys.stdin.isatty()
     try:
         if file is not None:
@@ -37,8 +37,8 @@ def read_source(home: Home, file: Path | None) -> Source:
         problems = [_finding(p.field, p.value, p.message, p.remedy) for p in error.problems]
         return Source(launch=home.new_launch_id(), document={}, problems=tuple(problems))
     except OSError as error:
-        message = f"The profile file cannot be read: {error.strerror}."
-        problem = _finding("", str(file), message, "Name a file that exists and may be read.")
+        message = f"Cannot read the profile file: {error.strerror}."
+        problem = _finding("", str(file), message, "Check the file's name and permissions.")
         return Source(launch=home.new_launch_id(), document={}, problems=(problem,))
     if active is None:
         return Source(launch=home.new_launch_id(), document=bundled_profile(), asked=asked)

@@ -1,5 +1,4 @@
-"""Where every process of a hung engine is: what it runs and waits for in the kernel, and its Python stacks, taken from
-outside by py-spy."""
+"""Where every process of a hung engine is: its kernel state and its Python stacks, taken from outside by py-spy."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ MAX_COMMAND = 300
 
 
 def dump_stacks(pid: int) -> str:
-    """The stacks of `pid` and all that it started, as text. Where they cannot be had, the text says why."""
+    """The stacks of `pid` and its descendants, as text; where there are none, the text says why."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return "\n".join(pool.map(_dump, [pid, *descendants(pid)]))
 
@@ -56,7 +55,7 @@ def _python_stacks(pid: int) -> str:
     beside_python = Path(sys.executable).with_name("py-spy")
     program = str(beside_python) if beside_python.exists() else shutil.which("py-spy")
     if program is None:
-        return f"Process {pid}: no stacks, since py-spy is not installed"
+        return f"Process {pid}: no stacks: py-spy is not installed"
     # Not blocking: a process that is stopped, or stuck in the kernel, cannot be paused.
     command = [program, "dump", "--nonblocking", "--pid", str(pid)]
     try:
@@ -64,11 +63,11 @@ def _python_stacks(pid: int) -> str:
             command, capture_output=True, text=True, errors="replace", timeout=DUMP_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"Process {pid}: no stacks, since py-spy did not end within {DUMP_TIMEOUT_S:.0f} s"
+        return f"Process {pid}: no stacks: py-spy did not finish within {DUMP_TIMEOUT_S:.0f} s"
     except OSError as error:
-        return f"Process {pid}: no stacks, since {program} cannot be started: {error.strerror}"
+        return f"Process {pid}: no stacks: cannot start {program}: {error.strerror}"
     if done.returncode != 0:
-        return f"Process {pid}: no stacks, since py-spy says: {done.stderr.strip() or done.stdout.strip()}"
+        return f"Process {pid}: no stacks: py-spy reported: {done.stderr.strip() or done.stdout.strip()}"
     return done.stdout
 
 

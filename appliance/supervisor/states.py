@@ -1,4 +1,4 @@
-"""Which state of a launch may follow which. The supervisor is the only writer, and this table is what it keeps to."""
+"""Which launch state may follow which. The supervisor is the only writer and enforces this table."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The one owner of the engine: runs a launch, answers what state it is in, judges attempts, and stops.
 
-A front door runs one launch in its life, and after a failure stays up to say so; another begins with another
-`ingot serve` on the same state folder. Only where the profile says `on-failure: restart` an engine that had served is
-started again here, unless that has become a loop.
+A front door runs one launch and stays up after a failure to report it; another `ingot serve` on the same state folder
+begins the next. Only if the profile says `on-failure: restart` is an engine that had served restarted here, unless
+that has become a loop.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Supervisor:
 
     @property
     def reason(self) -> str:
-        """Why the state is what it is, in a sentence; may be empty."""
+        """The reason for the state, in a sentence; may be empty."""
         record = self.record
         if record is None:
             return ""
@@ -141,8 +141,8 @@ class Supervisor:
         try:
             await self._run()
         except Exception as error:
-            # A fault of this program. Whoever asks must not be told of a start that goes on for ever.
-            fault = f"Ingot itself failed: {type(error).__name__}: {error}"
+            # A bug in this program: clients must not see an endless start.
+            fault = f"Internal error in Ingot: {type(error).__name__}: {error}"
             if self._launch is None:
                 self._fail_unrecorded(fault, self._home.new_launch_id())
             elif not self._launch.ended:
@@ -168,7 +168,7 @@ class Supervisor:
             )
         except OSError as error:
             folder = self._home.launch(source.launch)
-            reason = f"The launch's folder {folder} cannot be written: {error.strerror}."
+            reason = f"Cannot write to the launch's folder {folder}: {error.strerror}."
             print(f"ingot: {reason}", file=sys.stderr)
             self._fail_unrecorded(reason, source.launch, source)
             return None
@@ -182,7 +182,7 @@ class Supervisor:
         try:
             engine = self._engine = self._make_engine(source, launch)
         except OSError as error:
-            launch.change(State.FAILED, f"The engine's process cannot be started: {error.strerror}")
+            launch.change(State.FAILED, f"Cannot start the engine's process: {error.strerror}.")
             return launch
         if self._stopping.is_set():  # asked for before there was anything to stop
             engine.finish(End(state=State.STOPPED))
@@ -242,7 +242,7 @@ class Supervisor:
             self._core.kill()
 
     def end_at_once(self, why: str) -> None:
-        """The same for somebody who asked for it, which the history says."""
+        """The same at somebody's request, which the history records."""
         self.kill()
         if self._launch is not None and not self._launch.ended:
             self._launch.change(State.STOPPED, why)
@@ -339,7 +339,7 @@ def _read_source(home: Home, profile_file: Path | None) -> Source:
     try:
         close_abandoned(home)
     except OSError as error:
-        print(f"ingot: an earlier launch stays open in the history: {error}", file=sys.stderr)
+        print(f"ingot: cannot close an earlier launch in the history: {error}", file=sys.stderr)
     return read_source(home, profile_file)
 
 

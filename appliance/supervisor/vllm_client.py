@@ -1,4 +1,4 @@
-"""Requests on their way to vLLM: asked, counted, and told why when vLLM is gone."""
+"""Requests in flight to vLLM: sent, counted, and failed with a reason when vLLM is gone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class VllmClient:
     async def ask(self, method: str, target: bytes, headers: Headers, body: bytes | None) -> Answer:
         """`release` it, whatever happens. Raises EngineGoneError, TooManyRequestsError."""
         if self.in_flight >= MAX_IN_FLIGHT:
-            raise TooManyRequestsError(f"{MAX_IN_FLIGHT} requests are already running or waiting")
+            raise TooManyRequestsError(f"{MAX_IN_FLIGHT:,} requests are already running or waiting")
         self._asking += 1
         self._idle.clear()
         try:
@@ -61,7 +61,7 @@ class VllmClient:
         return EngineGoneError(self._gone.result() if done else f"vLLM: {error}")
 
     def fail(self, reason: str) -> None:
-        """vLLM is gone: everybody who waits is told, and nobody can start."""
+        """vLLM is gone: waiting requests fail with the reason, and new ones are refused."""
         if not self._gone.done():
             self._gone.set_result(reason)
         for answer in self._open:

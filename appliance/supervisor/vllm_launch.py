@@ -85,7 +85,7 @@ class VllmLaunch(EngineLaunch):
         try:
             self._run(plan)
         except OSError as error:
-            reason = f"vLLM cannot be started: {error.filename or 'its process'}: {error.strerror}"
+            reason = f"Cannot start vLLM: {error.filename or 'its process'}: {error.strerror}"
             self.finish(End(state=State.FAILED, reason=reason))
             return
         await self._answers()
@@ -227,7 +227,7 @@ class VllmLaunch(EngineLaunch):
             now = time.monotonic()
             if not raw:
                 if now - answered_at > SILENCE_S:
-                    reason = f"vLLM's server has answered nothing for {now - answered_at:.0f} s"
+                    reason = f"no answer from vLLM's server for {now - answered_at:,.0f} s"
                     self.finish(End(state=State.HUNG, reason=reason))
                 self.load = Load()
                 continue

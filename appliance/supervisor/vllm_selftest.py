@@ -58,7 +58,7 @@ class Asker:
             self._proof = proof
             return
         tried = ", ".join(proof.path for proof in PROOFS)
-        raise SelfTestError(f"self-test: this model answers none of {tried}; vLLM said: {said}")
+        raise SelfTestError(f"self-test: this model supports none of {tried}; vLLM answered: {said}")
 
 
 def _has_not(status: int, said: str) -> bool:
@@ -120,13 +120,13 @@ def check_tokens(content: Any, tokens: int) -> None:
         raise SelfTestError(f"self-test: vLLM's answer has no tokens: {_shown(content)}")
     if len(logprobs) < tokens:
         raise SelfTestError(f"self-test: vLLM generated {len(logprobs)} tokens of {tokens}")
-    _check_finite(logprobs, "tokens have a probability that is no finite number", content)
+    _check_finite(logprobs, "tokens have a non-finite probability", content)
 
 
 def _numbers(*where: str | int) -> Callable[[Any, int], None]:
     def check(content: Any, _tokens: int) -> None:
         found = list(_flat(_at(content, *where)))
-        _check_finite(found, "of the numbers that it made are not finite", content)
+        _check_finite(found, "output values are not finite", content)
 
     return check
 
@@ -165,7 +165,7 @@ def _content(raw: bytes) -> Any:
         return msgspec.json.decode(raw)
     except msgspec.DecodeError:
         # Python's own writer of JSON says NaN where JSON has no word for it.
-        raise SelfTestError(f"self-test: vLLM's answer is no JSON: {raw[:200].decode(errors='replace')}") from None
+        raise SelfTestError(f"self-test: vLLM's answer is not JSON: {raw[:200].decode(errors='replace')}") from None
 
 
 def _message(raw: bytes) -> str:

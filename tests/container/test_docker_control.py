@@ -366,7 +366,7 @@ async def test_a_driver_that_is_too_old_is_told(engine, config, monkeypatch):
             return False
 
     await until(answers, 30)
-    with pytest.raises(EngineControlError, match=re.escape("newer driver than this machine's: cuda>=13.0")):
+    with pytest.raises(EngineControlError, match=re.escape("cuda>=13.0")):
         await engine.control.start()
     async with opened(config, engine.control) as read:
         await shows(read, "/", "failed", "cuda>=13.0", "Install a newer NVIDIA driver")

@@ -43,8 +43,7 @@ def test_the_first_exception_of_a_chain_with_its_numbers() -> None:
     """Its own line and frame are the evidence; what it said is in the summary; the fix can be applied."""
     found = diagnose(number_lines(OOM), exit_status=1)
     assert (found.family, found.cause) == ("memory", "gpu-out-of-memory")
-    assert "1.50 GiB more was needed" in found.summary
-    assert "0.32 GiB was free" in found.summary
+    assert all(figure in found.summary for figure in ("1.50 GiB", "23.56 GiB", "0.32 GiB"))
     assert [line.number for line in found.evidence] == [3, 5]
     assert found.fix is not None
     assert found.fix.patch is None
@@ -114,7 +113,7 @@ def test_a_death_without_a_word_is_told_by_its_status(status: int, family: str |
     found = diagnose(number_lines("INFO all is well\n"), exit_status=status)
     assert found.family == family
     if family is None:
-        assert "left no exception" in found.summary
+        assert found.cause is None
         assert found.evidence[0].text == "INFO all is well"
 
 
@@ -123,7 +122,7 @@ def test_the_cores_own_account_wins_over_the_log() -> None:
     log = OOM + 'Traceback (most recent call last):\n  File "/y.py", line 2, in g\nLookupError: gone\n'
     told = 'Traceback (most recent call last):\n  File "/y.py", line 2, in g\nLookupError: gone\n'
     found = diagnose(number_lines(log), fatal=Fatal(exception="LookupError", message="gone", traceback=told))
-    assert found.summary == "The engine ended with LookupError: gone"
+    assert found.summary.endswith("LookupError: gone")
     assert [log.split("\n")[line.number - 1].strip() for line in found.evidence] == [
         line.text for line in found.evidence
     ]

@@ -26,7 +26,7 @@ def test_a_process_that_was_stopped_is_no_riddle() -> None:
     assert (found.family, found.cause) == ("hang", "stopped")
     assert found.fix is not None
     assert found.fix.patch is None
-    otherwise = diagnose([], hang="the core has said nothing for 15 s", stacks=IN_A_COLLECTIVE)
+    otherwise = diagnose([], hang="no heartbeat from the core for 15 s", stacks=IN_A_COLLECTIVE)
     assert otherwise.cause != "stopped"
 
 
@@ -40,7 +40,7 @@ def test_a_compiler_that_hangs_is_found_as_the_supervisor_writes_it(named: str, 
         deadline = time.monotonic() + 5
         while f"{compiler} 600" not in (stacks := dump_stacks(process.pid)).replace(f"-c {compiler}", ""):
             assert time.monotonic() < deadline
-        found = diagnose([], hang="the phase 'compile' has not moved for 900 s", stacks=stacks)
+        found = diagnose([], hang="no progress in the compile phase for 900 s", stacks=stacks)
     finally:
         subprocess.run(["pkill", "-P", str(process.pid)], check=False)
         process.kill()

@@ -104,7 +104,7 @@ def test_a_restart_loop_is_counted_and_its_cause_told() -> None:
     assert told(loop).cause == "restart-loop"
     found = told(logs.VLLM_ARGUMENT + loop)
     assert found.family == "model-config"
-    assert found.summary.endswith("It was restarted 14 times into this.")
+    assert "14 times" in found.summary
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_who_killed_it_is_said_as_far_as_it_is_known() -> None:
     assert "Killed process 7" in certain.summary
     open_ = told("INFO all is well\n", exit_status=-9)
     assert (open_.family, open_.cause) == ("memory", "killed")
-    assert "person" in open_.summary
+    assert "SIGKILL" in open_.summary
 
 
 STACKS = {
@@ -143,9 +143,9 @@ WAITS = 'Process 1: vllm\nThread 1 (idle): "MainThread"\n    acquire_read (vllm/
 @pytest.mark.parametrize("family", STACKS)
 def test_a_hang_is_told_by_where_the_processes_are(family: str) -> None:
     """The one that works on something is the cause of those that wait for it."""
-    found = told("INFO loading\n", hang="the engine has said nothing for 30 s", stacks=WAITS + STACKS[family])
+    found = told("INFO loading\n", hang="no heartbeat for 30 s", stacks=WAITS + STACKS[family])
     assert found.family == family
-    assert "has said nothing for 30 s" in found.summary
+    assert "no heartbeat for 30 s" in found.summary
     assert "Process 7" in found.summary or "Process 8" in found.summary
 
 

@@ -55,7 +55,7 @@ async def test_a_command_that_is_not_there_is_told() -> None:
     """With the status that shells use for it, and its name."""
     child = Child([*GUARD, "/nowhere/vllm"], os.environ)
     assert await child.wait() == 127
-    assert b"/nowhere/vllm cannot be started: No such file" in child.output.read()
+    assert b"/nowhere/vllm: No such file" in child.output.read()
 
 
 async def test_orphans_end_with_the_command(tmp_path: Path) -> None:

@@ -27,8 +27,9 @@ def test_the_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
     """By process, address and time; and the lock is free again when its holder lets go."""
     path = tmp_path / "serve.lock"
     lock = OwnerLock(path)
-    with pytest.raises(HomeInUseError, match="just starting"):
+    with pytest.raises(HomeInUseError) as refused:
         OwnerLock(path)
+    assert refused.value.owner is None
     lock.sign(Owner(pid=os.getpid(), host="127.0.0.1", port=8000, started=0.0))
     with pytest.raises(HomeInUseError, match=rf"process {os.getpid()}, http://127.0.0.1:8000"):
         OwnerLock(path)
@@ -72,7 +73,7 @@ def test_an_endless_line_takes_no_endless_memory() -> None:
         assert splitter.feed(b"y" * 100_000) == []
         assert len(splitter._partial) <= MAX_LINE_BYTES
     (line,) = splitter.feed(b"\n")
-    assert line.endswith(f"[{10_000_000 - MAX_LINE_BYTES} more bytes of this line were cut]")
+    assert line.endswith(f"[{10_000_000 - MAX_LINE_BYTES:,} more bytes cut]")
 
 
 @pytest.mark.parametrize("name", ["missing/engine.log", "full"])
@@ -119,7 +120,10 @@ def test_a_learned_deadline_is_three_times_the_last_good_launch_or_the_floor() -
     watch.phase(Phase.WEIGHTS, 0.0)
     watch.phase(Phase.WEIGHTS, 299.0)
     assert watch.overdue(300.0) is None
-    assert "the last good launch took 100.0 s" in (watch.overdue(301.0) or "")
+    overdue = watch.overdue(301.0) or ""
+    assert Phase.WEIGHTS in overdue
+    assert "301 s" in overdue
+    assert "100.0 s" in overdue
     assert Watch(good(1.0), 0.0).limit_s(Phase.WEIGHTS) == FLOORS_S[Phase.WEIGHTS]
     fresh = Watch(None, 0.0)
     for now in range(0, 1000, 100):
@@ -135,7 +139,9 @@ def test_silence_counts_from_the_first_word_and_not_while_we_slept() -> None:
     assert watch.overdue(1000.0) is None
     watch.heard(1000.0, "loading", 3.0)
     assert watch.overdue(1000.0 + SILENCE_S) is None
-    assert "in 'loading' for 3 s" in (watch.overdue(1001.0 + SILENCE_S) or "")
+    overdue = watch.overdue(1001.0 + SILENCE_S) or ""
+    assert f"{SILENCE_S + 1:.0f} s" in overdue
+    assert "'loading' for 3 s" in overdue
     watch.excuse(1010.0)
     assert watch.overdue(1001.0 + SILENCE_S) is None
 
@@ -147,7 +153,7 @@ def test_a_step_has_its_limit_and_waiting_has_none() -> None:
     watch.heard(1.0, "step", 60.0)
     assert watch.overdue(1.0) is None
     watch.heard(2.0, "step", 61.0)
-    assert "in one step for 61 s" in (watch.overdue(2.0) or "")
+    assert "61 s" in (watch.overdue(2.0) or "")
     watch.heard(3.0, "idle", 100_000.0)
     assert watch.overdue(3.0) is None
 

@@ -347,7 +347,7 @@ async def test_an_odd_log_is_readable(home: Home) -> None:
     await running
     first, second, third, *_ = log_of(home).splitlines()
     assert first == "bad \ufffd\ufffd utf-8"
-    assert second.endswith("more bytes of this line were cut]")
+    assert second.endswith(" more bytes cut]")
     assert len(second) < 17_000
     assert third == "100%"
 
@@ -377,7 +377,7 @@ async def test_a_checkpoint_that_answers_otherwise_than_before_is_not_ready(home
             assert diagnosis is not None
             assert diagnosis.fix is not None
             (recorded,) = home.selftest.iterdir()
-            assert f"remove the recorded answer, {recorded}, and start again" in diagnosis.fix.text
+            assert str(recorded) in diagnosis.fix.text
         await supervisor.stop()
         await running
 

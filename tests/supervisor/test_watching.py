@@ -121,7 +121,7 @@ def past(home: Home, number: int, state: State = State.FAILED, *, cause: str = "
         state=state,
         ended=NOW - 95 + 10 * number,
         phases=[PhaseRecord(phase="preflight", started=NOW), PhaseRecord(phase="weights", started=NOW)],
-        diagnosis=Diagnosis(summary=f"It was {cause}.", family="memory", cause=cause, fix=Fix(text="Mend it.")),
+        diagnosis=Diagnosis(summary=f"It was {cause}.", family="memory", cause=cause, fix=Fix(text="Fix it.")),
     )
     record = msgspec.structs.replace(record, **fields)
     LaunchFolder.create(home, launch_id).write_record(record)
@@ -141,10 +141,10 @@ def test_twice_the_same_failure_is_a_loop(home: Home) -> None:
     found = judge(home)
     assert found is not None
     assert found.family == "crash-loop"
-    assert "twice in a row for the same cause" in found.summary
+    assert found.cause == "restarts-into-failure"
     assert "It was oom." in found.summary
     assert found.fix is not None
-    assert found.fix.text.startswith("Mend it. Then start it again")
+    assert found.fix.text.startswith("Fix it. ")
 
 
 def test_three_failures_of_any_kind_are_a_loop(home: Home) -> None:
@@ -155,7 +155,7 @@ def test_three_failures_of_any_kind_are_a_loop(home: Home) -> None:
     past(home, 3, cause="three")
     found = judge(home)
     assert found is not None
-    assert "3 times in 10 minutes" in found.summary
+    assert found.cause == "restarts-into-failure"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_gpu_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """It fell off the bus while it worked."""
     monkeypatch.setattr(device_memory, "inventory", lambda: machine())
     (line,) = device_memory.wait_until_free(CARD, 0.01)
-    assert "does not answer any more" in line
+    assert str(CARD) in line
 
 
 async def test_a_stopped_process_anywhere_in_the_family_is_found() -> None:

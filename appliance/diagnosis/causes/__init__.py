@@ -1,4 +1,4 @@
-"""The catalogue of known causes, one file a family. Order matters where two rows fit: the first one counts."""
+"""The catalogue of known causes, one file per family. Where two rows match, the first counts."""
 
 from __future__ import annotations
 

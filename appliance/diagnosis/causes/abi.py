@@ -1,8 +1,8 @@
-"""Libraries that were built for another version of each other, or are not there."""
+"""Libraries that are missing, or were built for other versions of each other."""
 
 from appliance.diagnosis.cause import Cause
 
-_REINSTALL = "Install the versions that are pinned together, into a fresh environment, or use the container image."
+_REINSTALL = "Install the pinned versions into a fresh environment, or use the container image."
 
 CAUSES = (
     Cause(
@@ -10,7 +10,7 @@ CAUSES = (
         name="undefined-symbol",
         signs=("undefined symbol", "symbol lookup error"),
         details=r"undefined symbol:? (?P<symbol>[^\s,)]{1,80})",
-        summary="Two libraries do not fit each other: one needs a symbol that the other does not have ({symbol}).",
+        summary="Two libraries are incompatible: one needs a symbol that the other does not have ({symbol}).",
         fix=_REINSTALL,
         line=True,
         warning=True,
@@ -21,8 +21,8 @@ CAUSES = (
         signs=("version `glibc", "version `glibcxx", "version 'glibcxx", "version `cxxabi", "version 'glibc",
                "version 'cxxabi"),
         pattern=r"version [`'](?P<version>(?:GLIBC(?:XX)?|CXXABI)_[\d.]{1,12})' not found",
-        summary="A library needs {version}, which is newer than this system's.",
-        fix="Use the container image, which brings its own, or a newer system.",
+        summary="A library needs {version}, which is newer than this system's version.",
+        fix="Use the container image, which brings its own C library, or a newer system.",
         line=True,
         warning=True,
     ),
@@ -31,7 +31,7 @@ CAUSES = (
         name="op-not-registered",
         signs=("_opnamespace", "torch.ops", "object has no attribute", "unknown builtin op", "no such operator"),
         pattern=r"_OpNamespace|no such operator|'torch\.ops\.|unknown builtin op",
-        summary="A kernel library does not have an operation that the engine calls: they are of different versions.",
+        summary="The kernel library lacks an operation that the engine calls: their versions do not match.",
         fix=_REINSTALL,
     ),
     Cause(
@@ -43,7 +43,7 @@ CAUSES = (
                "compiled with cuda", "numpy.core.multiarray", "flashinfer version mismatch",
                "does not match flashinfer version", "flashinfer-cubin", "flashinfer_jit_cache"),
         pattern=r"different|numpy|nms|against|incompatib|abi|descriptors|mismatch|does not match",
-        summary="Two libraries were built for different versions of a third.",
+        summary="Two libraries were built against different versions of a third.",
         fix=_REINSTALL,
     ),
     Cause(
@@ -51,8 +51,8 @@ CAUSES = (
         name="engine-file-of-other-version",
         signs=("deserialize cuda engine", "serialization assertion", "engine plan file is not compatible",
                "deserialize_cuda_engine", "version tag does not match", "expecting library version"),
-        summary="A compiled engine file of TensorRT was made by another version of it, or for another GPU.",
-        fix="Build the engine file again, in the same image and on the same kind of GPU that serve it.",
+        summary="A compiled TensorRT engine file was built with another version of TensorRT or for another GPU.",
+        fix="Rebuild the engine file in the image and on the kind of GPU that will serve it.",
     ),
     Cause(
         family="abi",
@@ -63,7 +63,7 @@ CAUSES = (
                "contextualversionconflict"),
         pattern=r"^(?!.{0,3000}recognize this architecture).{0,3000}?(?:required|requires|but found|conflict|notfound"
         r"|not found|upgrade|no package metadata)",
-        summary="A Python package is of a version that another does not accept, or is not there.",
+        summary="A required Python package is missing or has an unsupported version.",
         fix=_REINSTALL,
         command="python -m pip check",
     ),
@@ -72,7 +72,7 @@ CAUSES = (
         name="package-missing",
         signs=("no module named",),
         pattern=r"No module named '?(?P<module>[\w.]{1,80})",
-        summary="The Python package {module} is not installed where the engine runs.",
+        summary="The Python package {module} is not installed in the engine's environment.",
         fix=_REINSTALL,
         command="python -m pip check",
     ),
@@ -81,7 +81,7 @@ CAUSES = (
         name="import-name-missing",
         signs=("cannot import name", "partially initialized module"),
         details=r"cannot import name '(?P<name>[\w.]{1,80})' from '?(?P<module>[\w.]{1,80})",
-        summary="A package lacks a name that is imported from it ({name}, from {module}): it is of another version.",
+        summary="A package has the wrong version: an imported name is missing ({name}, from {module}).",
         fix=_REINSTALL,
         command="python -m pip check",
     ),
@@ -93,7 +93,7 @@ CAUSES = (
                "found or cannot be loaded", "could not load library", "unable to load any of",
                "sublibrary_loading_failed", "sublibrary_version_mismatch", "cudnn_status_version_mismatch"),
         details=r"(?P<library>lib[\w.+-]{1,80}\.so[\d.]{0,12})",
-        summary="A shared library is missing or does not fit this system: {library}.",
+        summary="A shared library is missing or does not work on this system: {library}.",
         fix=_REINSTALL,
         command="ldconfig -p",
         line=True,
@@ -109,7 +109,8 @@ CAUSES = (
         pattern=r"^(?!TypeError: \w{1,60}(?:Error|Failed|Exception|Resources)\.__init__)(?:TypeError|AttributeError"
         r"|\w{1,60}\.\w{0,60}TypeError|ValueError: infer_schema|RuntimeError: \S{1,80}\(\) expected at most)",
         where=r"(?:site-packages|dist-packages|sgl-workspace|/vllm/|/sglang/)",
-        summary="One library calls another as another version of it would be called.",
+        summary="Two libraries have incompatible versions: one calls a function of the other with the wrong "
+        "arguments.",
         fix=_REINSTALL,
         command="python -m pip check",
         vague=True,

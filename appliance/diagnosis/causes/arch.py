@@ -1,4 +1,4 @@
-"""A binary, a kernel or a cast does not cover this GPU's (or this processor's) architecture."""
+"""A binary, kernel or cast does not support this GPU's (or CPU's) architecture."""
 
 from appliance.diagnosis.cause import Cause
 
@@ -12,8 +12,8 @@ CAUSES = (
         pattern=r"NotCast: (?P<op>\w{1,60}) needs (the kernel|FlashInfer's module) "
             r"(?P<kernel>\w{1,80}+)[^\n]{0,400} on "
         r"(?P<architecture>sm_\d{1,4}+),[^\n]{0,400}\. Cast it: (?P<command>ingot cast [^\n]{1,300})",
-        summary="The cast lacks a kernel that {op} needs on {architecture}: {kernel}.",
-        fix="Cast again into the same folder, which keeps what is there, and start the engine again.",
+        summary="The cast has no kernel for {op} on {architecture}: {kernel}.",
+        fix="Cast again into the same folder (existing kernels are kept), then start the engine again.",
         command="{command}",
     ),
     Cause(
@@ -22,16 +22,16 @@ CAUSES = (
         signs=("notcast",),
         pattern=r"NotCast: (?P<op>\w{1,60}) needs the kernel [^\n]{0,400} no kernel is cast for: "
             r"(?P<why>[^\n]{0,400})\. This",
-        summary="The engine called {op} with arguments that no kernel is cast for: {why}.",
-        fix="Send this launch's log to support: the engine is not meant to do this.",
+        summary="The engine called {op} with arguments that no cast kernel covers: {why}.",
+        fix="This is a fault in Ingot. Send this launch's log to support.",
     ),
     Cause(
         family="arch",
         name="cast-unusable",
         signs=("casterror",),
         pattern=r"CastError: (?P<why>[^\n]{1,400}?)\.(?:\s|$)",
-        summary="The engine could not run from its cast: {why}.",
-        fix="Prove the cast, and cast it again where that fails.",
+        summary="The engine could not use its cast: {why}.",
+        fix="Verify the cast. If that fails, cast again.",
         command="ingot verify",
     ),
     Cause(
@@ -39,8 +39,8 @@ CAUSES = (
         name="no-kernel-image",
         signs=("no kernel image is available", "device kernel image is invalid", "cuda_error_no_binary_for_gpu",
                "cudaerrornokernelimagefordevice", "no binary for gpu", "invalid device function"),
-        summary="This build has no code for this GPU's architecture.",
-        fix="Run the image that was built for this GPU's architecture.",
+        summary="This build does not support this GPU's architecture.",
+        fix="Use the image built for this GPU's architecture.",
         command=_CAPABILITY,
     ),
     Cause(
@@ -48,8 +48,8 @@ CAUSES = (
         name="torch-without-architecture",
         signs=("is not compatible with the current pytorch", "no longer supports this gpu"),
         details=r"cuda capability (?P<capability>sm_\d{1,9})",
-        summary="This build of PyTorch has no code for this GPU's architecture.",
-        fix="Run the image that was built for this GPU's architecture.",
+        summary="This build of PyTorch does not support this GPU's architecture.",
+        fix="Use the image built for this GPU's architecture.",
         command=_CAPABILITY,
         warning=True,
         line=True,
@@ -60,8 +60,7 @@ CAUSES = (
         name="shared-memory-of-the-gpu",
         signs=("out of resource: shared memory", "outofresources", "out of resource:"),
         details=r"Required: (?P<needed>\d{1,9}),? Hardware limit: (?P<limit>\d{1,9})",
-        summary="A kernel needs more of a multiprocessor's shared memory than this GPU has ({needed} of {limit} "
-        "bytes).",
+        summary="A kernel needs more shared memory than this GPU has ({needed} of {limit} bytes).",
         fix="Let the engine choose another backend, or use an engine whose kernels are tuned for this GPU.",
         patch={"backends": None},
     ),
@@ -76,9 +75,8 @@ CAUSES = (
                "not supported on this gpu", "unsupported sm", "unsupported architecture: sm",
                "not implemented for sm", "does not support sm", "cuda arch", "no compiled", "device capability"),
         pattern=r"^(?!.{0,200}bfloat16 is only supported)",
-        summary="A kernel that the engine wants to use does not run on this GPU's architecture.",
-        fix="Let the engine choose its backends by itself, or run the image that was built for this GPU's "
-        "architecture.",
+        summary="A kernel that the engine selected does not support this GPU.",
+        fix="Let the engine choose its backends, or use the image built for this GPU's architecture.",
         patch={"backends": None},
         command=_CAPABILITY,
     ),
@@ -89,9 +87,8 @@ CAUSES = (
         pattern=r"(?:\bsm[ _]?\d|\bcc ?\d|hopper|blackwell|ampere|\bada\b|turing|volta).{0,80}(?:support|requir|only"
         r"|need|implement)|(?:only|requires?|support|needs?|implement).{0,60}(?:\bsm[ _]?\d|\bcc ?\d|hopper"
         r"|blackwell|ampere|\bada\b|turing|volta)",
-        summary="A kernel that the engine wants to use does not run on this GPU's architecture.",
-        fix="Let the engine choose its backends by itself, or run the image that was built for this GPU's "
-        "architecture.",
+        summary="A kernel that the engine selected does not support this GPU.",
+        fix="Let the engine choose its backends, or use the image built for this GPU's architecture.",
         patch={"backends": None},
         command=_CAPABILITY,
         vague=True,
@@ -100,8 +97,8 @@ CAUSES = (
         family="arch",
         name="cpu-architecture",
         signs=("exec format error", "no matching manifest for linux", "does not match the detected host platform"),
-        summary="The program or image was built for another processor architecture than this machine's.",
-        fix="Take the image for this machine's architecture (amd64 or arm64).",
+        summary="The program or image was built for another processor architecture.",
+        fix="Use the image for this machine's architecture (amd64 or arm64).",
         command="uname -m",
         line=True,
         vague=True,

@@ -12,8 +12,8 @@ CAUSES = (
                "compile cache", "aot compile", "aot compiled", "aot compilation", "inductor_cache", "fxgraphcache",
                "standalone_compile", "torchinductor_", "cached artifact"),
         pattern=r"(?:fail|assert|error|corrupt|missing|mismatch|not found|no such file|invalid|truncated|eof|cannot)",
-        summary="A compiled graph could not be read from, or written to, the cache of torch.compile.",
-        fix="Remove the cache, or run without torch.compile.",
+        summary="The torch.compile cache could not be read or written.",
+        fix="Delete the cache, or run without torch.compile.",
         command=_CLEAR,
     ),
     Cause(

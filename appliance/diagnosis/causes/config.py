@@ -1,4 +1,4 @@
-"""A setting of the launch is wrong: a flag, a value, a variable."""
+"""Invalid settings of the launch: flags, values, environment variables."""
 
 from appliance.diagnosis.cause import Cause, number
 
@@ -15,8 +15,8 @@ CAUSES = (
                "unexpected extra argument"),
         pattern=r"^(?!.{0,60}(?:nvcc|ptxas|ninja|cc1|gcc|g\+\+)).{0,200}?(?:unrecognized arguments|no such option"
         r"|unknown option|ambiguous option|extra argument)\W{1,4}(?P<argument>\S{1,200})",
-        summary="The engine does not know the argument {argument}.",
-        fix="Remove the argument from the profile, or write it as this release of the engine does.",
+        summary="The engine does not recognise the argument {argument}.",
+        fix="Remove the argument from the profile, or use this release's spelling.",
         line=True,
     ),
     Cause(
@@ -30,8 +30,8 @@ CAUSES = (
         r"|required"
         r"|not allowed|cannot be converted|validation error|must be|should be)[^\n]{0,160})",
         details=r"argument (?P<argument>--?[\w-]{1,80})",
-        summary="The engine does not accept a value of its command line ({argument}): {why}",
-        fix="Correct the value in the profile, or remove the setting so that its default holds.",
+        summary="Invalid command-line value ({argument}): {why}",
+        fix="Correct the value in the profile, or remove the setting to use its default.",
         line=True,
     ),
     Cause(
@@ -40,8 +40,8 @@ CAUSES = (
         signs=("load format", "load_format"),
         pattern=r"load.format:? [`'\"]?(?P<value>[\w-]{1,40})[`'\"]? is (?:not supported|unknown|invalid)"
         r"|(?:unknown|unsupported|invalid) load.format:? [`'\"]?(?P<also>[\w-]{1,40})",
-        summary="The engine does not have the load format {value}.",
-        fix="Remove load-format, so that the engine takes the format that the files have.",
+        summary="The engine does not support the load format {value}.",
+        fix="Remove load-format, so that the engine detects the format.",
         patch={"vllm.extra-args.load-format": None},
     ),
     Cause(
@@ -50,8 +50,8 @@ CAUSES = (
         signs=("max_num_batched_tokens", "max-num-batched-tokens"),
         pattern=r"max.num.batched.tokens.{0,20}?\(?(?P<tokens>\d{1,9})?\)?.{0,60}(?:smaller than|greater than or equal"
         r"|less than|must be).{0,60}?(?P<limit>\d{3,9})?",
-        summary="max-num-batched-tokens is smaller than the context or the number of sequences needs.",
-        fix="Leave max-num-batched-tokens out, or make max-model-len as short.",
+        summary="max-num-batched-tokens is too small for the context length or the number of sequences.",
+        fix="Remove max-num-batched-tokens, or reduce max-model-len to match it.",
         patch={"max-num-batched-tokens": None},
     ),
     Cause(
@@ -63,8 +63,8 @@ CAUSES = (
         pattern=r"(?:(?:larger|greater|exceed|more) (?:than )?.{0,60}(?:gpus?|devices?)(?: \((?P<have>\d{1,9})\))?"
         r"|invalid device ordinal|error_invalid_device|device < num_gpus|not enough gpus|have enough gpus"
         r"|but only (?P<only>\d{1,9}))",
-        summary="The profile asks for more GPUs than can be used here.",
-        fix="Make tensor-parallel-size no larger than the number of GPUs, and check CUDA_VISIBLE_DEVICES.",
+        summary="The profile asks for more GPUs than are available.",
+        fix="Reduce tensor-parallel-size to the number of GPUs, and check CUDA_VISIBLE_DEVICES.",
         patch={"tensor-parallel-size": number("have")},
         command="nvidia-smi -L; echo $CUDA_VISIBLE_DEVICES",
     ),
@@ -75,7 +75,7 @@ CAUSES = (
                "unrecognized cachingallocator"),
         pattern=r"not (?:supported|compatible)|incompatib|unrecogni[sz]ed|unsupported|cannot|assert|invalid|disable"
         r"|please",
-        summary="PYTORCH_CUDA_ALLOC_CONF holds a setting that does not go together with the engine.",
+        summary="PYTORCH_CUDA_ALLOC_CONF has a setting that the engine does not support.",
         fix="Remove PYTORCH_CUDA_ALLOC_CONF from the environment.",
         patch={"vllm.environment.PYTORCH_CUDA_ALLOC_CONF": None},
     ),
@@ -86,8 +86,8 @@ CAUSES = (
         pattern=r"(?:invalid value '?(?P<value>[^'\n]{1,60})'? for (?P<variable>[A-Z][A-Z0-9_]{3,60})|(?P<also>(?:VLLM"
         r"|SGLANG|CUDA|NCCL|HF)_[A-Z0-9_]{3,60})\b.{0,60}(?:must be|is not a valid|invalid|not supported|should be"
         r"|is set to empty))",
-        summary="An environment variable has a value that the engine does not accept: {variable}.",
-        fix="Remove the variable from the profile, or give it one of the values that the message names.",
+        summary="An environment variable has an invalid value: {variable}.",
+        fix="Remove the variable from the profile, or use one of the values listed in the message.",
         patch={"vllm.environment": None},
     ),
     Cause(
@@ -96,8 +96,8 @@ CAUSES = (
         signs=("tool call parser", "tool-call-parser", "reasoning parser", "reasoning-parser", "tool_parser",
                "enable-auto-tool-choice", "tool parser"),
         pattern=r"invalid|not found|requires|unknown|must|chose from|not exist|error",
-        summary="The parser for tool calls or reasoning that the profile names does not exist in this release.",
-        fix="Remove it, or name one of those that the message lists.",
+        summary="This release does not have the tool-call or reasoning parser that the profile names.",
+        fix="Remove it, or choose one listed in the message.",
         patch={"vllm.extra-args.tool-call-parser": None, "vllm.extra-args.reasoning-parser": None,
                "vllm.extra-args.enable-auto-tool-choice": None},
     ),
@@ -107,8 +107,8 @@ CAUSES = (
         signs=("lora rank", "max_lora_rank", "max_loras", "lora adapter", "lora_modules", "lora is not",
                "support lora", "enable_lora", "adapter_config.json", "lora_rank"),
         pattern=r"greater|exceed|not support|must|invalid|fail|missing|no such|not enabled|error|cannot",
-        summary="A LoRA adapter does not fit the engine's settings, or this model takes none.",
-        fix="Raise max-lora-rank to the adapter's rank, or leave the adapter out.",
+        summary="A LoRA adapter does not match the engine's settings, or the model does not support adapters.",
+        fix="Raise max-lora-rank to the adapter's rank, or remove the adapter.",
     ),
     Cause(
         family="config",
@@ -116,8 +116,8 @@ CAUSES = (
         signs=("speculative", "draft model", "num_speculative_tokens", "speculative_config", "eagle", "mtp",
                "spec_decode"),
         pattern=r"not support|must|invalid|unsupported|require|unknown|mismatch|cannot|should|missing|error",
-        summary="The settings of speculative decoding do not fit this model.",
-        fix="Leave speculative decoding out.",
+        summary="The speculative decoding settings do not work with this model.",
+        fix="Turn speculative decoding off.",
     ),
     Cause(
         family="config",
@@ -127,15 +127,15 @@ CAUSES = (
         pattern=r"(?:--?(?:task|runner|convert)\b.{0,80}(?:not|must|invalid)|does(?: not|n't) support (?:the )?(?:'|`"
         r"|--)?(?:task|runner|\w{1,60} (?:task|api|parallel|prefill|caching)|embedding|generat|pooling)"
         r"|pipeline parallel.{0,40}not|not support.{0,40}(?:pipeline|expert) parallel|encoder-decoder.{0,60}not)",
-        summary="This model does not do what the profile asks of it.",
-        fix="Remove the setting that asks for it (task, parallelism or caching) from the profile.",
+        summary="This model does not support a task or mode that the profile asks for.",
+        fix="Remove the task, parallelism or caching setting from the profile.",
     ),
     Cause(
         family="config",
         name="fork",
         signs=("re-initialize cuda in forked subprocess", "finished its bootstrapping phase", "freeze_support"),
-        summary="A process of the engine was forked after CUDA had been initialised.",
-        fix="Let the engine spawn its processes.",
+        summary="A worker process was forked after CUDA had been initialised.",
+        fix="Set the start method of worker processes to spawn.",
         patch={"vllm.environment.VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
     ),
     Cause(
@@ -146,8 +146,8 @@ CAUSES = (
                "invalid reference format", "invalid compose", "services.", "are you trying to mount a directory"),
         pattern=r"does not exist|invalid|denied|already in use|not a directory|undefined|mapping|did not find|expected"
         r"|must be|additional propert|mount a directory",
-        summary="The container's own settings are wrong: a mount, a name, or the compose file.",
-        fix="Correct what the message names.",
+        summary="The container's own configuration is wrong: a mount, a name or the compose file.",
+        fix="Correct what the message points to.",
         command="docker compose config",
         line=True,
     ),
@@ -156,16 +156,16 @@ CAUSES = (
         name="setting-refused",
         signs=("validation error for", "validation errors for"),
         pattern=_VALIDATED + r"(?:Value error|Assertion failed), (?P<why>[^\[\n]{1,300})",
-        summary="The engine does not accept a setting ({config}): {why}",
-        fix="Correct the setting that the message names, or remove it so that its default holds.",
+        summary="Invalid setting ({config}): {why}",
+        fix="Correct the setting in the message, or remove it to use its default.",
     ),
     Cause(
         family="config",
         name="setting-refused",
         signs=("validation error for", "validation errors for"),
         pattern=_VALIDATED + r"(?P<why>[^\[\n]{1,200})?",
-        summary="The engine does not accept a setting: {config} {what}: {why}",
-        fix="Correct the setting that the message names, or remove it so that its default holds.",
+        summary="Invalid setting: {config} {what}: {why}",
+        fix="Correct the setting in the message, or remove it to use its default.",
     ),
     Cause(
         family="config",
@@ -179,8 +179,8 @@ CAUSES = (
         pattern=r"^(?:\w{1,40}\.){0,8}(?:ValueError|AssertionError|TypeError|NotImplementedError"
         r"|RuntimeError)[:\s].{0,200}?(?P<why>must|should|invalid|not supported|unknown|cannot|unsupported|expected"
         r"|is not|greater|less than|only support|require)",
-        summary="The engine does not accept the value of a setting.",
-        fix="Remove the setting that the message names, so that its default holds.",
+        summary="The engine rejected the value of a setting.",
+        fix="Remove the setting named in the message to use its default.",
         vague=True,
     ),
     Cause(
@@ -190,8 +190,8 @@ CAUSES = (
         where=r"(?:vllm/config|arg_utils|server_args|argparse|cli_args|cli/)[^\n]{0,200}$",
         pattern=r"^(?:\w{1,40}\.){0,8}(?:ValueError|AssertionError|TypeError|NotImplementedError|KeyError"
         r"|RuntimeError)\b(?!.{0,80}(?:CUDA|memory|NVML))",
-        summary="The engine does not accept a setting of this launch.",
-        fix="Correct the setting that the message names, or remove it so that its default holds.",
+        summary="The engine rejected a setting of this launch.",
+        fix="Correct the setting in the message, or remove it to use its default.",
         vague=True,
     ),
 )  # fmt: skip

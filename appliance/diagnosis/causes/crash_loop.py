@@ -1,4 +1,4 @@
-"""Restarted again and again into the same failure."""
+"""Repeated restarts into the same failure."""
 
 from appliance.diagnosis.cause import Cause
 
@@ -9,8 +9,8 @@ CAUSES = (
         signs=("restart counter is at", "crashloopbackoff", "back-off restarting", "start request repeated too quickly",
                "restarting (", "(restarting)", "start-limit-hit", "restart count", "restarted too often"),
         details=r"counter is at (?P<times>\d{1,9})",
-        summary="The engine is restarted again and again and fails each time.",
-        fix="Stop it, and read the first error of one start; then start it by hand.",
+        summary="The engine restarts repeatedly and fails each time.",
+        fix="Stop it, start it once by hand, and read the first error.",
         line=True,
         warning=True,
         deadly=True,

@@ -1,4 +1,4 @@
-"""The NVIDIA driver, the GPU itself, and what connects a container to them."""
+"""The NVIDIA driver, the GPU, and container access to them."""
 
 from appliance.diagnosis.cause import Cause
 
@@ -8,8 +8,8 @@ CAUSES = (
         name="driver-too-old-for-image",
         signs=("unsatisfied condition",),
         pattern=r"unsatisfied condition: (?P<condition>[^\n,\"\\]{1,60})",
-        summary="The image needs a newer driver than this machine's: {condition}.",
-        fix="Install a newer NVIDIA driver on this machine, or run an image for an older CUDA.",
+        summary="The image needs a newer NVIDIA driver: {condition}.",
+        fix="Install a newer NVIDIA driver, or use an image built for an older CUDA.",
         command="nvidia-smi",
         line=True,
     ),
@@ -21,7 +21,7 @@ CAUSES = (
         pattern=r"could not select|unknown (?:or invalid )?runtime|not found|no such file",
         summary="Docker cannot give the container a GPU: the NVIDIA container toolkit is not installed or not "
         "configured.",
-        fix="Install the NVIDIA container toolkit, let it configure Docker, and restart Docker.",
+        fix="Install the NVIDIA container toolkit, configure Docker to use it, and restart Docker.",
         command="nvidia-ctk runtime configure --runtime=docker && systemctl restart docker",
         line=True,
     ),
@@ -30,9 +30,9 @@ CAUSES = (
         name="cdi-description",
         signs=("cdi devices", "cdi host device", "cdi device", "stat nvidia.com"),
         pattern=r"unresolvable|inject|setting up|failed to stat|stat nvidia\.com|no such file",
-        summary="The container runtime does not know the GPUs by their CDI names: the description of them is "
-        "missing, is of another driver or hardware, or the runtime is too old to read it.",
-        fix="Write the description again, and use a runtime that reads it (Podman 4.1, Docker 25, or newer).",
+        summary="The container runtime does not recognise the GPUs' CDI names: the CDI specification is missing or "
+        "outdated, or the runtime is too old to read it.",
+        fix="Generate the specification again, and use a runtime that supports it (Podman 4.1, Docker 25, or newer).",
         command="nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml && nvidia-ctk cdi list",
         line=True,
     ),
@@ -40,10 +40,8 @@ CAUSES = (
         family="driver",
         name="no-free-gpu-on-any-node",
         signs=("insufficient nvidia.com",),
-        summary="No node of the cluster has as many free GPUs as the pod asks for, or none tells Kubernetes of its "
-        "GPUs.",
-        fix="Free a GPU or ask for fewer. If the nodes show no nvidia.com/gpu at all, look at the NVIDIA device "
-        "plugin.",
+        summary="No node in the cluster has enough free GPUs for the pod, or none advertises its GPUs to Kubernetes.",
+        fix="Free a GPU or ask for fewer. If no node lists nvidia.com/gpu, check the NVIDIA device plugin.",
         command="kubectl describe nodes | grep -e ^Name -e nvidia.com/gpu",
         line=True,
         warning=True,
@@ -54,9 +52,9 @@ CAUSES = (
         signs=("nvidia-container-cli",),
         pattern=r"nvidia-container-cli(?:\.real)?: (?P<why>(?:mount|container|ldcache|process|file) (?:\w{1,60} )?error"
         r"[^\n\\]{0,160})",
-        summary="The NVIDIA container toolkit could not put the GPU into the container ({why}).",
-        fix="Update the NVIDIA container toolkit and restart Docker; after an update of the driver restart the "
-        "machine, so that its module and its files are of one version.",
+        summary="The NVIDIA container toolkit could not add the GPU to the container ({why}).",
+        fix="Update the NVIDIA container toolkit and restart Docker. After a driver update, restart the machine so "
+        "that the kernel module and the libraries match.",
         command="nvidia-container-cli --version; nvidia-smi",
         line=True,
     ),
@@ -64,9 +62,8 @@ CAUSES = (
         family="driver",
         name="jetson-libraries",
         signs=("nvrmmeminitnvmap failed", "nvrmmemmgrinit failed", "nvrmmeminit failed"),
-        summary="The container does not see this Jetson's GPU: its libraries or devices are not in it.",
-        fix="Start it with the NVIDIA runtime (--runtime nvidia), from an image that was made for this JetPack "
-        "release.",
+        summary="The container does not see this Jetson's GPU: its libraries or devices are missing.",
+        fix="Start it with the NVIDIA runtime (--runtime nvidia), from an image made for this JetPack release.",
         command="cat /etc/nv_tegra_release; docker info | grep -i runtime",
         line=True,
     ),
@@ -75,7 +72,7 @@ CAUSES = (
         name="nvml-mismatch",
         signs=("driver/library version mismatch", "version mismatch"),
         pattern=r"driver/library version mismatch|(?:nvml|nvrm|kernel module).{0,80}version mismatch|API mismatch",
-        summary="The driver's kernel module and its libraries are of different versions: it was updated without a "
+        summary="The driver's kernel module and libraries have different versions: the driver was updated without a "
         "restart.",
         fix="Restart the machine.",
         command="cat /proc/driver/nvidia/version; nvidia-smi",
@@ -90,9 +87,9 @@ CAUSES = (
                "load library failed: libnvidia-ml", "libnvidia-ml.so.1"),
         pattern=r"(?:initialization error|detection error|not loaded|fail|couldn't|can't|not found|unknown|cannot open"
         r"|error)",
-        summary="The NVIDIA driver does not answer on this machine, or the container lost its GPU.",
-        fix="Check that nvidia-smi works on the host; if only the container lost it, start the container again (a "
-        "reload of systemd takes GPUs from running containers).",
+        summary="The NVIDIA driver does not respond, or the container lost its GPU.",
+        fix="Check that nvidia-smi works on the host. If only the container lost the GPU, restart the container (a "
+        "systemd reload can take GPUs away from running containers).",
         command="nvidia-smi",
         line=True,
     ),
@@ -101,9 +98,9 @@ CAUSES = (
         name="fabric-manager",
         signs=("system not yet initialized", "cudaerrorsystemnotready", "cuda_error_system_not_ready", "fabric manager",
                "fabricmanager", "fabric state", "fabric_manager"),
-        summary="The NVSwitch fabric of this machine is not up: its fabric manager does not run or is of another "
-        "version.",
-        fix="Start the fabric manager of the driver's own version.",
+        summary="The NVSwitch fabric is not ready: the fabric manager is not running, or its version does not match "
+        "the driver.",
+        fix="Start the fabric manager of the same version as the driver.",
         command="systemctl restart nvidia-fabricmanager",
         warning=True,
     ),
@@ -112,8 +109,8 @@ CAUSES = (
         name="driver-too-old",
         signs=("undefined symbol",),
         pattern=r"undefined symbol: (?P<symbol>cu(?-i:[A-Z])\w{2,60})",
-        summary="The NVIDIA driver is older than this build's CUDA needs: it has no {symbol}.",
-        fix="Install a newer NVIDIA driver on this machine, or run a build for an older CUDA.",
+        summary="The NVIDIA driver is too old for this build's CUDA: it lacks {symbol}.",
+        fix="Install a newer NVIDIA driver, or use a build for an older CUDA.",
         command="nvidia-smi",
         line=True,
     ),
@@ -127,9 +124,9 @@ CAUSES = (
                "system_driver_mismatch", "driver version must be", "cuda driver version", "update your gpu driver",
                "requires a newer driver"),
         details=r"found version (?P<found>\d{1,9})",
-        summary="The NVIDIA driver is older than what this build's CUDA needs.",
-        fix="Install a newer NVIDIA driver on this machine, or run a build for an older CUDA; where libcuda of a "
-        "compatibility package is in the way, remove it.",
+        summary="The NVIDIA driver is too old for this build's CUDA.",
+        fix="Install a newer NVIDIA driver, or use a build for an older CUDA. If the libcuda of a compatibility "
+        "package is in the way, remove it.",
         command="nvidia-smi",
         line=True,
         warning=True,
@@ -141,9 +138,9 @@ CAUSES = (
                "requires reset", "device is lost", "nvlink error", "gpu has become unresponsive", "cuda_error_ecc",
                "gsp rpc timeout", "uncorrectable nvlink", "contained memory error", "nvmlerror_gpuislost",
                "gpu requires a reset", "cuda error: unknown error"),
-        summary="The GPU stopped answering the driver, or reports a fault of its memory or links.",
-        fix="Look for Xid lines in the kernel's log; a restart of the machine resets the GPU. If it comes back, the "
-        "card, its power or its cooling is at fault.",
+        summary="The GPU stopped responding, or reported a memory or link fault.",
+        fix="Look for Xid lines in the kernel log. Restarting the machine resets the GPU; if the fault returns, "
+        "check the card, its power and its cooling.",
         command="dmesg -T | grep -i -e xid -e nvrm",
         line=True,
         deadly=True,
@@ -153,9 +150,8 @@ CAUSES = (
         name="gpu-hardware",
         signs=("xid",),
         pattern=r"\bXid\b.{0,60}?: (?P<xid>\d{1,3})\b",  # those of a program's own making are in kernel_crash
-        summary="The driver reports a fault of the GPU (Xid {xid}).",
-        fix="A restart of the machine resets the GPU. If it comes back, the card, its power or its cooling is at "
-        "fault.",
+        summary="The driver reported a GPU fault (Xid {xid}).",
+        fix="Restarting the machine resets the GPU. If the fault returns, check the card, its power and its cooling.",
         command="dmesg -T | grep -i -e xid -e nvrm",
         line=True,
         deadly=True,
@@ -165,9 +161,9 @@ CAUSES = (
         name="gpu-busy",
         signs=("busy or unavailable", "all cuda-capable devices are busy", "cudaerrordevicesunavailable",
                "exclusive-process", "exclusive process", "cuda_error_device_unavailable"),
-        summary="The GPU is held exclusively by another process, or a crashed one has left it unusable.",
-        fix="End the process that holds the GPU (nvidia-smi lists them) and set the compute mode back; if nothing "
-        "holds it, reset the GPU or restart the machine.",
+        summary="Another process has exclusive use of the GPU, or a crashed process left it unusable.",
+        fix="End the process that uses the GPU (nvidia-smi lists it) and reset the compute mode. If nothing uses "
+        "it, reset the GPU or restart the machine.",
         command="nvidia-smi -c 0; nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
     ),
     Cause(
@@ -180,9 +176,9 @@ CAUSES = (
                "no nvidia gpu", "torch.cuda.is_available()", "no gpus found", "no visible gpu",
                "unspecifiedplatform", "is_available() is false"),
         pattern=r"^(?!.{0,40}undefined symbol)",
-        summary="No NVIDIA GPU can be used from here.",
-        fix="Check that nvidia-smi works in the same place (in a container: that it was started with access to the "
-        "GPUs), or run the model on the processor.",
+        summary="No NVIDIA GPU is available here.",
+        fix="Check that nvidia-smi works in the same place (in a container: that it was started with GPU access), "
+        "or run the model on the CPU.",
         patch={"device": "cpu"},
         command="nvidia-smi",
     ),
@@ -190,9 +186,9 @@ CAUSES = (
         family="driver",
         name="no-gpu-visible",
         signs=("no platform detected", "unspecifiedplatform"),
-        summary="The engine found no GPU here that it can use.",
-        fix="Check that nvidia-smi works in the same place (in a container: that it was started with access to the "
-        "GPUs, and that its driver libraries are on LD_LIBRARY_PATH).",
+        summary="The engine found no usable GPU.",
+        fix="Check that nvidia-smi works in the same place (in a container: that it was started with GPU access, "
+        "and that the driver's libraries are on LD_LIBRARY_PATH).",
         command="nvidia-smi",
         warning=True,
         vague=True,
@@ -205,8 +201,8 @@ CAUSES = (
                "initialization error", "cuda error: initialization"),
         pattern=r"cuda|cuinit",
         summary="CUDA could not be initialised.",
-        fix="Check that nvidia-smi works in the same place; a restart of the machine or of the container loads the "
-        "driver afresh.",
+        fix="Check that nvidia-smi works in the same place. Restarting the container or the machine reloads the "
+        "driver.",
         command="nvidia-smi",
         warning=True,
         line=True,
@@ -220,7 +216,7 @@ CAUSES = (
                "failed to create task for container"),
         pattern=r"(?:runc|runtime|daemon|shim|task|container).{0,40}?: (?P<why>[^\n]{1,160})",
         summary="The container could not be started: {why}",
-        fix="Read the container runtime's own words; they name what it could not set up.",
+        fix="Read the container runtime's message; it names what could not be set up.",
         line=True,
         vague=True,
     ),

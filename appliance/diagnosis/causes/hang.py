@@ -1,4 +1,4 @@
-"""Nothing goes on: what a log says of it, and where the stacks of the processes tell why."""
+"""Signs of a hang in the log."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CAUSES = (
         name="probe-ran-out",
         signs=("failed liveness probe", "failed startup probe"),
         summary="Kubernetes ended the engine because it did not answer a probe in time.",
-        fix="Give its start more time in a startup probe (failureThreshold times periodSeconds as long as the "
-        "longest start), and check the path and port that the probe asks.",
+        fix="Allow more time in a startup probe (failureThreshold times periodSeconds must cover the longest "
+        "start), and check the probe's path and port.",
         command="kubectl describe pod <pod>",
         line=True,
         warning=True,
@@ -41,9 +41,9 @@ CAUSES = (
         ),
         pattern=r"(?:engine|worker|server|rpc|core|execute_model|sample_tokens|probe|ready|initiali[sz]ation"
         r"|startup).{0,80}(?:time|ready|fail)|(?:timed? ?out|ready).{0,80}(?:engine|worker|server|core|rpc)",
-        summary="The engine, or one of its workers, did not answer in time.",
-        fix="Start it again and take the stacks of its processes while it waits; where kernels are compiled, give it "
-        "more time (VLLM_ENGINE_READY_TIMEOUT_S) or run from a cast.",
+        summary="The engine or one of its workers did not respond in time.",
+        fix="Start it again and take its processes' stacks while it waits. If it compiles kernels, allow more time "
+        "(VLLM_ENGINE_READY_TIMEOUT_S) or run from a cast.",
         command=_STACKS,
         line=True,
         vague=True,
@@ -60,8 +60,8 @@ CAUSES = (
             "detector: hang",
         ),
         pattern=r"(?:watchdog.{0,20}time|soft lockup|task \S{1,60} blocked for more than|hang)",
-        summary="A watchdog found that the engine made no progress.",
-        fix="Start it again and take the stacks of its processes while it hangs; try without CUDA graphs.",
+        summary="A watchdog found that the engine was making no progress.",
+        fix="Start it again and take its processes' stacks while it hangs; try without CUDA graphs.",
         patch={"enforce-eager": True},
         command=_STACKS,
         line=True,
@@ -71,8 +71,8 @@ CAUSES = (
 
 
 class Waiting(NamedTuple):
-    """Lines that a living engine may write once or twice while it starts; again and again at the end of a log they mean
-    that it waits for something that does not come."""
+    """Lines that a healthy engine may write once or twice while it starts. Repeated at the end of a log, they mean that
+    it waits in vain."""
 
     signs: tuple[bytes, ...]
     family: str
@@ -87,7 +87,7 @@ WAITING = (
         signs=(b"waiting for creating a placement group", b"waiting for placement group"),
         family="multi-node",
         cause="not-enough-gpus-in-cluster",
-        what="Ray, which does not find as many free GPUs as the profile asks for",
+        what="Ray, which cannot find enough free GPUs for the profile",
         fix="Check that every host has joined and shows its GPUs, that no other job holds them, and that "
         "VLLM_HOST_IP is each host's own address.",
         command="ray status",
@@ -104,9 +104,9 @@ WAITING = (
         ),
         family="hang",
         cause="waits-for-worker",
-        what="another of its processes, which does not answer",
-        fix="Take the stacks of its processes while it waits: they say whether a kernel is compiled, a collective "
-        "waits, or a file is read. Then end them all and start again.",
+        what="another of its processes, which does not respond",
+        fix="Take its processes' stacks while it waits: they show whether it is compiling, waiting in a collective "
+        "or reading a file. Then end all of them and start again.",
         command=_STACKS,
     ),
 )

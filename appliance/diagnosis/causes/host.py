@@ -1,4 +1,4 @@
-"""Limits of the host: disk, open files, processes, signals, what programs it has."""
+"""Limits of the host: disk, open files, processes, signals, missing programs."""
 
 from appliance.diagnosis.cause import Cause
 
@@ -10,7 +10,7 @@ CAUSES = (
                "not enough free disk space", "not enough disk space"),
         pattern=r"^(?!.{0,300}/dev/shm)",
         summary="The disk is full.",
-        fix="Free space on the disk that holds the state folder, the caches and the temporary files.",
+        fix="Free space on the disk that holds the state folder, caches and temporary files.",
         command="df -h",
         line=True,
     ),
@@ -19,17 +19,16 @@ CAUSES = (
         name="read-only-file-system",
         signs=("read-only file system", "[errno 30]", "erofs"),
         details=r"Read-only file system: '(?P<path>[^']{1,300})'",
-        summary="Something must be written where the file system is read-only: {path}.",
-        fix="Mount the state folder so that it can be written, and point the caches there (VLLM_CACHE_ROOT, "
-        "TRITON_CACHE_DIR).",
+        summary="The engine must write to a read-only file system: {path}.",
+        fix="Mount the state folder read-write, and point the caches to it (VLLM_CACHE_ROOT, TRITON_CACHE_DIR).",
         line=True,
     ),
     Cause(
         family="host",
         name="too-many-open-files",
         signs=("too many open files", "[errno 24]", "emfile"),
-        summary="The limit of open files is reached.",
-        fix="Raise the limit for the user who runs Ingot, for example to 65536.",
+        summary="The limit on open files has been reached.",
+        fix="Raise the limit for the user that runs Ingot, for example to 65536.",
         command="ulimit -n 65536",
         line=True,
     ),
@@ -39,8 +38,8 @@ CAUSES = (
         signs=("can't start new thread", "resource temporarily unavailable", "pthread_create failed",
                "thread creation failed", "[errno 11]", "cannot fork", "libgomp: thread", "openblas blas_thread_init",
                "fork: retry"),
-        summary="The limit of processes and threads is reached.",
-        fix="Raise the limit of processes (ulimit -u, or the container's pids limit).",
+        summary="The limit on processes and threads has been reached.",
+        fix="Raise the process limit (ulimit -u, or the container's pids limit).",
         command="ulimit -u; cat /sys/fs/cgroup/pids.max",
         line=True,
     ),
@@ -48,10 +47,9 @@ CAUSES = (
         family="host",
         name="no-pinned-memory",
         signs=("uva is not available", "pinned memory is not available"),
-        summary="The engine needs host memory that is pinned for the GPU, and uses none on this system (WSL 2 has it "
-        "off).",
-        fix="Under WSL 2 set VLLM_WSL2_ENABLE_PIN_MEMORY=1 in the engine's environment; elsewhere raise the limit of "
-        "locked memory.",
+        summary="The engine needs pinned host memory, which is not available here (WSL 2 turns it off).",
+        fix="Under WSL 2, set VLLM_WSL2_ENABLE_PIN_MEMORY=1 in the engine's environment; elsewhere, raise the "
+        "locked-memory limit.",
         command="export VLLM_WSL2_ENABLE_PIN_MEMORY=1",
     ),
     Cause(
@@ -59,7 +57,7 @@ CAUSES = (
         name="watch-limit",
         signs=("inotify watch limit", "inotify instance limit", "inotify"),
         pattern=r"limit|fail|too many",
-        summary="The limit of watched files is reached.",
+        summary="The limit on watched files has been reached.",
         fix="Raise fs.inotify.max_user_instances and fs.inotify.max_user_watches.",
         command="sysctl fs.inotify.max_user_instances=1024",
     ),
@@ -69,8 +67,8 @@ CAUSES = (
         signs=("input/output error", "[errno 5]", "stale file handle", "[errno 116]",
                "transport endpoint is not connected", "[errno 107]", "i/o error", "buffer i/o error", "host is down",
                "structure needs cleaning"),
-        summary="The storage that holds a file does not answer: a faulty disk, or a network mount that went away.",
-        fix="Check the disk and the mount, and start again.",
+        summary="Storage is not responding: a faulty disk, or a network mount that went away.",
+        fix="Check the disk and the mount, then start again.",
         command="dmesg -T | tail -50; mount",
         line=True,
     ),
@@ -79,8 +77,8 @@ CAUSES = (
         name="program-missing",
         signs=("executable file not found in $path", "command not found", "no such file or directory: unknown"),
         pattern=r"(?:exec: \"(?P<program>[^\"]{1,120})\"|(?P<also>[\w./-]{1,80}): command not found)",
-        summary="The program to be started is not there: {program}.",
-        fix="Check the command, and that the image is the right one.",
+        summary="The program to start does not exist: {program}.",
+        fix="Check the command and the image.",
         line=True,
     ),
     Cause(
@@ -98,7 +96,7 @@ CAUSES = (
         signs=("clock skew", "clock is", "in the future", "system clock", "time has been moved backwards"),
         pattern=r"clock|future",
         summary="This machine's clock is wrong.",
-        fix="Set the clock, or let it be set by a time server.",
+        fix="Set the clock, or use a time server.",
         command="timedatectl",
     ),
     Cause(
@@ -106,8 +104,8 @@ CAUSES = (
         name="name-of-this-host",
         signs=("gethostbyname", "gethostname", "name resolution of", "hostname"),
         pattern=r"(?:gethostby|hostname).{0,80}(?:fail|not known|error|unable)",
-        summary="This machine does not resolve its own name.",
-        fix="Add the machine's name to /etc/hosts.",
+        summary="This machine cannot resolve its own host name.",
+        fix="Add the host name to /etc/hosts.",
         command="hostname; getent hosts $(hostname)",
     ),
     Cause(
@@ -115,16 +113,16 @@ CAUSES = (
         name="numa",
         signs=("numactl", "set_mempolicy", "mbind", "numa_", "migrate_pages", "sched_setaffinity", "numa node"),
         pattern=r"fail|not permitted|error|required|no available|not installed|invalid",
-        summary="Memory or processes cannot be bound to the processor's nodes here.",
-        fix="Give the container the right to (--cap-add SYS_NICE), or do without binding.",
+        summary="Memory or processes cannot be bound to NUMA nodes here.",
+        fix="Allow it in the container (--cap-add SYS_NICE), or turn NUMA binding off.",
     ),
     Cause(
         family="host",
         name="ended-on-request",
         signs=("status=15/term", "received sigterm", "exit code 143", "signal 15", "sigterm"),
         pattern=r"(?:SIGTERM|15/TERM|143|signal 15)",
-        summary="Somebody, or something that watches over it, asked the engine to end (SIGTERM).",
-        fix="Look who stopped it: a person, the service manager, or a probe that ran out of time.",
+        summary="The engine was asked to stop (SIGTERM).",
+        fix="Find out who stopped it: a person, the service manager, or a probe that timed out.",
         line=True,
         vague=True,
     ),

@@ -1,8 +1,8 @@
-"""Compiling at run time needs something that is absent or too old: nvcc, ninja, headers, ptxas, DeepGEMM."""
+"""Compiling at run time, and tools for it that are missing or too old: nvcc, ninja, headers, ptxas, DeepGEMM."""
 
 from appliance.diagnosis.cause import Cause
 
-_CAST = "Run from a cast, which compiles nothing, or use an image that has "
+_CAST = "Run from a cast, which compiles nothing, or use an image with "
 
 CAUSES = (
     Cause(
@@ -10,8 +10,8 @@ CAUSES = (
         name="python-headers-missing",
         signs=("python.h",),
         pattern=r"Python\.h['\"]?:? ?(?:no such file|not found|file not found)",
-        summary="A compiler that the engine started does not find Python.h.",
-        fix=_CAST + "Python's headers.",
+        summary="A kernel build failed: Python.h is missing.",
+        fix=_CAST + "the Python headers.",
         command="apt-get install python3-dev",
         line=True,
     ),
@@ -23,8 +23,8 @@ CAUSES = (
         r"|could not find nvcc|nvcc.{0,40}(?:not found|does not exist|is not installed|no such file)|CUDA_(?:HOME"
         r"|PATH).{0,60}(?:not set|undefined|not found|is None)|CUDA toolkit.{0,40}not (?:found|installed)"
         r"|could not find (?:the )?CUDA",
-        summary="The engine wants to compile a kernel and there is no nvcc here.",
-        fix=_CAST + "the CUDA toolkit, with CUDA_HOME set.",
+        summary="The engine tried to compile a kernel, and nvcc is missing.",
+        fix=_CAST + "the CUDA toolkit and CUDA_HOME set.",
         command="which nvcc; echo $CUDA_HOME",
         line=True,
     ),
@@ -34,7 +34,7 @@ CAUSES = (
         signs=("ninja",),
         pattern=r"ninja is required|No such file or directory: '(?:[^']{0,200}/)?ninja'"
         r"|ninja['\"]?:? ?(?:command )?not found|could not find ninja|no module named 'ninja'",
-        summary="The engine wants to compile a kernel and there is no ninja here.",
+        summary="The engine tried to compile a kernel, and ninja is missing.",
         fix=_CAST + "ninja on its PATH.",
         command="which ninja",
         line=True,
@@ -46,7 +46,7 @@ CAUSES = (
                "no such file or directory: 'cc'", "no such file or directory: 'c++'", "gcc: not found",
                "g++: not found", "cc: not found", "c++: not found", "invalidcxxcompiler", "no working c++ compiler",
                "cc1plus", "gcc: command not found", "g++: command not found"),
-        summary="The engine wants to compile a kernel and there is no C or C++ compiler here.",
+        summary="The engine tried to compile a kernel, and there is no C or C++ compiler.",
         fix=_CAST + "gcc and g++.",
         command="apt-get install build-essential",
         line=True,
@@ -58,9 +58,9 @@ CAUSES = (
         pattern=r"(?:Value '(?P<architecture>\w{1,60})' is not defined for option"
         r"|unsupported gpu architecture '?(?P<also>\w{0,60})'?|ptxas fatal\s{0,4}: Unsupported \.?(?:version|target)"
         r"|not supported on \.target)",
-        summary="The assembler or compiler here is older than this GPU and does not know its architecture.",
-        fix="Use the tools of a newer CUDA toolkit: TRITON_PTXAS_PATH for Triton, CUDA_HOME for the others; or run "
-        "from a cast for this architecture.",
+        summary="The assembler or compiler is too old for this GPU's architecture.",
+        fix="Use a newer CUDA toolkit's tools (TRITON_PTXAS_PATH for Triton, CUDA_HOME for the others), or run from "
+        "a cast for this architecture.",
         command="export TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas",
         line=True,
     ),
@@ -70,15 +70,15 @@ CAUSES = (
         signs=("fatal error", "cannot open source file", "no such file or directory"),
         pattern=r"fatal error: (?P<header>[\w./+-]{1,120}): No such file"
         r"|cannot open source file \"(?P<also>[^\"]{1,120})\"",
-        summary="A compiler that the engine started does not find a header: {header}.",
-        fix=_CAST + "the whole CUDA toolkit with its headers.",
+        summary="A kernel build failed: a header is missing: {header}.",
+        fix=_CAST + "the complete CUDA toolkit, including headers.",
         line=True,
     ),
     Cause(
         family="jit-toolchain",
         name="linker-library-missing",
         signs=("cannot find -l", "libcuda.so cannot found", "libcuda.so cannot be found", "unable to find library -l"),
-        summary="A linker that the engine started does not find a library of CUDA.",
+        summary="A kernel build failed: the linker cannot find a CUDA library.",
         fix="Set TRITON_LIBCUDA_PATH (or LIBRARY_PATH) to the folder of libcuda.so, or run from a cast.",
         command="ldconfig -p | grep libcuda",
         line=True,
@@ -89,8 +89,8 @@ CAUSES = (
         signs=("deepgemm", "deep_gemm", "jit_kernels"),
         pattern=r"not available|outdated|unavailable|not installed|please install|no module named|missing|fail|error"
         r"|assert",
-        summary="DeepGEMM, which the engine wants for FP8, is absent here or of a version that does not fit.",
-        fix="Do without DeepGEMM.",
+        summary="DeepGEMM, which the engine needs for FP8, is missing or has the wrong version.",
+        fix="Turn DeepGEMM off.",
         patch={"vllm.environment.VLLM_USE_DEEP_GEMM": "0", "vllm.environment.VLLM_DEEP_GEMM_WARMUP": "skip"},
     ),
     Cause(
@@ -99,23 +99,23 @@ CAUSES = (
         signs=(),
         where=r"deep_gemm/|deep_gemm_wrapper|deep_gemm_warmup",
         pattern=r"^(?!.{0,40}OutOfMemory)(?!.{0,60}illegal memory)",
-        summary="DeepGEMM, which the engine uses for FP8, failed: it does not fit this GPU or this engine.",
-        fix="Do without DeepGEMM.",
+        summary="DeepGEMM, which the engine uses for FP8, failed: it does not support this GPU or this engine.",
+        fix="Turn DeepGEMM off.",
         patch={"vllm.environment.VLLM_USE_DEEP_GEMM": "0", "vllm.environment.VLLM_DEEP_GEMM_WARMUP": "skip"},
     ),
     Cause(
         family="jit-toolchain",
         name="cuda-python-missing",
         signs=("no module named 'cuda", "no module named 'nvidia.cu", "no module named 'cutlass'"),
-        summary="A library that compiles kernels does not find NVIDIA's Python bindings.",
-        fix="Use an image that has them whole.",
+        summary="A kernel compiler cannot find NVIDIA's Python bindings.",
+        fix="Use an image that includes them.",
         command="python -m pip install cuda-python",
     ),
     Cause(
         family="jit-toolchain",
         name="jit-forbidden",
         signs=("flashinfer_disable_jit", "jit compilation is disabled", "jit is disabled", "disable_jit"),
-        summary="The engine lacks a compiled kernel, and compiling is forbidden here.",
+        summary="A compiled kernel is missing, and compiling is not allowed here.",
         fix="Cast the kernel, or allow compiling.",
         command="ingot cast",
     ),
@@ -126,8 +126,8 @@ CAUSES = (
                "llvm error", "host_config.h", "unsupported compiler", "nvcc error",
                "internal triton ptx codegen error", "cicc", "nvjitlink", "cannot select: intrinsic"),
         pattern=r"fatal|error|unsupported|fail|cannot select",
-        summary="A compiler that the engine started refused a kernel: its version does not fit the kernel or this GPU.",
-        fix="Run from a cast, or use an image whose CUDA toolkit, Triton and compiler go together and know this GPU.",
+        summary="A compiler rejected a kernel: its version does not support the kernel or this GPU.",
+        fix="Run from a cast, or use an image whose CUDA toolkit, Triton and compiler match and support this GPU.",
         command="nvcc --version; gcc --version",
         line=True,
         vague=True,
@@ -137,8 +137,8 @@ CAUSES = (
         name="cuda-version-mismatch",
         signs=("detected cuda version", "different cuda version", "cuda version mismatch",
                "mismatches the version that was used"),
-        summary="The CUDA toolkit that would compile is of another version than the one PyTorch was built with.",
-        fix="Run from a cast, or set CUDA_HOME to the toolkit of PyTorch's version.",
+        summary="The CUDA toolkit and PyTorch have different CUDA versions.",
+        fix="Run from a cast, or set CUDA_HOME to the toolkit of PyTorch's CUDA version.",
         command="nvcc --version; python -c 'import torch; print(torch.version.cuda)'",
     ),
     Cause(
@@ -148,9 +148,9 @@ CAUSES = (
                "compilation terminated", "failed to compile", "compilation failed", "compilationerror", "failed: 1",
                "error compiling", "jit compilation failed", "build failed", "nvcc"),
         pattern=r"ninja|extension|terminated|compil|nvcc",
-        summary="A kernel that the engine compiles as it runs did not compile.",
-        fix="Run from a cast, or use an image that has the compiled kernels; the compiler's own words stand above in "
-        "the log.",
+        summary="A kernel failed to compile.",
+        fix="Run from a cast, or use an image that includes the compiled kernels. The compiler's output is in the "
+        "log above.",
         line=True,
         vague=True,
     ),
@@ -159,9 +159,9 @@ CAUSES = (
         name="build-failed",
         signs=("calledprocesserror",),
         pattern=r"(?:gcc|g\+\+|nvcc|ninja|ptxas|/cc\b|c\+\+|cicc|clang)",
-        summary="A compiler that the engine started failed.",
-        fix="Run from a cast, or use an image that has the compiled kernels; the compiler's own words stand above in "
-        "the log.",
+        summary="A compiler started by the engine failed.",
+        fix="Run from a cast, or use an image that includes the compiled kernels. The compiler's output is in the "
+        "log above.",
         vague=True,
     ),
     Cause(
@@ -170,8 +170,8 @@ CAUSES = (
         signs=(),
         where=r"(?:flashinfer/jit|triton/(?:compiler|backends|runtime/(?:build|jit))|torch/utils/cpp_extension"
         r"|tvm_ffi/cpp|cute/|tilelang/jit)[^\n]{0,200}$",
-        summary="A kernel could not be compiled or loaded as the engine ran.",
-        fix="Run from a cast, or use an image that has the compiled kernels.",
+        summary="A kernel could not be compiled or loaded at run time.",
+        fix="Run from a cast, or use an image that includes the compiled kernels.",
         vague=True,
     ),
 )  # fmt: skip

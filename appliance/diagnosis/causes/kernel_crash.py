@@ -1,4 +1,4 @@
-"""A kernel reads or writes where it must not, or native code crashes."""
+"""Invalid memory accesses by kernels, and crashes in native code."""
 
 from appliance.diagnosis.cause import Cause
 
@@ -10,9 +10,9 @@ CAUSES = (
         name="illegal-memory-access",
         signs=("illegal memory access", "misaligned address", "cuda_error_illegal_address", "cudaerrorillegaladdress",
                "invalid address space", "illegal address", "invalid program counter", "hardware stack error"),
-        summary="A GPU kernel read or wrote memory that it must not.",
-        fix="Let the engine choose its backends by itself, and run without CUDA graphs; with CUDA_LAUNCH_BLOCKING=1 "
-        "the log names the kernel.",
+        summary="A GPU kernel accessed invalid memory.",
+        fix="Let the engine choose its backends, and run without CUDA graphs. With CUDA_LAUNCH_BLOCKING=1 the log "
+        "names the kernel.",
         patch=_TRY,
         deadly=True,
     ),
@@ -21,9 +21,9 @@ CAUSES = (
         name="device-assert",
         signs=("device-side assert triggered", "cuda_error_assert", "cudaerrorassert", "assertion `"),
         pattern=r"device-side assert|error_?assert|Assertion `[^`]{1,200}` failed",
-        summary="A GPU kernel found an index or value that it must not get: often a token beyond the vocabulary.",
-        fix="Check that tokenizer and weights are of the same model; run without CUDA graphs to see which kernel it "
-        "is.",
+        summary="A GPU kernel rejected an index or value: often a token ID beyond the vocabulary.",
+        fix="Check that the tokenizer and the weights belong to the same model. Run without CUDA graphs to see "
+        "which kernel it is.",
         patch={"enforce-eager": True},
         line=True,
         deadly=True,
@@ -33,9 +33,8 @@ CAUSES = (
         name="kernel-illegal-instruction",
         signs=("an illegal instruction was encountered", "cudaerrorillegalinstruction",
                "cuda_error_illegal_instruction"),
-        summary="A GPU kernel holds an instruction that this GPU does not execute.",
-        fix="Let the engine choose its backends by itself, or run the image that was built for this GPU's "
-        "architecture.",
+        summary="A GPU kernel contains an instruction that this GPU does not support.",
+        fix="Let the engine choose its backends, or use the image built for this GPU's architecture.",
         patch=_TRY,
         deadly=True,
     ),
@@ -47,9 +46,8 @@ CAUSES = (
                "cudnn_status_execution_failed", "cudnn_status_internal_error", "cublas_status_not_initialized",
                "cublas_status_invalid_value", "cublas_status_not_supported", "cusparse_status",
                "error occurred when running gemm", "failed to run cutlass", "failed to run gemm"),
-        summary="A GPU kernel failed while it ran.",
-        fix="Let the engine choose its backends by itself, and run without CUDA graphs; look for Xid lines in the "
-        "kernel's log as well.",
+        summary="A GPU kernel failed while running.",
+        fix="Let the engine choose its backends, and run without CUDA graphs. Look for Xid lines in the kernel log.",
         patch=_TRY,
         command="dmesg -T | grep -i -e xid -e nvrm",
         line=True,
@@ -63,8 +61,8 @@ CAUSES = (
                "cuda_error_invalid_value", "cuda error: invalid value", "cuda error: invalid device pointer",
                "cluster misconfiguration", "failed with error invalid argument", "failed with error unspecified",
                "cutlass error", "error internal", "got cutlass error"),
-        summary="A GPU kernel could not be launched with the shape that the engine gave it.",
-        fix="Let the engine choose its backends by itself, with smaller batches or without CUDA graphs.",
+        summary="A GPU kernel could not be launched with the given shape.",
+        fix="Let the engine choose its backends, with smaller batches or without CUDA graphs.",
         patch=_TRY,
     ),
     Cause(
@@ -74,7 +72,7 @@ CAUSES = (
                "unjoined work", "current stream is capturing", "during cuda graph capture", "during capture",
                "cudagraph capture"),
         pattern=r"not permitted|previous error|cannot call|invalidat|unjoined|fail|error|unsupported|must not",
-        summary="A CUDA graph could not be captured: an operation in it may not be recorded.",
+        summary="A CUDA graph could not be captured: it contains an operation that cannot be recorded.",
         fix="Run without CUDA graphs.",
         patch={"enforce-eager": True},
     ),
@@ -83,8 +81,8 @@ CAUSES = (
         name="gpu-page-fault",
         signs=("xid",),
         pattern=r"Xid\b.{0,60}?: (?P<xid>13|31|32|43|45|68|69|109)\b",
-        summary="The driver reports that a GPU kernel did what it must not (Xid {xid}).",
-        fix="Let the engine choose its backends by itself, and run without CUDA graphs.",
+        summary="The driver reported an invalid operation by a GPU kernel (Xid {xid}).",
+        fix="Let the engine choose its backends, and run without CUDA graphs.",
         patch=_TRY,
         line=True,
         deadly=True,
@@ -94,9 +92,9 @@ CAUSES = (
         name="illegal-instruction",
         signs=("illegal instruction", "sigill", "status=4/ill", "signal 4", "132"),
         pattern=r"illegal instruction|SIGILL|4/ILL|signal 4\b|exit(?:ed)?(?: with)?(?: code| status)?:? 132\b",
-        summary="The engine uses an instruction that this machine's processor does not have.",
-        fix="Run it on a processor with the instructions it was built for (x86-64-v3, or ARMv8.2), or in a virtual "
-        "machine that passes the host's processor through.",
+        summary="The engine uses an instruction that this CPU does not support.",
+        fix="Use a CPU with the required instructions (x86-64-v3 or ARMv8.2), or a virtual machine that passes the "
+        "host CPU through.",
         line=True,
         deadly=True,
     ),
@@ -105,10 +103,9 @@ CAUSES = (
         name="bus-error",
         signs=("sigbus", "bus error", "status=7/bus", "signal 7", "135"),
         pattern=r"SIGBUS|bus error|7/BUS|signal 7\b|exit(?:ed)?(?: with)?(?: code| status)?:? 135\b",
-        summary="A process reached into memory that was no longer behind its address (bus error): /dev/shm ran full, "
-        "or a file of the model shrank while it was read.",
-        fix="Give the container more shared memory (--shm-size=16g, or --ipc=host), and check that nothing writes to "
-        "the model's folder.",
+        summary="Bus error (SIGBUS): /dev/shm ran full, or a model file shrank while it was being read.",
+        fix="Give the container more shared memory (--shm-size=16g, or --ipc=host), and check that nothing writes "
+        "to the model folder.",
         command="df -h /dev/shm",
         line=True,
         deadly=True,
@@ -122,8 +119,8 @@ CAUSES = (
         pattern=r"segmentation fault|SIGSEGV|segfault (?:encountered|at)|fatal python error: (?:abort|floating)"
         r"|11/SEGV|signal (?:8|11)\b|core dumped|floating point exception|exit(?:ed)?(?: with)?(?: code"
         r"| status)?:? 139\b",
-        summary="Native code in the engine crashed.",
-        fix="Let the engine choose its backends by itself. If it happens again, send this launch's log to support.",
+        summary="Segmentation fault in native code.",
+        fix="Let the engine choose its backends. If it happens again, send this launch's log to support.",
         patch={"backends": None},
         line=True,
         deadly=True,
@@ -135,8 +132,8 @@ CAUSES = (
         signs=("terminate called", "double free or corruption", "free(): invalid", "malloc(): ", "munmap_chunk()",
                "sigabrt", "corrupted size vs", "stack smashing detected", "status=6/abrt",
                "corrupted double-linked list", "pure virtual", "signal 6"),
-        summary="Native code in the engine gave up.",
-        fix="Let the engine choose its backends by itself. If it happens again, send this launch's log to support.",
+        summary="Native code aborted (SIGABRT).",
+        fix="Let the engine choose its backends. If it happens again, send this launch's log to support.",
         patch={"backends": None},
         line=True,
         deadly=True,

@@ -1,5 +1,4 @@
-"""GPU or host memory does not suffice for the weights, the cache, the graphs or a step, or a process was killed for
-it."""
+"""Too little GPU or host memory for the weights, the KV cache, the graphs or a step; processes killed for it."""
 
 from appliance.diagnosis.cause import Cause, halved, moved, number, share
 
@@ -10,8 +9,8 @@ _NUMBERS = (
     r"(?P<free>[\d.]{1,12} \w{1,60}) is free"
 )
 _LESS = (
-    "Give the engine less of the GPU, so that a step's own memory still fits beside the cache; if another process "
-    "holds GPU memory (nvidia-smi lists them), end it first."
+    "Give the engine less of the GPU, so that activations fit beside the KV cache. If another process uses GPU "
+    "memory (nvidia-smi lists it), end it first."
 )
 
 _SHORTER = {"max-model-len": halved("max-model-len")}
@@ -26,9 +25,9 @@ CAUSES = (
                "oom-kill:constraint", "killed by the oom killer", "oom-kill", "oomkilled",
                "out of memory: kill process"),
         details=r"killed process (?P<pid>\d{1,9}) \((?P<name>[^)]{1,40})\)",
-        summary="The kernel killed the engine because the machine's (or the container's) memory ran out.",
-        fix="Give the container or the machine more memory, end what else uses much, or choose a smaller model or a "
-        "shorter context.",
+        summary="The kernel killed the engine because the machine or the container ran out of memory.",
+        fix="Give the container or the machine more memory, stop other programs that use a lot, or choose a smaller "
+        "model or a shorter context.",
         command="free -g; dmesg -T | grep -i -e 'killed process' -e oom",
         line=True,
         warning=True,
@@ -39,7 +38,7 @@ CAUSES = (
         name="node-out-of-memory",
         signs=("killed due to the node running low on memory", "memory on the node", "due to memory pressure"),
         summary="A worker was killed because its host ran low on memory.",
-        fix="Give that host more memory, or let fewer workers run on it.",
+        fix="Give that host more memory, or run fewer workers on it.",
         line=True,
     ),
     Cause(
@@ -47,8 +46,8 @@ CAUSES = (
         name="compiler-killed",
         signs=("died due to signal 9", "fatal error: killed signal terminated program",
                "killed signal terminated program"),
-        summary="The kernel killed a compiler that the engine had started, because memory ran out.",
-        fix="Let fewer compilers run at once, or run from a cast, which compiles nothing.",
+        summary="The kernel killed a compiler started by the engine because memory ran out.",
+        fix="Limit the number of parallel compilers, or run from a cast, which compiles nothing.",
         command="export MAX_JOBS=2",
         line=True,
     ),
@@ -58,8 +57,8 @@ CAUSES = (
         signs=("kv cache is needed", "estimated maximum model length", "stored in kv cache"),
         pattern=r"max seq len \((?P<asked>\d{1,9})\).{0,400}?(?:maximum model length is"
         r"|stored in KV cache) \(?(?P<fits>\d{1,9})",
-        summary="The cache has no room for one request of {asked} tokens: {fits} fit.",
-        fix="Allow a context of {fits} tokens, or give the engine more of the GPU's memory.",
+        summary="The KV cache is too small for one request of {asked} tokens: {fits} fit.",
+        fix="Set the context to {fits} tokens, or give the engine more GPU memory.",
         patch={"max-model-len": number("fits")},
     ),
     Cause(
@@ -69,8 +68,9 @@ CAUSES = (
                "larger than the maximum number of tokens that can be stored", "kv cache is needed"),
         details=r"max seq len "
             r"\((?P<asked>\d{1,9})\).{0,80}?(?P<needed>[\d.]{1,12}) ?Gi?B.{0,120}?\((?P<available>[\d.]{1,12}) ?Gi?B",
-        summary="The cache of one request of full length does not fit ({needed} GiB needed, {available} GiB left).",
-        fix="Allow a shorter context, or give the engine more of the GPU's memory.",
+        summary="The KV cache for one request of full length does not fit ({needed} GiB needed, {available} GiB "
+        "left).",
+        fix="Shorten the context, or give the engine more GPU memory.",
         patch=_SHORTER,
     ),
     Cause(
@@ -79,8 +79,8 @@ CAUSES = (
         signs=("is less than requested memory for kv", "less than the requested memory for kv"),
         details=r"\((?P<free>[\d.]{1,12})/[\d.]{1,12} ?GiB\).{0,120}?requested memory for kv "
             r"\((?P<asked>[\d.]{1,12}) ?Gi?B",
-        summary="The profile asks for a cache of {asked} GiB, and {free} GiB of memory are free.",
-        fix="Let the cache be sized by the memory that there is, or end other programs that hold memory.",
+        summary="The profile asks for a KV cache of {asked} GiB, and {free} GiB of memory is free.",
+        fix="Let the engine size the KV cache, or stop other programs that use memory.",
         patch={"kv-cache-memory-bytes": None},
     ),
     Cause(
@@ -89,9 +89,9 @@ CAUSES = (
         signs=("no available memory for the cache blocks", "not enough gpu memory available to serve", "no room for",
                "gpu blocks: 0", "num_gpu_blocks=0", "cannot auto-fit max_model_len"),
         pattern=r"cache|serve|blocks",
-        summary="After the weights and a step's own memory, nothing of the engine's share is left for the cache.",
-        fix="Give the engine more of the GPU's memory, or choose a smaller or quantised checkpoint; if another "
-        "process holds GPU memory, end it first.",
+        summary="After the weights and activations, none of the engine's memory share is left for the KV cache.",
+        fix="Give the engine more GPU memory, or choose a smaller or quantised checkpoint. If another process uses "
+        "GPU memory, end it first.",
         patch=_LARGER_SHARE,
     ),
     Cause(
@@ -100,8 +100,8 @@ CAUSES = (
         signs=("less than desired gpu memory utilization", "less than desired cpu memory utilization"),
         pattern=r"\((?P<free>[\d.]{1,12})/(?P<total>[\d.]{1,12}) ?Gi?B\).{0,80}?utilization \((?P<share>[\d.]{1,12}), "
         r"(?P<asked>[\d.]{1,12})",
-        summary="Of {total} GiB only {free} GiB was free at the start, and the profile asks for {asked} GiB.",
-        fix="End the process that holds the memory (nvidia-smi lists them), or ask for less.",
+        summary="Only {free} of {total} GiB was free at the start, and the profile asks for {asked} GiB.",
+        fix="End the process that uses the memory (nvidia-smi lists it), or ask for less.",
         patch={"gpu-memory-utilization": share("free", "total")},
         command="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
     ),
@@ -111,8 +111,8 @@ CAUSES = (
         signs=("less than desired gpu memory utilization", "less than desired cpu memory utilization",
                "memory profiling detected", "initial free memory"),
         pattern=r"less than desired|other processes",
-        summary="At the start less memory was free than the profile asks for: another process holds it.",
-        fix="End the process that holds the memory (nvidia-smi lists them), or ask for a smaller share.",
+        summary="Less memory was free at the start than the profile asks for: another process is using it.",
+        fix="End the process that uses the memory (nvidia-smi lists it), or ask for a smaller share.",
         patch=_SMALLER_SHARE,
         command="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
     ),
@@ -121,8 +121,8 @@ CAUSES = (
         name="static-pool-too-small",
         signs=("increase --mem-fraction-static", "mem_fraction_static", "mem-fraction-static"),
         pattern=r"(?:not enough|increase|too small)",
-        summary="The engine's share of the GPU's memory does not hold the weights and a cache.",
-        fix="Give the engine more of the GPU's memory, use more GPUs, or choose a smaller checkpoint.",
+        summary="The engine's share of GPU memory is too small for the weights and a KV cache.",
+        fix="Give the engine more GPU memory, use more GPUs, or choose a smaller checkpoint.",
         patch=_LARGER_SHARE,
     ),
     Cause(
@@ -130,8 +130,8 @@ CAUSES = (
         name="sampler-out-of-memory",
         signs=("warming up sampler", "warming up pooler"),
         details=r"with (?P<requests>\d{1,9}) dummy",
-        summary="The GPU's memory is full: there is no room to sample for so many requests at once ({requests}).",
-        fix="Let fewer requests run at the same time.",
+        summary="GPU memory is full: there is no room to sample for this many requests ({requests}).",
+        fix="Reduce the number of concurrent requests.",
         patch={"max-num-seqs": halved("max-num-seqs")},
     ),
     Cause(
@@ -140,8 +140,8 @@ CAUSES = (
         signs=_OOM,
         where=r"cuda_?graph|graph_runner|capture_model",
         details=rf"{_NUMBERS}",
-        summary="The GPU's memory was full while CUDA graphs were captured.",
-        fix="Give the cache less of the GPU, or run without graphs.",
+        summary="GPU memory ran out while capturing CUDA graphs.",
+        fix="Give the KV cache less of the GPU, or run without CUDA graphs.",
         patch=_SMALLER_SHARE,
     ),
     Cause(
@@ -150,8 +150,8 @@ CAUSES = (
         signs=_OOM,
         where=r"create_weights|load_weights|load_model|model_loader|initialize_model|make_layers|init_model",
         pattern=_NUMBERS,
-        summary="The weights do not fit: {wanted} more was needed, and of the GPU's {total} only {free} was free.",
-        fix="End other processes that hold GPU memory, use more GPUs (tensor-parallel-size), or choose a smaller or "
+        summary="The weights do not fit: {wanted} more was needed, and only {free} of the GPU's {total} was free.",
+        fix="Stop other processes that use GPU memory, use more GPUs (tensor-parallel-size), or choose a smaller or "
         "quantised checkpoint.",
         command="nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
     ),
@@ -160,7 +160,7 @@ CAUSES = (
         name="gpu-out-of-memory",
         signs=_OOM,
         pattern=_NUMBERS,
-        summary="The GPU's memory is full: {wanted} more was needed, and of its {total} only {free} was free.",
+        summary="GPU memory is full: {wanted} more was needed, and only {free} of {total} was free.",
         fix=_LESS,
         patch=_SMALLER_SHARE,
     ),
@@ -171,7 +171,7 @@ CAUSES = (
                "cudaerrormemoryallocation", "cuda_error_out_of_memory", "cuda out of memory occurred",
                "failed to allocate memory on gpu", "failed to allocate device memory"),
         pattern=r"cuda|gpu|hip|xpu|device|OutOfMemoryError|status_alloc|allocat",
-        summary="The GPU's memory is full.",
+        summary="GPU memory is full.",
         fix=_LESS,
         patch=_SMALLER_SHARE,
     ),
@@ -180,7 +180,7 @@ CAUSES = (
         name="gpu-out-of-memory",
         signs=("nccl warn",),
         pattern=r"cuda failure (?:2 )?'out of memory'|failed to cuda\w{0,20}alloc|cuda failure 'out of memory'",
-        summary="The GPU's memory is full: NCCL found no room for its buffers.",
+        summary="GPU memory is full: NCCL had no room for its buffers.",
         fix=_LESS,
         patch=_SMALLER_SHARE,
         line=True,
@@ -190,7 +190,7 @@ CAUSES = (
         family="memory",
         name="gpu-out-of-memory",
         signs=("nvml_success == r",),
-        summary="The GPU's memory is full; PyTorch wanted to say how full, and NVML did not answer.",
+        summary="GPU memory is full. PyTorch could not report the details because NVML did not respond.",
         fix=_LESS,
         patch=_SMALLER_SHARE,
     ),
@@ -198,9 +198,10 @@ CAUSES = (
         family="memory",
         name="driver-out-of-memory",
         signs=("nv_err_no_memory",),
-        summary="The driver found no memory for the GPU. Where GPU and processor share theirs, as on a DGX Spark, "
-        "other programs and the page cache take of it as well.",
-        fix="Give the engine less of the memory, end what else uses much, and empty the page cache before the start.",
+        summary="The driver could not allocate memory for the GPU. Where GPU and CPU share memory, as on a DGX "
+        "Spark, other programs and the page cache use it too.",
+        fix="Give the engine less memory, stop other programs that use a lot, and drop the page cache before "
+        "starting.",
         patch=_SMALLER_SHARE,
         command="free -g; sync; echo 3 > /proc/sys/vm/drop_caches",
         line=True,
@@ -210,8 +211,8 @@ CAUSES = (
         name="host-out-of-memory",
         signs=("failed to map segment from shared object",),
         pattern=r"shared object(?!: operation not permitted)",
-        summary="This machine's memory, or the limit set on the engine's, does not even hold its libraries.",
-        fix="Raise the limit (ulimit -v, or the container's), or end what else uses much memory.",
+        summary="The machine's memory, or the engine's memory limit, is too small even for its libraries.",
+        fix="Raise the limit (ulimit -v, or the container's), or stop other programs that use a lot of memory.",
         command="ulimit -v; free -g",
         line=True,
     ),
@@ -220,16 +221,16 @@ CAUSES = (
         name="host-out-of-memory",
         signs=("defaultcpuallocator", "alloc_cpu"),
         pattern=r"(?:can't|not enough).{0,40}allocate",
-        summary="This machine's memory does not hold the model and its cache.",
-        fix="Make the cache smaller with a shorter context, or choose a smaller model.",
+        summary="The machine does not have enough memory for the model and its KV cache.",
+        fix="Use a shorter context, or choose a smaller model.",
         patch=_SHORTER,
     ),
     Cause(
         family="memory",
         name="swap-space-too-large",
         signs=("too large swap space", "swap space is too large"),
-        summary="The swap space for the cache is larger than this machine's memory allows.",
-        fix="Leave swap-space out, or make it smaller.",
+        summary="The swap space for the KV cache is larger than this machine's memory allows.",
+        fix="Remove swap-space, or reduce it.",
     ),
     Cause(
         family="memory",
@@ -237,7 +238,7 @@ CAUSES = (
         signs=("failed to pin", "cudahostalloc", "cudahostregister", "pin_memory", "memlock"),
         pattern=r"fail|error|out of memory|limit",
         summary="Host memory could not be pinned for the GPU.",
-        fix="Raise the limit of locked memory (ulimit -l unlimited; in a container --ulimit memlock=-1), and offload "
+        fix="Raise the locked-memory limit (ulimit -l unlimited; in a container --ulimit memlock=-1), or offload "
         "less to the host.",
         command="ulimit -l",
     ),
@@ -247,8 +248,8 @@ CAUSES = (
         signs=("memoryerror", "std::bad_alloc", "bad_alloc", "cannot allocate memory", "[errno 12]",
                "mmap failed: enomem", "unable to mmap", "unable to allocate", "not enough memory",
                "not enought memory", "insufficient memory"),
-        summary="This machine's memory is used up.",
-        fix="End what else uses much memory, make the cache smaller with a shorter context, or choose a smaller model.",
+        summary="The machine is out of memory.",
+        fix="Stop other programs that use a lot of memory, use a shorter context, or choose a smaller model.",
         patch=_SHORTER,
     ),
     Cause(
@@ -259,9 +260,9 @@ CAUSES = (
         pattern=r"^(?:\S{1,80}: )?(?:line \d{1,9}: )?\s{0,8}(?:\d{1,9} )?Killed\b(?! by)|[\]%|] ?Killed\s{0,80}$"
         r"|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code) ?[:=]? ?(?:137|-9)\b|died \(-9\)"
         r"|code=killed, status=9/KILL|signal: killed|(?:signal 9|SIGKILL).{0,40}$",
-        summary="The engine was killed with SIGKILL: most likely by the kernel because memory ran out, or by a person.",
-        fix="Look for the kernel's out-of-memory line; if it is there, give the machine or the container more "
-        "memory, or make the cache smaller with a shorter context.",
+        summary="Killed with SIGKILL: most likely by the kernel because memory ran out, or by a person.",
+        fix="Look for an out-of-memory line in the kernel log. If there is one, give the machine or the container "
+        "more memory, or use a shorter context.",
         command="dmesg -T | grep -i -e 'out of memory' -e oom",
         line=True,
         deadly=True,

@@ -1,4 +1,4 @@
-"""MIG slices: their identifiers, and what cannot be done across them."""
+"""MIG slices and their identifiers."""
 
 from appliance.diagnosis.cause import Cause
 
@@ -8,9 +8,9 @@ CAUSES = (
         name="mig-uuid-not-understood",
         signs=("invalid literal for int() with base 10",),
         pattern=r"base 10: '(?P<device>MIG-[^']{1,80})'",
-        summary="The engine reads CUDA_VISIBLE_DEVICES as numbers and does not understand the MIG slice {device}.",
+        summary="The engine expects numbers in CUDA_VISIBLE_DEVICES and does not support the MIG slice {device}.",
         fix="Start it in a container that has only this slice, with CUDA_VISIBLE_DEVICES=0, or use an engine that "
-        "takes UUIDs, as the native one does.",
+        "supports UUIDs, such as the native one.",
         patch={"engine": "native"},
         command="nvidia-smi -L",
     ),
@@ -19,8 +19,8 @@ CAUSES = (
         name="gpu-uuid-not-understood",
         signs=("invalid literal for int() with base 10",),
         pattern=r"base 10: '(?P<device>GPU-[^']{1,80})'",
-        summary="The engine reads CUDA_VISIBLE_DEVICES as numbers and does not understand {device}.",
-        fix="Name the GPU by its index, or use an engine that takes UUIDs, as the native one does.",
+        summary="The engine expects numbers in CUDA_VISIBLE_DEVICES and does not support {device}.",
+        fix="Name the GPU by its index, or use an engine that supports UUIDs, such as the native one.",
         patch={"engine": "native"},
         command="nvidia-smi -L",
     ),
@@ -31,9 +31,9 @@ CAUSES = (
         pattern=r"MIG-\S{0,80}:? (?:unknown|not found|invalid)|(?:unknown|invalid|no such|unresolvable"
         r"|could not find).{0,80}\bMIG\b|nvidia\.com/mig|MIG (?:device|instance|mode).{0,80}(?:not (?:found|supported"
         r"|enabled|available)|unknown|invalid|fail|no )|no MIG",
-        summary="The MIG slice that was asked for is not there.",
-        fix="List the slices and name one that exists; after a restart of the machine or a change of the MIG layout "
-        "the UUIDs are new.",
+        summary="The requested MIG slice does not exist.",
+        fix="List the slices and choose one that exists. After a restart or a change of the MIG layout, the UUIDs "
+        "are new.",
         patch={"device": "auto"},
         command="nvidia-smi -L",
         line=True,
@@ -42,8 +42,8 @@ CAUSES = (
         family="mig",
         name="mig-no-nvml-figures",
         signs=("nvmlerror_notsupported", "nvmlerror_nopermission", "nvmlerror_insufficientpermissions"),
-        summary="NVML does not answer for this device: a MIG slice, or one without the right to ask.",
-        fix="Name the slice by its UUID, and give the container the whole set of driver capabilities "
+        summary="NVML does not report on this device: it is a MIG slice, or access is not permitted.",
+        fix="Name the slice by its UUID, and give the container all driver capabilities "
         "(NVIDIA_DRIVER_CAPABILITIES=all).",
         command="nvidia-smi -L",
     ),

@@ -12,8 +12,8 @@ CAUSES = (
                "context length", "max_position_embeddings", "context_length"),
         pattern=r"max.model.len\D{1,12}(?P<asked>\d{1,9})\)?,? .{0,80}(?:greater|larger|longer"
         r"|more) than.{0,120}?=?(?P<limit>\d{2,9})",
-        summary="The profile asks for a context of {asked} tokens, and the model was made for {limit}.",
-        fix="Leave max-model-len out, so that the model's own length of {limit} tokens holds.",
+        summary="The profile asks for a context of {asked} tokens; the model supports {limit}.",
+        fix="Remove max-model-len to use the model's own {limit} tokens.",
         patch={"max-model-len": number("limit")},
     ),
     Cause(
@@ -22,8 +22,8 @@ CAUSES = (
         signs=("context_length", "context length", "max_model_len"),
         pattern=r"(?:context.length|max_model_len).{0,80}(?:greater|larger|longer|exceeds?)\b.{0,40}(?:derived|model"
         r"|than)",
-        summary="The profile asks for a longer context than the model was made for.",
-        fix="Leave max-model-len out, so that the model's own length holds.",
+        summary="The profile asks for a longer context than the model supports.",
+        fix="Remove max-model-len to use the model's own context length.",
         patch={"max-model-len": None},
     ),
     Cause(
@@ -44,8 +44,9 @@ CAUSES = (
         pattern=r"(?:(?P<what>\d{1,9}) is not divisible by (?P<by>\d{1,9})|divisible by (?:the )?(?:tensor|tp"
             r"|world|num_heads"
         r"|pipeline)|divisible|must divide)",
-        summary="A size of the model cannot be split over this many GPUs.",
-        fix="Use fewer GPUs (a smaller tensor-parallel-size) whose number divides the model's heads and sizes.",
+        summary="The model's dimensions cannot be split over this many GPUs.",
+        fix="Use fewer GPUs (a smaller tensor-parallel-size); their number must divide the model's heads and "
+        "dimensions.",
         patch={"tensor-parallel-size": halved("tensor-parallel-size")},
     ),
     Cause(
@@ -54,8 +55,8 @@ CAUSES = (
         signs=("trust_remote_code", "trust-remote-code", "execute the configuration file", "custom code",
                "remote code"),
         pattern=r"trust.remote.code|execute|custom code",
-        summary="The model brings Python code of its own, which the engine may not run.",
-        fix="Choose a model that the engine has itself, or a release of vLLM that has it built in.",
+        summary="The model needs its own Python code, which the engine may not run.",
+        fix="Choose a model that the engine supports, or a vLLM release that has it built in.",
         patch=_VLLM,
     ),
     Cause(
@@ -72,8 +73,8 @@ CAUSES = (
         r"|unrecognized (?:model|config)|no \w{1,60} implementation|cannot find model module|unknown (?:model "
         r"architecture"
         r"|gguf)|`model_type`",
-        summary="The engine does not have this model's architecture.",
-        fix="Run this model with the vllm engine, or a newer release of it, or choose a model of a supported "
+        summary="The engine does not support this model's architecture.",
+        fix="Run this model with the vllm engine or a newer release of it, or choose a model with a supported "
         "architecture.",
         patch=_VLLM,
     ),
@@ -82,8 +83,8 @@ CAUSES = (
         name="architecture-not-inspected",
         signs=("failed to be inspected", "error in inspecting model architecture",
                "vllm.model_executor.models.registry"),
-        summary="The engine could not load its own code for this model's architecture.",
-        fix="Read what the log says before this; a library of the image may be missing or of another version.",
+        summary="The engine could not load its code for this model's architecture.",
+        fix="Read the log lines before this one; a library in the image may be missing or have the wrong version.",
         patch=_VLLM,
         vague=True,
     ),
@@ -95,9 +96,9 @@ CAUSES = (
                "invalid json"),
         pattern=r"JSONDecodeError|json\.exception|not a valid JSON|config\.json.{0,40}(?:not"
         r"|no) (?:a )?(?:valid )?JSON|invalid json",
-        summary="One of the model's JSON files cannot be read, or the path is not a model's folder.",
-        fix="Copy the model's config.json, tokenizer.json and tokenizer_config.json again: one is cut off or is a "
-        "web page instead of the file; a GGUF file needs its folder or an engine for it.",
+        summary="One of the model's JSON files is invalid, or the path is not a model folder.",
+        fix="Copy the model's config.json, tokenizer.json and tokenizer_config.json again: one may be cut off, or a "
+        "web page in place of the file. A GGUF file needs its folder, or an engine that reads GGUF.",
     ),
     Cause(
         family="model-config",
@@ -107,7 +108,7 @@ CAUSES = (
         pattern=r"(?:does not appear to have a file named|no such file or directory|not found|can't find|missing"
         r"|unable to load|\bno\b).{0,300}?(?:config\.json|params\.json|config file)|config\.json.{0,40}(?:missing"
         r"|not found)",
-        summary="The model's folder has no config.json.",
+        summary="The model folder has no config.json.",
         fix="Copy the whole model folder again, or correct the path.",
     ),
     Cause(
@@ -120,16 +121,17 @@ CAUSES = (
         r"|cannot|failed|no such file|error loading).{0,160}(?:tokenizer|sentencepiece|tiktoken|vocab|merges|tekken)"
         r"|(?:sentencepiece|tiktoken).{0,80}(?:not found|required|install|needed)",
         summary="The model's tokenizer cannot be loaded.",
-        fix="Put the model's tokenizer.json (or tokenizer.model) and tokenizer_config.json into its folder; where a "
-        "library such as sentencepiece is missing, use an image that has it.",
+        fix="Put the model's tokenizer.json (or tokenizer.model) and tokenizer_config.json into its folder. If a "
+        "library such as sentencepiece is missing, use an image that includes it.",
     ),
     Cause(
         family="model-config",
         name="protobuf-missing",
         signs=("protobuf",),
         pattern=r"(?:requires|install|not found|library|needed)",
-        summary="The model's tokenizer needs the protobuf library, which is not installed here.",
-        fix="Put the model's tokenizer.json into its folder, or use an image that has protobuf and sentencepiece.",
+        summary="The model's tokenizer needs the protobuf library, which is not installed.",
+        fix="Put the model's tokenizer.json into its folder, or use an image that includes protobuf and "
+        "sentencepiece.",
         command="python -m pip install protobuf sentencepiece",
     ),
     Cause(
@@ -138,7 +140,7 @@ CAUSES = (
         signs=("chat template", "chat_template", "templatesyntaxerror", "templateerror", "jinja2.exceptions",
                "undefinederror"),
         pattern=r"template|undefined",
-        summary="The model's chat template is missing or does not parse.",
+        summary="The model's chat template is missing or invalid.",
         fix="Copy tokenizer_config.json and chat_template.jinja from the model's source again.",
     ),
     Cause(
@@ -146,8 +148,8 @@ CAUSES = (
         name="rope",
         signs=("rope_scaling", "rope_parameters", "rope scaling", "rope_type", "rope type"),
         pattern=r"(?:must|unknown|invalid|unsupported|missing|not|keyerror|should)",
-        summary="The model's config.json describes its RoPE scaling in a way that the engine does not read.",
-        fix="Take the model's config.json of a release that fits the engine's, or a newer engine.",
+        summary="The engine does not support the RoPE scaling in the model's config.json.",
+        fix="Use a config.json that matches this engine release, or a newer engine.",
     ),
     Cause(
         family="model-config",
@@ -155,7 +157,7 @@ CAUSES = (
         signs=("image processor", "feature extractor", "processor class", "preprocessor", "multimodal", "multi-modal",
                "processor_config", "mm_processor", "autoprocessor"),
         pattern=r"(?:can't|couldn't|cannot|fail|not found|missing|unable|invalid|unrecognized|error|no )",
-        summary="What prepares the model's images or audio cannot be loaded.",
+        summary="The model's image or audio processor cannot be loaded.",
         fix="Copy preprocessor_config.json and processor_config.json from the model's source again.",
     ),
     Cause(
@@ -163,8 +165,8 @@ CAUSES = (
         name="config-field",
         signs=("object has no attribute",),
         pattern=r"'(?P<config>\w{0,60}Config)' object has no attribute '(?P<field>\w{1,60})'",
-        summary="The engine looks for {field} in the model's config, which does not have it.",
-        fix="Check that config.json is the model's own and of a release that this engine reads; otherwise use a "
+        summary="The model's config.json has no {field}, which the engine needs.",
+        fix="Check that config.json belongs to this model and this engine release supports it; otherwise use a "
         "newer engine.",
         patch=_VLLM,
     ),
@@ -175,8 +177,8 @@ CAUSES = (
         where=r"(?:transformers_utils|transformers/(?:models|configuration)|configuration_"
         r"|model_config)[^\n]{0,200}$",
         pattern=r"^(?:KeyError|\w{1,60}\.?\w{0,60}ValidationError)",
-        summary="The engine does not find in the model's config what it looks for.",
-        fix="Check that config.json is the model's own and of a release that this engine reads; otherwise use a "
+        summary="The model's config.json lacks a field that the engine needs.",
+        fix="Check that config.json belongs to this model and this engine release supports it; otherwise use a "
         "newer engine.",
         vague=True,
     ),
@@ -187,8 +189,8 @@ CAUSES = (
         where=r"(?:transformers_utils/config|transformers/(?:models/auto|configuration_utils|tokenization|modeling)"
         r"|configs?/model_config)[^\n]{0,200}$",
         pattern=r"^(?!.{0,60}(?:Permission|No space|ImportError|ModuleNotFound))",
-        summary="The model's own files could not be read as the engine expects them.",
-        fix="Check that the folder is whole and of a model that this engine supports.",
+        summary="The engine could not read the model's own files.",
+        fix="Check that the folder is complete and the model is supported.",
         vague=True,
     ),
 )  # fmt: skip

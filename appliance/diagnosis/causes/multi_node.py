@@ -1,4 +1,4 @@
-"""Several hosts: Ray, and how they find each other."""
+"""Several hosts: Ray, and finding each other."""
 
 from appliance.diagnosis.cause import Cause
 
@@ -10,9 +10,9 @@ CAUSES = (
                "no available node types can fulfill", "cannot provide a placement group", "has no gpu available",
                "total number of available", "available resources:", "not enough resources to allocate"),
         pattern=r"placement group|exceeds the total|no available node|has no \w{1,60} available|not enough resources",
-        summary="The cluster does not have as many GPUs, or not on the hosts, as the profile asks for.",
-        fix="Check that every host has joined and shows its GPUs, or make tensor-parallel-size times "
-        "pipeline-parallel-size no larger than their number.",
+        summary="The cluster does not have enough free GPUs for the profile, or not on the right hosts.",
+        fix="Check that every host has joined and shows its GPUs, or reduce tensor-parallel-size times "
+        "pipeline-parallel-size to their number.",
         command="ray status",
         line=True,
     ),
@@ -26,9 +26,9 @@ CAUSES = (
                "pip install ray"),
         pattern=r"not (?:find|found|initiali[sz]ed|installed|started|ready|connect)|could not|fail|unable|died"
         r"|timed? ?out|no module|mismatch|install|unexpectedly",
-        summary="Ray does not run here, cannot be reached, or lost a host.",
-        fix="Start Ray on the head and let every host join it before the engine starts; the same Ray and Python "
-        "version on all.",
+        summary="Ray is not running, cannot be reached, or lost a host.",
+        fix="Start Ray on the head node and let every host join before the engine starts, with the same Ray and "
+        "Python version everywhere.",
         command="ray status",
         line=True,
     ),
@@ -47,8 +47,9 @@ CAUSES = (
         signs=("every node should have a unique ip", "vllm_host_ip", "unique ip address", "node-rank", "nnodes",
                "master-addr", "master_addr", "dist-init-addr"),
         pattern=r"unique ip|HOST_IP|must|invalid|not |fail|require",
-        summary="The hosts do not find each other under the addresses that they were given.",
-        fix="Give each host its own address in VLLM_HOST_IP, and the same head address and number of hosts to all.",
+        summary="The hosts cannot find each other at the configured addresses.",
+        fix="Set VLLM_HOST_IP to each host's own address, and give all hosts the same head address and number of "
+        "hosts.",
         command="ip -brief address",
     ),
     Cause(
@@ -59,9 +60,9 @@ CAUSES = (
                "clients joined", "wait timeout", "socket timeout", "failed to connect to", "no route to host"),
         pattern=r"(?:dist\w{1,60}error|client socket|tcpstore|rendezvous|connectfullmesh|clients joined"
         r"|failed to connect to.{0,80}:\d{2,5}|no route to host)",
-        summary="The processes did not find each other in time over the network.",
-        fix="Check that the head's address and port can be reached from every host, and that no firewall lies "
-        "between; name the interface with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME.",
+        summary="The processes did not find each other over the network in time.",
+        fix="Check that every host can reach the head's address and port, and that no firewall blocks it; name the "
+        "interface with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME.",
         patch={"vllm.environment.NCCL_DEBUG": "INFO"},
     ),
     Cause(
@@ -70,8 +71,7 @@ CAUSES = (
         signs=("actordiederror", "rayactorerror", "the actor died unexpectedly", "workercrashederror", "nodediederror",
                "node_died", "worker exit type", "raytaskerror", "ray.exceptions"),
         summary="A worker of the Ray cluster ended.",
-        fix="Read that worker's own log on its host (under /tmp/ray/session_latest/logs): its first error is the "
-        "cause.",
+        fix="Read that worker's log on its host (under /tmp/ray/session_latest/logs): its first error is the cause.",
         command="ls -t /tmp/ray/session_latest/logs | head",
         vague=True,
     ),

@@ -1,4 +1,4 @@
-"""Collectives between GPUs, and the shared memory that they use."""
+"""Collectives between GPUs, and their shared memory."""
 
 from appliance.diagnosis.cause import Cause, halved
 
@@ -15,7 +15,7 @@ CAUSES = (
                "insufficient shared memory", "/dev/shm", "shared memory segment",
                "unable to open shared memory object", "out of shared memory", "shmget"),
         pattern=r"(?:fail|error|insufficient|no space|unable|warn|out of shared|too small|bus error)",
-        summary="The shared memory (/dev/shm) is too small for NCCL and the engine's processes.",
+        summary="Shared memory (/dev/shm) is too small for NCCL and the engine's processes.",
         fix=_SHM,
         command="df -h /dev/shm",
         line=True,
@@ -26,9 +26,9 @@ CAUSES = (
         signs=("nvshmem", "ibgda"),
         pattern=r"^(?!.{0,2000}cooperative).{0,2000}?(?:fail|error|non-zero status|null value|unable|abort"
         r"|before nvshmem init)",
-        summary="NVSHMEM, over which DeepEP exchanges experts between GPUs, could not set up its connections.",
-        fix="Check that the InfiniBand devices work and that the container has them, with the right to lock memory; "
-        "or do without DeepEP.",
+        summary="NVSHMEM, which DeepEP uses to exchange experts between GPUs, could not set up its connections.",
+        fix="Check that the InfiniBand devices work, and that the container has them and may lock memory; or turn "
+        "DeepEP off.",
         command="ibv_devinfo; ulimit -l",
         line=True,
     ),
@@ -36,8 +36,8 @@ CAUSES = (
         family="nccl",
         name="duplicate-gpu",
         signs=("duplicate gpu detected",),
-        summary="Two ranks were given the same GPU, or two slices of one.",
-        fix="Give every rank a GPU of its own; NCCL does not run across MIG slices of one GPU.",
+        summary="Two ranks share a GPU, or two slices of one GPU.",
+        fix="Give every rank its own GPU; NCCL does not work across MIG slices of one GPU.",
         patch={"tensor-parallel-size": halved("tensor-parallel-size")},
         command="nvidia-smi -L",
         line=True,
@@ -49,8 +49,8 @@ CAUSES = (
                "custom allreduce", "p2p is disabled", "cudaipc", "cuda_ipc", "invalid device context", "cuipc",
                "mapping of buffer object failed"),
         pattern=r"not supported|unsupported|fail|error|invalid|already enabled|cannot|not enabled",
-        summary="The GPUs cannot reach each other's memory directly.",
-        fix="Do without the engine's own all-reduce and without P2P.",
+        summary="The GPUs cannot access each other's memory directly.",
+        fix="Turn off custom all-reduce and P2P.",
         patch={"vllm.extra-args.disable-custom-all-reduce": True, "vllm.environment.NCCL_P2P_DISABLE": "1"},
         command="nvidia-smi topo -p2p r",
     ),
@@ -60,9 +60,9 @@ CAUSES = (
         signs=("watchdog caught collective operation timeout", "collective operation timeout",
                "watchdog thread terminated", "nccl timeout", "timed out waiting for collective",
                "some nccl operations have failed or timed out"),
-        summary="A collective did not end in time: one rank died, hangs, or took another path.",
-        fix="Look for the first error of any rank; with NCCL_DEBUG=INFO the log names the link. Without one, try "
-        "NCCL_P2P_DISABLE=1.",
+        summary="A collective timed out: one rank died, hangs, or took another path.",
+        fix="Look for the first error of any rank; with NCCL_DEBUG=INFO the log names the link. If there is none, "
+        "try NCCL_P2P_DISABLE=1.",
         patch={"vllm.environment.NCCL_DEBUG": "INFO"},
         line=True,
         deadly=True,
@@ -74,8 +74,8 @@ CAUSES = (
                "unable to find address for", "gloo_socket_ifname", "interface"),
         pattern=r"(?:no socket interface|SOCKET_IFNAME|unable to find (?:address|interface)|no interface"
         r"|interface .{0,40}not found)",
-        summary="NCCL or Gloo finds no network interface to use.",
-        fix="Name the interface (NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME), for one host lo.",
+        summary="NCCL or Gloo found no usable network interface.",
+        fix="Name the interface (NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME); for a single host, use lo.",
         patch={"vllm.environment.NCCL_SOCKET_IFNAME": "lo", "vllm.environment.GLOO_SOCKET_IFNAME": "lo"},
         command="ip -brief address",
         line=True,
@@ -87,8 +87,8 @@ CAUSES = (
         pattern=r"connect to (?P<address>[\w.:\[\]-]{3,60})[^\n]{0,60}(?:fail|refused|timed out|unreachable)"
         r"|call to connect[^\n]{0,80}(?:fail|refused|timed out|unreachable|no route)",
         summary="NCCL cannot reach another rank: {address}.",
-        fix="Name the network interface over which the hosts reach each other (NCCL_SOCKET_IFNAME and "
-        "GLOO_SOCKET_IFNAME), and let no firewall lie between them.",
+        fix="Name the network interface that connects the hosts (NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME), and "
+        "check that no firewall blocks it.",
         command="ip -brief address",
         line=True,
     ),
@@ -98,8 +98,8 @@ CAUSES = (
         signs=("nccl warn", "nvls", "ibv_", "net/ib", "infiniband", "multicast", "cumem"),
         pattern=r"(?:nvls|ibv_|net/ib|infiniband|multicast|cumem).{0,200}?(?:fail|error|not supported|invalid"
         r"|unable)",
-        summary="NCCL cannot use a fast path of this machine: NVLink SHARP, or InfiniBand.",
-        fix="Do without it: NCCL_NVLS_ENABLE=0, or NCCL_IB_DISABLE=1.",
+        summary="NCCL cannot use NVLink SHARP or InfiniBand on this machine.",
+        fix="Turn it off: NCCL_NVLS_ENABLE=0, or NCCL_IB_DISABLE=1.",
         patch={"vllm.environment.NCCL_NVLS_ENABLE": "0", "vllm.environment.NCCL_CUMEM_ENABLE": "0"},
         line=True,
         aside=True,
@@ -111,8 +111,8 @@ CAUSES = (
         pattern=r"NCCL WARN (?P<why>(?!.{0,60}(?:deprecat|not recommended|is not set|unset|recommended|performance"
         r"|plugin))[^\n]{1,200})",
         summary="NCCL failed: {why}",
-        fix="With NCCL_DEBUG=INFO the log names the link that failed; P2P or shared memory can be switched off to "
-        "find it.",
+        fix="With NCCL_DEBUG=INFO the log names the link that failed. Turning off P2P or shared memory can narrow "
+        "it down.",
         patch={"vllm.environment.NCCL_DEBUG": "INFO"},
         line=True,
         aside=True,
@@ -123,8 +123,8 @@ CAUSES = (
         name="library-missing",
         signs=("libnccl", "nccl library", "failed to load nccl", "vllm_nccl_so_path", "nccl version"),
         pattern=r"fail|not found|cannot|no such|mismatch|too old|unable",
-        summary="NCCL cannot be loaded, or is of a version that does not fit.",
-        fix="Use the container image, or install the NCCL that PyTorch was built with.",
+        summary="NCCL cannot be loaded, or its version does not match.",
+        fix="Use the container image, or install the NCCL version that PyTorch was built with.",
         command="python -m pip show nvidia-nccl-cu12 nvidia-nccl-cu13",
     ),
     Cause(
@@ -132,9 +132,8 @@ CAUSES = (
         name="rank-gone",
         signs=("connection closed by", "connection reset by peer", "remote process exited"),
         pattern=r"gloo|nccl|processgroup|c10d|socketprogress|tcpstore",
-        summary="Another rank went away in the middle of a collective.",
-        fix="Look for the first error of the other ranks: in this log, in those of the other hosts, or in the "
-        "kernel's.",
+        summary="Another rank went away during a collective.",
+        fix="Look for the first error of the other ranks: in this log, on the other hosts, or in the kernel log.",
         vague=True,
     ),
     Cause(
@@ -145,9 +144,9 @@ CAUSES = (
                "nccl communicator", "distbackenderror", "nccl failure", "failed nccl", "ncclcomminitrank",
                "processgroupnccl", "c10d", "gloo"),
         pattern=r"nccl|unhandled|distbackend|gloo|c10d",
-        summary="A collective between the GPUs failed.",
-        fix="Check the size of /dev/shm (16 GB, or --ipc=host); with NCCL_DEBUG=INFO the log says why. Where P2P is "
-        "at fault, NCCL_P2P_DISABLE=1 helps.",
+        summary="Communication between the GPUs failed.",
+        fix="Check the size of /dev/shm (16 GB, or --ipc=host); with NCCL_DEBUG=INFO the log says why. If P2P is "
+        "the problem, NCCL_P2P_DISABLE=1 helps.",
         patch={"vllm.environment.NCCL_DEBUG": "INFO"},
         command="df -h /dev/shm; nvidia-smi topo -m",
         vague=True,

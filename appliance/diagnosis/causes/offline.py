@@ -1,10 +1,8 @@
-"""Something outside the machine is needed and cannot be reached: a model hub, a registry, a name server."""
+"""Resources outside the machine that cannot be reached: a model hub, a registry, a name server."""
 
 from appliance.diagnosis.cause import Cause
 
-_LOCAL = (
-    "Copy the whole model folder to this machine and give its path; with HF_HUB_OFFLINE=1 nothing asks the hub in vain."
-)
+_LOCAL = "Copy the whole model folder to this machine and use its path. HF_HUB_OFFLINE=1 turns off requests to the hub."
 
 CAUSES = (
     Cause(
@@ -12,8 +10,8 @@ CAUSES = (
         name="model-path-missing",
         signs=("repo id must", "hfvalidationerror", "repo_name"),
         details=r": '(?P<path>[./~][^'\n]{1,300})'",
-        summary="The model's path is no folder here, so that it is taken for the name of a model on the hub: {path}.",
-        fix="Correct the path; in a container, check that the folder is mounted there.",
+        summary="The model path is not a folder here, so it was taken for the name of a model on the hub: {path}.",
+        fix="Correct the path. In a container, check that the folder is mounted there.",
         command="ls -ld {path}",
     ),
     Cause(
@@ -23,9 +21,9 @@ CAUSES = (
                "authorized list", "invalid username or password", "repositorynotfounderror", "404 client error",
                "repository not found", "must have access to it", "must be authenticated", "invalid user token",
                "huggingface-cli login", "hf auth login"),
-        summary="The hub does not hand this model out: it is gated, private, or not there under this name.",
-        fix="Ask for access and set HF_TOKEN where there is a network, or copy the model folder to this machine and "
-        "give its path.",
+        summary="The hub does not provide this model: it is gated, private, or not there under this name.",
+        fix="Where there is a network, request access and set HF_TOKEN; otherwise copy the model folder to this "
+        "machine and use its path.",
     ),
     Cause(
         family="offline",
@@ -35,7 +33,7 @@ CAUSES = (
                "couldn't find them in the cached files", "couldn't connect to", "we couldn't connect to",
                "cached files", "transformers_offline"),
         details=r"huggingface\.co/(?P<what>[\w.-]{1,80}/[\w.-]{1,80})",
-        summary="The engine asks the hub for a file that is not on this machine, and the hub is not to be reached.",
+        summary="The engine needs a file from the hub that is not on this machine, and the hub cannot be reached.",
         fix=_LOCAL,
         command="export HF_HUB_OFFLINE=1",
     ),
@@ -48,8 +46,8 @@ CAUSES = (
                "does not exist on"),
         pattern=r"(?:valid model identifier|correct path to a directory|path_or_model_id|path does not exist"
         r"|no such model|modelscope|does not exist on)",
-        summary="The model's path is no folder on this machine, and no model of the hub.",
-        fix="Correct the path; in a container, check that the folder is mounted there.",
+        summary="The model path is neither a folder on this machine nor a model on the hub.",
+        fix="Correct the path. In a container, check that the folder is mounted there.",
     ),
     Cause(
         family="offline",
@@ -57,9 +55,9 @@ CAUSES = (
         line=True,
         signs=("harmonyerror", "tiktoken", "openaipublic.blob", "tiktoken_encodings_base", "vocab file", "nltk"),
         pattern=r"(?:download|http|connect|resolve|retries|loading vocab|encodings_base)",
-        summary="A tokenizer library wants to download its vocabulary.",
-        fix="Copy the vocabulary files to this machine and name their folder in TIKTOKEN_ENCODINGS_BASE (or "
-        "TIKTOKEN_CACHE_DIR).",
+        summary="A tokenizer library tried to download its vocabulary.",
+        fix="Copy the vocabulary files to this machine and set TIKTOKEN_ENCODINGS_BASE (or TIKTOKEN_CACHE_DIR) to "
+        "their folder.",
         command="export TIKTOKEN_ENCODINGS_BASE=/models/tiktoken",
     ),
     Cause(
@@ -80,10 +78,9 @@ CAUSES = (
         signs=("certificate_verify_failed", "certificate verify failed", "self-signed certificate",
                "self signed certificate", "certificate has expired", "certificate is not yet valid",
                "unable to get local issuer", "x509:"),
-        summary="The certificate of the other side is not accepted: a proxy puts in its own, or this machine's clock "
-        "is wrong.",
-        fix="Check the clock; make the proxy's certificate known (REQUESTS_CA_BUNDLE, SSL_CERT_FILE), or work from a "
-        "local folder.",
+        summary="The server's certificate was not accepted: a proxy replaces it, or this machine's clock is wrong.",
+        fix="Check the clock. Install the proxy's certificate (REQUESTS_CA_BUNDLE, SSL_CERT_FILE), or use a local "
+        "folder.",
         command="date -u",
         line=True,
     ),
@@ -99,7 +96,7 @@ CAUSES = (
                "chunkedencodingerror", "incompleteread"),
         pattern=r"(?:retries|resolution|not known|unreachable|timeout|timed out|resolve|getaddrinfo|nodename|refused"
         r"|proxy|ssl|violation|cannot reach|connect|no such host|download|closed|urlopen|disconnect|incomplete)",
-        summary="The engine wants to reach something outside this machine, and cannot.",
+        summary="The engine tried to reach something outside this machine and could not.",
         fix=_LOCAL,
         command="export HF_HUB_OFFLINE=1",
     ),
@@ -109,7 +106,7 @@ CAUSES = (
         signs=(),
         where=r"(?:huggingface_hub|modelscope/hub|transformers/utils/hub)[/.][^\n]{0,200}$",
         pattern=r"^(?!.{0,40}(?:PermissionError|No space|Errno 28|Errno 13|JSONDecode))",
-        summary="The engine asks a model hub, and that failed.",
+        summary="A request to a model hub failed.",
         fix=_LOCAL,
         command="export HF_HUB_OFFLINE=1",
         vague=True,

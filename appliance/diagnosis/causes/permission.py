@@ -1,4 +1,4 @@
-"""Missing rights on a file, a folder, a device or a socket."""
+"""Missing permissions on a file, folder, device or socket."""
 
 from appliance.diagnosis.cause import Cause
 
@@ -8,8 +8,8 @@ CAUSES = (
         name="docker-socket",
         signs=("docker daemon socket", "docker.sock"),
         pattern=r"permission denied",
-        summary="This user has no right to use Docker.",
-        fix="Add the user to the group docker, or run the command with sudo.",
+        summary="This user may not use Docker.",
+        fix="Add the user to the docker group, or run the command with sudo.",
         command="usermod -aG docker $USER",
         line=True,
     ),
@@ -19,16 +19,17 @@ CAUSES = (
         signs=("permissionerror", "permission denied", "read-only"),
         pattern=r"permission ?(?:error|denied).{0,60}?'(?P<path>[^']{0,200}(?:/\.(?:cache|triton|config|local|nv"
         r"|flashinfer|vllm|dg_jit)|cache)[^']{0,200})'",
-        summary="The engine may not write its cache folder {path}: it runs as a user whose home that is not.",
-        fix="Set HOME (and TRITON_CACHE_DIR, VLLM_CACHE_ROOT, XDG_CACHE_HOME) to a folder that this user may write.",
+        summary="The engine may not write to its cache folder {path}, because it runs as another user.",
+        fix="Set HOME (and TRITON_CACHE_DIR, VLLM_CACHE_ROOT, XDG_CACHE_HOME) to a folder that this user may write "
+        "to.",
         command="export HOME=/tmp VLLM_CACHE_ROOT=/tmp/vllm TRITON_CACHE_DIR=/tmp/triton; id; ls -ld {path}",
     ),
     Cause(
         family="permission",
         name="mounted-noexec",
         signs=("failed to map segment from shared object: operation not permitted",),
-        summary="A library lies where nothing may be executed: its file system is mounted noexec.",
-        fix="Mount it with exec, or move the environment and the folder for temporary files (TMPDIR) elsewhere.",
+        summary="A library cannot be loaded because its file system is mounted noexec.",
+        fix="Mount it with exec, or move the environment and the temporary folder (TMPDIR) elsewhere.",
         command="mount | grep noexec",
         line=True,
     ),
@@ -36,8 +37,9 @@ CAUSES = (
         family="permission",
         name="user-unknown",
         signs=("getpwuid(): uid not found", "no username set", "getpwuid()", "i have no name"),
-        summary="The engine runs as a user id that this system has no name for.",
-        fix="Set USER and HOME in its environment (HOME to a folder that it may write), or run it as a known user.",
+        summary="The engine runs as a user ID that has no name on this system.",
+        fix="Set USER and HOME in its environment (HOME to a folder that it may write to), or run it as a known "
+        "user.",
         command="export USER=engine HOME=/tmp",
     ),
     Cause(
@@ -45,8 +47,8 @@ CAUSES = (
         name="permission-denied",
         signs=("permissionerror", "permission denied", "operation not permitted", "[errno 13]", "[errno 1]", "eacces"),
         pattern=r"(?:permissionerror|permission denied|operation not permitted).{0,40}?'(?P<path>[^']{1,300})'",
-        summary="The engine has no right to use {path}.",
-        fix="Give the user who runs Ingot the right to read it (and to write it, if it is in the state folder).",
+        summary="The engine may not access {path}.",
+        fix="Give the user that runs Ingot permission to read it (and to write, if it is in the state folder).",
         command="id; ls -ld {path}",
     ),
     Cause(
@@ -54,8 +56,8 @@ CAUSES = (
         name="permission-denied",
         signs=("permissionerror", "permission denied", "[errno 13]", "eacces", "[errno 1] operation not permitted",
                "insufficient permissions", "access is denied", "operation not permitted"),
-        summary="The engine lacks a right on this system.",
-        fix="Check who owns the state folder, the models folder and the devices, and as whom Ingot runs.",
+        summary="The engine lacks a permission on this system.",
+        fix="Check who owns the state folder, the models folder and the devices, and which user runs Ingot.",
         command="id; ls -l /dev/nvidia*",
         line=True,
     ),

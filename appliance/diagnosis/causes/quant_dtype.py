@@ -1,4 +1,4 @@
-"""A quantisation or number format that this GPU, this build or this checkpoint does not have."""
+"""Quantisations and data types that this GPU, build or checkpoint does not support."""
 
 from appliance.diagnosis.cause import Cause, halved
 
@@ -8,7 +8,7 @@ CAUSES = (
         name="bfloat16-not-supported",
         signs=("bfloat16 is only supported on gpus", "bf16 is not supported on this", "does not support bfloat16"),
         details=r"compute capability (?P<capability>\d{1,9}\.\d{1,9})\b",
-        summary="This GPU does not compute in bfloat16.",
+        summary="This GPU does not support bfloat16.",
         fix="Use float16.",
         patch={"dtype": "float16"},
     ),
@@ -27,16 +27,16 @@ CAUSES = (
         signs=("module 'torch' has no attribute '", "unknown dtype"),
         pattern=r"(?:module 'torch' has no attribute|unknown dtype:?) '?(?P<dtype>b?float\w{0,60}|u?int\d{1,9}"
             r"|bf16|fp\d{1,9})\b",
-        summary="The checkpoint, or the profile, names a number format that does not exist: {dtype}.",
-        fix="Name the format in the profile, and mend torch_dtype (or dtype) in the model's config.json.",
+        summary="The checkpoint or the profile names a data type that does not exist: {dtype}.",
+        fix="Set dtype in the profile, and correct torch_dtype (or dtype) in the model's config.json.",
         patch={"dtype": "bfloat16"},
     ),
     Cause(
         family="quant-dtype",
         name="float16-not-supported",
         signs=("does not support float16", "fp16 is not supported"),
-        summary="This model cannot be computed in float16.",
-        fix="Use bfloat16, or float32 where the GPU has none.",
+        summary="This model does not support float16.",
+        fix="Use bfloat16, or float32 where the GPU does not support it.",
         patch={"dtype": "bfloat16"},
     ),
     Cause(
@@ -46,7 +46,7 @@ CAUSES = (
         pattern=r"(?P<dtype>[\w.]{1,80}) is not supported for quantization method "
             r"(?P<method>[\w-]{1,80}).{0,80}?\[torch\.(?P<on"
         r"ly>float16)\]",
-        summary="The quantisation {method} does not compute in {dtype}, only in {only}.",
+        summary="{method} quantisation does not support {dtype}, only {only}.",
         fix="Use {only}.",
         patch={"dtype": "float16"},
     ),
@@ -55,8 +55,8 @@ CAUSES = (
         name="dtype-not-for-quantisation",
         signs=("is not supported for quantization method",),
         pattern=r"(?P<dtype>[\w.]{1,80}) is not supported for quantization method (?P<method>[\w-]{1,80})",
-        summary="The quantisation {method} does not compute in {dtype}.",
-        fix="Leave dtype out, so that the checkpoint's own holds.",
+        summary="{method} quantisation does not support {dtype}.",
+        fix="Remove dtype to use the checkpoint's own.",
         patch={"dtype": "auto"},
     ),
     Cause(
@@ -69,9 +69,9 @@ CAUSES = (
                "nvfp4 is not supported", "int4 is not supported"),
         pattern=r"not supported|minimum capability|only supported|unsupported|does(?: not|n't) support|not available"
         r"|requires",
-        summary="This GPU, or this build, does not compute with the checkpoint's quantisation.",
-        fix="Choose a checkpoint in a format that this GPU has (bf16, AWQ or GPTQ run on most; FP8 needs compute "
-        "capability 8.9, FP4 10.0).",
+        summary="This GPU or this build does not support the checkpoint's quantisation.",
+        fix="Choose a checkpoint in a format that this GPU supports (bf16, AWQ and GPTQ run on most; FP8 needs "
+        "compute capability 8.9, FP4 10.0).",
         command="nvidia-smi --query-gpu=name,compute_cap --format=csv",
     ),
     Cause(
@@ -80,8 +80,8 @@ CAUSES = (
         signs=("kv_cache_dtype", "kv-cache-dtype", "kv cache dtype", "fp8 kv cache", "fp8 kv-cache",
                "key cache of type", "fp8_e5m2"),
         pattern=r"(?:not support|unsupported|invalid|only support|requires|must be)",
-        summary="The cache cannot be kept in the number format that the profile asks for.",
-        fix="Leave kv-cache-dtype out.",
+        summary="The KV cache data type in the profile is not supported.",
+        fix="Remove kv-cache-dtype.",
         patch={"kv-cache-dtype": "auto"},
     ),
     Cause(
@@ -91,9 +91,8 @@ CAUSES = (
                "is not divisible by min_thread", "min_thread_n", "min_thread_k", "not divisible by group_size",
                "block_n =", "block_k =", "divisible by the group size", "quantization block"),
         pattern=r"divisible|aligned|min_thread|block_[nk] =|too large tensor parallel",
-        summary="Split over this many GPUs, a quantised weight no longer divides into its blocks.",
-        fix="Use fewer GPUs (a smaller tensor-parallel-size), or spread the experts instead of splitting them "
-        "(enable-expert-parallel).",
+        summary="Quantised weights cannot be split over this many GPUs: a block would be divided.",
+        fix="Use fewer GPUs (a smaller tensor-parallel-size), or distribute whole experts (enable-expert-parallel).",
         patch={"tensor-parallel-size": halved("tensor-parallel-size")},
     ),
     Cause(
@@ -101,8 +100,8 @@ CAUSES = (
         name="quantisation-mismatch",
         signs=("does not match the quantization method specified", "quantization method specified in the model config"),
         details=r"model config \((?P<checkpoint>[\w-]{1,80})\)",
-        summary="The profile names another quantisation than the checkpoint's ({checkpoint}).",
-        fix="Leave the quantisation out: the checkpoint says it.",
+        summary="The profile's quantisation differs from the checkpoint's ({checkpoint}).",
+        fix="Remove the quantisation setting to use the checkpoint's own.",
         patch={"vllm.extra-args.quantization": None},
     ),
     Cause(
@@ -115,9 +114,10 @@ CAUSES = (
                "hf_quant_config"),
         pattern=r"unknown|invalid|unsupported|not (?:supported|found|available|installed|implemented)|cannot find"
         r"|please install|no compressed-tensors|requires|must be|no module named|only support|missing",
-        summary="This build does not have the checkpoint's quantisation, or the checkpoint does not describe it as "
-        "expected.",
-        fix="Choose a checkpoint whose quantisation the engine knows, or an image that has the library for it.",
+        summary="This build does not support the checkpoint's quantisation, or the checkpoint describes it "
+        "incorrectly.",
+        fix="Choose a checkpoint whose quantisation the engine supports, or an image that includes the library for "
+        "it.",
     ),
     Cause(
         family="quant-dtype",
@@ -128,9 +128,8 @@ CAUSES = (
                "unknown dtype", "not implemented for 'half'", "not implemented for 'float8",
                "not implemented for 'bfloat16'", "promotion for float8", "unsupported scalar type",
                "unsupported input type"),
-        summary="Two tensors that are computed together have different number formats, or one that the kernel does "
-        "not take.",
-        fix="Leave dtype and kv-cache-dtype out, so that the checkpoint's own hold.",
+        summary="Tensors used together have different data types, or one that the kernel does not support.",
+        fix="Remove dtype and kv-cache-dtype to use the checkpoint's own.",
         patch={"dtype": "auto", "kv-cache-dtype": "auto"},
     ),
 )  # fmt: skip

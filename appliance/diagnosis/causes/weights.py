@@ -1,8 +1,8 @@
-"""Checkpoint files that are missing, damaged, or of other shapes than the config says."""
+"""Checkpoint files that are missing or damaged, or whose shapes do not match the config."""
 
 from appliance.diagnosis.cause import Cause
 
-_AGAIN = "Copy the model's files again, and compare their sizes and checksums with the source's."
+_AGAIN = "Copy the model's files again, and compare their sizes and checksums with the source."
 
 CAUSES = (
     Cause(
@@ -10,8 +10,8 @@ CAUSES = (
         name="git-lfs-pointer",
         signs=("git-lfs", "version https", "git lfs"),
         pattern=r"git[- ]lfs",
-        summary="A weight file is only a pointer of Git LFS, not the file itself.",
-        fix="Fetch the files themselves (git lfs pull, or a download of the model), and copy them again.",
+        summary="A weight file is only a Git LFS pointer, not the file itself.",
+        fix="Fetch the files themselves (git lfs pull, or download the model), and copy them again.",
         command="git lfs pull",
     ),
     Cause(
@@ -23,7 +23,7 @@ CAUSES = (
         pattern=r"SafetensorError|deserializ\w{1,60} header|Header(?:Too|_too| too)|InvalidHeader|IncompleteBuffer"
         r"|incomplete metadata|InvalidOffset|safetensors.{0,80}(?:truncated|ends before|damaged|too short|corrupt"
         r"|invalid)",
-        summary="A weight file is damaged, or was not copied to its end.",
+        summary="A weight file is damaged or was not copied completely.",
         fix=_AGAIN,
         command="ls -l *.safetensors; sha256sum *.safetensors",
     ),
@@ -41,7 +41,7 @@ CAUSES = (
         name="weight-file-missing",
         signs=("referenced in index but missing", "referenced in the index but missing"),
         pattern=r"but missing:? [^\n]{0,4}?'?(?:[^'\n]{0,300}/)?(?P<file>[^'/\n]{1,200}\.(?:safetensors|bin|pt))",
-        summary="A weight file that the index names is missing: {file}.",
+        summary="A weight file named in the index is missing: {file}.",
         fix="Copy the whole model folder again.",
     ),
     Cause(
@@ -51,7 +51,7 @@ CAUSES = (
                "could not find checkpoint files", "error no file named", "no model weights found", "no weight files",
                "cannot find any of", "does not appear to have a file named pytorch_model", "no checkpoint files",
                "model weights with", "no files found"),
-        summary="The model's folder holds no weights in a format that the engine reads.",
+        summary="The model folder contains no weights in a format that the engine supports.",
         fix="Copy the whole model folder again, with its *.safetensors files.",
     ),
     Cause(
@@ -62,7 +62,7 @@ CAUSES = (
                "badzipfile", "corrupted", "checksum mismatch", "hash mismatch", "consistency check failed"),
         pattern=r"streamreader|unpickling|magic|load key|ran out|eof|central|weights only|zip|corrupt|mismatch"
         r"|consistency",
-        summary="A checkpoint file is damaged, or is not what its name says.",
+        summary="A checkpoint file is damaged, or has the wrong type for its name.",
         fix=_AGAIN,
     ),
     Cause(
@@ -70,16 +70,16 @@ CAUSES = (
         name="self-test-differs-from-record",
         signs=("selftesterror",),
         pattern=r"SelfTestError: (?:self-test: )?(?P<difference>[^\n]{1,600}), recorded in (?P<record>[^\n]{1,300})",
-        summary="The engine runs, but not as this checkpoint should: {difference}.",
-        fix="Copy the model again and compare its files with the source's. If the change is intended (another driver "
-        "or another build), remove the recorded answer, {record}, and start again.",
+        summary="The engine runs, but its answers differ from what this checkpoint should give: {difference}.",
+        fix="Copy the model again and compare its files with the source's. If the change is intended (another "
+        "driver or another build), remove the recorded answer, {record}, and start again.",
     ),
     Cause(
         family="weights",
         name="self-test-differs",
         signs=("selftesterror",),
         pattern=r"SelfTestError: (?:self-test: )?(?P<difference>[^\n]{1,600})",
-        summary="The engine runs, but not as this checkpoint should: {difference}.",
+        summary="The engine runs, but its answers differ from what this checkpoint should give: {difference}.",
         fix="Copy the model again and compare its files with the source's.",
     ),
     Cause(
@@ -93,9 +93,9 @@ CAUSES = (
         pattern=r"size mismatch for|(?:tensor|weight|param).{0,80}(?:has|of) shape.{0,80}(?:expected|but|instead)"
         r"|attempted to load|shape .{0,40}is invalid for input of size|copying a param|mismatch|loaded.?weight"
         r"|exceeds dimension|must match the|does not match the expected shape|param_data",
-        summary="A weight has another shape than config.json says, or than this number of GPUs can split.",
-        fix="Check that config.json and the weights are of the same model; with several GPUs try one, or a number "
-        "that divides the model's heads.",
+        summary="A weight's shape does not match config.json, or cannot be split over this many GPUs.",
+        fix="Check that config.json and the weights belong to the same model. With several GPUs, try one, or a "
+        "number that divides the model's heads.",
     ),
     Cause(
         family="weights",
@@ -105,7 +105,8 @@ CAUSES = (
         pattern=r"(?:missing|no|not found|lacks).{0,40}(?:tensor|weight|parameter"
         r"|module)s?.{0,20}[`'\"](?P<name>[\w.]{3,120})|KeyError: ['\"](?P<key>(?:[\w-]{1,60}\.){1,12}[\w-]{1,60})['\"]"
         r"|not initialized from checkpoint|(?:missing|unexpected) key.{0,20}in state_dict|no module or parameter named",
-        summary="The checkpoint lacks a weight that the model needs, or holds one that it does not know.",
+        summary="The checkpoint lacks a weight that the model needs, or contains one that the engine does not "
+        "recognise.",
         fix="Copy the whole model folder again: a shard is missing, or the files belong to another model or format.",
     ),
     Cause(
@@ -115,17 +116,17 @@ CAUSES = (
         where=r"(?:model_loader|weight_utils|load_weights|safetensors|weight_loader)[^\n]{0,200}$",
         pattern=r"^(?:\w{1,40}\.){0,8}(?:AssertionError|KeyError|ValueError|RuntimeError|IndexError|OSError"
         r"|FileNotFoundError)\b(?!.{0,300}(?:out of memory|CUDA error|quant|No space|Permission|trust_remote))",
-        summary="A weight of the checkpoint could not be put where the model wants it.",
-        fix="Check that config.json and the weights are of the same model, and whole.",
+        summary="A weight of the checkpoint could not be loaded into the model.",
+        fix="Check that config.json and the weights belong to the same model and are complete.",
         vague=True,
     ),
-    # Our own engine's word, where no row above knows better.
+    # From our own engine, where no row above is more specific.
     Cause(
         family="weights",
         name="model-changed-after-check",
         signs=("checkpointerror",),
         pattern=r"CheckpointError: (?P<what>[^\n]{1,400}?)\.?(?:\n|$)",
-        summary="The model's folder is not what it was when it was checked: {what}.",
-        fix="Let nothing write to the folder while the engine starts; copy the model again, and start.",
+        summary="The model folder changed after it was checked: {what}.",
+        fix="Make sure nothing writes to the folder while the engine starts. Copy the model again, then start.",
     ),
 )  # fmt: skip

@@ -7,7 +7,7 @@ import signal
 from tests.bench.faults import acts, spoiling
 from tests.bench.faults.fault import Expect, Fault
 
-KILLED = Expect(("killed with SIGKILL",), family="memory", causes=("killed",))
+KILLED = Expect(("SIGKILL",), family="memory", causes=("killed",))
 STOPPED = Expect((r"stopped \(SIGSTOP\)",), family="hang", causes=("stopped", "no-progress", "waits-for-worker"))
 
 OF_NATIVE: tuple[Fault, ...] = (
@@ -25,7 +25,7 @@ OF_NATIVE: tuple[Fault, ...] = (
           Expect(("not a number",), family="weights", causes=("self-test-differs",)),
           model=spoiling.not_numbers, bare=()),
     Fault("a limit of memory (ulimit -v)", "native", "start",
-          Expect(("This machine's memory",), family="memory", causes=("host-out-of-memory",)),
+          Expect(("memory limit",), family="memory", causes=("host-out-of-memory",)),
           act=acts.limit_memory_at_start),
     Fault("killed while it starts", "native", "start", KILLED, act=acts.while_starting(signal.SIGKILL)),
     Fault("stopped while it starts", "native", "start", STOPPED, act=acts.while_starting(signal.SIGSTOP),
@@ -35,11 +35,11 @@ OF_NATIVE: tuple[Fault, ...] = (
           Expect(("segmentation fault",), family="kernel-crash", causes=("segmentation-fault",)),
           act=acts.while_serving(signal.SIGSEGV)),
     Fault("no memory for a step", "native", "serving",
-          Expect(("This machine's memory",), family="memory", causes=("host-out-of-memory",)),
+          Expect(("not have enough memory|out of memory",), family="memory", causes=("host-out-of-memory",)),
           act=acts.hook("step-raises", asks=True)),
     Fault("stopped while it serves", "native", "serving", STOPPED, act=acts.while_serving(signal.SIGSTOP),
           measure="stopped"),
     Fault("lives and generates nothing", "native", "serving",
-          Expect(("generated nothing",), family="hang", causes=("no-progress",)),
+          Expect(("no token for",), family="hang", causes=("no-progress",)),
           act=acts.hook("generates-nothing", asks=False), measure="silent"),
 )  # fmt: skip
