@@ -61,7 +61,7 @@ def unknown(exception: LoggedException) -> Diagnosis:
 
 
 def said(lines: Sequence[EvidenceLine]) -> Diagnosis:
-    """Where no exception is told: the words with which somebody gave up, on one line or on two."""
+    """Without an exception: the message with which a program gave up, on one or two lines."""
     words = " ".join(line.text.strip() for line in lines)[:MAX_TEXT]
     family = family_of(words)
     return Diagnosis(

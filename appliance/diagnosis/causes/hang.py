@@ -72,7 +72,7 @@ CAUSES = (
 
 class Waiting(NamedTuple):
     """Lines that a healthy engine may write once or twice while it starts. Repeated at the end of a log, they mean that
-    it waits in vain."""
+    it is stuck."""
 
     signs: tuple[bytes, ...]
     family: str
