@@ -109,7 +109,7 @@ def _text(pieces: Iterator[bytes]) -> Iterator[bytes]:
     mark, encoding = next(((mark, name) for mark, name in MARKS if first.startswith(mark)), (b"", ""))
     encoding = encoding or _wide(sample[:SAMPLE_BYTES])
     started[0] = first[len(mark) :]
-    whole = chain(started, pieces)
+    whole: Iterator[bytes] = chain(started, pieces)
     if encoding not in ("", "utf-8"):
         whole = _decoded(whole, encoding)
         sample = next(whole, b"")
