@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 
 # The names that only this machine itself can be reached by.
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 BACKLOG = 2048
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine itself can reach a port at this address or name."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host in LOOPBACK_NAMES
 
 
 def listen(host: str, port: int) -> socket.socket:

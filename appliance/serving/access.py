@@ -1,19 +1,25 @@
-"""Who may ask: API keys and the console's token, re-read whenever they change, and no web page of another site."""
+"""Who may call the API: API keys and the console's token, re-read whenever they change, and no web page of another site.
+
+`active/keys.json` says whether a key is required. Whatever it says, a key is required where other machines can reach the
+API, unless the site has opted out.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import ipaddress
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from appliance.address import LOOPBACK_NAMES
+from appliance.address import LOOPBACK_NAMES, is_loopback
 from appliance.home import Home
 from appliance.serving.errors import ApiError
 
@@ -32,10 +38,18 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class KeyFile(msgspec.Struct, frozen=True):
+    """`required` is the switch of the console's Access page. Files from before there was a switch lack it: there, the
+    first key turned it on."""
+
     keys: list[Key] = []
+    required: bool | None = None
+
+    @property
+    def requires_key(self) -> bool:
+        return bool(self.keys) if self.required is None else self.required
 
 
-class Watched:
+class WatchedFile:
     """A small file that is read again when it has changed."""
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +58,7 @@ class Watched:
         self._content: bytes | None = None
 
     def read(self) -> bytes | None:
-        """None where there is no such file."""
+        """None where there is no such file. Raises OSError where it cannot be read."""
         try:
             status = self._path.stat()
             signature = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -56,25 +70,45 @@ class Watched:
         return self._content
 
 
-class Access:
-    """Guards and their files: `active/keys.json` and `active/console-token.sha256`."""
+PUBLISHED_ADDRESS: Final = "INGOT_PUBLISHED_ADDRESS"
+KEYLESS: Final = "INGOT_KEYLESS"
+FORWARDED: Final = ("forwarded", "x-forwarded-for")
+CREATE_ONE: Final = "create one on the console's Access page"
 
-    def __init__(self, home: Home) -> None:
-        self._keys = Watched(home.api_keys)
-        self._token_digest = Watched(home.front_door_digest)
+
+class Access:
+    """Guards and their files: `active/keys.json` and `active/console-token.sha256`.
+
+    `host` is the address that the front door listens on. In a container that says nothing, so `INGOT_PUBLISHED_ADDRESS`
+    names the one that its port is published on. `INGOT_KEYLESS=1` is the site's word that other machines need no key."""
+
+    def __init__(self, home: Home, host: str, environ: Mapping[str, str] = os.environ) -> None:
+        self._keys = WatchedFile(home.api_keys)
+        self._token_digest = WatchedFile(home.front_door_digest)
+        self._keyless = environ.get(KEYLESS) == "1"
+        self._on_loopback = is_loopback(environ.get(PUBLISHED_ADDRESS) or host)
 
     def require_key(self, connection: Connection, _handler: BaseRouteHandler | None) -> None:
-        """A guard: a key or the console's token, where there are keys; otherwise anyone but foreign web pages."""
+        """A guard: a key or the console's token, where keys are required; otherwise anyone but foreign web pages."""
         shown = _bearer(connection)
-        keys = self._ids()
+        file = self._key_file()
         if shown is not None:
-            key_id = CONSOLE if self._is_token(shown) else keys.get(_digest(shown))
+            key_id = CONSOLE if self._is_token(shown) else _id_of(shown, file)
             if key_id is not None:
                 connection.scope.setdefault("state", {})[_KEY] = key_id
                 return
-        if keys:
+        if file.requires_key and not file.keys:
+            raise _unauthorized(f"This API requires a key, and there is none yet: {CREATE_ONE}.", "no_api_keys")
+        if file.requires_key:
             raise _unauthorized(
-                "This key is not valid." if shown else "Give an API key as `Authorization: Bearer KEY`."
+                "This API key is not valid."
+                if shown
+                else "This API requires a key: send it in the header `Authorization: Bearer KEY`."
+            )
+        if not self._may_be_keyless(connection):
+            raise _unauthorized(
+                "Other machines can reach this API, so it requires a key. Send one in the header `Authorization: Bearer "
+                f"KEY`; if you have none, {CREATE_ONE}. To answer without keys, start the engine with {KEYLESS}=1."
             )
         self.refuse_foreign_page(connection)
 
@@ -82,11 +116,13 @@ class Access:
         """A guard: the console's token, always."""
         shown = _bearer(connection)
         if shown is None or not self._is_token(shown):
-            raise _unauthorized("This path is the console's: it shows its token as `Authorization: Bearer`.")
+            raise _unauthorized(
+                "Only the console may call this: send its token as `Authorization: Bearer TOKEN`."
+            )
 
     def refuse_foreign_page(self, connection: Connection) -> None:
-        """A web page that somebody here looks at must not use an API that asks for no key; not even under a name of
-        its own that it lets point to this machine."""
+        """A web page open in somebody's browser here must not use an API that requires no key, not even under a name of
+        its own that resolves to this machine (DNS rebinding)."""
         origin = connection.headers.get("origin")
         site = connection.headers.get("sec-fetch-site")
         if origin is None and site is None:
@@ -94,23 +130,37 @@ class Access:
         host = connection.headers.get("host", "")
         foreign = site in ("cross-site", "same-site") or (origin is not None and urlsplit(origin).netloc != host)
         if foreign or _may_be_rebound(host):
-            message = "A web page of another site asked, and this API has no keys to tell friend from foe: make one."
+            message = f"A web page of another site sent this request, which needs an API key: {CREATE_ONE}."
             raise ApiError(403, message, code="foreign_origin")
 
-    def _ids(self) -> dict[str, str]:
-        """By the hash of each key."""
-        content = self._keys.read()
-        if content is None:
-            return {}
+    def _may_be_keyless(self, connection: Connection) -> bool:
+        """Whether only this machine's programs can have sent it, or the site lets in others as well. A proxy's header
+        can only make this stricter, so it is believed from anybody."""
+        forwarded = any(name in connection.headers for name in FORWARDED)
+        return self._keyless or (self._on_loopback and not forwarded)
+
+    def _key_file(self) -> KeyFile:
+        """No file: no console has said anything yet. One that cannot be used lets nobody in, rather than everybody."""
         try:
-            return {key.sha256: key.id for key in msgspec.json.decode(content, type=KeyFile).keys}
-        except msgspec.DecodeError:
-            # Open to nobody rather than to everybody.
-            raise ApiError(500, "active/keys.json cannot be read: save the keys again in the console.") from None
+            content = self._keys.read()
+            return KeyFile() if content is None else msgspec.json.decode(content, type=KeyFile)
+        except (OSError, msgspec.DecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is damaged"
+            raise _unauthorized(
+                f"active/keys.json cannot be read ({why}), so no key can be checked: restart the console, which writes "
+                "it anew.",
+                "keys_unreadable",
+            ) from None
 
     def _is_token(self, shown: str) -> bool:
         known = (self._token_digest.read() or b"").strip()
         return bool(known) and hmac.compare_digest(_digest(shown).encode(), known)
+
+
+def _id_of(shown: str, file: KeyFile) -> str | None:
+    """The id of the API key whose secret is `shown`; None for a key that is not in the file."""
+    shown_digest = _digest(shown)
+    return next((key.id for key in file.keys if key.sha256 == shown_digest), None)
 
 
 def key_of(connection: Connection) -> str:
@@ -140,5 +190,5 @@ def _digest(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def _unauthorized(message: str) -> ApiError:
-    return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+def _unauthorized(message: str, code: str = "invalid_api_key") -> ApiError:
+    return ApiError(401, message, code=code, headers={"WWW-Authenticate": "Bearer"})

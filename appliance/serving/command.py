@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import click
 
-from appliance.address import LOOPBACK_NAMES, listen, url
+from appliance.address import listen, url
 
 STARTED = time.time()
 
@@ -60,8 +60,6 @@ def serve(host: str, port: int, profile_file: Path | None, jit: bool) -> None:
         _refuse(refuse_address(home, profile_file, (host, port), error, STARTED), CANNOT_LISTEN)
     port = listener.getsockname()[1]
     lock.sign(Owner(pid=os.getpid(), host=host, port=port, started=STARTED))
-    if host not in LOOPBACK_NAMES and not home.api_keys.exists():
-        click.echo("Whoever can reach this machine can use the API: make an API key in the console.", err=True)
     print(f"Ingot answers at {url(host, port)}", flush=True)
 
     from appliance.supervisor.native_core import start_ahead

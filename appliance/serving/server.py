@@ -61,7 +61,7 @@ async def _serve(options: Options, listener: socket.socket, core: NativeCore | N
         on_figures=front_door.count,
     )
     front_door.supervisor = supervisor
-    access = Access(options.home)
+    access = Access(options.home, options.host)
     config = uvicorn.Config(
         make_app(front_door, access),
         http=HttpProtocol,

@@ -5,11 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
+from litestar.connection import ASGIConnection
 
 from appliance.front_door_token import digest
 from appliance.home import Home
+from appliance.serving.access import Access
+from appliance.address import is_loopback
+from appliance.serving.errors import ApiError
 from tests.supervisor.scripted import Door
 
 KEYED = ["/v1/models", "/appliance/state"]
@@ -18,7 +23,7 @@ KEYED = ["/v1/models", "/appliance/state"]
 @pytest.fixture
 def keys(door_home: Home) -> Iterator[None]:
     rows = [{"id": "k1", "name": "first", "sha256": hashlib.sha256(b"secret-1").hexdigest()}]
-    door_home.api_keys.write_text(json.dumps({"keys": rows}))
+    door_home.api_keys.write_text(json.dumps({"required": True, "keys": rows}))
     door_home.front_door_digest.write_text(f"{digest('console-secret')}\n")
     yield
     door_home.api_keys.unlink()
@@ -59,12 +64,106 @@ def test_a_removed_key_is_refused_at_once(door: Door, keys: None, door_home: Hom
     assert door.http.get("/v1/models", headers=bearer("secret-2")).status_code == 200
 
 
-def test_a_damaged_key_file_lets_only_the_console_in(door: Door, keys: None, door_home: Home) -> None:
-    """Closed rather than open, and it says what to do."""
-    door_home.api_keys.write_text('{"keys": [')
-    response = door.http.get("/v1/models", headers=bearer("secret-1"))
-    assert response.status_code == 500
-    assert "active/keys.json" in response.json()["error"]["message"]
+ROW = {"id": "k1", "name": "first", "sha256": hashlib.sha256(b"secret-1").hexdigest()}
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        ('{"keys": [', "keys_unreadable"),
+        ("", "keys_unreadable"),
+        ('{"required": "no", "keys": []}', "keys_unreadable"),
+        ("[]", "keys_unreadable"),
+        ('{"required": true, "keys": []}', "no_api_keys"),
+    ],
+)
+def test_a_file_that_lets_nobody_in(door: Door, keys: None, door_home: Home, content: str, code: str) -> None:
+    """Damaged, or keys are required and there are none: refused rather than open; the console goes on."""
+    door_home.api_keys.write_text(content)
+    for headers in ({}, bearer("secret-1")):
+        response = door.http.get("/v1/models", headers=headers)
+        assert response.status_code == 401
+        assert response.json()["error"]["code"] == code
+    assert door.http.get("/v1/models", headers=bearer("console-secret")).status_code == 200
+
+
+def test_a_file_that_may_not_be_read_lets_nobody_in(door: Door, keys: None, door_home: Home) -> None:
+    """Whatever stands in its place."""
+    door_home.api_keys.unlink()
+    door_home.api_keys.mkdir()
+    assert door.http.get("/v1/models").json()["error"]["code"] == "keys_unreadable"
+    door_home.api_keys.rmdir()
+    door_home.api_keys.write_text("{}")
+
+
+def test_keys_count_but_are_not_required_while_the_switch_is_off(door: Door, keys: None, door_home: Home) -> None:
+    """A client with any key, or none, is let in, and a web page of another site only with a valid one."""
+    door_home.api_keys.write_text(json.dumps({"required": False, "keys": [ROW]}))
+    for headers in ({}, bearer("wrong"), bearer("secret-1")):
+        assert door.http.get("/v1/models", headers=headers).status_code == 200
+    foreign = {"Origin": "https://app.example"}
+    assert door.http.get("/v1/models", headers={**foreign, **bearer("wrong")}).status_code == 403
+    assert door.http.get("/v1/models", headers={**foreign, **bearer("secret-1")}).status_code == 200
+
+
+def _answer(access: Access, **headers: str) -> str:
+    """How the guard decides about a request without web framework: `let in`, or the code of its refusal."""
+    raw = [(name.encode(), value.encode()) for name, value in {"host": "10.0.0.9:8000", **headers}.items()]
+    scope = cast(Any, {"type": "http", "headers": raw, "method": "GET", "path": "/v1/models", "query_string": b""})
+    try:
+        access.require_key(ASGIConnection(scope), None)
+    except ApiError as error:
+        assert error.status == 401
+        return str(error.code)
+    return "let in"
+
+
+LOCAL = "let in"
+REFUSED = "invalid_api_key"
+
+
+@pytest.mark.parametrize(
+    ("host", "environ", "headers", "expected"),
+    [
+        ("127.0.0.1", {}, {}, LOCAL),
+        ("::1", {}, {}, LOCAL),
+        ("0.0.0.0", {}, {}, REFUSED),
+        ("192.0.2.7", {}, {}, REFUSED),
+        ("::", {}, {}, REFUSED),
+        ("0.0.0.0", {"INGOT_PUBLISHED_ADDRESS": "127.0.0.1"}, {}, LOCAL),
+        ("0.0.0.0", {"INGOT_PUBLISHED_ADDRESS": ""}, {}, REFUSED),
+        ("127.0.0.1", {"INGOT_PUBLISHED_ADDRESS": "0.0.0.0"}, {}, REFUSED),
+        ("127.0.0.1", {}, {"x-forwarded-for": "127.0.0.1"}, REFUSED),
+        ("127.0.0.1", {}, {"forwarded": "for=10.0.0.7"}, REFUSED),
+        ("0.0.0.0", {"INGOT_KEYLESS": "1"}, {}, LOCAL),
+        ("0.0.0.0", {"INGOT_KEYLESS": "1"}, {"x-forwarded-for": "10.0.0.7"}, LOCAL),
+        ("0.0.0.0", {"INGOT_KEYLESS": "no"}, {}, REFUSED),
+    ],
+)
+@pytest.mark.parametrize("content", [None, '{"required": false, "keys": []}', '{"keys": []}'])
+def test_beyond_loopback_a_key_is_required_unless_the_site_opts_out(
+    home: Home, host: str, environ: dict[str, str], headers: dict[str, str], expected: str, content: str | None
+) -> None:
+    """Whatever the switch says: what decides is where the API can be reached, and whether a proxy passed it on."""
+    if content is not None:
+        home.api_keys.write_text(content)
+    assert _answer(Access(home, host, environ), **headers) == expected
+
+
+@pytest.mark.parametrize("environ", [{}, {"INGOT_KEYLESS": "1"}])
+def test_a_valid_key_is_enough_anywhere(home: Home, environ: dict[str, str]) -> None:
+    """And the opt-out lifts what the address asks for, not the switch."""
+    home.api_keys.write_text(json.dumps({"required": True, "keys": [ROW]}))
+    access = Access(home, "0.0.0.0", environ)
+    assert _answer(access, authorization="Bearer secret-1") == LOCAL
+    assert _answer(access, authorization="Bearer wrong") == REFUSED
+    assert _answer(access) == REFUSED
+
+
+def test_loopback_is_an_address_of_this_machine_only() -> None:
+    """By number and by name."""
+    hosts = ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost", "0.0.0.0", "::", "10.0.0.1", "", "localhost.evil"]
+    assert [host for host in hosts if is_loopback(host)] == hosts[:5]
 
 
 def test_attempts_take_the_consoles_token_only(door: Door, keys: None) -> None:
