@@ -15,15 +15,19 @@ from litestar.exceptions import NotFoundException
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.static_files import create_static_files_router
+from litestar.types import Receive, Scope, Send
 from litestar_htmx import HTMXPlugin
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.home import Home
+from appliance.serving.head import with_head
 from console import pages
 from console.access import routes as access
 from console.access.client_address import ClientAddresses
 from console.access.guard import Guard, add_security_headers
+from console.access.new_keys import NewKeys
 from console.access.throttle import Throttle
+from console.after_post import Answers
 from console.backups import routes as backups
 from console.backups.desk import Desk
 from console.benchmarks import routes as benchmarking
@@ -95,6 +99,13 @@ class Console:
         return self.config.home
 
 
+class App(Litestar):
+    """Litestar, with HEAD wherever there is GET."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]
+        await with_head(super().__call__)(scope, receive, send)
+
+
 def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = True) -> Litestar:
     """The application on a database that is already migrated. `follow=False` leaves looking at the engine to the
     caller (tests do so)."""
@@ -111,7 +122,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     activator = Activator(config.home, database, preflight, control, follower.wake)
     shelf = Shelf(config.home)
     benchmarks = Benchmarks(config.home, database, follower)
-    templates = pages.environment()
+    templates, answers = pages.environment(), Answers()
     desk = Desk(config.home, database, control, activator, follower, hub, templates)
     for name, feed in launch_live.feeds(catalogue, database, templates, follower).items():
         hub.add_feed(name, feed)
@@ -135,7 +146,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
             await importing.close()
             await database.close()
 
-    return Litestar(
+    return App(
         route_handlers=[handler for subject in ROUTE_HANDLERS for handler in subject]
         + [nothing_here, _static_files(pages.STATIC)],
         plugins=[HTMXPlugin()],
@@ -149,6 +160,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
                 hub=hub,
                 follower=follower,
                 throttle=console.throttle,
+                new_keys=NewKeys(),
                 catalogue=catalogue,
                 log_store=log_store,
                 shelf=shelf,
@@ -161,8 +173,8 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
                 desk=desk,
             ),
         },
-        middleware=[Guard(ClientAddresses(config.proxy))],
-        before_send=[add_security_headers],
+        middleware=[Guard(ClientAddresses(config.proxy), answers)],
+        before_send=[answers.redirect, add_security_headers],
         exception_handlers=EXCEPTION_HANDLERS,
         template_config=pages.template_config(templates),
         request_max_body_size=REQUEST_BODY_LIMIT,

@@ -79,6 +79,11 @@ def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> 
         refusal = Refusal(
             404, f"No page has the address {request.url.path}.", "Go to the dashboard and start from there."
         )
+    elif error.status_code == 405 and request.method == "GET" and _wants_page(request):
+        from console.pages import section  # late: pages import this module
+
+        # The address of a form, opened again: show the page that it belongs to.
+        return Redirect(section(request.url.path), status_code=303)
     elif error.status_code == 413:
         refusal = Refusal(413, "What was sent is larger than the console accepts.", "Send at most 4 MiB.")
     elif isinstance(error, ValidationException):

@@ -51,6 +51,12 @@ OFFICE = (
 ON_A_PHONE = ("/", "/profiles", "/log", "/playground")
 
 
+def section(path: str) -> str:
+    """The page of the rail that an address belongs to; the dashboard where there is none."""
+    first = f"/{path.strip('/').partition('/')[0]}"
+    return first if first in {place.path for place in (*PLACES, *OFFICE)} else "/"
+
+
 def environment() -> Environment:
     """Templates of a subject are named by its folder: `profiles/list.html` is console/profiles/templates/list.html."""
     subjects = {folder.parent.name: FileSystemLoader(folder) for folder in CONSOLE.glob("*/templates")}

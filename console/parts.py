@@ -9,7 +9,8 @@ the engine. `console.app` provides each under the parameter name given here.
 | Control | control | what starts and stops the engine |
 | TheHub | hub | what sends to open pages |
 | TheFollower | follower | what watches the engine; `.view` is the engine as last seen |
-| TheThrottle | throttle | what slows guessing down |
+| TheThrottle | throttle | what slows password guessing down |
+| TheNewKeys | new_keys | API keys that were just created and are still shown |
 | TheCatalogue | catalogue | which launches there are, from their folders |
 | TheLogStore | log_store | the logs' indexes |
 | TheShelf | shelf | the models that are here |
@@ -31,6 +32,7 @@ from litestar.di import NamedDependency
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.home import Home
+from console.access.new_keys import NewKeys
 from console.access.sessions import SignedIn
 from console.access.throttle import Throttle
 from console.backups.desk import Desk
@@ -54,6 +56,7 @@ Control = NamedDependency[EngineControl]
 TheHub = NamedDependency[Hub]
 TheFollower = NamedDependency[Follower]
 TheThrottle = NamedDependency[Throttle]
+TheNewKeys = NamedDependency[NewKeys]
 TheCatalogue = NamedDependency[Catalogue]
 TheLogStore = NamedDependency[LogStore]
 TheShelf = NamedDependency[Shelf]

@@ -1,7 +1,8 @@
-"""Who may call the API: API keys and the console's token, re-read whenever they change, and no web page of another site.
+"""Who may call the API: API keys and the console's token, re-read whenever they change, and no web page of another
+site.
 
-`active/keys.json` says whether a key is required. Whatever it says, a key is required where other machines can reach the
-API, unless the site has opted out.
+`active/keys.json` says whether a key is required. Whatever it says, a key is required where other machines can reach
+the API, unless the site has opted out.
 """
 
 from __future__ import annotations
@@ -79,8 +80,9 @@ CREATE_ONE: Final = "create one on the console's Access page"
 class Access:
     """Guards and their files: `active/keys.json` and `active/console-token.sha256`.
 
-    `host` is the address that the front door listens on. In a container that says nothing, so `INGOT_PUBLISHED_ADDRESS`
-    names the one that its port is published on. `INGOT_KEYLESS=1` is the site's word that other machines need no key."""
+    `host` is the address that the front door listens on. In a container that says nothing, so
+    `INGOT_PUBLISHED_ADDRESS` names the one that its port is published on. With `INGOT_KEYLESS=1` the site has decided
+    that other machines need no key."""
 
     def __init__(self, home: Home, host: str, environ: Mapping[str, str] = os.environ) -> None:
         self._keys = WatchedFile(home.api_keys)
@@ -107,8 +109,9 @@ class Access:
             )
         if not self._may_be_keyless(connection):
             raise _unauthorized(
-                "Other machines can reach this API, so it requires a key. Send one in the header `Authorization: Bearer "
-                f"KEY`; if you have none, {CREATE_ONE}. To answer without keys, start the engine with {KEYLESS}=1."
+                "Other machines can reach this API, so it requires a key. Send one in the header `Authorization: "
+                f"Bearer KEY`; if you have none, {CREATE_ONE}. To answer without keys, start the engine with "
+                f"{KEYLESS}=1."
             )
         self.refuse_foreign_page(connection)
 

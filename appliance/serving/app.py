@@ -18,6 +18,7 @@ from appliance.serving.completions import completions
 from appliance.serving.errors import MAX_BODY_BYTES, error_response
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.hardware_route import hardware
+from appliance.serving.head import with_head
 from appliance.serving.models import list_models, show_model
 from appliance.serving.proxy import Proxy
 
@@ -47,7 +48,7 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
     async def passed_on_or_answered(scope: Scope, receive: Receive, send: Send) -> None:
         await (proxy if proxy.takes(scope) else app)(scope, receive, send)
 
-    return named(passed_on_or_answered, front_door)
+    return with_head(named(passed_on_or_answered, front_door))
 
 
 def named(app: ASGIApp, front_door: FrontDoor) -> ASGIApp:

@@ -12,11 +12,12 @@ from litestar.response import Template
 from sqlalchemy import delete, select
 
 from console.access import keys, passwords, sessions
-from console.access.throttle import Throttle
+from console.access.new_keys import NewKeys
+from console.access.throttle import FAILURES, Throttle
 from console.db.models import SignIn, User
 from console.errors import Refusal
 from console.pages import go_to, page
-from console.parts import Folder, PageRequest, Session, TheThrottle
+from console.parts import Folder, PageRequest, Session, TheNewKeys, TheThrottle
 
 
 class PasswordForm(msgspec.Struct, rename="kebab"):
@@ -29,90 +30,125 @@ class KeyForm(msgspec.Struct):
 
 
 @get("/access")
-async def access_page(request: PageRequest, session: Session) -> Template:
-    return await _page(request, session)
+async def access_page(request: PageRequest, session: Session, new_keys: TheNewKeys) -> Template:
+    return await _page(request, session, new_keys)
 
 
 @post("/access/password")
 async def change_password(
-    request: PageRequest, session: Session, throttle: TheThrottle, data: URLEncodedBody[PasswordForm]
+    request: PageRequest,
+    session: Session,
+    throttle: TheThrottle,
+    new_keys: TheNewKeys,
+    data: URLEncodedBody[PasswordForm],
 ) -> Response[Any]:
-    """Takes the present password too; every other browser is signed out."""
+    """Asks for the current password too; every other browser is signed out."""
     user = await session.get(User, request.user.id)
     if user is None:
-        raise Refusal(403, f"{request.user.name} has no password: it is a program.", "Sign in as a person.")
+        raise Refusal(403, f"{request.user.name} is a program and has no password.", "Sign in as a person.")
     problems: dict[str, str] = {}
-    if not await _is_present_password(user, data.password, throttle):
-        problems["password"] = "That is not the present password."
+    if not await _is_current_password(request, user, data.password, throttle):
+        problems["password"] = "This is not your current password."
     elif complaint := passwords.complaint(data.new_password):
         problems["new-password"] = complaint
     if problems:
-        return await _page(request, session, problems=problems, status_code=422)
+        return await _page(request, session, new_keys, problems=problems, status_code=422)
     user.password_hash = await passwords.hash_password(data.new_password)
     mine = request.user.session_id
     await session.execute(delete(SignIn).where(SignIn.user_id == user.id, SignIn.id != mine))
-    return go_to(request, "/access", say="The password is changed; other browsers are signed out.")
+    return go_to(request, "/access", say="Password changed. Other browsers have been signed out.")
 
 
 @post("/access/sessions/{session_id:int}/end")
-async def end_session(request: PageRequest, session: Session, session_id: FromPath[int]) -> Response[Any]:
+async def end_session(
+    request: PageRequest, session: Session, new_keys: TheNewKeys, session_id: FromPath[int]
+) -> Response[Any]:
     await session.execute(delete(SignIn).where(SignIn.id == session_id, SignIn.user_id == request.user.id))
     if session_id == request.user.session_id:
-        return signed_out(request)
-    return go_to(request, "/access", say="That browser is signed out.")
+        return signed_out(request, new_keys)
+    return go_to(request, "/access", say="Browser signed out.")
 
 
 @post("/access/sessions/end-all")
-async def end_all_sessions(request: PageRequest, session: Session) -> Response[Any]:
+async def end_all_sessions(request: PageRequest, session: Session, new_keys: TheNewKeys) -> Response[Any]:
     await session.execute(delete(SignIn).where(SignIn.user_id == request.user.id))
-    return signed_out(request)
+    return signed_out(request, new_keys)
 
 
 @post("/access/keys")
-async def make_key(
-    request: PageRequest, session: Session, home: Folder, data: URLEncodedBody[KeyForm]
+async def create_key(
+    request: PageRequest, session: Session, home: Folder, new_keys: TheNewKeys, data: URLEncodedBody[KeyForm]
 ) -> Response[Any]:
-    """The answer is the page itself, not a redirect: the key is on it, once."""
+    """The key's text is shown on the page that follows, to this browser only."""
     try:
-        key, text = await keys.make_key(session, home, data.name, request.user.name)
+        key, text = await keys.create_key(session, home, data.name, request.user.name)
     except Refusal as refusal:
         if refusal.field != "name":
             raise
         problems = {"name": refusal.message}
-        return await _page(request, session, problems=problems, name=data.name, status_code=refusal.status)
-    return await _page(request, session, made=key, text=text, status_code=201)
+        return await _page(request, session, new_keys, problems=problems, name=data.name, status_code=refusal.status)
+    new_keys.add(request.user.session_id, key.id, key.name, text)
+    return go_to(request, "/access")
+
+
+@post("/access/keys/{key_id:str}/dismiss")
+async def dismiss_key(request: PageRequest, new_keys: TheNewKeys, key_id: FromPath[str]) -> Response[Any]:
+    """Show the text of a new key no longer; the key stays valid."""
+    new_keys.forget(key_id)
+    return go_to(request, "/access")
 
 
 @post("/access/keys/{key_id:str}/revoke")
-async def revoke_key(request: PageRequest, session: Session, home: Folder, key_id: FromPath[str]) -> Response[Any]:
+async def revoke_key(
+    request: PageRequest, session: Session, home: Folder, new_keys: TheNewKeys, key_id: FromPath[str]
+) -> Response[Any]:
     key = await keys.revoke_key(session, home, key_id)
-    return go_to(request, "/access", say=f"The key {key.name} is revoked.")
+    new_keys.forget(key_id)
+    return go_to(request, "/access", say=f"Key {key.name} revoked.")
 
 
-def signed_out(request: PageRequest) -> Response[Any]:
+@post("/access/require-key")
+async def require_key(request: PageRequest, session: Session, home: Folder) -> Response[Any]:
+    await keys.set_required(session, home, True)
+    return go_to(request, "/access", say="The API now requires a key.")
+
+
+@post("/access/stop-requiring-key")
+async def stop_requiring_key(request: PageRequest, session: Session, home: Folder) -> Response[Any]:
+    await keys.set_required(session, home, False)
+    return go_to(request, "/access", say="The API no longer requires a key on this machine.")
+
+
+def signed_out(request: PageRequest, new_keys: NewKeys) -> Response[Any]:
+    new_keys.forget_session(request.user.session_id)
     answer = go_to(request, "/sign-in")
     answer.set_cookie(sessions.no_cookie())
     return answer
 
 
-async def _is_present_password(user: User, password: str, throttle: Throttle) -> bool:
-    key = f"account {user.name.lower()}"
-    throttle.attempt(key)
+async def _is_current_password(request: PageRequest, user: User, password: str, throttle: Throttle) -> bool:
+    """Counted apart from sign-ins, so that nobody's guesses out there keep a signed-in browser waiting."""
+    key = f"password {request.user.session_id}"
+    throttle.attempt({key: FAILURES})
     if not await passwords.is_password(user.password_hash, password):
         return False
     throttle.succeeded(key)
     return True
 
 
-async def _page(request: PageRequest, session: Session, status_code: int = 200, **context: Any) -> Template:
+async def _page(
+    request: PageRequest, session: Session, new_keys: NewKeys, status_code: int = 200, **context: Any
+) -> Template:
     browsers = select(SignIn).where(SignIn.user_id == request.user.id).order_by(SignIn.seen.desc())
-    shown = {"problems": {}, "name": "", "made": None, "text": "", **context}
+    shown = {"problems": {}, "name": "", **context}
     return page(
         request,
         "access/access.html",
         title="Access",
         browsers=list(await session.scalars(browsers)),
         keys=await keys.list_keys(session),
+        key_required=await keys.is_required(session),
+        new_keys=new_keys.of(request.user.session_id),
         status_code=status_code,
         **shown,
     )
@@ -123,6 +159,9 @@ route_handlers: list[HTTPRouteHandler] = [
     change_password,
     end_session,
     end_all_sessions,
-    make_key,
+    create_key,
+    dismiss_key,
     revoke_key,
+    require_key,
+    stop_requiring_key,
 ]

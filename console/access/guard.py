@@ -16,6 +16,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from console.access import program, sessions
 from console.access.client_address import ClientAddresses
+from console.after_post import Answers, send_again
 from console.errors import Refusal, SignInNeeded
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -32,6 +33,8 @@ SECURITY_HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 
+STRICT_TRANSPORT = b"max-age=31536000"
+
 KEEP = b"public, max-age=31536000, immutable"
 """For static files asked for by their content's hash, as pages do."""
 
@@ -39,8 +42,9 @@ KEEP = b"public, max-age=31536000, immutable"
 class Guard(ASGIMiddleware):
     scopes = (ScopeType.HTTP,)
 
-    def __init__(self, addresses: ClientAddresses) -> None:
+    def __init__(self, addresses: ClientAddresses, answers: Answers) -> None:
         self._addresses = addresses
+        self._answers = answers
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         request: Request[Any, Any, Any] = Request(scope, receive, send)
@@ -55,6 +59,9 @@ class Guard(ASGIMiddleware):
         user = program.signed_in(console.home, request)
         user = user or await sessions.signed_in(console.database, request, console.config.session_hours)
         scope["user"] = user
+        if answer := self._answers.find(request, user.session_id if user else None):
+            await send_again(answer, send)
+            return
         if user is None and not scope["route_handler"].opt.get("public"):
             raise SignInNeeded(await _way_in(request))
         await next_app(scope, receive, send)
@@ -115,12 +122,15 @@ async def _way_in(request: Request[Any, Any, Any]) -> str:
 
 
 async def add_security_headers(message: Message, scope: Scope) -> None:
-    """Litestar's `before_send` hook: on every answer, faults included; pages are not kept by browsers."""
+    """Litestar's `before_send` hook: on every answer, faults included; pages are not kept by browsers. Behind HTTPS,
+    browsers are told to use nothing else."""
     if message["type"] != "http.response.start":
         return
     headers = [*message.get("headers", ())]
     present = {name.lower() for name, _ in headers}
     headers += [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+    if scope["litestar_app"].state.console.config.cookie_secure:
+        headers.append((b"strict-transport-security", STRICT_TRANSPORT))
     if b"cache-control" not in present:
         named_by_content = scope["path"].startswith("/static/") and scope["query_string"]
         headers.append((b"cache-control", KEEP if named_by_content else b"no-store"))

@@ -1,4 +1,7 @@
-"""API keys: made, revoked, and written to `active/keys.json`, where the front door reads them."""
+"""API keys and whether the API requires one: in the database, and written to `active/keys.json` for the front door.
+
+Requiring a key is a switch of its own: creating and revoking keys never moves it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.home import Home, write_atomically
 from console.access.sessions import hashed
-from console.db.models import ApiKey
+from console.db.models import ApiAccess, ApiKey, RevokedKey
 from console.db.sessions import Database
 from console.errors import Refusal
 
@@ -20,26 +23,41 @@ NAME_LENGTH = 64
 MOST = 1000
 
 
+class KeyRevokedError(Exception):
+    """The key was revoked, and stays so."""
+
+
 async def list_keys(session: AsyncSession) -> list[ApiKey]:
+    """Newest first."""
     return list(await session.scalars(select(ApiKey).order_by(ApiKey.created.desc())))
 
 
-async def make_key(session: AsyncSession, home: Home, name: str, author: str) -> tuple[ApiKey, str]:
-    """A new key and its text, which is nowhere else: only its hash is kept."""
+async def is_required(session: AsyncSession) -> bool:
+    return bool(await session.scalar(select(ApiAccess.key_required)))
+
+
+async def set_required(session: AsyncSession, home: Home, required: bool) -> None:
+    """Whether the API refuses whoever sends no valid key."""
+    await session.merge(ApiAccess(id=1, key_required=required))
+    await _write(session, home)
+
+
+async def create_key(session: AsyncSession, home: Home, name: str, author: str) -> tuple[ApiKey, str]:
+    """A new key and its text, of which only the hash is stored."""
     name = name.strip()
     if not name or len(name) > NAME_LENGTH or not name.isprintable():
         raise Refusal(
             422,
-            f"A key needs a name of 1 to {NAME_LENGTH} printable characters.",
-            "Name the program or person that will use it.",
+            f"Write a name of 1 to {NAME_LENGTH} printable characters.",
+            "Name the program or person that will use the key.",
             field="name",
             value=name[:NAME_LENGTH],
         )
     keys = await list_keys(session)
     if any(key.name == name for key in keys):
-        raise Refusal(409, f"There is a key named {name} already.", "Choose another name.", field="name", value=name)
+        raise Refusal(409, f"There is already a key named {name}.", "Choose another name.", field="name", value=name)
     if len(keys) >= MOST:
-        raise Refusal(409, f"There are {MOST} keys already.", "Revoke some that are not used any more.")
+        raise Refusal(409, f"There are already {MOST:,} keys.", "Revoke some that are no longer used.")
     text = PREFIX + secrets.token_urlsafe(32)
     key = _row(name, text, author)
     session.add(key)
@@ -48,20 +66,24 @@ async def make_key(session: AsyncSession, home: Home, name: str, author: str) ->
 
 
 async def put_key(session: AsyncSession, home: Home, name: str, text: str, author: str) -> None:
-    """A key whose text somebody else made; it takes the place of the one of that name."""
+    """Accept a key that somebody else made, in place of the one of that name, and require keys from now on. Nothing
+    changes where it is accepted already. Raises KeyRevokedError."""
+    if await session.get(RevokedKey, hashed(text)) is not None:
+        raise KeyRevokedError
     present = await session.scalar(select(ApiKey).where(ApiKey.name == name))
     if present is not None and present.sha256 == hashed(text):
         return
     await session.execute(delete(ApiKey).where(ApiKey.name == name))
     session.add(_row(name, text, author))
-    await _write(session, home)
+    await set_required(session, home, True)
 
 
 async def revoke_key(session: AsyncSession, home: Home, key_id: str) -> ApiKey:
     key = await session.get(ApiKey, key_id)
     if key is None:
-        raise Refusal(404, "That key is not there any more.", "Somebody revoked it before.")
+        raise Refusal(404, "This key no longer exists.", "It has already been revoked.")
     await session.execute(delete(ApiKey).where(ApiKey.id == key_id))
+    session.add(RevokedKey(sha256=key.sha256, name=key.name))
     await _write(session, home)
     return key
 
@@ -69,8 +91,7 @@ async def revoke_key(session: AsyncSession, home: Home, key_id: str) -> ApiKey:
 async def restore_keys(home: Home, database: Database) -> None:
     """Write the file again at the console's start: it follows the database, whatever happened to it meanwhile."""
     async with database.session() as session:
-        if await list_keys(session) or home.api_keys.exists():
-            await _write(session, home)
+        await _write(session, home)
 
 
 def _row(name: str, text: str, author: str) -> ApiKey:
@@ -80,12 +101,13 @@ def _row(name: str, text: str, author: str) -> ApiKey:
 async def _write(session: AsyncSession, home: Home) -> None:
     """Within the transaction that changed the rows: where the file cannot be written, the rows stay as they were."""
     await session.flush()
+    required = await is_required(session)
     keys = [{"id": key.id, "name": key.name, "sha256": key.sha256} for key in await list_keys(session)]
     try:
-        write_atomically(home.api_keys, msgspec.json.format(msgspec.json.encode({"keys": keys})))
+        write_atomically(home.api_keys, msgspec.json.format(msgspec.json.encode({"required": required, "keys": keys})))
     except OSError as error:
         raise Refusal(
             507 if error.errno == 28 else 503,
-            f"{home.api_keys} could not be written: {error.strerror}. The keys are as they were.",
-            f"Make {home.active} writable and give its disk space, then try again.",
+            f"{home.api_keys} could not be written: {error.strerror}. Nothing was changed.",
+            f"Make {home.active} writable and free some space on its disk, then try again.",
         ) from error

@@ -11,10 +11,12 @@ from litestar.params import FromQuery, URLEncodedBody
 from litestar.response import Redirect
 from sqlalchemy import delete, func, select
 
-from console.access import account, passwords, sessions, setup
+from console.access import account, known_addresses, passwords, sessions, setup
+from console.access.next_page import local_path
+from console.access.throttle import FAILURES, FAILURES_OF_ACCOUNT, FAILURES_OF_KNOWN_ADDRESS, network_of
 from console.db.models import SignIn, User
 from console.pages import go_to, page
-from console.parts import Config, PageRequest, Session, TheThrottle
+from console.parts import Config, PageRequest, Session, TheNewKeys, TheThrottle
 
 
 class SetUpForm(msgspec.Struct, rename="kebab"):
@@ -46,13 +48,13 @@ async def set_up(
 ) -> Response[Any]:
     if await _somebody(session):
         return Redirect("/sign-in", status_code=303)
-    key = f"setup {_address(request)}"
-    throttle.attempt(key)
+    key = f"setup {network_of(_address(request))}"
+    throttle.attempt({key: FAILURES})
     problem = ""
     if await setup.is_code(session, data.code.strip()):
         throttle.succeeded(key)
     else:
-        problem = "The set-up code is not the one in the terminal: copy the whole link that `ingot up` printed last."
+        problem = "This is not the current set-up code. Copy the whole link that `ingot up` printed last."
     name = data.name.strip()
     problem = problem or setup.name_complaint(name) or passwords.complaint(data.password)
     if problem:
@@ -72,10 +74,10 @@ async def set_up(
 @get("/sign-in", public=True)
 async def sign_in_page(request: PageRequest, session: Session, next: FromQuery[str] = "/") -> Response[Any]:
     if request.user is not None:
-        return Redirect(_local(next), status_code=303)
+        return Redirect(local_path(next), status_code=303)
     if not await _somebody(session):
         return Redirect("/setup", status_code=303)
-    return page(request, "access/sign-in.html", title="Sign in", next=_local(next), name="", problem="")
+    return page(request, "access/sign-in.html", title="Sign in", next=local_path(next), name="", problem="")
 
 
 @post("/sign-in", public=True)
@@ -87,30 +89,40 @@ async def sign_in(
     data: URLEncodedBody[SignInForm],
 ) -> Response[Any]:
     name = data.name.strip()
-    keys = (f"address {_address(request)}", f"account {name.lower()}")
+    address = _address(request)
     # Read in a transaction of its own: none is kept open, with a connection, for as long as a hash takes.
     async with request.app.state.console.database.session() as reading:
         user = await reading.scalar(select(User).where(User.name == name))
-    throttle.attempt(*keys)
+        known = user is not None and await known_addresses.is_known(reading, user.id, address)
+    limits = _limits(name, address, known=known)
+    throttle.attempt(limits)
     if not await passwords.is_password(user.password_hash if user else None, data.password):
         return page(
             request,
             "access/sign-in.html",
             title="Sign in",
-            next=_local(data.next),
+            next=local_path(data.next),
             name=name,
-            problem="The name or the password is not right.",
+            problem="The name or the password is wrong.",
             status_code=422,
         )
     assert user is not None
-    throttle.succeeded(*keys)
-    return await _sign_in(request, session, config, user, _local(data.next))
+    throttle.succeeded(*limits)
+    return await _sign_in(request, session, config, user, local_path(data.next))
 
 
 @post("/sign-out")
-async def sign_out(request: PageRequest, session: Session) -> Response[Any]:
+async def sign_out(request: PageRequest, session: Session, new_keys: TheNewKeys) -> Response[Any]:
     await session.execute(delete(SignIn).where(SignIn.id == request.user.session_id))
-    return account.signed_out(request)
+    return account.signed_out(request, new_keys)
+
+
+def _limits(name: str, address: str, *, known: bool) -> dict[str, int]:
+    """What a try to sign in is counted for, and how many failures each is allowed."""
+    network, account_name = network_of(address), name.lower()
+    if known:
+        return {f"account {account_name} from {network}": FAILURES_OF_KNOWN_ADDRESS}
+    return {f"address {network}": FAILURES, f"account {account_name}": FAILURES_OF_ACCOUNT}
 
 
 async def _sign_in(request: PageRequest, session: Session, config: Config, user: User, url: str) -> Response[Any]:
@@ -128,11 +140,6 @@ async def _somebody(session: Session) -> bool:
 
 def _address(request: PageRequest) -> str:
     return request.client.host if request.client else "unknown"
-
-
-def _local(url: str) -> str:
-    """Only addresses of our own: `next` must not lead to another site."""
-    return url if url.startswith("/") and not url.startswith(("//", "/\\")) else "/"
 
 
 route_handlers: list[HTTPRouteHandler] = [

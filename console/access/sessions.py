@@ -15,6 +15,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from console.access import known_addresses
 from console.db.models import SignIn, User
 from console.db.sessions import Database
 
@@ -80,13 +81,15 @@ async def open_session(
     """Sign a browser in; sessions that ran out are swept away on the way."""
     now = time.time()
     token = secrets.token_urlsafe(32)
+    address = request.client.host if request.client else ""
     await session.execute(delete(SignIn).where(SignIn.expires <= now))
+    await known_addresses.remember(session, user.id, address)
     session.add(
         SignIn(
             token_sha256=hashed(token),
             user_id=user.id,
             expires=now + hours * 3600,
-            address=request.client.host if request.client else "",
+            address=address,
             agent=request.headers.get("user-agent", "")[:200],
         )
     )

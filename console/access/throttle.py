@@ -1,40 +1,48 @@
-"""Slows guessing down: so many failures in a time, counted for each address and for each account, then a wait."""
+"""Slows password guessing down: after so many failures in five minutes, an address or an account has to wait."""
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from console.errors import Refusal
 
-FAILURES = 5
 WINDOW_S = 300.0
+FAILURES = 5
+"""Of one address, over all accounts."""
+FAILURES_OF_ACCOUNT = 50
+"""Of one account, from all addresses that never signed in to it: a guess spread over many machines."""
+FAILURES_OF_KNOWN_ADDRESS = 60
+"""Of an address that signed in to the account before, which only its own failures slow down. Others may share it, such
+as everybody behind one router, so that a handful of wrong passwords must not be enough; and so it is not unlimited."""
 REMEMBERED = 4096
 """Keys at most: a flood of made-up names must not fill the memory."""
 
 
 class Throttle:
-    """Failures of the last five minutes by key (`address 10.0.0.7`, `account admin`), in memory."""
+    """Failures of the last five minutes by key (`address 10.0.0.7`, `account admin`), in memory. Each try brings its
+    keys with the failures that are allowed to each."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._failures: dict[str, deque[float]] = {}
 
-    def wait_s(self, *keys: str) -> float:
+    def wait_s(self, limits: Mapping[str, int]) -> float:
         """How long until one more try is let through; 0 when it is now."""
         now = self._clock()
-        return max((self._wait(key, now) for key in keys), default=0.0)
+        return max((self._wait(key, most, now) for key, most in limits.items()), default=0.0)
 
-    def attempt(self, *keys: str) -> None:
+    def attempt(self, limits: Mapping[str, int]) -> None:
         """Let a try through, which counts as failed until `succeeded` says otherwise: of many that are judged at once
-        no more get by than one after the other. Refuses the one that comes too soon."""
-        wait = self.wait_s(*keys)
+        no more get by than one after the other. Raises Refusal (429) for one that comes too soon."""
+        wait = self.wait_s(limits)
         if wait > 0:
-            raise Refusal(429, "There were five wrong tries within five minutes.", f"Try again in {wait:.0f} s.")
+            raise Refusal(429, "Too many failed attempts within five minutes.", f"Try again in {wait:,.0f} s.")
         now = self._clock()
-        for key in keys:
-            failures = self._failures.pop(key, deque(maxlen=FAILURES))
+        for key, most in limits.items():
+            failures = self._failures.pop(key, deque(maxlen=most))
             failures.append(now)
             self._failures[key] = failures
         while len(self._failures) > REMEMBERED:
@@ -44,8 +52,21 @@ class Throttle:
         for key in keys:
             self._failures.pop(key, None)
 
-    def _wait(self, key: str, now: float) -> float:
+    def _wait(self, key: str, most: int, now: float) -> float:
         failures = self._failures.get(key)
-        if failures is None or len(failures) < FAILURES:
+        if failures is None or len(failures) < most:
             return 0.0
         return max(0.0, failures[0] + WINDOW_S - now)
+
+
+def network_of(address: str) -> str:
+    """What counts as one address: of IPv6 the /64, since whoever has one address there has all of them."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped:
+            return str(parsed.ipv4_mapped)
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return str(parsed)

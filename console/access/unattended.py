@@ -4,6 +4,7 @@ files: what stands in a container's environment is shown to everybody who may in
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -11,6 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from appliance.home import read_file
 from console.access import keys, passwords, setup
 from console.settings import ConsoleConfig, SettingError
+
+log = logging.getLogger(__name__)
 
 KEY_NAME = "from INGOT_API_KEY_FILE"
 SHORTEST_KEY = 20
@@ -39,7 +42,13 @@ async def set_up(session: AsyncSession, config: ConsoleConfig) -> None:
                 f"least {SHORTEST_KEY} letters, digits and signs there, without spaces, such as `openssl rand -hex 24` "
                 "prints."
             )
-        await keys.put_key(session, config.home, KEY_NAME, text, "Ingot")
+        try:
+            await keys.put_key(session, config.home, KEY_NAME, text, "Ingot")
+        except keys.KeyRevokedError:
+            log.warning(
+                "The key in INGOT_API_KEY_FILE (%s) has been revoked and is not accepted. Put a new one into the file.",
+                config.api_key_file,
+            )
 
 
 def _read(setting: str, path: Path) -> str:

@@ -25,7 +25,13 @@ INSTRUCTIONS = 100_000
 OF_A_SCHEMA = 32
 
 # What the values of a declared type may be; SQLite itself takes anything anywhere.
-TYPES = {"INTEGER": ("integer",), "DOUBLE": ("real", "integer"), "VARCHAR": ("text",), "TEXT": ("text",)}
+TYPES = {
+    "INTEGER": ("integer",),
+    "BOOLEAN": ("integer",),
+    "DOUBLE": ("real", "integer"),
+    "VARCHAR": ("text",),
+    "TEXT": ("text",),
+}
 
 
 def revision_of(path: Path, name: str) -> str:

@@ -41,6 +41,16 @@ class SignIn(Base):
     user: Mapped[User] = relationship(lazy="joined")
 
 
+class KnownAddress(Base):
+    """An address from which somebody signed in to an account: others' wrong passwords do not keep it waiting."""
+
+    __tablename__ = "known_addresses"
+
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), primary_key=True)
+    address: Mapped[str] = mapped_column(primary_key=True)
+    seen: Mapped[float] = mapped_column(default=time.time)
+
+
 class SetUpCode(Base):
     """The code that lets the first visitor make the administrator. At most one row; gone once it was used."""
 
@@ -136,6 +146,26 @@ class ApiKey(Base):
     sha256: Mapped[str] = mapped_column(unique=True)
     created: Mapped[float] = mapped_column(default=time.time)
     author: Mapped[str] = mapped_column(default="")
+
+
+class ApiAccess(Base):
+    """Whether `/v1` requires a key: a single row. No row means that it does not."""
+
+    __tablename__ = "api_access"
+    __table_args__ = (CheckConstraint("id = 1", name="only_one"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True, default=1)
+    key_required: Mapped[bool]
+
+
+class RevokedKey(Base):
+    """A key that must never be accepted again, even if a file at the next start still holds it."""
+
+    __tablename__ = "revoked_keys"
+
+    sha256: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    revoked: Mapped[float] = mapped_column(default=time.time)
 
 
 class Benchmark(Base):

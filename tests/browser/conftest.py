@@ -89,5 +89,5 @@ def set_up(page: Page, running: Appliance) -> None:
     page.goto(running.setup_link)
     page.get_by_label("Name").fill(name)
     page.get_by_label("Password").fill(password)
-    page.get_by_role("button", name="Make the account").click()
+    page.get_by_role("button", name="Create account").click()
     page.get_by_role("heading", name="Dashboard").wait_for()

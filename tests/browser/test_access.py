@@ -82,5 +82,5 @@ def test_whoever_is_not_signed_in_sees_nothing_but_the_way_in(browser, running: 
         page.goto(running.console + path)
         expect(page.get_by_role("button", name="Sign in")).to_be_visible()
     page.goto(running.setup_link)
-    expect(page.get_by_role("button", name="Make the account")).to_have_count(0)
+    expect(page.get_by_role("button", name="Create account")).to_have_count(0)
     context.close()

@@ -19,7 +19,7 @@ def backup(signed_in: BrowserContext, running: Appliance, tmp_path_factory) -> P
     running.wait_ready()
     page = signed_in.new_page()
     page.goto(f"{running.console}/backups")
-    page.get_by_role("button", name="Make a backup").click()
+    page.get_by_role("button", name="Create backup").click()
     expect(page.locator(".toast")).to_contain_text("Made ingot-backup-")
     with page.expect_download() as downloading:
         page.get_by_role("link", name="Download ingot-backup-").click()
@@ -35,7 +35,7 @@ def test_back_to_how_it_was(page: Page, running: Appliance, backup: Path):
     launch = running.wait_ready()["launch"]["id"]
     page.goto(f"{running.console}/access")
     page.get_by_label("New key").fill("laptop")
-    page.get_by_role("button", name="Make a key").click()
+    page.get_by_role("button", name="Create key").click()
     page.goto(f"{running.console}/backups")
     page.get_by_role("link", name=f"Restore {backup.name}").click()
     keys = page.get_by_role("row").filter(has_text="API keys")

@@ -65,7 +65,7 @@ def test_what_destroys_asks_first(page: Page, running: Appliance):
     """The question names the key; Cancel and Escape leave it, the verb takes it away."""
     page.goto(f"{running.console}/access")
     page.get_by_label("New key").fill("laptop")
-    page.get_by_role("button", name="Make a key").click()
+    page.get_by_role("button", name="Create key").click()
     expect(page.locator(".callout")).to_contain_text("ingot-")
     page.get_by_role("button", name="Revoke").click()
     expect(page.get_by_role("dialog")).to_contain_text("Revoke the key laptop?")
@@ -85,6 +85,6 @@ def test_pages_work_without_scripts(browser, signed_in, running: Appliance):
     page.goto(running.console)
     expect(page.locator(".now")).to_contain_text("is ready")
     page.goto(f"{running.console}/backups")
-    page.get_by_role("button", name="Make a backup").click()
+    page.get_by_role("button", name="Create backup").click()
     expect(page.locator(".toast")).to_contain_text("Made ingot-")
     context.close()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+from litestar.testing import AsyncTestClient
 
 from console.access.guard import SECURITY_HEADERS
+from console.app import create_app
+from tests.console.conftest import BASE_URL
 
 
 @pytest.mark.parametrize(
@@ -29,7 +34,6 @@ async def test_changes_that_other_sites_ask_for_are_refused(client, control, hea
     answer = await client.post("/engine/stop", headers=sent, follow_redirects=False)
     if refused:
         assert answer.status_code == 403
-        assert "another site" in answer.text
         assert control.calls == []
     else:
         assert answer.status_code == 303
@@ -41,7 +45,6 @@ async def test_foreign_names_are_refused(client, host):
     """A page whose name was pointed at this address (DNS rebinding) gets nothing."""
     answer = await client.get("/", headers={"Host": host})
     assert answer.status_code == 403
-    assert "does not go by the name" in answer.text
 
 
 @pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "192.0.2.7:8080", "console.local"])
@@ -59,6 +62,16 @@ async def test_every_answer_has_the_security_headers(client, path):
     for name, value in SECURITY_HEADERS.items():
         assert answer.headers[name] == value
     assert "unsafe" not in answer.headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("secure", [True, False])
+async def test_https_is_asked_for_where_there_is_https(config, control, secure):
+    """And not elsewhere: a console on plain HTTP would lock itself out."""
+    app = create_app(dataclasses.replace(config, cookie_secure=secure), control, follow=False)
+    async with AsyncTestClient(app, base_url=BASE_URL) as visitor:
+        for path in ("/sign-in", "/nowhere", "/static/frame.css"):
+            headers = (await visitor.get(path, follow_redirects=False)).headers
+            assert ("max-age=31536000" in headers.get("strict-transport-security", "")) == secure
 
 
 @pytest.mark.parametrize(

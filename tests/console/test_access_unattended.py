@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, select
 
 from appliance.home import Home
-from console.access import unattended
+from console.access import keys, unattended
 from console.access.passwords import is_password
 from console.db.models import ApiKey, SetUpCode, User
 from console.settings import ConsoleConfig, SettingError
@@ -57,6 +57,29 @@ async def test_a_new_key_in_the_file_replaces_the_old(given, console):
     assert entry["sha256"] == hashlib.sha256(KEY[::-1].encode()).hexdigest()
     async with console.database.session() as session:
         assert len(list(await session.scalars(select(ApiKey)))) == 1
+
+
+async def test_a_key_from_a_file_is_required_from_then_on(given, console):
+    """Whoever names a file wants the API closed. Turned off on the page, it stays off with the same key."""
+    await given(api_key=KEY)
+    assert msgspec.json.decode(console.home.api_keys.read_bytes())["required"]
+    async with console.database.session() as session:
+        await keys.set_required(session, console.home, False)
+    await given(api_key=KEY)
+    assert not msgspec.json.decode(console.home.api_keys.read_bytes())["required"]
+
+
+async def test_a_revoked_key_stays_revoked_whatever_the_file_says(given, console, caplog):
+    """It is named at each start, and a new one is taken."""
+    await given(api_key=KEY)
+    (entry,) = msgspec.json.decode(console.home.api_keys.read_bytes())["keys"]
+    async with console.database.session() as session:
+        await keys.revoke_key(session, console.home, entry["id"])
+    await given(api_key=KEY)
+    assert msgspec.json.decode(console.home.api_keys.read_bytes()) == {"required": True, "keys": []}
+    assert "INGOT_API_KEY_FILE" in caplog.text
+    await given(api_key=KEY[::-1])
+    assert len(msgspec.json.decode(console.home.api_keys.read_bytes())["keys"]) == 1
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_the_printed_link_makes_the_account(deployment, page):
     page.goto(link)
     page.get_by_label("Name").fill(NAME)
     page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Make the account").click()
+    page.get_by_role("button", name="Create account").click()
     expect(page.get_by_role("heading", name=re.compile("ingot-guide r1 is ready"))).to_be_visible()
     expect(page.locator("main")).to_contain_text(f"{deployment.engine}/v1")
     expect(page.locator("main")).not_to_contain_text("engine:8000")
