@@ -99,7 +99,7 @@ def _is_page(message: Any, scope: Scope) -> bool:
 def _is_navigation(scope: Scope) -> bool:
     """Whether the browser's tab will show what comes back. Only trusted addresses are told so by `Sec-Fetch-Mode`."""
     headers = dict(scope["headers"])
-    if b"hx-request" in headers:
+    if b"hx-request" in headers or "user" not in scope:  # what the guard turned away does nothing when sent again
         return False
     mode = headers.get(b"sec-fetch-mode")
     return mode == b"navigate" if mode else b"text/html" in headers.get(b"accept", b"")

@@ -29,7 +29,7 @@ from console.access.new_keys import NewKeys
 from console.access.throttle import Throttle
 from console.after_post import Answers
 from console.backups import routes as backups
-from console.backups.desk import Desk
+from console.backups.jobs import BackupJobs
 from console.benchmarks import routes as benchmarking
 from console.benchmarks.service import Benchmarks
 from console.dashboard import live_parts
@@ -123,7 +123,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     shelf = Shelf(config.home)
     benchmarks = Benchmarks(config.home, database, follower)
     templates, answers = pages.environment(), Answers()
-    desk = Desk(config.home, database, control, activator, follower, hub, templates)
+    backup_jobs = BackupJobs(config.home, database, control, activator, follower, hub, templates)
     for name, feed in launch_live.feeds(catalogue, database, templates, follower).items():
         hub.add_feed(name, feed)
     importing = Importing(config, shelf, store, hub, templates)
@@ -142,7 +142,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await benchmarks.close()
-            await desk.close()
+            await backup_jobs.close()
             await importing.close()
             await database.close()
 
@@ -170,7 +170,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
                 machines=machines,
                 activator=activator,
                 benchmarks=benchmarks,
-                desk=desk,
+                backup_jobs=backup_jobs,
             ),
         },
         middleware=[Guard(ClientAddresses(config.proxy), answers)],

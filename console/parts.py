@@ -18,7 +18,7 @@ the engine. `console.app` provides each under the parameter name given here.
 | Profiles | profiles | profiles and their revisions |
 | TheMachines | machines | the machine that the engine runs on, or this one |
 | TheInspector | inspector | what can be said about a document before it is saved |
-| TheDesk | desk | what makes, checks and restores backups, one at a time |
+| TheBackupJobs | backup_jobs | what makes, checks and restores backups, one at a time |
 | TheActivator | activator | what makes a revision the active one, one at a time |
 """
 
@@ -35,7 +35,7 @@ from appliance.home import Home
 from console.access.new_keys import NewKeys
 from console.access.sessions import SignedIn
 from console.access.throttle import Throttle
-from console.backups.desk import Desk
+from console.backups.jobs import BackupJobs
 from console.engine_control.base import EngineControl
 from console.hardware.machines import Machines
 from console.launches.catalogue import Catalogue
@@ -65,7 +65,7 @@ Profiles = NamedDependency[ProfileStore]
 TheMachines = NamedDependency[Machines]
 TheInspector = NamedDependency[Inspector]
 TheActivator = NamedDependency[Activator]
-TheDesk = NamedDependency[Desk]
+TheBackupJobs = NamedDependency[BackupJobs]
 
 PageRequest = Request[SignedIn, Any, State]
 """`request.user` is who is signed in."""

@@ -46,12 +46,12 @@ def create(out: Path | None, without_launches: bool, as_json: bool) -> None:
     from appliance.home import Home
     from console.backups import create as making
     from console.backups import printing
-    from console.backups.folder import Folder
+    from console.backups.folder import BackupFolder
 
     home = Home.from_environment()
     with failures_told(home, as_json), printing.progress("Backing up") as report:
         to_stdout = str(out) == "-"
-        folder = Folder(home)
+        folder = BackupFolder(home)
         if home.database.exists() and (out is None or to_stdout):
             folder.create()
         made = making.create(
@@ -77,11 +77,11 @@ def list_(as_json: bool) -> None:
     """List the backups in the state folder, the newest first."""
     from appliance.home import Home
     from console.backups import printing
-    from console.backups.folder import Folder
+    from console.backups.folder import BackupFolder
 
     home = Home.from_environment()
     with failures_told(home, as_json):
-        folder = Folder(home)
+        folder = BackupFolder(home)
         backups = folder.backups()
         if as_json:
             click.echo(printing.as_json(backups))
@@ -161,19 +161,19 @@ def _restore(home: Home, file: str, *, yes: bool) -> Restored:
 
 def _path(home: Home, file: str) -> Path:
     """A file of that path; or else the backup of that name in the state folder; - is received there first."""
-    from console.backups.folder import Folder, incoming
+    from console.backups.folder import BackupFolder, incoming
 
     if file == "-":
-        with incoming(Folder(home), 0) as received:
+        with incoming(BackupFolder(home), 0) as received:
             for chunk in iter(lambda: sys.stdin.buffer.read(1 << 20), b""):
                 received.write(chunk)
             return received.keep()
     path = Path(file)
-    return path if path.is_file() else Folder(home).find(file)
+    return path if path.is_file() else BackupFolder(home).find(file)
 
 
 def _make(home: Home) -> None:
-    from console.backups.room import not_written
+    from console.backups.disk_space import not_written
 
     try:
         home.create()

@@ -21,8 +21,8 @@ import msgspec
 from appliance import __version__
 from appliance.home import Home
 from console.backups import format, snapshot
+from console.backups.disk_space import DiskSpace, not_written
 from console.backups.format import BackedUpFile, BackupError, Manifest, Summary
-from console.backups.room import Room, not_written
 from console.backups.snapshot import Snapshot, Source
 
 LEVEL = 4
@@ -49,10 +49,10 @@ def create(home: Home, out: Path, *, with_launches: bool = True, report: Report 
     made = time.time()
     try:
         with _partial(out, made) as (target, partial, handle):
-            work = _workplace(partial)
+            work = workplace(partial)
             work.mkdir(mode=0o700)
             state = snapshot.take(home, work, with_launches=with_launches)
-            room = Room(partial.parent, "The backup")
+            room = DiskSpace(partial.parent, "The backup")
             with os.fdopen(handle, "wb", closefd=False) as raw:
                 manifest = _write(state, raw, made, with_launches, lambda done: report(done, state.bytes), room)
             os.fsync(handle)
@@ -73,7 +73,7 @@ def _sweep(partial: Path) -> None:
     """Whoever writes holds the file's lock; what nobody holds is of a process that is gone."""
     with contextlib.suppress(OSError), partial.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(_workplace(partial), ignore_errors=True)
+        shutil.rmtree(workplace(partial), ignore_errors=True)
         partial.unlink()
 
 
@@ -113,19 +113,19 @@ def _partial(out: Path, made: float) -> Iterator[tuple[Path, Path, int]]:
                 return
             taken = f"{target} is there already."
         finally:
-            shutil.rmtree(_workplace(partial), ignore_errors=True)
+            shutil.rmtree(workplace(partial), ignore_errors=True)
             partial.unlink(missing_ok=True)
             os.close(handle)
     raise BackupError(taken, "Name another file, or remove that one.", status=409)
 
 
-def _workplace(partial: Path) -> Path:
+def workplace(partial: Path) -> Path:
     """The folder beside a half-written file for what is needed on the way; it goes with it."""
     return partial.with_suffix(".work")
 
 
 def _write(
-    state: Snapshot, raw: IO[bytes], made: float, with_launches: bool, report: Callable[[int], None], room: Room
+    state: Snapshot, raw: IO[bytes], made: float, with_launches: bool, report: Callable[[int], None], room: DiskSpace
 ) -> Manifest:
     summary = Summary(
         kind=format.KIND,
@@ -226,7 +226,7 @@ class _Hashed:
 class _Counted:
     """Writes to a file as long as its disk has room."""
 
-    def __init__(self, file: IO[bytes], room: Room) -> None:
+    def __init__(self, file: IO[bytes], room: DiskSpace) -> None:
         self._file = file
         self._room = room
 

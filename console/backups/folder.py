@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,13 +14,15 @@ import msgspec
 
 from appliance.home import Home
 from console.backups import format
-from console.backups.create import claim, sweep
+from console.backups.adopt import adopt
+from console.backups.create import claim, sweep, workplace
+from console.backups.disk_space import DiskSpace, not_written
 from console.backups.format import BackupError, Summary
 from console.backups.reading import read_summary, read_whole
 from console.backups.restore import SQLITE_MAGIC
-from console.backups.room import Room, not_written
 
 Stamp = tuple[int, int]
+SQLITE_HEADER_BYTES = 100
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +44,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
         return self.is_database and self.name.startswith("before-")
 
 
-class Folder:
+class BackupFolder:
     """Remembers what it has read of each file."""
 
     def __init__(self, home: Home) -> None:
@@ -95,7 +98,9 @@ class Folder:
 
 def describe(path: Path, found: os.stat_result) -> Backup:
     made, summary, problem = found.st_mtime, None, ""
-    if not path.name.endswith(".db"):
+    if path.name.endswith(".db"):
+        problem = _database_problem(path, found.st_size)
+    else:
         try:
             summary = read_summary(path)
             made = summary.made
@@ -106,6 +111,24 @@ def describe(path: Path, found: os.stat_result) -> Backup:
     return Backup(name=path.name, size=found.st_size, made=made, summary=summary, problem=problem)
 
 
+def _database_problem(path: Path, size: int) -> str:
+    """What can be seen in its first bytes: another kind of file, or one that was cut off."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(SQLITE_HEADER_BYTES)
+    except OSError as error:
+        return f"{path.name} cannot be read: {error.strerror or error}."
+    if len(head) < SQLITE_HEADER_BYTES or not head.startswith(SQLITE_MAGIC):
+        return f"{path.name} is not a database."
+    stated = int.from_bytes(head[16:18])
+    page_bytes = 65536 if stated == 1 else stated
+    expected = int.from_bytes(head[28:32]) * page_bytes
+    is_stated = head[24:28] == head[92:96]  # old versions of SQLite left the number of pages as it was
+    if is_stated and size < expected:
+        return f"{path.name} is incomplete: {size:,} of {expected:,} bytes. Copy it again."
+    return ""
+
+
 def _is_backup(name: str) -> bool:
     return bool(format.FILE_NAME.fullmatch(name) or format.DATABASE_NAME.fullmatch(name))
 
@@ -113,7 +136,7 @@ def _is_backup(name: str) -> bool:
 class Incoming:
     """A backup that is being received. It is kept, under a name of ours, if it is one and came as a whole."""
 
-    def __init__(self, path: Path, file: IO[bytes], room: Room) -> None:
+    def __init__(self, path: Path, file: IO[bytes], room: DiskSpace) -> None:
         self.size = 0
         self._path = path
         self._file = file
@@ -130,22 +153,34 @@ class Incoming:
         os.fsync(self._file.fileno())
         with self._path.open("rb") as file:
             is_database = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
-        made = time.time() if is_database else read_whole(self._path, "What was sent").made
+        made = self._try_database() if is_database else read_whole(self._path, "The uploaded file").made
         for number in range(1, 1000):
             name = format.file_name(made, number)
             name = name.replace("ingot-backup", "received").replace(".tar.gz", ".db") if is_database else name
             with suppress(FileExistsError):
                 os.link(self._path, self._path.with_name(name))  # which never replaces one that is there
                 return self._path.with_name(name)
-        raise BackupError("There are a thousand backups of that second already.", "Delete some.", status=409)
+        raise BackupError("There are already a thousand backups of that second.", "Delete some.", status=409)
+
+    def _try_database(self) -> float:
+        """Take its rows over, as a restore would, to see that they are all there; the present time, since a database
+        does not say when it was copied. Raises BackupError."""
+        work = workplace(self._path)
+        DiskSpace(self._path.parent, "Checking the upload", self.size)
+        try:
+            work.mkdir(mode=0o700)
+            adopt(self._path, work / format.DATABASE, work, "that was uploaded")
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        return time.time()
 
 
 @contextmanager
-def incoming(folder: Folder, expected: int) -> Iterator[Incoming]:
+def incoming(folder: BackupFolder, expected: int) -> Iterator[Incoming]:
     """Receive a backup of about so many bytes (0: unknown) into the folder. What was not kept is removed."""
     path = folder.create() / f".received-{time.time_ns()}.partial"
     sweep(folder.path)
-    room = Room(folder.path, "What is sent", expected)
+    room = DiskSpace(folder.path, "What is sent", expected)
     try:
         handle = claim(path)
         if handle is None:

@@ -18,9 +18,9 @@ import msgspec
 
 from appliance.home import Home, sync_folder, write_atomically
 from appliance.profile.active import make_room
+from console.backups.disk_space import not_written
 from console.backups.format import ACTIVE, DATABASE, LAUNCHES, BackupError
 from console.backups.pending import DONE, PENDING, STAGED
-from console.backups.room import not_written
 
 PLAN = "plan.json"
 IN_PLACE = "database-is-in-place"

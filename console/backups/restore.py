@@ -23,9 +23,9 @@ from console.access.keys import restore_keys
 from console.backups import create, format, plan, reading
 from console.backups.adopt import adopt
 from console.backups.create import Report, silent
+from console.backups.disk_space import DiskSpace, not_written
 from console.backups.format import ACTIVE, LAUNCHES, SELFTEST, TRUSTED_KEYS, BackupError, Manifest, Summary
 from console.backups.plan import Plan
-from console.backups.room import Room, not_written
 from console.backups.snapshot import contents_of
 from console.db import schema
 from console.db.sessions import Database
@@ -104,7 +104,7 @@ def restore(
         staged.write_active()
         steps = staged.plan()
         here_already = sum(os.path.lexists(home.launch(launch)) for launch in steps.launches)
-        Room(home.root, "The restore", 3 * staged.database.stat().st_size)
+        DiskSpace(home.root, "The restore", 3 * staged.database.stat().st_size)
         os.sync()  # now, so that it takes no time between what is kept and what replaces it
         kept = _keep_present(home)
         _carry_sign_ins(home.database, staged.database)
@@ -157,7 +157,7 @@ class _Stage:
         self._name = name
         self._keep_launches = keep_launches
         self._manifest: Manifest | None = None
-        self._room: Room | None = None
+        self._room: DiskSpace | None = None
         self.database = folder / format.DATABASE
         self.schema = ""
 
@@ -168,7 +168,7 @@ class _Stage:
         magic = raw.read(len(SQLITE_MAGIC))
         raw.seek(0)
         if magic == SQLITE_MAGIC:
-            Room(self._folder, "The restore", 2 * size)
+            DiskSpace(self._folder, "The restore", 2 * size)
             with theirs.open("xb") as copy:
                 shutil.copyfileobj(raw, copy)
         else:
@@ -182,7 +182,7 @@ class _Stage:
         return self._manifest
 
     def _begin(self, summary: Summary) -> None:
-        self._room = Room(self._folder, "The backup, unpacked,", summary.bytes if self._keep_launches else 0)
+        self._room = DiskSpace(self._folder, "The backup, unpacked,", summary.bytes if self._keep_launches else 0)
 
     @contextlib.contextmanager
     def _sink(self, name: str, written: float) -> Iterator[Callable[[bytes], object]]:

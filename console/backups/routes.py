@@ -13,14 +13,14 @@ from litestar.params import FromPath, URLEncodedBody
 from litestar.response import File, Template
 
 from console.backups import upload as uploading
-from console.backups.desk import Job, comparison
+from console.backups.disk_space import RESERVE_BYTES, free
 from console.backups.folder import describe
 from console.backups.format import BackupError
-from console.backups.room import RESERVE_BYTES, free
+from console.backups.jobs import Job, comparison
 from console.backups.snapshot import present
 from console.errors import Refusal
 from console.pages import go_to, page
-from console.parts import Config, Folder, PageRequest, TheDesk
+from console.parts import Config, Folder, PageRequest, TheBackupJobs
 from migrations import HEAD
 
 AT_ONCE_S = 2.0
@@ -36,14 +36,14 @@ def _refused() -> Iterator[None]:
 
 
 @get("/backups")
-async def backups(request: PageRequest, home: Folder, config: Config, desk: TheDesk) -> Template:
+async def backups(request: PageRequest, home: Folder, config: Config, backup_jobs: TheBackupJobs) -> Template:
     return page(
         request,
         "backups/backups.html",
         title="Backups",
-        backups=await desk.backups(),
-        job=desk.job,
-        folder=desk.folder.path,
+        backups=await backup_jobs.backups(),
+        job=backup_jobs.job,
+        folder=backup_jobs.folder.path,
         in_container=config.engine_control == "docker",
         limit=uploading.LIMIT_BYTES,
         room=max(0, free(home.root) - RESERVE_BYTES),
@@ -51,31 +51,33 @@ async def backups(request: PageRequest, home: Folder, config: Config, desk: TheD
 
 
 @post("/backups")
-async def make_backup(request: PageRequest, desk: TheDesk, data: URLEncodedBody[dict[str, str]]) -> Response[Any]:
+async def make_backup(
+    request: PageRequest, backup_jobs: TheBackupJobs, data: URLEncodedBody[dict[str, str]]
+) -> Response[Any]:
     """`launches` is `no` to leave their folders out."""
     with _refused():
-        job = desk.make(with_launches=data.get("launches") != "no")
-    return await _follow(request, desk, job)
+        job = backup_jobs.make(with_launches=data.get("launches") != "no")
+    return await _follow(request, backup_jobs, job)
 
 
 @post("/backups/-/upload", request_max_body_size=None, status_code=200)
-async def upload(request: PageRequest, desk: TheDesk) -> Response[Any]:
+async def upload(request: PageRequest, backup_jobs: TheBackupJobs) -> Response[Any]:
     """The console's limit of a request's size does not hold here: `upload` has its own."""
     with _refused():
-        path = await uploading.receive(request, desk.folder)
+        path = await uploading.receive(request, backup_jobs.folder)
     return go_to(request, "/backups", say=f"Received {path.name}.")
 
 
 @post("/backups/-/dismiss")
-async def dismiss(request: PageRequest, desk: TheDesk) -> Response[Any]:
-    desk.dismiss()
+async def dismiss(request: PageRequest, backup_jobs: TheBackupJobs) -> Response[Any]:
+    backup_jobs.dismiss()
     return go_to(request, "/backups")
 
 
 @get("/backups/{name:str}")
-async def download(name: FromPath[str], desk: TheDesk) -> File:
+async def download(name: FromPath[str], backup_jobs: TheBackupJobs) -> File:
     with _refused():
-        path = desk.folder.find(name)
+        path = backup_jobs.folder.find(name)
     return File(
         path=path,
         filename=name,
@@ -85,17 +87,17 @@ async def download(name: FromPath[str], desk: TheDesk) -> File:
 
 
 @post("/backups/{name:str}/check")
-async def check(request: PageRequest, name: FromPath[str], desk: TheDesk) -> Response[Any]:
+async def check(request: PageRequest, name: FromPath[str], backup_jobs: TheBackupJobs) -> Response[Any]:
     with _refused():
-        job = desk.check(name)
-    return await _follow(request, desk, job)
+        job = backup_jobs.check(name)
+    return await _follow(request, backup_jobs, job)
 
 
 @get("/backups/{name:str}/restore")
-async def confirm(request: PageRequest, name: FromPath[str], home: Folder, desk: TheDesk) -> Template:
+async def confirm(request: PageRequest, name: FromPath[str], home: Folder, backup_jobs: TheBackupJobs) -> Template:
     """What would be replaced by what, before anything is."""
     with _refused():
-        path = desk.folder.find(name)
+        path = backup_jobs.folder.find(name)
     backup = await asyncio.to_thread(describe, path, path.stat())
     if backup.problem:
         raise Refusal(422, backup.problem, "Choose another backup.")
@@ -114,22 +116,22 @@ async def confirm(request: PageRequest, name: FromPath[str], home: Folder, desk:
 
 
 @post("/backups/{name:str}/restore")
-async def restore(request: PageRequest, name: FromPath[str], desk: TheDesk) -> Response[Any]:
+async def restore(request: PageRequest, name: FromPath[str], backup_jobs: TheBackupJobs) -> Response[Any]:
     with _refused():
-        desk.folder.find(name)
-        job = desk.restore(name)
-    return await _follow(request, desk, job)
+        backup_jobs.folder.find(name)
+        job = backup_jobs.restore(name)
+    return await _follow(request, backup_jobs, job)
 
 
 @post("/backups/{name:str}/delete")
-async def delete(request: PageRequest, name: FromPath[str], desk: TheDesk) -> Response[Any]:
+async def delete(request: PageRequest, name: FromPath[str], backup_jobs: TheBackupJobs) -> Response[Any]:
     with _refused():
-        await asyncio.to_thread(desk.folder.delete, name)
+        await asyncio.to_thread(backup_jobs.folder.delete, name)
     return go_to(request, "/backups", say=f"Deleted {name}.")
 
 
-async def _follow(request: PageRequest, desk: TheDesk, job: Job) -> Response[Any]:
-    if not await desk.settled(job, AT_ONCE_S):
+async def _follow(request: PageRequest, backup_jobs: TheBackupJobs, job: Job) -> Response[Any]:
+    if not await backup_jobs.settled(job, AT_ONCE_S):
         return go_to(request, "/backups")
     if job.failure is not None:
         raise Refusal(job.failure.status, job.failure.message, job.failure.remedy)

@@ -9,7 +9,7 @@ from pathlib import Path
 from litestar.exceptions import ClientException
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
 
-from console.backups.folder import Folder, Incoming, incoming
+from console.backups.folder import BackupFolder, Incoming, incoming
 from console.backups.format import BackupError
 from console.formats import gib
 from console.parts import PageRequest
@@ -20,7 +20,7 @@ FIELD = "file"
 _WRITE_BYTES = 1 << 20
 
 
-async def receive(request: PageRequest, folder: Folder) -> Path:
+async def receive(request: PageRequest, folder: BackupFolder) -> Path:
     """Where the backup that the form sends is now. Raises BackupError."""
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     boundary = options.get("boundary", "")

@@ -193,9 +193,9 @@ async def test_the_console_does_not_wait_for_a_long_backup(client, console, made
     for number in range(40):
         put(console.home.launch("20261120-000000-0000") / f"{number}.txt", b"x")
     await client.post("/backups")
-    desk = client.app.dependencies["desk"].dependency()
-    await desk.close()
-    assert desk.job.failure.message == "The console ends."
+    backup_jobs = client.app.dependencies["backup_jobs"].dependency()
+    await backup_jobs.close()
+    assert backup_jobs.job.failure.message == "The console ends."
     assert [path.name for path in (console.home.root / "backups").iterdir()] == [made]
 
 
@@ -249,6 +249,37 @@ async def test_half_a_backup_is_not_listed(client, console, made):
     assert list((console.home.root / "backups").iterdir()) == []
 
 
+def _database(console, tmp_path, *, truncated: bool = False) -> bytes:
+    schema.copy(console.home.database, tmp_path / "copy.db")
+    content = (tmp_path / "copy.db").read_bytes()
+    return content[: len(content) // 2] if truncated else content
+
+
+async def test_half_a_database_is_not_kept(client, console, tmp_path):
+    """Its rows are read as a restore would; a whole one is kept and can be restored."""
+    half = _database(console, tmp_path, truncated=True)
+    answer = await client.post("/backups/-/upload", files={"file": ("half.db", half)})
+    assert answer.status_code == 422
+    assert list((console.home.root / "backups").iterdir()) == []
+    (tmp_path / "copy.db").unlink()
+    await client.post("/backups/-/upload", files={"file": ("whole.db", _database(console, tmp_path))})
+    (kept,) = (console.home.root / "backups").iterdir()
+    assert kept.suffix == ".db"
+    assert (await client.get(f"/backups/{kept.name}/restore")).status_code == 200
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0", b"no database at all" * 20, None])
+async def test_half_a_database_that_was_copied_into_the_folder_is_marked(client, console, tmp_path, content):
+    """Whoever copies by hand sees which files cannot be restored."""
+    folder = console.home.root / "backups"
+    name = f"before-{HEAD}-20261120-000000.db"
+    put(folder / name, _database(console, tmp_path, truncated=True) if content is None else content)
+    page = (await client.get("/backups")).text
+    assert 'class="backup-bad"' in page
+    assert f"/backups/{name}/restore" not in page
+    assert (await client.get(f"/backups/{name}/restore")).status_code == 422
+
+
 async def test_uploads_are_limited(client, console, monkeypatch):
     """By a stated size, announced or not, and by the disk."""
     monkeypatch.setattr(upload, "LIMIT_BYTES", 1000)
@@ -260,7 +291,7 @@ async def test_uploads_are_limited(client, console, monkeypatch):
     answer = await client.post("/backups/-/upload", files={"file": ("x", bytes(2000))}, headers=less)
     assert answer.status_code == 413
     monkeypatch.setattr(upload, "LIMIT_BYTES", 1 << 60)
-    monkeypatch.setattr("console.backups.room.free", lambda folder: 1 << 20)
+    monkeypatch.setattr("console.backups.disk_space.free", lambda folder: 1 << 20)
     answer = await client.post("/backups/-/upload", files={"file": ("x", bytes(2000))})
     assert answer.status_code == 507
     assert not list((console.home.root / "backups").glob("*"))

@@ -262,7 +262,7 @@ def test_a_disk_without_room(two, monkeypatch):
     """Nothing is begun, and the message says how much is wanted."""
     home, backup = two
     before = replaced(home)
-    monkeypatch.setattr("console.backups.room.free", lambda folder: 1 << 20)
+    monkeypatch.setattr("console.backups.disk_space.free", lambda folder: 1 << 20)
     with pytest.raises(BackupError, match=r"needs .* has 1\.0 MiB left.*Free some space"):
         bring_back(home, backup)
     with pytest.raises(BackupError, match="to spare"):

@@ -15,7 +15,7 @@ from jinja2 import Environment
 from appliance.home import Home
 from console.backups import create, restore
 from console.backups.create import Report
-from console.backups.folder import Backup, Folder
+from console.backups.folder import Backup, BackupFolder
 from console.backups.format import BackupError, Contents
 from console.db.failures import DATABASE_ERRORS, explain
 from console.db.launch_index import LaunchIndex
@@ -52,7 +52,7 @@ class Job:
         return min(1.0, self.done / self.total) if self.total else None
 
 
-class Desk:
+class BackupJobs:
     """Makes, checks and restores backups for pages."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Desk:
         hub: Hub,
         templates: Environment,
     ) -> None:
-        self.folder = Folder(home)
+        self.folder = BackupFolder(home)
         self.job: Job | None = None
         self._home = home
         self._database = database

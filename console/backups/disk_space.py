@@ -19,7 +19,7 @@ def free(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-class Room:
+class DiskSpace:
     """Counts what is written into a folder. Raises BackupError before its disk is full."""
 
     def __init__(self, folder: Path, what: str, needed: int = 0) -> None:
