@@ -51,7 +51,7 @@ class Answers:
     async def redirect(self, message: Message, scope: Scope) -> None:
         """Litestar's `before_send` hook: keep the page and send the browser to it instead."""
         if message["type"] == "http.response.start":
-            if scope["method"] == "POST" and _is_navigation(scope) and _is_page(message, scope):
+            if scope.get("method") == "POST" and _is_navigation(scope) and _is_page(message, scope):
                 answer_id = self._keep(scope, message)
                 location = f"{_shown_at(scope)}?{PARAMETER}={answer_id}".encode()
                 others = [(name, value) for name, value in message["headers"] if not name.startswith(b"content-")]

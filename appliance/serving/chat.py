@@ -57,7 +57,7 @@ async def _ask(fields: ChatFields, model: ServedModel) -> Ask:
     variables.setdefault("add_generation_prompt", fields.add_generation_prompt is not False)
     prompt = await model.encode_chat(messages, variables)
     if not prompt:
-        raise bad_request("The model's chat template makes nothing of these messages.", "messages")
+        raise bad_request("The model's chat template produces an empty prompt for these messages.", "messages")
     asked = fields.max_completion_tokens or fields.max_tokens
     room = model.room(len(prompt), asked, "messages")
     wanted = asked or model.sampling_defaults.get("max_tokens", room)

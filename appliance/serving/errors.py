@@ -48,7 +48,7 @@ class ClientGoneError(ApiError):
     """Nobody is there any more to answer; the status is for the metrics only."""
 
     def __init__(self) -> None:
-        super().__init__(499, "The client went away.")
+        super().__init__(499, "The client disconnected.")
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -58,11 +58,11 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 def not_ready(state: State, reason: str) -> ApiError:
     headers = {"Retry-After": str(RETRY_AFTER_S[state])} if state in RETRY_AFTER_S else {}
     because = f": {reason}" if reason else ""
-    return ApiError(503, f"The engine is not ready, but {state}{because}", code="engine_not_ready", headers=headers)
+    return ApiError(503, f"The engine is not ready ({state}){because}", code="engine_not_ready", headers=headers)
 
 
 def engine_gone(reason: str) -> ApiError:
-    return ApiError(502, f"The engine ended while it answered: {reason}", code="engine_failed")
+    return ApiError(502, f"The engine stopped while answering: {reason}", code="engine_failed")
 
 
 def error_response(_request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -82,9 +82,9 @@ def _from_framework(error: HTTPException) -> ApiError:
     if status == 413:
         return too_large()
     if status == 404:
-        return ApiError(404, "There is nothing at this path.", code="not_found")
+        return ApiError(404, "Unknown path.", code="not_found")
     if status == 405:
-        return ApiError(405, "This path does not take this method.", code="method_not_allowed")
+        return ApiError(405, "This path does not support this method.", code="method_not_allowed")
     if status < 500:
         return ApiError(status, error.detail or http.HTTPStatus(status).phrase)
     return _unexpected(error)
@@ -92,10 +92,10 @@ def _from_framework(error: HTTPException) -> ApiError:
 
 def too_large(most: int = MAX_BODY_BYTES) -> ApiError:
     limit = most // (1 << 20)
-    return ApiError(413, f"The body of the request is larger than {limit} MiB.", code="request_too_large")
+    return ApiError(413, f"The request body is larger than {limit} MiB.", code="request_too_large")
 
 
 def _unexpected(error: Exception) -> ApiError:
     # Our own fault: the traceback goes to the front door's log, and holds no prompt.
     traceback.print_exception(error, file=sys.stderr)
-    return ApiError(500, "The front door failed on this request; its log says why.", code="internal_error")
+    return ApiError(500, "The front door failed on this request. Its log has the details.", code="internal_error")

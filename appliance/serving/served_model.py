@@ -75,7 +75,9 @@ class ServedModel:
         try:
             return encode() if len(text) <= INLINE_CHARACTERS else await asyncio.to_thread(encode)
         except ValueError:
-            raise bad_request(f"The field {param!r} holds half of a surrogate pair, which is no text.", param) from None
+            raise bad_request(
+                f"The field {param!r} contains half of a surrogate pair, which is not valid text.", param
+            ) from None
 
     async def encode_chat(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> list[int]:
         from appliance.checkpoint.chat_template import TemplateError
@@ -83,7 +85,7 @@ class ServedModel:
         template = self._template
         if template is None:
             message = (
-                f"The model {self.name!r} has no chat template, so it cannot take messages: use /v1/completions, "
+                f"The model {self.name!r} has no chat template, so it cannot take messages. Use /v1/completions, "
                 f"or put a chat_template.jinja into the model's folder."
             )
             raise bad_request(message, "messages", "no_chat_template")
@@ -135,5 +137,5 @@ class ServedModel:
 def check_name(asked: str | None, served: str) -> None:
     """Raises ApiError (404) when another model is asked for than the one there is."""
     if asked is not None and asked != served:
-        message = f"The model {asked[:100]!r} is not served here. Served is: {served!r}."
+        message = f"The model {asked[:100]!r} is not available. Available model: {served!r}."
         raise ApiError(404, message, param="model", code="model_not_found")

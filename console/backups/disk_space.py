@@ -37,9 +37,9 @@ class DiskSpace:
     def _require(self, needed: int) -> None:
         left = free(self._folder)
         if left < needed + RESERVE_BYTES:
-            wants = f"{gib(needed)} and {gib(RESERVE_BYTES)} to spare" if needed else f"{gib(RESERVE_BYTES)} to spare"
+            wants = f"{gib(needed + RESERVE_BYTES)} free"
             raise BackupError(
-                f"{self._what} needs {wants}, and {self._folder} has {gib(left)} left. Nothing was changed.",
+                f"{self._what} needs {wants} in {self._folder}, which has {gib(left)}. Nothing was changed.",
                 "Free some space, for example by deleting old launches or backups, then try again.",
                 status=507,
             )
@@ -48,8 +48,9 @@ class DiskSpace:
 def not_written(path: Path, error: OSError) -> BackupError:
     """An OSError while something was written to `path`, in words."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "Free some space on the disk" if full else "Check the disk and the permissions"
     return BackupError(
         f"{path} could not be written: {error.strerror or error}.",
-        f"{'Free some space' if full else 'Look at the disk and at the permissions'} of {path.parent}, then try again.",
+        f"{remedy} of {path.parent}, then try again.",
         status=507 if full else 503,
     )

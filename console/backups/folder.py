@@ -180,7 +180,7 @@ def incoming(folder: BackupFolder, expected: int) -> Iterator[Incoming]:
     """Receive a backup of about so many bytes (0: unknown) into the folder. What was not kept is removed."""
     path = folder.create() / f".received-{time.time_ns()}.partial"
     sweep(folder.path)
-    room = DiskSpace(folder.path, "What is sent", expected)
+    room = DiskSpace(folder.path, "The upload", expected)
     try:
         handle = claim(path)
         if handle is None:

@@ -95,4 +95,4 @@ def is_allowed(path: str) -> bool:
 
 
 def no_backup(name: str) -> BackupError:
-    return BackupError(f"{name} is not a backup of Ingot's.", "Choose a file that `ingot backup create` made.")
+    return BackupError(f"{name} is not an Ingot backup.", "Choose a file that `ingot backup create` made.")

@@ -83,7 +83,7 @@ class BackupJobs:
     def make(self, *, with_launches: bool) -> Job:
         def work(report: Report) -> str:
             made = create.create(self._home, self.folder.create(), with_launches=with_launches, report=report)
-            return f"Made {made.path.name} ({gib(made.size)})."
+            return f"Created {made.path.name} ({gib(made.size)})."
 
         return self._begin(Job("backup", ""), lambda report: asyncio.to_thread(work, report))
 
@@ -92,8 +92,8 @@ class BackupJobs:
 
         def work(report: Report) -> str:
             checked = restore.check(self._home, path, report)
-            migrates = " A restore brings its database to this version's schema." if checked.migrates else ""
-            return f"{name} is whole: every checksum is right, and its database can be restored.{migrates}"
+            migrates = " A restore will upgrade its database." if checked.migrates else ""
+            return f"{name} is intact and can be restored.{migrates}"
 
         return self._begin(Job("check", name), lambda report: asyncio.to_thread(work, report))
 
@@ -127,9 +127,9 @@ class BackupJobs:
 
     def _begin(self, job: Job, work: Callable[[Report], Awaitable[str]]) -> Job:
         if self.job is not None and self.job.ended is None:
-            doing = {"backup": "A backup is being made", "check": "A backup is being checked"}
+            doing = {"backup": "A backup is being created", "check": "A backup is being checked"}
             what = doing.get(self.job.kind, f"{self.job.name} is being restored")
-            raise BackupError(f"{what}.", "Wait until that has ended, then try again.", status=409)
+            raise BackupError(f"{what}.", "Wait until it has finished, then try again.", status=409)
         self.job = job
         self._task = asyncio.create_task(self._run(job, work))
         return job
@@ -145,7 +145,7 @@ class BackupJobs:
         def report(done: int, total: int) -> None:
             nonlocal told
             if self._closing:
-                raise BackupError("The console ends.", "Do it again when it is back.", status=503)
+                raise BackupError("The console is stopping.", "Try again when it is back.", status=503)
             if time.monotonic() - told >= TELL_EVERY_S:
                 told = time.monotonic()
                 loop.call_soon_threadsafe(heard, done, total)
@@ -161,14 +161,16 @@ class BackupJobs:
             failure = explain(error, self._home.database)
             if failure is None:
                 log.error("A fault while a backup was worked on.", exc_info=error)
-                what = f"The database refused: {error}."
-                job.failure = BackupError(what, "The console's output has the whole story.", status=500)
+                what = f"The database reported an error: {error}."
+                job.failure = BackupError(what, "See the console's output for details.", status=500)
             else:
                 job.failure = BackupError(failure.message, failure.remedy, status=failure.status)
         finally:
             job.ended = time.time()
             if not (job.outcome or job.failure):  # a fault of ours: its trace is in the console's output
-                job.failure = BackupError("It ended in a fault.", "The console's output has the trace.", status=500)
+                job.failure = BackupError(
+                    "The console failed.", "Its output has the trace: please report it.", status=500
+                )
             self._publish()
             with suppress(OSError):
                 self._hub.send("backups-list", self._shown["list"].render(backups=await self.backups(), live=True))
@@ -186,7 +188,9 @@ class BackupJobs:
             restored = await asyncio.to_thread(work)
             # All folders anew: the index that follows the engine has read them for the database as it was.
             await LaunchIndex(self._database, self._home).refresh()
-        said = f"Restored {name}: active is {restored.active or 'no profile'}. The state before is {restored.kept}."
+        said = (
+            f"Restored {name}. Active profile: {restored.active or 'none'}. The previous state is in {restored.kept}."
+        )
         try:
             await self._control.restart()
         except EngineControlError as error:
@@ -202,8 +206,8 @@ class BackupJobs:
 def _somebody_can_sign_in(contents: Contents) -> None:
     if not contents.accounts:
         raise BackupError(
-            "That backup has no account: nobody could sign in here any more.",
-            "Restore it with `ingot backup restore`: the next start then prints a set-up link.",
+            "This backup has no account, so nobody could sign in.",
+            "Restore it with `ingot backup restore`. The next start will print a set-up link.",
         )
 
 

@@ -89,12 +89,12 @@ def read(
                 sha256 = _copy(source, write, lambda: report(raw.tell(), size))
             found[member.name] = BackedUpFile(member.name, member.size, sha256)
         else:
-            raise BackupError(f"{name} ends before its manifest: it was copied only in part.", "Copy it again.")
+            raise BackupError(f"{name} is incomplete: it ends before its manifest.", "Copy it again.")
         if archive.next() is not None or any(_rest(archive)):
             raise _foreign(name, "something behind its manifest")
     _compare(found, manifest, name)
     if msgspec.structs.asdict(summary) != {key: getattr(manifest, key) for key in Summary.__struct_fields__}:
-        raise BackupError(f"The manifest of {name} is not the one that it was made with.", "Copy the backup again.")
+        raise BackupError(f"The manifest of {name} does not match its summary.", "Copy the backup again.")
     report(size, size)
     return manifest
 
@@ -110,7 +110,7 @@ def _compare(found: dict[str, BackedUpFile], manifest: Manifest, name: str) -> N
     for expected in manifest.files:
         file = found.pop(expected.path, None)
         if file is None:
-            raise BackupError(f"{name} lacks {expected.path!r}, which its manifest has.", "Copy the backup again.")
+            raise BackupError(f"{name} lacks {expected.path!r}, which its manifest lists.", "Copy the backup again.")
         if file != expected:
             raise BackupError(f"{file.path} in {name} is damaged: its checksum differs.", "Copy the backup again.")
     if found:
@@ -137,11 +137,11 @@ def _opened(raw: IO[bytes], name: str) -> Iterator[tarfile.TarFile]:
         ):
             yield archive
     except EOFError as error:
-        raise BackupError(f"{name} ends too early: it was copied only in part.", "Copy it again.") from error
+        raise BackupError(f"{name} is incomplete: it ends too early.", "Copy it again.") from error
     except gzip.BadGzipFile as error:
         raise format.no_backup(name) from error
     except DAMAGED as error:
-        raise BackupError(f"{name} is damaged, or no backup of Ingot's ({error}).", "Copy it again.") from error
+        raise BackupError(f"{name} is damaged or not an Ingot backup ({error}).", "Copy it again.") from error
 
 
 def _summary(archive: tarfile.TarFile, name: str) -> Summary:
@@ -173,7 +173,8 @@ def _is_plain(member: tarfile.TarInfo) -> bool:
 
 def _foreign(name: str, what: str) -> BackupError:
     return BackupError(
-        f"{name} holds {what[:120]!r}, which is no part of a backup: somebody changed the file.", "Do not restore it."
+        f"{name} contains {what[:120]!r}, which does not belong in a backup: the file was changed.",
+        "Do not restore it.",
     )
 
 

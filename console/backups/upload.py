@@ -25,17 +25,17 @@ async def receive(request: PageRequest, folder: BackupFolder) -> Path:
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     boundary = options.get("boundary", "")
     if kind != "multipart/form-data" or not boundary:
-        raise BackupError("Nothing was sent that the console can read.", f"Send a form with a file named {FIELD!r}.")
+        raise BackupError("No file was uploaded.", f"Send a form with a file in the field {FIELD!r}.")
     expected = _expected(request)
     with incoming(folder, expected) as received:
         try:
             await _take(request, PushMultipartParser(boundary, max_segment_count=8), received)
         except MultipartError as error:
-            raise BackupError(f"What was sent broke off: {error}.", "Send the file again.", status=400) from error
+            raise BackupError(f"The upload is incomplete: {error}.", "Upload the file again.", status=400) from error
         except ClientException as error:
-            raise BackupError("The browser broke off before the end.", "Send the file again.", status=400) from error
+            raise BackupError("The upload was interrupted.", "Upload the file again.", status=400) from error
         if not received.size:
-            raise BackupError("No file was chosen.", "Choose a backup, then press Upload.")
+            raise BackupError("No file was chosen.", "Choose a backup, then select Upload.")
         return await asyncio.to_thread(received.keep)
 
 
@@ -70,7 +70,7 @@ async def _take(request: PageRequest, parser: PushMultipartParser, received: Inc
 
 def _too_large() -> BackupError:
     return BackupError(
-        f"A backup that is sent may have {gib(LIMIT_BYTES)}.",
-        "Copy the file into the folder backups/ of the state instead; it then stands in the list.",
+        f"An upload can have at most {gib(LIMIT_BYTES)}.",
+        "Copy the file into backups/ in the state folder instead; it will appear in the list.",
         status=413,
     )

@@ -22,7 +22,7 @@
     if (!file) return;
     event.preventDefault();
     const most = Math.min(Number(form.dataset.room), Number(form.dataset.limit));
-    if (file.size > most) return say(`${file.name} has ${mib(file.size)}, and there is room for ${mib(most)}.`);
+    if (file.size > most) return say(`${file.name} is ${mib(file.size)}, but there is only room for ${mib(most)}.`);
     send(file);
   });
 
@@ -38,9 +38,9 @@
       const page = new DOMParser().parseFromString(request.responseText, "text/html");
       end(page.querySelector(".refusal")?.textContent.trim() || `The console answered ${request.status}.`);
     };
-    request.onerror = () => end("The console broke off the connection. Look at its disk, then send the file again.");
+    request.onerror = () => end("The console closed the connection. Check its disk, then upload the file again.");
     button.disabled = true;
-    say("Beginning", 0);
+    say("Starting", 0);
     request.send(new FormData(form));
   }
 

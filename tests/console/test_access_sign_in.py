@@ -180,10 +180,17 @@ def test_a_network_of_ipv6_counts_as_one_address(address, network):
 
 
 @pytest.fixture
-def come_from(config, control):
-    """Requests of the console from any address, which the proxy of ours tells."""
-    config = dataclasses.replace(config, proxy="localhost")
-    app = create_app(config, control, follow=False)
+def proxied(config, control):
+    """A console behind the proxy of ours."""
+    return create_app(dataclasses.replace(config, proxy="localhost"), control, follow=False)
+
+
+@pytest.fixture
+async def come_from(proxied):
+    """Tries to sign in as the administrator from any address, which the proxy tells; the status of the answer."""
+    app = proxied
+    async with app.state.console.database.session() as session:
+        await setup.make_administrator(session, "admin", PASSWORD, code=await setup.new_code(session))
     transport = httpx.ASGITransport(cast(Any, app), client=("127.0.0.1", 5000))
 
     async def sign_in(address: str, password: str, name: str = "admin") -> int:
@@ -192,18 +199,11 @@ def come_from(config, control):
             answer = await browser.post("/sign-in", data={"name": name, "password": password}, headers=headers)
         return answer.status_code
 
-    sign_in.console = app.state.console
     return sign_in
-
-
-async def _administrator(come_from):
-    async with come_from.console.database.session() as session:
-        await setup.make_administrator(session, "admin", PASSWORD, code=await setup.new_code(session))
 
 
 async def test_wrong_passwords_from_elsewhere_lock_nobody_out(come_from):
     """Neither where the administrator signed in before, nor at a new address."""
-    await _administrator(come_from)
     assert await come_from("10.0.0.1", PASSWORD) == 303
     for _ in range(FAILURES):
         assert await come_from("6.6.6.6", "wrong") == 422
@@ -215,7 +215,6 @@ async def test_wrong_passwords_from_elsewhere_lock_nobody_out(come_from):
 async def test_an_address_that_signed_in_before_is_not_locked_by_a_handful(come_from):
     """Somebody who shares it, or forgot the password, does not keep it waiting; and the known address stays so in a new
     process, after signing out."""
-    await _administrator(come_from)
     assert await come_from("10.0.0.1", PASSWORD) == 303
     for _ in range(2 * FAILURES):
         assert await come_from("10.0.0.1", "wrong") == 422
@@ -224,7 +223,6 @@ async def test_an_address_that_signed_in_before_is_not_locked_by_a_handful(come_
 
 async def test_guesses_from_many_addresses_are_throttled_by_account(come_from, monkeypatch):
     """All strangers together, but never an address that signed in before."""
-    await _administrator(come_from)
     assert await come_from("10.0.0.1", PASSWORD) == 303
 
     async def wrong(stored, password):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -89,11 +90,12 @@ async def test_answers_are_few_and_forgotten(client, app):
     """A session's oldest make room, and half an hour later nothing is left."""
     now = [0.0]
     answers = Answers(clock=lambda: now[0])
-    scope = {"type": "http", "method": "POST", "path": "/access/keys", "headers": [(b"accept", b"text/html")]}
+    scope: Any = {"type": "http", "method": "POST", "path": "/access/keys", "headers": [(b"accept", b"text/html")]}
     scope |= {"litestar_app": app, "user": type("User", (), {"session_id": 1})}
     for _ in range(MOST_OF_A_SESSION + 5):
         headers = [(b"content-type", b"text/html"), (b"content-length", b"4")]
-        await answers.redirect({"type": "http.response.start", "status": 422, "headers": headers}, dict(scope))
+        start: Any = {"type": "http.response.start", "status": 422, "headers": headers}
+        await answers.redirect(start, {**scope})
     assert len(answers._kept) == MOST_OF_A_SESSION
     now[0] = KEPT_FOR_S
     answers._forget_old()

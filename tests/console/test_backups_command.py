@@ -123,9 +123,9 @@ def decided(state, tmp_path, fresh_database, monkeypatch):
     ("arguments", "said"),
     [
         (["restore", "nothing.tar.gz", "--yes"], b"no backup named 'nothing.tar.gz'"),
-        (["restore", "/etc/hostname", "--yes"], b"is not a backup of Ingot's"),
+        (["restore", "/etc/hostname", "--yes"], b"is not an Ingot backup"),
         (["restore", "/etc/hostname"], b"Say --yes"),
-        (["verify", "/etc/hostname"], b"is not a backup of Ingot's"),
+        (["verify", "/etc/hostname"], b"is not an Ingot backup"),
         (["create", "--out", "/etc/hostname"], b"is there already"),
         (["create", "--out", "/nowhere/x.tar.gz"], b"There is no folder /nowhere"),
         (["create", "--out", "/proc/x.tar.gz"], b"could not be written"),

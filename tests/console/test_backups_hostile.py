@@ -90,7 +90,7 @@ def test_only_plain_files_of_known_names(backup, here, tmp_path, part):
     parts = members(backup)
     bad = packed(tmp_path / "bad.tar.gz", [*parts[:-1], part, parts[-1]])
     before = files(tmp_path)
-    with pytest.raises(BackupError, match="no part of a backup"):
+    with pytest.raises(BackupError, match=r"bad\.tar\.gz contains"):
         bring_back(here, bad)
     after = {name: content for name, content in files(tmp_path).items() if "ingot.db-" not in name}
     assert after == before
@@ -164,7 +164,7 @@ def test_a_bomb_is_not_unpacked(backup, here, tmp_path):
     large = extra("launches/20261120-000000-0000/engine.log")[0]
     bad = packed(tmp_path / "bad.tar.gz", [*parts[:-1], (large, bytes(40 << 20)), parts[-1]])
     assert bad.stat().st_size < 1 << 20
-    with pytest.raises(BackupError, match="no part of a backup"):
+    with pytest.raises(BackupError, match=r"bad\.tar\.gz contains"):
         bring_back(here, bad)
 
 
@@ -218,7 +218,7 @@ def test_two_that_are_not_one(backup, here, tmp_path):
     """Summary and manifest are of the same backup."""
     parts = members(backup)
     parts[0] = (parts[0][0], json.dumps({**json.loads(parts[0][1]), "made": 5.0}).encode())
-    with pytest.raises(BackupError, match="not the one that it was made with"):
+    with pytest.raises(BackupError, match="manifest of"):
         bring_back(here, packed(tmp_path / "bad.tar.gz", parts))
 
 

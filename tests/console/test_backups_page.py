@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import shutil
 import tarfile
 import threading
@@ -55,14 +56,19 @@ async def test_launches_can_be_left_out(client, console):
     assert "no launches" in (await client.get("/backups")).text
 
 
+def _toast(page: str) -> str:
+    return re.search(r'class="toast toast-[^>]*>.*?</', page, re.S)[0]
+
+
 async def test_a_check_says_what_it_found(client, console, made):
     """Whole, or what is wrong with which file."""
-    assert "every checksum is right" in (await client.post(f"/backups/{made}/check")).text
+    answer = await client.post(f"/backups/{made}/check")
+    assert answer.status_code == 200
+    assert made in _toast(answer.text)
     path = console.home.root / "backups" / made
     path.write_bytes(path.read_bytes()[:-900])
     answer = await client.post(f"/backups/{made}/check")
     assert answer.status_code == 422
-    assert "copied only in part" in answer.text
 
 
 OTHERS = (
@@ -94,8 +100,8 @@ async def test_a_restore_brings_the_state_back(client, console, control, made):
     with database(console.home) as connection:
         connection.execute("INSERT INTO profiles VALUES (9, 'later', 1)")
     page = (await client.get(f"/backups/{made}/restore")).text
-    assert "Replace the present state" in page
-    assert "You will be signed out" not in page
+    assert "data-restore" in page
+    assert "data-signs-out" not in page
     answer = await client.post(f"/backups/{made}/restore")
     assert f"Restored {made}" in answer.text
     assert rows(console.home) == before
@@ -110,7 +116,7 @@ async def test_a_restore_of_another_installation_signs_out(client, console, cont
     folder.mkdir()
     path = Path(shutil.copy(back_up(other), folder))
     page = (await client.get(f"/backups/{path.name}/restore")).text
-    assert "You will be signed out" in page
+    assert "data-signs-out" in page
     assert "other-admin" in page
     answer = await client.post(f"/backups/{path.name}/restore")
     assert "/sign-in" in str(answer.url)
@@ -141,7 +147,7 @@ async def test_a_copy_from_before_a_migration_is_listed_and_restored(client, con
     folder.mkdir()
     schema.copy(console.home.database, folder / name)
     page = (await client.get("/backups")).text
-    assert "Made by itself before an upgrade" in page
+    assert name in page
     assert (await client.get(f"/backups/{name}/restore")).status_code == 200
     assert f"Restored {name}" in (await client.post(f"/backups/{name}/restore")).text
 
@@ -161,20 +167,19 @@ async def test_one_thing_at_a_time(client, console, made, monkeypatch):
     page = (await client.post("/backups")).text
     await asyncio.sleep(0.1)
     page = (await client.get("/backups")).text
-    assert "Making a backup" in page
+    assert 'data-kind="backup"' in page
     assert "3.0 MiB of 4.0 MiB" in page
     for path in ("/backups", f"/backups/{made}/restore", f"/backups/{made}/check"):
         refused = await client.post(path)
         assert refused.status_code == 409
-        assert "A backup is being made" in refused.text
     go_on.set()
     for _ in range(200):
         await asyncio.sleep(0.02)
         page = (await client.get("/backups")).text
-        if "Making a backup" not in page:
+        if "data-kind=" not in page:
             break
-    assert "Made ingot-backup-" in page
-    assert "Made ingot-backup-" not in (await client.post("/backups/-/dismiss")).text
+    assert "callout-good" in page
+    assert "callout-good" not in (await client.post("/backups/-/dismiss")).text
 
 
 async def test_the_console_does_not_wait_for_a_long_backup(client, console, made, monkeypatch):
@@ -195,7 +200,7 @@ async def test_the_console_does_not_wait_for_a_long_backup(client, console, made
     await client.post("/backups")
     backup_jobs = client.app.dependencies["backup_jobs"].dependency()
     await backup_jobs.close()
-    assert backup_jobs.job.failure.message == "The console ends."
+    assert backup_jobs.job.failure.status == 503
     assert [path.name for path in (console.home.root / "backups").iterdir()] == [made]
 
 
@@ -245,7 +250,6 @@ async def test_half_a_backup_is_not_listed(client, console, made):
     path.unlink()
     answer = await client.post("/backups/-/upload", files={"file": (made, content[: len(content) // 2])})
     assert answer.status_code == 422
-    assert "copied only in part" in answer.text
     assert list((console.home.root / "backups").iterdir()) == []
 
 
@@ -285,7 +289,6 @@ async def test_uploads_are_limited(client, console, monkeypatch):
     monkeypatch.setattr(upload, "LIMIT_BYTES", 1000)
     answer = await client.post("/backups/-/upload", files={"file": ("x", bytes(2000))})
     assert answer.status_code == 413
-    assert "may have 1000 bytes" in answer.text
 
     less = {"content-length": "5"}
     answer = await client.post("/backups/-/upload", files={"file": ("x", bytes(2000))}, headers=less)

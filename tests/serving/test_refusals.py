@@ -65,7 +65,7 @@ def refused(door: Door, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         ("min_tokens", 600, "more than the tokens that may come"),
         ("tools", [{"type": "function"}], "does not call tools"),
         ("response_format", {"type": "json_object"}, "does not constrain"),
-        ("logit_bias", {"5": 1}, "does not change single tokens"),
+        ("logit_bias", {"5": 1}, "logit_bias"),
         ("best_of", 3, "use n"),
         ("frobnicate", 1, "Unknown field"),
         ("temprature", 1, "Did you mean 'temperature'?"),
