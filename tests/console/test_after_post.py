@@ -95,7 +95,8 @@ async def test_answers_are_few_and_forgotten(client, app):
     for _ in range(MOST_OF_A_SESSION + 5):
         headers = [(b"content-type", b"text/html"), (b"content-length", b"4")]
         start: Any = {"type": "http.response.start", "status": 422, "headers": headers}
-        await answers.redirect(start, {**scope})
+        sent: Any = dict(scope)
+        await answers.redirect(start, sent)
     assert len(answers._kept) == MOST_OF_A_SESSION
     now[0] = KEPT_FOR_S
     answers._forget_old()

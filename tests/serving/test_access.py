@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 from litestar.connection import ASGIConnection
 
+from appliance.address import is_loopback
 from appliance.front_door_token import digest
 from appliance.home import Home
 from appliance.serving.access import Access
-from appliance.address import is_loopback
 from appliance.serving.errors import ApiError
 from tests.supervisor.scripted import Door
 
