@@ -35,7 +35,10 @@ from console.benchmarks.service import Benchmarks
 from console.dashboard import live_parts
 from console.dashboard import routes as dashboard
 from console.db.sessions import Database
+from console.engine_control import routes as engine
 from console.engine_control.base import EngineControl
+from console.engine_control.front_door import FrontDoor
+from console.engine_control.operations import EngineOperations
 from console.errors import EXCEPTION_HANDLERS
 from console.hardware import live as hardware_live
 from console.hardware import routes as hardware
@@ -56,8 +59,8 @@ from console.models.service import Shelf
 from console.pages import Notes
 from console.playground import routes as playground
 from console.profiles import routes as profiles
-from console.profiles.activation import Activator
-from console.profiles.automatic import AutomaticRollBack
+from console.profiles.activator import Activator
+from console.profiles.automatic_roll_back import AutomaticRollBack
 from console.profiles.inspection import Inspector
 from console.profiles.preflight import Preflight
 from console.profiles.store import ProfileStore
@@ -66,6 +69,7 @@ from console.settings import REQUEST_BODY_LIMIT, ConsoleConfig
 ROUTE_HANDLERS: tuple[Sequence[HTTPRouteHandler | Router], ...] = (
     access.route_handlers,
     dashboard.route_handlers,
+    engine.route_handlers,
     profiles.route_handlers,
     launches.route_handlers,
     logs.route_handlers,
@@ -87,6 +91,7 @@ class Console:
     config: ConsoleConfig
     database: Database
     control: EngineControl
+    engine: EngineOperations
     hub: Hub
     follower: Follower
     notes: Notes
@@ -112,18 +117,21 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     database = Database(config.home.database)
     hub = Hub()
     follower = Follower(config.home, database, control, hub, config.engine_url, config.published_engine_url)
+    front_door = FrontDoor(config.home, lambda: str(follower.client.base_url))
+    operations = EngineOperations(config.home, control, front_door, follower.wake)
+    follower.drain = lambda: operations.drain
     catalogue, log_store = Catalogue(config.home), LogStore(config.home)
-    console = Console(config, database, control, hub, follower, Notes(), Throttle(), catalogue, log_store)
+    console = Console(config, database, control, operations, hub, follower, Notes(), Throttle(), catalogue, log_store)
     hub.add_feed("log", log_stream.feed(catalogue, log_store))
     kept = config.home.engine_machine if config.engine_control == "docker" else None
     machines = Machines(config.home, lambda: str(follower.client.base_url), kept=kept)
     store, inspector = ProfileStore(database), Inspector(config.home, machines=machines)
     preflight = Preflight(config.home, inspector, lambda: str(follower.client.base_url))
-    activator = Activator(config.home, database, preflight, control, follower.wake)
+    activator = Activator(config.home, database, preflight, operations)
     shelf = Shelf(config.home)
     benchmarks = Benchmarks(config.home, database, follower)
     templates, answers = pages.environment(), Answers()
-    backup_jobs = BackupJobs(config.home, database, control, activator, follower, hub, templates)
+    backup_jobs = BackupJobs(config.home, database, operations, activator, follower, hub, templates)
     for name, feed in launch_live.feeds(catalogue, database, templates, follower).items():
         hub.add_feed(name, feed)
     importing = Importing(config, shelf, store, hub, templates)
@@ -141,6 +149,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await operations.close()
             await benchmarks.close()
             await backup_jobs.close()
             await importing.close()
@@ -156,7 +165,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
             **_given(
                 config=config,
                 home=config.home,
-                control=control,
+                engine=operations,
                 hub=hub,
                 follower=follower,
                 throttle=console.throttle,

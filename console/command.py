@@ -119,18 +119,22 @@ def _share(home: Home) -> None:
 
 
 async def _start_early(config: ConsoleConfig, control: EngineControl) -> bool:
-    """Start the engine before the console's own parts, where its profile is already known. The answer is whether."""
+    """Start the engine before the console's own parts, where its profile is already known. The answer is whether there
+    is nothing left to start: one that was stopped on purpose stays so."""
     from console.access.token import ensure_console_token
+    from console.engine_control.operations import is_stopped
     from console.new_folder import seed_active
 
     if control.kind == "docker":
         _share(config.home)
     ensure_console_token(config.home)
     if control.kind != "process":
-        return control.kind == "none"
+        return control.kind == "none" or is_stopped(config.home)
     if not (await control.status()).running:
         ports.free(config.engine_host, config.engine_port, "--engine-port")
     seed_active(config.home)
+    if is_stopped(config.home):
+        return True
     if not config.home.active_profile.exists():
         return False
     await control.start()

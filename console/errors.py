@@ -13,6 +13,8 @@ from litestar.utils.scope.state import ScopeState
 
 from console.db.failures import DATABASE_ERRORS, DatabaseError, explain, sqlite_says
 from console.engine_control.base import EngineControlError
+from console.engine_control.operations import RequestsRunning
+from console.formats import counted
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +118,21 @@ def on_engine_control_error(request: Request[Any, Any, Any], error: EngineContro
     return _answer(request, Refusal(503, error.finding.message, error.remedy))
 
 
+def on_requests_running(request: Request[Any, Any, Any], error: RequestsRunning) -> Response[Any]:
+    """Ask whether to wait for them: the page's script asks beforehand, this is for browsers without it, for requests
+    that came in between, and for programs."""
+    count = counted(error.requests, "request is", "requests are")
+    refusal = Refusal(409, f"{count} running.", "Send `when`: now, or when-finished.", field="when")
+    if request.headers.get("hx-request") == "true" or not _wants_page(request):
+        return _answer(request, refusal)
+    from console.pages import page
+
+    sent = [(name, text) for name, text in _sent_form(request) if name != "when"]
+    return page(
+        request, "end-requests.html", title=error.what, requests=error.requests, sent=sent, status_code=refusal.status
+    )
+
+
 def on_fault(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """A fault of ours: the trace goes to the console's output, not to the browser."""
     if isinstance(error, InternalServerException) and error.detail == "client disconnected prematurely":
@@ -177,5 +194,6 @@ EXCEPTION_HANDLERS: dict[int | type[Exception], Any] = {
     HTTPException: on_http_exception,
     **dict.fromkeys(DATABASE_ERRORS, on_database_error),
     EngineControlError: on_engine_control_error,
+    RequestsRunning: on_requests_running,
     Exception: on_fault,
 }

@@ -64,6 +64,14 @@ def since(context: Context, moment: float | None) -> Markup:
     return _time(context, moment, coarse(max(0.0, time.time() - moment)), "since")
 
 
+@pass_context
+def until(context: Context, moment: float | None) -> Markup:
+    """How long it is until a time, kept current by the page's script."""
+    if moment is None:
+        return Markup("")
+    return _time(context, moment, coarse(max(0.0, moment - time.time())), "until")
+
+
 def coarse(duration: float) -> str:
     """A duration in whole seconds or larger."""
     return f"{int(duration)} s" if duration < 60 else seconds(duration)
@@ -71,7 +79,7 @@ def coarse(duration: float) -> str:
 
 def coarsest(duration: float) -> str:
     """A duration in its largest unit only."""
-    for unit, scale in (("d", 86400), ("h", 3600), ("m", 60)):
+    for unit, scale in (("d", 86400), ("h", 3600), ("min", 60)):
         if duration >= scale:
             return f"{int(duration // scale)} {unit}"
     return f"{int(duration)} s"
@@ -86,6 +94,11 @@ def _time(context: Context, moment: float, words: str, kind: str) -> Markup:
     return Markup('<time datetime="{}" title="{}" data-{}="{:.0f}">{}</time>').format(
         stamp, exact(moment), Markup(kind), moment, escape(words)
     )
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """`1 request`, `1,200 requests`."""
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def number(value: float | None) -> str:
@@ -126,6 +139,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "exact": exact,
     "ago": ago,
     "since": since,
+    "until": until,
     "number": number,
     "percent": percent,
     "progress": progress,

@@ -1,12 +1,12 @@
-"""What a handler may ask for, as types: `session: Session` is this request's transaction, `control: Control` what runs
-the engine. `console.app` provides each under the parameter name given here.
+"""What a handler may ask for, as types: `session: Session` is this request's transaction, `engine: TheEngine` what
+starts and stops the engine. `console.app` provides each under the parameter name given here.
 
 | type | parameter | what it is |
 | --- | --- | --- |
 | Session | session | this request's transaction: committed when the handler returns, rolled back when it raises |
 | Config | config | the console's settings |
 | Folder | home | the state folder |
-| Control | control | what starts and stops the engine |
+| TheEngine | engine | what starts and stops the engine, at once or when its requests have finished |
 | TheHub | hub | what sends to open pages |
 | TheFollower | follower | what watches the engine; `.view` is the engine as last seen |
 | TheThrottle | throttle | what slows password guessing down |
@@ -36,7 +36,7 @@ from console.access.new_keys import NewKeys
 from console.access.sessions import SignedIn
 from console.access.throttle import Throttle
 from console.backups.jobs import BackupJobs
-from console.engine_control.base import EngineControl
+from console.engine_control.operations import EngineOperations
 from console.hardware.machines import Machines
 from console.launches.catalogue import Catalogue
 from console.live.follower import Follower
@@ -44,7 +44,7 @@ from console.live.hub import Hub
 from console.logs.store import LogStore
 from console.models.importing import Importing
 from console.models.service import Shelf
-from console.profiles.activation import Activator
+from console.profiles.activator import Activator
 from console.profiles.inspection import Inspector
 from console.profiles.store import ProfileStore
 from console.settings import ConsoleConfig
@@ -52,7 +52,7 @@ from console.settings import ConsoleConfig
 Session = NamedDependency[AsyncSession]
 Config = NamedDependency[ConsoleConfig]
 Folder = NamedDependency[Home]
-Control = NamedDependency[EngineControl]
+TheEngine = NamedDependency[EngineOperations]
 TheHub = NamedDependency[Hub]
 TheFollower = NamedDependency[Follower]
 TheThrottle = NamedDependency[Throttle]

@@ -9,6 +9,10 @@ from appliance.protocol import LaunchRecord, PhaseRecord, State
 from appliance.supervisor.states import ENDED
 from console.formats import progress
 
+BEFORE = "process start"
+"""What comes before the first phase: the front door's own process."""
+SHORTEST_S = 0.05
+"""Less than this before the first phase is not drawn."""
 NARROWEST = 0.7
 """Percent: a phase of a few milliseconds can still be seen."""
 ROOM = 1.18
@@ -41,9 +45,9 @@ class PhaseLine(NamedTuple):
 def phase_line(launch: LaunchRecord, last_good: LaunchRecord | None = None, now: float | None = None) -> PhaseLine:
     """Both launches on one scale. `ready` is a moment, not a phase with a length, and is left out."""
     now = time.time() if now is None else now
-    phases = [phase for phase in launch.phases if phase.phase != State.READY]
+    phases = _phases(launch)
     lengths = [_length(phase, launch, now) for phase in phases]
-    good = [phase for phase in last_good.phases if phase.phase != State.READY] if last_good else []
+    good = _phases(last_good) if last_good else []
     good_lengths = [phase.seconds for phase in good]
     used = sum(lengths)
     scale = max(used, sum(good_lengths), 0.001)
@@ -56,6 +60,16 @@ def phase_line(launch: LaunchRecord, last_good: LaunchRecord | None = None, now:
         seconds=used,
         last_good_seconds=sum(good_lengths) if last_good else None,
     )
+
+
+def _phases(launch: LaunchRecord) -> list[PhaseRecord]:
+    """From the launch's own start, so that the line is as long as the launch is said to have taken."""
+    phases = [phase for phase in launch.phases if phase.phase != State.READY]
+    before_s = phases[0].started - launch.started if phases else 0.0
+    if before_s < SHORTEST_S:
+        return phases
+    before = PhaseRecord(phase=BEFORE, started=launch.started, seconds=before_s, outcome="done")
+    return [before, *phases]
 
 
 def _unreached(launch: LaunchRecord, phases: list[PhaseRecord], good: list[PhaseRecord]) -> list[str]:

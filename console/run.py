@@ -77,6 +77,8 @@ async def serve(
         print_way_in(terminal, config, code)  # whoever reads it finds the address written
         if start_engine:
             await start(terminal, control, anew=restored or recovered)
+        with engine_problems_told(terminal):
+            await console.engine.resume()
         telling = asyncio.create_task(tell_engine(terminal, console))
         await serving
     telling.cancel()
@@ -113,8 +115,14 @@ def explained(config: ConsoleConfig) -> Iterator[None]:
 async def start(terminal: Terminal, control: EngineControl, *, anew: bool) -> None:
     """`anew`: an engine that runs already has not read the profile that was just written. The console serves on
     without an engine: that is when it is needed."""
-    try:
+    with engine_problems_told(terminal):
         await (control.restart() if anew else control.start())
+
+
+@contextlib.contextmanager
+def engine_problems_told(terminal: Terminal) -> Iterator[None]:
+    try:
+        yield
     except EngineControlError as error:
         terminal.print(f"[bold]Engine [/]  {escape(str(error))}", soft_wrap=True)
 

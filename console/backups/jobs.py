@@ -20,11 +20,12 @@ from console.backups.format import BackupError, Contents
 from console.db.failures import DATABASE_ERRORS, explain
 from console.db.launch_index import LaunchIndex
 from console.db.sessions import Database
-from console.engine_control.base import EngineControl, EngineControlError
+from console.engine_control.base import EngineControlError
+from console.engine_control.operations import EngineOperations, When
 from console.formats import gib
 from console.live.follower import Follower
 from console.live.hub import Hub
-from console.profiles.activation import Activator
+from console.profiles.activator import Activator
 from console.profiles.errors import ProfileRefusal
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class BackupJobs:
         self,
         home: Home,
         database: Database,
-        control: EngineControl,
+        engine: EngineOperations,
         activator: Activator,
         follower: Follower,
         hub: Hub,
@@ -69,7 +70,7 @@ class BackupJobs:
         self.job: Job | None = None
         self._home = home
         self._database = database
-        self._control = control
+        self._engine = engine
         self._activator = activator
         self._follower = follower
         self._hub = hub
@@ -97,9 +98,9 @@ class BackupJobs:
 
         return self._begin(Job("check", name), lambda report: asyncio.to_thread(work, report))
 
-    def restore(self, name: str) -> Job:
-        """The engine is restarted at the end."""
-        return self._begin(Job("restore", name), lambda report: self._restore(name, report))
+    def restore(self, name: str, when: When) -> Job:
+        """The engine is restarted at the end: at once, or when its requests have finished."""
+        return self._begin(Job("restore", name), lambda report: self._restore(name, report, when))
 
     async def settled(self, job: Job, within_s: float) -> bool:
         """Whether the job is over within this time. It is then no longer shown as what is under way."""
@@ -175,7 +176,7 @@ class BackupJobs:
             with suppress(OSError):
                 self._hub.send("backups-list", self._shown["list"].render(backups=await self.backups(), live=True))
 
-    async def _restore(self, name: str, report: Report) -> str:
+    async def _restore(self, name: str, report: Report, when: When) -> str:
         path = self.folder.find(name)
 
         def work() -> restore.Restored:
@@ -192,7 +193,7 @@ class BackupJobs:
             f"Restored {name}. Active profile: {restored.active or 'none'}. The previous state is in {restored.kept}."
         )
         try:
-            await self._control.restart()
+            await self._engine.restart(when)
         except EngineControlError as error:
             said += f" The engine was not restarted: {error}"
         finally:

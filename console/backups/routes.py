@@ -18,9 +18,10 @@ from console.backups.folder import describe
 from console.backups.format import BackupError
 from console.backups.jobs import Job, comparison
 from console.backups.snapshot import present
+from console.engine_control.routes import EndRequests
 from console.errors import Refusal
 from console.pages import go_to, page
-from console.parts import Config, Folder, PageRequest, TheBackupJobs
+from console.parts import Config, Folder, PageRequest, TheBackupJobs, TheEngine
 from migrations import HEAD
 
 AT_ONCE_S = 2.0
@@ -116,10 +117,16 @@ async def confirm(request: PageRequest, name: FromPath[str], home: Folder, backu
 
 
 @post("/backups/{name:str}/restore")
-async def restore(request: PageRequest, name: FromPath[str], backup_jobs: TheBackupJobs) -> Response[Any]:
+async def restore(
+    request: PageRequest,
+    name: FromPath[str],
+    data: URLEncodedBody[EndRequests],
+    backup_jobs: TheBackupJobs,
+    engine: TheEngine,
+) -> Response[Any]:
     with _refused():
         backup_jobs.folder.find(name)
-        job = backup_jobs.restore(name)
+        job = backup_jobs.restore(name, await engine.choose(data.when, "Restore"))
     return await _follow(request, backup_jobs, job)
 
 

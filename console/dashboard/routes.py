@@ -1,13 +1,11 @@
-"""The dashboard, and the strip's buttons."""
+"""The dashboard."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Literal
 
-from litestar import Response, get, post
+from litestar import get
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath
 from litestar.response import Template
 from sqlalchemy import func, select
 
@@ -15,8 +13,8 @@ from console.dashboard.examples import examples
 from console.dashboard.now import now
 from console.db.models import ApiKey, Launch
 from console.live.follower import LoadPoint
-from console.pages import go_to, page
-from console.parts import Control, PageRequest, Session, TheCatalogue, TheFollower
+from console.pages import page
+from console.parts import PageRequest, Session, TheCatalogue, TheFollower
 
 NEW_USER_LAUNCHES = 3
 """Up to this many launches the dashboard offers the playground as the next step."""
@@ -43,22 +41,4 @@ async def load(follower: TheFollower) -> list[LoadPoint]:
     return list(follower.history)
 
 
-@post("/engine/{action:str}")
-async def engine_action(
-    request: PageRequest,
-    action: FromPath[Literal["start", "stop", "restart"]],
-    control: Control,
-    follower: TheFollower,
-) -> Response[Any]:
-    """Start, stop or restart the engine; the strip shows how it goes."""
-    if action == "start":
-        await control.start()
-    elif action == "stop":
-        await control.stop()
-    else:
-        await control.restart()
-    follower.wake()
-    return go_to(request, "/")
-
-
-route_handlers: list[HTTPRouteHandler] = [dashboard, load, engine_action]
+route_handlers: list[HTTPRouteHandler] = [dashboard, load]

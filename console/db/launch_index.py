@@ -11,10 +11,11 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.home import Home
-from appliance.protocol import LaunchRecord
+from appliance.protocol import LaunchRecord, State
 from appliance.supervisor.launch_folder import RECORD
 from console.db.models import ActiveRevision, Launch
 from console.db.sessions import Database
+from console.launches.outcome import REFUSED, refused
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ async def _write(session: AsyncSession, record: LaunchRecord, folder: Path) -> N
         "profile": record.profile,
         "revision": record.revision,
         "engine": record.engine,
-        "state": record.state.value,
+        "state": REFUSED if record.state is State.FAILED and refused(record) else record.state.value,
         "reason": record.reason,
         "cause": record.diagnosis.summary if record.diagnosis else _first_error(record),
         "started": record.started,

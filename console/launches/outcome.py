@@ -10,6 +10,9 @@ from appliance.supervisor.abandoned import REASON as CUT_OFF_REASON
 from appliance.supervisor.states import ENDED
 from console.formats import progress, seconds
 
+REFUSED = "refused"
+"""The word, in lists too, for a launch that preflight refused."""
+
 CRASH_LOOP = "crash-loop"
 """The finding, or the family of the diagnosis, by which whatever restarts the engine says that it has given up."""
 
@@ -36,7 +39,7 @@ class Face(NamedTuple):
 
 
 FACES: dict[Kind, Face] = {
-    Kind.REFUSED: Face("failed", "refused", "refused"),
+    Kind.REFUSED: Face("failed", REFUSED, "refused"),
     Kind.CRASH_LOOP: Face("failed", "given up", "refused"),
     Kind.FAILED: Face("failed", "failed", "failed"),
     Kind.FAILED_SERVING: Face("failed", "failed while serving", "failed"),
@@ -58,7 +61,7 @@ GROUPS = {
 """What the list can be filtered by."""
 
 WENT_WRONG = frozenset({"failed", "refused"})
-"""The groups of launches that want mending."""
+"""The groups of launches that need somebody."""
 
 
 class Outcome(NamedTuple):
@@ -150,22 +153,20 @@ def sentence(record: LaunchRecord, *, runs: bool, requests_cut: int = 0) -> str:
         case Kind.RUNNING:
             return _now(record)
         case Kind.REFUSED:
-            untouched = "; the running engine was not touched" if record.attempt else ""
+            untouched = "; the running engine is unaffected" if record.attempt else ""
             return f"Refused in preflight after {took}: nothing was started{untouched}."
         case Kind.CRASH_LOOP:
             return "Not started: this revision had failed too often within a short time."
         case Kind.CUT_OFF:
-            heard = (
-                f"after it had served for {served}" if record.ready_after_s is not None else f"{took} after its start"
-            )
-            return f"Cut off{where}: its process ended without a word. It was last heard of {heard}.{cut}"
+            heard = f"after serving for {served}" if record.ready_after_s is not None else f"{took} after its start"
+            return f"Cut off{where}: its process ended without a message, {heard}.{cut}"
         case Kind.HUNG:
-            return f"Hung{where}: after {took} nothing moved any more, and it was ended."
+            return f"Hung{where}: ended after {took} without further progress."
         case Kind.HUNG_SERVING | Kind.FAILED_SERVING:
             verb = "Hung" if kind is Kind.HUNG_SERVING else "Failed"
             return f"{verb} while serving, {served} after it became ready.{cut}"
         case Kind.STOPPED:
-            return f"Stopped on request, after it had served for {served}.{cut}"
+            return f"Stopped on request after serving for {served}.{cut}"
         case Kind.STOPPED_STARTING:
             return f"Stopped on request after {took}, before it was ready."
         case Kind.FAILED:
@@ -179,11 +180,11 @@ def _where(record: LaunchRecord) -> str:
 
 def _now(record: LaunchRecord) -> str:
     if record.state is State.READY:
-        return f"The first token came after {seconds(record.ready_after_s)}; it has served since."
+        return f"First token after {seconds(record.ready_after_s)}; serving since."
     if record.state is State.DRAINING:
-        return "It finishes the requests that run, then stops."
+        return "Finishing its running requests, then it stops."
     running = next((phase for phase in reversed(record.phases) if phase.outcome is None), None)
     if running is None:
-        return "It is being started."
+        return "Starting."
     told = progress(running)
     return f"Under way: {running.phase}{f', {told}' if told else ''}."

@@ -33,6 +33,5 @@ def launch_context(
         "sizes": folder.sizes(),
         "profile_text": folder.profile_text(),
         "roll_back_to": follower.view.roll_back_to,
-        "serving": follower.view.ready and not story.current,
         "name_of": lambda record: found.row(record).name,
     }

@@ -28,6 +28,7 @@ from console.engine_control.base import (
     EngineStatus,
     OutputLine,
 )
+from console.engine_control.operations import Drain
 from console.live.hub import Hub
 from console.live.view import EngineView
 from console.logs.ansi import plain
@@ -49,7 +50,9 @@ STARTS_WITHIN_S = 0.5
 """Docker notes a container's start when its process runs already, and may have said its last words."""
 FORESEEN = (OSError, httpx.HTTPError, msgspec.MsgspecError, SQLAlchemyError, EngineControlError)
 """What a look may fail of through no fault of ours: told without a trace."""
-MOVING = frozenset({State.PREFLIGHT, State.STARTING, State.DRAINING})
+COMING_UP = frozenset({State.PREFLIGHT, State.STARTING})
+"""One clock for both: how long a launch has taken so far."""
+MOVING = COMING_UP | {State.DRAINING}
 
 LoadPoint = tuple[float, float, int, int, float]
 """Time, output tokens a second, requests running, waiting, share of the cache in use."""
@@ -58,7 +61,8 @@ Publisher = Callable[[EngineView, Hub], Awaitable[None] | None]
 
 
 class Follower:
-    """`view` is the engine as last seen; `wake()` makes it look at once; publishers are called after each look."""
+    """`view` is the engine as last seen; `wake()` makes it look at once; publishers are called after each look. `drain`
+    says what the engine is drained for."""
 
     def __init__(
         self,
@@ -73,6 +77,7 @@ class Follower:
         self.view = EngineView()
         self.history: deque[LoadPoint] = deque(maxlen=HISTORY_S)
         self.publishers: list[Publisher] = []
+        self.drain: Callable[[], Drain | None] = lambda: None
         self._home = home
         self._database = database
         self._control = control
@@ -126,6 +131,7 @@ class Follower:
                 since=since,
                 reachable=appliance is not None,
                 control=control,
+                drain=self.drain(),
                 unknown=problem,
                 appliance=appliance,
                 active=active,
@@ -229,7 +235,9 @@ def _state(
 ) -> tuple[State, float | None]:
     """The engine's state and since when. Where the front door does not answer, what runs it tells less."""
     if appliance is not None:
-        return appliance.state, appliance.since
+        launch = appliance.launch
+        coming_up = launch is not None and appliance.state in COMING_UP
+        return appliance.state, launch.started if coming_up and launch else appliance.since
     state = State.FAILED if unknown else _state_without_front_door(control)
     if state is State.STARTING:
         return state, control.since

@@ -71,7 +71,7 @@ class Hub:
         for listener in self._listeners:
             listener.end()
 
-    async def listen(self, wanted: dict[str, str], heartbeat_s: float = 10.0) -> AsyncGenerator[Message | None]:
+    async def listen(self, wanted: dict[str, str], heartbeat_s: float = 5.0) -> AsyncGenerator[Message | None]:
         """Everything wanted (topic or `feed:argument` -> position), for ever; None now and then shows that it lives."""
         feeds = {name: feed for name in wanted if (feed := self._feeds.get(name.partition(":")[0]))}
         listener = _Listener(frozenset(wanted.keys() - feeds.keys()))

@@ -49,7 +49,7 @@ async def frames(hub: Hub, wanted: dict[str, str], allowed: Callable[[], Awaitab
                 if not await allowed():
                     return
             if message is None:
-                yield b": still here\n\n"
+                yield b"event: alive\ndata:\n\n"
                 continue
             lines = [f"event: {message.topic}", f"id: {message.position}"]
             lines += [f"data: {line}" for line in message.data.split("\n")]

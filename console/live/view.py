@@ -6,7 +6,9 @@ import msgspec
 
 from appliance.protocol import ApplianceState, Finding, LaunchRecord, Load, Severity, State
 from console.db.models import Launch
+from console.engine_control.actions import ACTIONS, AFTER_PROBLEM, GONE, OFFERED, WITH_PROBLEM, Action
 from console.engine_control.base import EngineEvent, EngineStatus, OutputLine
+from console.engine_control.operations import Drain
 from console.formats import seconds
 from console.launches.outcome import sentence
 
@@ -22,14 +24,14 @@ WORDS: dict[State, str] = {
 }
 
 FAILED = frozenset({State.FAILED, State.HUNG})
-"""States that want mending."""
+"""States that need somebody."""
 
 HEADLINES: dict[State, str] = {
-    State.IDLE: "Nothing runs",
+    State.IDLE: "Nothing is running",
     State.PREFLIGHT: "Checking {what}",
     State.STARTING: "Starting {what}",
     State.READY: "{what} is ready",
-    State.DRAINING: "{what} finishes its requests",
+    State.DRAINING: "{what} is draining",
     State.STOPPED: "{what} is stopped",
     State.FAILED: "{what} failed",
     State.HUNG: "{what} hung",
@@ -37,24 +39,22 @@ HEADLINES: dict[State, str] = {
 
 LAST_WORDS = 20
 
-BUTTONS = {"container-missing": "", "container-paused": "restart", "container-restarting": "stop"}
-"""What helps where a problem's fix is not to start the engine once it is mended."""
-
 
 class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     """The engine in one immutable value; every page is drawn from it.
 
-    `reachable`: the front door answers. `active` names the active revision ("qwen3-8b", "r7"); `roll_back_to` the last
-    revision that was ready, where that is another one. `last_good` is the earlier launch of the same profile to compare
-    with. `output` is what the engine's process wrote itself, while its front door says nothing; `happened` is what
-    happened to that process lately. `unknown` says why what runs the engine cannot be asked. `controlled`: this console
-    can start and stop the engine.
+    `reachable`: the front door answers. `drain` says what is done once the engine has finished its requests. `active`
+    names the active revision ("qwen3-8b", "r7"); `roll_back_to` the last revision that was ready, where that is another
+    one. `last_good` is the earlier launch of the same profile to compare with. `output` is what the engine's process
+    wrote itself, while its front door says nothing; `happened` is what happened to that process lately. `unknown` says
+    why what runs the engine cannot be asked. `controlled`: this console can start and stop the engine.
     """
 
     state: State = State.IDLE
     since: float | None = None
     reachable: bool = False
     control: EngineStatus = EngineStatus(running=False)
+    drain: Drain | None = None
     unknown: Finding | None = None
     appliance: ApplianceState | None = None
     active: tuple[str, str] | None = None
@@ -83,6 +83,11 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         return self.appliance.load if self.appliance else Load()
 
     @property
+    def requests(self) -> int:
+        """In flight, and so ended by whatever ends the engine."""
+        return self.appliance.requests if self.appliance else 0
+
+    @property
     def models(self) -> list[str]:
         return self.appliance.models if self.appliance else []
 
@@ -100,9 +105,9 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         """The state as a line of its own."""
         what = " ".join(self.active) if self.active else "The engine"
         if self.unknown and not self.reachable:
-            return f"Whether {what if self.active else 'the engine'} runs cannot be told"
+            return f"Can’t reach what runs {what if self.active else 'the engine'}"
         if self.problem and not self.reachable:
-            return f"{what} does not run"
+            return f"{what} is not running"
         if self.launch is not None:
             what = f"{self.launch.profile} {self.launch.revision}".rstrip()
         return HEADLINES[self.state].format(what=what)
@@ -117,19 +122,19 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         if self.ready and self.launch is not None and self.launch.ready_after_s is not None:
             return f"The first token came after {seconds(self.launch.ready_after_s)}."
         if self.state in (State.IDLE, State.STOPPED):
-            return "Start it with the button above." if self.active else "Activate a profile to give it a model."
+            return "Start it above." if self.active else "Activate a profile to choose a model."
         return self.launch.reason if self.launch else ""
 
     def _sentence_without_front_door(self) -> str:
         if not self.controlled:
-            return f"Nobody answers at {self.url}. This console does not run the engine: start it with `ingot serve`."
+            return f"No engine answers at {self.url}. Start one with `ingot serve`: this console does not run it."
         if self.problem:
-            return "What stands in its way, and what mends it:"
+            return "The problem, and how to fix it:"
         if self.control.running:
-            return f"The front door does not answer yet ({self.control.who})."
+            return "Starting…"
         if self.control.ended:
             return f"Its process ended: {self.control.ended}."
-        return "Start it with the button above." if self.active else "Activate a profile to give it a model."
+        return "Start it above." if self.active else "Activate a profile to choose a model."
 
     @property
     def cause(self) -> str:
@@ -162,21 +167,26 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         return min(1.0, (ended + (0.0 if last.outcome else part)) / NUM_PHASES)
 
     @property
-    def button(self) -> str:
-        """The one thing to offer now: start, stop, restart or roll-back; empty where this console cannot do any."""
+    def actions(self) -> list[Action]:
+        """What can be done with the engine now: the main thing first. Empty where this console cannot do any."""
         if not self.controlled or (self.unknown and not self.reachable):
-            return ""
+            return []
+        return [self._named(ACTIONS[name]) for name in self._offered() if self._possible(name)]
+
+    def _offered(self) -> tuple[str, ...]:
         if self.control.problem and not self.reachable:
-            return BUTTONS.get(self.control.problem.id, "start")
-        if self.state in (State.IDLE, State.STOPPED):
-            return "start"
-        if self.state in (State.PREFLIGHT, State.STARTING, State.DRAINING):
-            return "stop"
-        if self.state in FAILED and not self.reachable:
-            return "start"  # its process is gone, killed perhaps: that says nothing against the revision
-        if self.state in FAILED and self.roll_back_to:
-            return "roll-back"
-        return "restart"
+            return WITH_PROBLEM.get(self.control.problem.id, AFTER_PROBLEM)
+        return GONE if self.state in FAILED and not self.reachable else OFFERED[self.state]
+
+    def _possible(self, name: str) -> bool:
+        return (name != "roll-back" or self.roll_back_to is not None) and (
+            name != "finish-now" or self.drain is not None
+        )
+
+    def _named(self, action: Action) -> Action:
+        target = " ".join(self.roll_back_to or ())
+        then = ACTIONS[self.drain.then].label if self.drain else ""
+        return action._replace(label=action.label.format(target=target, then=then))
 
 
 def where_it_ended(launch: LaunchRecord) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from console.profiles.activator import Activated
     from console.profiles.terminal_work import Work
     from console.profiles.transfer import Planned
 
@@ -25,11 +26,20 @@ Exit status:
   1  not done; the message says why and what to do
   2  the command was not written as it must be
   3  preflight found errors: nothing was changed, and the engine was not touched
+  4  requests are running: nothing was changed; say --when-finished or --now
 """
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON value, for programs.")
 revision_option = click.option(
     "-r", "--revision", metavar="N", type=int, help="Revision N instead of the latest (7 is shown as r7)."
+)
+
+
+when_option = click.option(
+    "--when-finished/--now",
+    "finished",
+    default=None,
+    help="Let running requests finish first (5 minutes at most), or end them.  [default: ask, where some are running]",
 )
 
 
@@ -111,24 +121,45 @@ def import_(files: tuple[str, ...], yes: bool, as_json: bool) -> None:
 @click.argument("name")
 @revision_option
 @click.option("--anyway", is_flag=True, help="Go on in spite of the errors that preflight finds.")
+@when_option
 @as_json_option
-def activate(name: str, revision: int | None, anyway: bool, as_json: bool) -> None:
+def activate(name: str, revision: int | None, anyway: bool, finished: bool | None, as_json: bool) -> None:
     """Make a revision the active one and restart the engine with it.
 
     The running console does it. Where none runs, the engine takes the revision at its next start.
     """
     from console.profiles import printing
 
-    _say(_done(lambda work: work.activate(name, revision, anyway=anyway), as_json), as_json, printing.activated)
+    def do(when: str) -> Activated:
+        return _done(lambda work: work.activate(name, revision, anyway=anyway, when=when), as_json)
+
+    _say(_decided(do, finished, as_json), as_json, printing.activated)
 
 
 @profile.command(epilog=EXIT_CODES)
+@when_option
 @as_json_option
-def rollback(as_json: bool) -> None:
+def rollback(finished: bool | None, as_json: bool) -> None:
     """Activate the last revision that became ready, other than the active one."""
     from console.profiles import printing
 
-    _say(_done(lambda work: work.roll_back(), as_json), as_json, printing.activated)
+    def do(when: str) -> Activated:
+        return _done(lambda work: work.roll_back(when=when), as_json)
+
+    _say(_decided(do, finished, as_json), as_json, printing.activated)
+
+
+def _decided(do: Callable[[str], Activated], finished: bool | None, as_json: bool) -> Activated:
+    """What `do` does, given when; on a terminal it is asked for where requests are running."""
+    from console.profiles.errors import Undecided
+
+    if finished is not None:
+        return do("when-finished" if finished else "now")
+    try:
+        return do("")
+    except Undecided as error:
+        waits = click.confirm(f"{error.message} Let them finish first?", default=True, err=True)
+        return do("when-finished" if waits else "now")
 
 
 def _read(name: str) -> bytes:
@@ -145,7 +176,7 @@ def _done(do: Callable[[Work], Awaitable[T]], as_json: bool) -> T:
     """The result of the work; what goes wrong is told, and ends the command."""
     from console.profiles.terminal_work import failures_told, working
 
-    with failures_told(as_json=as_json):
+    with failures_told(as_json=as_json, asks=sys.stdin.isatty() and not as_json):
         return working(do)
 
 

@@ -11,10 +11,11 @@ from litestar.response import Template
 
 from appliance.profile import document as documents
 from appliance.profile.schema import ProfileError
+from console.engine_control.operations import EngineOperations, When
 from console.pages import go_to
-from console.parts import Folder, PageRequest, Profiles, TheActivator, TheInspector
-from console.profiles.activating import activate_and_follow
-from console.profiles.activation import Activator
+from console.parts import Folder, PageRequest, Profiles, TheActivator, TheEngine, TheInspector
+from console.profiles.activation_routes import follow
+from console.profiles.activator import Activator
 from console.profiles.errors import InUse, InvalidDocument, NameTaken, Stale
 from console.profiles.form import Draft
 from console.profiles.form_page import FormPage, live_part
@@ -48,17 +49,19 @@ async def create(
     data: Sent,
     profiles: Profiles,
     activator: TheActivator,
+    engine: TheEngine,
     inspector: TheInspector,
     home: Folder,
 ) -> Response[Any] | Template:
     draft, form = Draft.sent(data), FormPage(request, home, inspector, None)
     if (shown := await _asked_to_change_the_form(data, draft, form)) is not None:
         return shown
+    when = await _when_to_activate(data, engine)
     try:
         saved = await profiles.create(_document(draft), author=request.user.name, note=draft.note)
     except (InvalidDocument, NameTaken) as error:
         return await form.show(draft, refusal=error)
-    return await _saved(request, data, "-", saved, f"Saved {saved.what}.", activator)
+    return await _saved(request, data, "-", saved, f"Saved {saved.what}.", activator, when)
 
 
 @get("/profiles/{name:str}/edit")
@@ -87,12 +90,14 @@ async def save(
     data: Sent,
     profiles: Profiles,
     activator: TheActivator,
+    engine: TheEngine,
     inspector: TheInspector,
     home: Folder,
 ) -> Response[Any] | Template:
     draft, form = Draft.sent(data), FormPage(request, home, inspector, name)
     if (shown := await _asked_to_change_the_form(data, draft, form)) is not None:
         return shown
+    when = await _when_to_activate(data, engine)
     try:
         document = _document(draft)
         result = await profiles.save(name, document, base=draft.base, author=request.user.name, note=draft.note)
@@ -102,7 +107,7 @@ async def save(
         return await form.show(draft, refusal=error, theirs=await profiles.revision(name))
     saved = result.revision
     said = f"Saved {saved.what}." if result.new else f"Nothing was changed: {saved.what} stays the latest."
-    return await _saved(request, data, name, saved, said, activator)
+    return await _saved(request, data, name, saved, said, activator, when)
 
 
 @post("/profiles/-/check", status_code=200)
@@ -111,12 +116,26 @@ async def check(data: Sent, inspector: TheInspector, home: Folder) -> Template:
     return await live_part(Draft.sent(data), inspector, home)
 
 
+async def _when_to_activate(data: dict[str, str], engine: EngineOperations) -> When:
+    """Asked before anything is saved: whoever has to choose sends the form again."""
+    if data.get("do") != "activate":
+        return When.NOW
+    when = data.get("when", "")
+    return When(when) if when in tuple(When) else await engine.choose("", "Save and activate")
+
+
 async def _saved(
-    request: PageRequest, data: dict[str, str], draft: str, saved: SavedRevision, said: str, activator: Activator
+    request: PageRequest,
+    data: dict[str, str],
+    draft: str,
+    saved: SavedRevision,
+    said: str,
+    activator: Activator,
+    when: When,
 ) -> Response[Any] | Template:
     answer: Response[Any] | Template
     if data.get("do") == "activate":
-        answer = await activate_and_follow(request, activator, saved.profile, saved.number)
+        answer = await follow(request, activator.activate(saved.profile, saved.number, when=when))
     else:
         answer = go_to(request, f"/profiles/{saved.profile}", say=said)
     answer.cookies.append(saved_cookie(draft))

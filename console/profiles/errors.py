@@ -102,6 +102,13 @@ class Refused(ProfileRefusal):
         self.launch = launch
 
 
+class Undecided(ProfileRefusal):
+    """Requests are running, and nobody has said whether to wait for them; nothing was changed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "Add --when-finished to wait for them, or --now to end them.", field="when")
+
+
 class EngineUnreachable(ProfileRefusal):
     """The revision is active, but what runs the engine did not do as it was told."""
 

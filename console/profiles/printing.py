@@ -13,7 +13,8 @@ import msgspec
 from appliance.profile.schema import BY_KEY, Problem
 from appliance.protocol import Finding
 from console import formats
-from console.profiles.activation import Activated
+from console.formats import counted
+from console.profiles.activator import Activated
 from console.profiles.errors import InvalidDocument, ProfileRefusal, Refused
 from console.profiles.history import Outcome
 from console.profiles.records import ProfileHistory, ProfileSummary, SavedRevision
@@ -27,7 +28,15 @@ WIDE = 240
 """Columns where the output is no terminal: names are not to be cut for a program that reads lines."""
 
 GOOD, DIM, BAD, WARN = "green", "dim", "red", "yellow"
-STATE_STYLES = {"ready": GOOD, "failed": BAD, "hung": "magenta", "starting": WARN, "preflight": WARN, "draining": WARN}
+STATE_STYLES = {
+    "ready": GOOD,
+    "failed": BAD,
+    "refused": BAD,
+    "hung": "magenta",
+    "starting": WARN,
+    "preflight": WARN,
+    "draining": WARN,
+}
 
 
 def as_json(value: Any) -> str:
@@ -123,10 +132,13 @@ def activated(result: Activated) -> None:
     out = _out()
     _findings(out, result.findings)
     out.print(f"{result.what} is active. ", end="")
-    if result.restarted:
-        out.print("The engine is being restarted with it: follow it with `ingot logs -f`.")
+    if result.waits_for:
+        count = counted(result.waits_for, "running request finishes", "running requests finish")
+        out.print(f"The engine restarts with it once {count}: follow it with `ingot logs -f`.")
+    elif result.restarted:
+        out.print("The engine is restarting with it: follow it with `ingot logs -f`.")
     else:
-        out.print("No console runs here, so no engine was restarted: it will use the revision at its next start.")
+        out.print("No console is running here, so the engine takes it at its next start.")
 
 
 def refusal(error: ProfileRefusal) -> None:

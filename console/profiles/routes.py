@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from litestar import Router
 
-from console.profiles import activating, editing, importing, viewing
+from console.profiles import activation_routes, editing, importing, viewing
 from console.profiles.errors import ProfileRefusal
 from console.profiles.web import on_profile_refusal
 
@@ -18,7 +18,7 @@ route_handlers = [
             *viewing.route_handlers,
             *editing.route_handlers,
             *importing.route_handlers,
-            *activating.route_handlers,
+            *activation_routes.route_handlers,
         ],
         exception_handlers={ProfileRefusal: on_profile_refusal},
     )

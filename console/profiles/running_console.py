@@ -11,8 +11,8 @@ from appliance.home import Home
 from appliance.protocol import Finding
 from console import address
 from console.access.token import program_header
-from console.profiles.activation import Activated
-from console.profiles.errors import EngineUnreachable, ProfileRefusal, Refused
+from console.profiles.activator import Activated
+from console.profiles.errors import EngineUnreachable, ProfileRefusal, Refused, Undecided
 
 TIMEOUT_S = 120.0
 """Stopping an engine that drains its requests takes a while."""
@@ -30,17 +30,18 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class RunningConsole:
-    """Every method answers None where no console runs."""
+    """Every method answers None where no console runs. `when` is the field of that name; where it is empty and requests
+    are running, Undecided is raised."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
 
-    async def activate(self, name: str, number: int, *, anyway: bool) -> Activated | None:
-        data = {"revision": str(number), "anyway": "yes" if anyway else ""}
+    async def activate(self, name: str, number: int, *, anyway: bool, when: str) -> Activated | None:
+        data = {"revision": str(number), "anyway": "yes" if anyway else "", "when": when}
         return await self._ask(f"/profiles/{name}/activate", data)
 
-    async def roll_back(self) -> Activated | None:
-        return await self._ask("/profiles/-/roll-back", {})
+    async def roll_back(self, *, when: str) -> Activated | None:
+        return await self._ask("/profiles/-/roll-back", {"when": when})
 
     async def _ask(self, path: str, data: dict[str, str]) -> Activated | None:
         url = address.find(self._home)
@@ -68,4 +69,6 @@ class RunningConsole:
             ) from error
         if said.findings:
             raise Refused(said.profile, said.revision, said.findings, said.attempt)
+        if said.field == "when":
+            raise Undecided(said.message)
         raise ProfileRefusal(said.message, said.remedy, field=said.field, value=said.value)

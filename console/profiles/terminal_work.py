@@ -20,8 +20,8 @@ from console.db.launch_index import LaunchIndex
 from console.db.schema import SchemaError, migrate
 from console.db.sessions import Database
 from console.profiles import printing
-from console.profiles.activation import Activated, Activator
-from console.profiles.errors import ProfileRefusal, Refused
+from console.profiles.activator import Activated, Activator
+from console.profiles.errors import ProfileRefusal, Refused, Undecided
 from console.profiles.inspection import Inspector
 from console.profiles.preflight import Preflight
 from console.profiles.records import ProfileHistory, ProfileSummary, SavedRevision
@@ -30,6 +30,8 @@ from console.profiles.store import ProfileStore
 from console.profiles.transfer import Planned, carry_out, exported, plan
 
 T = TypeVar("T")
+
+EXIT_STATUS: dict[type[ProfileRefusal], int] = {Refused: 3, Undecided: 4}
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,13 +78,13 @@ class Work:
         base = int(revision.removeprefix("r")) if revision.removeprefix("r").isdecimal() else 0
         return (await self._store.save(name, document, base=base, author=_who(), note=note)).revision.what
 
-    async def activate(self, name: str, number: int | None, *, anyway: bool) -> Activated:
+    async def activate(self, name: str, number: int | None, *, anyway: bool, when: str) -> Activated:
         number = (await self._store.revision(name, number)).number
-        activated = await self._console.activate(name, number, anyway=anyway)
+        activated = await self._console.activate(name, number, anyway=anyway, when=when)
         return activated or await self._activator().activate(name, number, anyway=anyway)
 
-    async def roll_back(self) -> Activated:
-        return await self._console.roll_back() or await self._activator().roll_back()
+    async def roll_back(self, *, when: str) -> Activated:
+        return await self._console.roll_back(when=when) or await self._activator().roll_back()
 
     def _activator(self) -> Activator:
         """Without an engine to restart: that is the console's, and none runs."""
@@ -117,16 +119,18 @@ def working(do: Callable[[Work], Awaitable[T]]) -> T:
 
 
 @contextlib.contextmanager
-def failures_told(*, as_json: bool) -> Iterator[None]:
-    """What can go wrong, as a message (or as JSON) and an exit status."""
+def failures_told(*, as_json: bool, asks: bool = False) -> Iterator[None]:
+    """What can go wrong, as a message (or as JSON) and an exit status. Undecided is passed on where the caller asks."""
     try:
         yield
     except ProfileRefusal as error:
+        if isinstance(error, Undecided) and asks:
+            raise
         if as_json:
             click.echo(printing.as_json(printing.refusal_as_data(error)))
         else:
             printing.refusal(error)
-        raise SystemExit(3 if isinstance(error, Refused) else 1) from error
+        raise SystemExit(EXIT_STATUS.get(type(error), 1)) from error
     except DATABASE_ERRORS as error:
         failure = explain(error, Home.from_environment().database)
         if failure is None:

@@ -29,7 +29,7 @@
   });
 
   // ---- confirm ------------------------------------------------------------------------------------------------
-  function confirm(text, verb = "Go on") {
+  function confirm(text, verb = "Continue") {
     const dialog = $("#confirm");
     $("#confirm-text").textContent = text;
     $("[data-confirm-yes]", dialog).textContent = verb;
@@ -54,6 +54,38 @@
     event.preventDefault();
     if (await confirm(text, event.target.dataset.confirmVerb)) event.detail.issueRequest(true);
   });
+
+  // ---- what ends requests asks when, where some are running ------------------------------------------------------
+  const ending = $("#end-requests");
+  const inFlight = () => Number($(".strip [data-requests]")?.dataset.requests || 0);
+
+  function countRequests() {
+    const count = inFlight();
+    $("[data-end-count]", ending).textContent = `${count ? count.toLocaleString("en") : "No"} ${count === 1 ? "request is" : "requests are"}`;
+  }
+
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    const what = event.submitter?.dataset.endsRequests ?? form.dataset.endsRequests;
+    if (event.defaultPrevented || what === undefined || form.querySelector("[name=when]") || !inFlight()) return;
+    event.preventDefault();
+    $("[data-end-title]", ending).textContent = `${what}?`;
+    countRequests();
+    ending.returnValue = "";
+    ending.addEventListener(
+      "close",
+      () => {
+        if (!ending.returnValue) return;
+        const when = Object.assign(document.createElement("input"), { type: "hidden", name: "when", value: ending.returnValue });
+        form.append(when);
+        form.requestSubmit(event.submitter);
+      },
+      { once: true },
+    );
+    ending.showModal();
+  });
+  document.addEventListener("ingot:shown", () => ending?.open && countRequests());
+  addEventListener("pageshow", () => document.querySelectorAll("form > input[name=when]").forEach((input) => input.remove()));
 
   // A form is sent once, and its button says that it works.
   document.addEventListener("submit", (event) => {
@@ -97,16 +129,27 @@
   }
 
   function largest(seconds) {
-    for (const [unit, scale] of [["d", 86400], ["h", 3600], ["m", 60]]) {
+    for (const [unit, scale] of [["d", 86400], ["h", 3600], ["min", 60]]) {
       if (seconds >= scale) return `${Math.floor(seconds / scale)} ${unit}`;
     }
     return `${Math.floor(seconds)} s`;
   }
 
+  // While the console is away, what it said last stands still, and says how old it is.
   function tick() {
     const now = Date.now() / 1000;
+    const lost = ingot.live.lost();
+    const age = Math.max(0, now - ingot.live.heard() / 1000);
+    for (const node of document.querySelectorAll("time[data-last-known]")) {
+      node.textContent = `${span(age)} ago`;
+    }
     for (const node of document.querySelectorAll("time[data-since]")) {
+      if (lost && node.textContent && node.closest("[data-live]")) continue;
       node.textContent = span(Math.max(0, now - node.dataset.since));
+    }
+    for (const node of document.querySelectorAll("time[data-until]")) {
+      if (lost && node.textContent) continue;
+      node.textContent = span(Math.max(0, node.dataset.until - now));
     }
     for (const node of document.querySelectorAll("time[data-ago]")) {
       const past = now - node.dataset.ago;
@@ -116,6 +159,7 @@
 
   setInterval(() => document.hidden || tick(), 1000);
   document.addEventListener("ingot:shown", tick);
+  document.addEventListener("ingot:connection", tick);
 
   // ---- theme --------------------------------------------------------------------------------------------------
   document.addEventListener("click", (event) => {

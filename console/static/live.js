@@ -8,6 +8,10 @@
   let source = null;
   let retries = 0;
   let timer = 0;
+  let heard = Date.now(); // when the console said something last
+  let asked = heard; // when the stream was opened
+  let silent = false;
+  const SILENT_MS = 15000; // it says at least something every 5 s
 
   function topics() {
     const parts = [...document.querySelectorAll("[data-live]")].map((part) => part.dataset.live);
@@ -15,6 +19,7 @@
   }
 
   function receive(topic, event) {
+    heard = Date.now();
     if (event.lastEventId) positions.set(topic, event.lastEventId);
     for (const part of document.querySelectorAll("[data-live]")) {
       if (part.dataset.live === topic) show(part, event.data);
@@ -43,10 +48,13 @@
       query.append("topic", positions.has(topic) ? `${topic}@${positions.get(topic)}` : topic);
     }
     source = new EventSource(`/live?${query}`);
+    asked = Date.now();
     source.onopen = () => {
+      heard = Date.now();
       retries = 0;
       lost(false);
     };
+    source.addEventListener("alive", () => (heard = Date.now()));
     source.onerror = () => {
       close();
       lost(true);
@@ -62,8 +70,13 @@
   }
 
   function lost(is) {
+    silent = is;
     document.documentElement.classList.toggle("lost", is);
     for (const mark of document.querySelectorAll("[data-live-lost]")) mark.hidden = !is;
+    for (const button of document.querySelectorAll(is ? "[data-live] button:enabled" : "[data-live] button[data-off]")) {
+      button.disabled = is;
+      button.toggleAttribute("data-off", is);
+    }
     document.dispatchEvent(new CustomEvent("ingot:connection", { detail: { lost: is } }));
   }
 
@@ -79,11 +92,30 @@
     if (source) open();
   }
 
+  // A network that was cut says nothing: silence is what is noticed.
+  setInterval(() => {
+    if (!source || silent || Date.now() - Math.max(heard, asked) < SILENT_MS) return;
+    lost(true);
+    open();
+  }, 1000);
+
+  // Nothing is sent to a console that is away: the browser would leave the page for one of its own.
+  document.addEventListener(
+    "submit",
+    (event) => {
+      if (!silent || event.target.method === "dialog") return;
+      event.preventDefault();
+      event.stopImmediatePropagation();
+      ingot.toast("The console cannot be reached. Try again when it is back.", "bad");
+    },
+    true,
+  );
+
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   addEventListener("pagehide", close);
   addEventListener("pageshow", () => source || open());
   addEventListener("online", open);
   document.addEventListener("DOMContentLoaded", open);
 
-  window.ingot = { ...window.ingot, live: { on, off } };
+  window.ingot = { ...window.ingot, live: { on, off, lost: () => silent, heard: () => heard } };
 })();

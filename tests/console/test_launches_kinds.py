@@ -103,7 +103,7 @@ async def test_findings_have_a_fix_each_and_one_for_all(client, home):
     page = await client.get(f"/launches/{BAD}")
     text = text_of(page)
     assert text.count("Apply and restart") == 2
-    assert "Apply them all and restart" in text
+    assert "Apply all and restart" in text
     both = json.dumps({"backends.moe": None, "max-model-len": 40960})
     assert f'value="{both}"' in unescape(page.text)
     assert "was 131072 becomes 40960" in text
@@ -142,8 +142,9 @@ async def test_a_fix_that_changes_nothing_cannot_be_applied(client, home, before
     vain = structs.replace(CONTEXT, fix=Fix(text="Do it.", patch=patch))
     launch = refused(home, BAD, vain)
     document(launch, **before)
-    text = text_of(await client.get(f"/launches/{BAD}"))
-    assert "applying it would change nothing" in text
+    answer = await client.get(f"/launches/{BAD}")
+    text = text_of(answer)
+    assert 'data-fix="applied"' in answer.text
     assert "Apply" not in text
     useful = structs.replace(CONTEXT, fix=Fix(text="Do it.", patch={"max-model-len": 512, **patch} | {"name": "x"}))
     assert [row.key for row in fixes.changes(useful.fix.patch, {"max-model-len": 512, **before})] == ["name"]
@@ -153,19 +154,16 @@ async def test_a_fix_that_changes_nothing_cannot_be_applied(client, home, before
 
 async def test_a_launch_of_a_profile_file_says_where_to_make_the_change(client, home):
     failed_launch(home, BAD, revision="")
-    text = text_of(await client.get(f"/launches/{BAD}"))
-    assert "Apply and restart" not in text
-    assert "make the change in that file" in text
+    text = (await client.get(f"/launches/{BAD}")).text
+    assert "/apply-fix" not in text
+    assert 'data-fix="file"' in text
 
 
-async def test_a_fix_for_an_old_launch_asks_first_where_another_serves(client, home, console):
+async def test_a_fix_for_an_old_launch_asks_as_whatever_ends_requests(client, home):
     failed_launch(home, BAD)
     ready_launch(home, NOW)
-    page = unescape((await client.get(f"/launches/{BAD}")).text)
-    assert 'data-confirm="Another launch serves now' not in page
-    console.follower.view = console.follower.view.__class__(state=State.READY)
-    page = unescape((await client.get(f"/launches/{BAD}")).text)
-    assert 'data-confirm="Another launch serves now' in page
+    page = (await client.get(f"/launches/{BAD}")).text
+    assert page.count('data-ends-requests="Apply and restart"') == page.count("/apply-fix") > 0
 
 
 async def test_the_stacks_of_a_hung_launch_can_be_read(client, home):
@@ -226,9 +224,10 @@ async def test_what_helped_before_is_told(client, home):
     profile = mended.folder / "profile.yaml"
     profile.write_text(profile.read_text().replace("moe: flashinfer", "moe: triton"))
     failed_launch(home, BAD)
-    text = text_of(await client.get(f"/launches/{BAD}"))
+    answer = await client.get(f"/launches/{BAD}")
+    text = text_of(answer)
     assert "1 earlier launch failed like this" in text
-    assert "Next of this profile to become ready: 20261119-110000-aaaa with r6" in text
+    assert 'data-fixed-by="20261119-110000-aaaa" data-kind="next"' in answer.text
     assert "backends.moe was flashinfer becomes triton" in text
     write_follow_up(home, "20261119-100000-aaaa", "fix", launch=mended.record.id, profile="qwen3-8b", revision="r6")
     assert "The fix of that page was applied" in text_of(await client.get(f"/launches/{BAD}"))
@@ -239,9 +238,10 @@ async def test_a_roll_back_by_itself_links_both_launches(client, home):
     ready_launch(home, NOW, revision="r6")
     write_follow_up(home, BAD, "automatic-roll-back", launch=NOW, profile="qwen3-8b", revision="r6")
     before, after = await client.get(f"/launches/{BAD}"), await client.get(f"/launches/{NOW}")
-    assert "Rolled back by itself to qwen3-8b r6, as the profile says" in text_of(before)
+    assert 'data-chain="follow-up" data-kind="automatic-roll-back"' in before.text
+    assert "qwen3-8b r6" in text_of(before)
     assert f'href="/launches/{NOW}"' in before.text
-    assert "Rolled back by itself, as the profile says, after" in text_of(after)
+    assert 'data-chain="came-from" data-kind="automatic-roll-back"' in after.text
     assert f'href="/launches/{BAD}"' in after.text
 
 
@@ -251,8 +251,10 @@ async def test_a_restart_by_itself_links_both_launches(client, home):
     again.record.restart_of = BAD
     again.save()
     before, after = await client.get(f"/launches/{BAD}"), await client.get(f"/launches/{NOW}")
-    assert f"It was started again by itself, as the profile says: {NOW}" in text_of(before)
-    assert f"Started again by itself, as the profile says, after {BAD} ended" in text_of(after)
+    assert 'data-chain="restarted"' in before.text
+    assert f'href="/launches/{NOW}"' in before.text
+    assert 'data-chain="restart-of"' in after.text
+    assert f'href="/launches/{BAD}"' in after.text
 
 
 async def test_a_damaged_follow_up_is_passed_over(client, home):
@@ -275,7 +277,7 @@ async def test_applying_a_fix_leads_to_the_new_launch_before_it_has_begun(client
     assert (kept.kind, kept.profile, kept.revision) == ("fix", "gone", "r2")
     assert control.calls == ["restart"]
     waiting = await client.get(done.headers["location"])
-    assert "The engine is being restarted for it" in text_of(waiting)
+    assert 'data-awaited="starting"' in waiting.text
     assert f'data-live="launch:{kept.launch}"' in waiting.text
     assert (await client.get("/launches/20260101-000000-0000")).status_code == 404
     messages = console.hub.listen({f"launch:{kept.launch}": ""})
@@ -298,7 +300,7 @@ async def test_a_fix_that_preflight_refuses_loses_nothing(client, home, console,
     answer = await client.post("/profiles/gone/apply-fix", data=data)
     assert answer.status_code == 422
     assert "gone r2 was not activated" in text_of(answer)
-    assert "The engine was not touched" in text_of(answer)
+    assert control.calls == []
     assert control.calls == []
     assert (await store.revision("gone")).number == 2
     assert read_follow_up(home.launch(BAD)) is None
@@ -344,10 +346,11 @@ async def test_a_starting_launch_says_what_is_to_be_expected(client, home, conso
     ready_launch(home, GOOD)
     starting(home, NOW)
     await console.follower.look()
-    text = text_of(await client.get(f"/launches/{NOW}"))
+    answer = await client.get(f"/launches/{NOW}")
+    text = text_of(answer)
     assert "3.0 GiB of 15.0 GiB" in text
     assert "the last good launch took 2.5 s here, 4.0 s in all" in text
-    assert "after 2 m 00 s it is taken for hung" in text
+    assert 'data-limit="120.0"' in answer.text
 
 
 async def test_the_cause_comes_to_an_open_page(home, console, engine_runs):

@@ -23,8 +23,8 @@ from console.db.sessions import Database
 from console.engine_control.base import EngineControlError
 from console.live.hub import Hub
 from console.live.view import EngineView
-from console.profiles.activation import Activator
-from console.profiles.automatic import AutomaticRollBack
+from console.profiles.activator import Activator
+from console.profiles.automatic_roll_back import AutomaticRollBack
 from console.profiles.errors import EngineUnreachable, NotFound, NotWritten, Refused, UnderWay
 from console.profiles.history import History
 from console.profiles.inspection import Inspector
@@ -44,10 +44,11 @@ class Control:
         self.calls = []
         self.problem = None
 
-    async def restart(self):
+    async def restart(self, when="now"):
         if self.problem:
             raise EngineControlError(self.problem)
         self.calls.append("restart")
+        return 0
 
 
 class FrontDoor:
@@ -269,7 +270,7 @@ async def test_a_file_that_cannot_be_written_changes_no_row(home, database, stor
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("console.profiles.activation.write_active", full)
+    monkeypatch.setattr("console.profiles.activator.write_active", full)
     with pytest.raises(NotWritten, match=r"No space left on device\. other r1 was not activated"):
         await it.activate("other")
     assert (await store.active()).what == "chat r1"

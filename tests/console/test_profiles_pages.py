@@ -98,9 +98,9 @@ async def test_a_profile_is_made_edited_and_deleted(client, store, model):
     await client.post("/profiles/chat/edit", data=fields(chat(**{"max-num-seqs": 8})))
     history = await store.history("chat")
     assert [(r.number, r.author, r.note) for r in history.revisions] == [(2, "admin", ""), (1, "admin", "hello")]
-    said = text_of(await client.get("/profiles/chat"))
-    assert "r2 is the latest revision" in said
-    assert "could start" in said
+    answer = await client.get("/profiles/chat")
+    assert "r2 is the latest revision" in text_of(answer)
+    assert 'data-verdict="ready"' in answer.text
     gone = await client.post("/profiles/chat/delete", follow_redirects=False)
     assert gone.status_code == 303
     assert (await client.get("/profiles/chat")).status_code == 404
@@ -182,19 +182,19 @@ async def test_two_activations_at_once_are_one_and_one_conflict_that_names_it(at
 async def test_what_is_said_while_somebody_types(client, model):
     said = await client.post("/profiles/-/check", data=fields(chat(**{"max-num-seqs": 9000})), headers=HTMX)
     assert said.status_code == 200
-    assert "1 setting needs another value" in text_of(said)
+    assert 'data-verdict="invalid"' in said.text
     assert re.search(r'id="note-max-num-seqs" data-wrong hx-swap-oob="true"', said.text)
     fine = await client.post("/profiles/-/check", data=fields(chat()), headers=HTMX)
-    assert "could start" in text_of(fine)
+    assert 'data-verdict="ready"' in fine.text
     assert re.search(r"Fits \S+ sequences? of (the full )?\S+ tokens", text_of(fine))
     assert "the model's own limit" in text_of(fine)
     gone = await client.post("/profiles/-/check", data=fields({"name": "a", "model": {"path": "Gone"}}), headers=HTMX)
-    assert "can be saved, would not start" in text_of(gone)
+    assert 'data-verdict="wont-start"' in gone.text
 
 
 async def test_a_new_form_does_not_complain_before_anything_was_typed(client):
     said = await client.post("/profiles/-/check", data=fields({}), headers=HTMX)
-    assert "nothing to check yet" in text_of(said)
+    assert 'data-verdict="none"' in said.text
     refused = await client.post("/profiles/-/new", data=fields({}, base="0"))
     assert refused.status_code == 422
     assert "aria-invalid" in refused.text
@@ -212,7 +212,7 @@ async def test_fields_become_yaml_and_back(client, store, model):
     stays = await client.post(
         "/profiles/chat/edit", data={"view": "yaml", "yaml": unknown, "base": "1", "show": "fields"}
     )
-    assert "The fields cannot show all that the YAML says." in text_of(stays)
+    assert 'class="callout callout-warn"' in stays.text
     assert "max-seqs: 3" in unescape(stays.text)
     assert (await store.revision("chat")).number == 1
 

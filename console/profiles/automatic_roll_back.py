@@ -13,7 +13,7 @@ from console.launches.follow_up import write_follow_up
 from console.launches.neighbours import came_from
 from console.live.hub import Hub
 from console.live.view import EngineView
-from console.profiles.activation import Activated, Activator
+from console.profiles.activator import Activated, Activator
 from console.profiles.errors import NotFound, ProfileRefusal, UnderWay
 from console.profiles.store import ProfileStore
 

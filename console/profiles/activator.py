@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -15,7 +15,8 @@ from appliance.profile.active import ActiveProfile, make_room, write_active
 from appliance.protocol import Finding
 from console.db.models import ActiveRevision
 from console.db.sessions import Database
-from console.engine_control.base import EngineControl, EngineControlError
+from console.engine_control.base import EngineControlError
+from console.engine_control.operations import EngineOperations, When
 from console.profiles.errors import EngineUnreachable, NotFound, NotWritten, Refused, UnderWay
 from console.profiles.preflight import Preflight
 from console.profiles.records import SavedRevision
@@ -24,12 +25,14 @@ from console.profiles.store import ProfileStore
 
 class Activated(msgspec.Struct, frozen=True, kw_only=True):
     """`launch` is the id of the launch that runs the revision; `restarted` is False where it waits for the engine's
-    next start. `findings` are what preflight found: warnings, or the errors that were overridden."""
+    next start, and `waits_for` how many requests finish before it. `findings` are what preflight found: warnings, or
+    the errors that were overridden."""
 
     profile: str
     revision: int
     launch: str
     restarted: bool
+    waits_for: int = 0
     findings: list[Finding] = []
 
     @property
@@ -43,32 +46,32 @@ class _UnderWay(NamedTuple):
 
 
 class Activator:
-    """Activates revisions of one database on one state folder. Without `control` (`ingot profile` while no console
-    runs) the revision waits for the engine's next start. `wake` is called when the engine was told."""
+    """Activates revisions of one database on one state folder. Without `engine` (`ingot profile` while no console
+    runs) the revision waits for the engine's next start."""
 
     def __init__(
         self,
         home: Home,
         database: Database,
         preflight: Preflight,
-        control: EngineControl | None = None,
-        wake: Callable[[], None] = lambda: None,
+        engine: EngineOperations | None = None,
     ) -> None:
         self._home = home
         self._database = database
         self._preflight = preflight
-        self._control = control
-        self._wake = wake
+        self._engine = engine
         self._store = ProfileStore(database)
         self._under_way: _UnderWay | None = None
 
-    async def activate(self, name: str, number: int | None = None, *, anyway: bool = False) -> Activated:
-        """Make revision `number` (or the latest) the active one. Raises Refused when preflight finds errors, unless
-        `anyway`; UnderWay while another activation runs; EngineUnreachable when the revision is active but the engine
-        could not be restarted."""
-        return await self._alone(name, number, anyway=anyway)
+    async def activate(
+        self, name: str, number: int | None = None, *, anyway: bool = False, when: When = When.NOW
+    ) -> Activated:
+        """Make revision `number` (or the latest) the active one, and restart the engine with it. Raises Refused when
+        preflight finds errors, unless `anyway`; UnderWay while another activation runs; EngineUnreachable when the
+        revision is active but the engine could not be restarted."""
+        return await self._alone(name, number, anyway=anyway, when=when)
 
-    async def roll_back(self) -> Activated:
+    async def roll_back(self, when: When = When.NOW) -> Activated:
         """Activate the last revision that became ready, other than the active one. Raises NotFound where none did."""
         target = await self._store.roll_back_target()
         if target is None:
@@ -76,7 +79,7 @@ class Activator:
                 "No other revision has been ready yet, so there is nothing to roll back to.",
                 "Choose a revision and activate that.",
             )
-        return await self._alone(target.profile, target.number, anyway=False)
+        return await self._alone(target.profile, target.number, anyway=False, when=when)
 
     @contextmanager
     def alone(self, what: str) -> Iterator[None]:
@@ -89,11 +92,11 @@ class Activator:
         finally:
             self._under_way = None
 
-    async def _alone(self, name: str, number: int | None, *, anyway: bool) -> Activated:
+    async def _alone(self, name: str, number: int | None, *, anyway: bool, when: When) -> Activated:
         with self.alone(f"{name} r{number}" if number else name):
-            return await self._activate(await self._store.revision(name, number), anyway=anyway)
+            return await self._activate(await self._store.revision(name, number), anyway=anyway, when=when)
 
-    async def _activate(self, revision: SavedRevision, *, anyway: bool) -> Activated:
+    async def _activate(self, revision: SavedRevision, *, anyway: bool, when: When) -> Activated:
         launch = self._home.new_launch_id()
         document = revision.to_run()
         verdict = await self._preflight.ask(launch=launch, revision=revision.label, document=document)
@@ -102,21 +105,21 @@ class Activator:
         if verdict.attempt is not None:
             launch = self._home.new_launch_id()  # the refused attempt keeps its own
         await self._make_active(revision, launch)
-        if self._control is not None:
+        waits_for = 0
+        if self._engine is not None:
             try:
-                await self._control.restart()
+                waits_for = await self._engine.restart(when)
             except EngineControlError as error:
                 raise EngineUnreachable(
                     f"{revision.what} is active now, but the engine was not restarted: {error}",
                     "Start the engine: it will take this revision.",
                 ) from error
-            finally:
-                self._wake()
         return Activated(
             profile=revision.profile,
             revision=revision.number,
             launch=launch,
-            restarted=self._control is not None,
+            restarted=self._engine is not None,
+            waits_for=waits_for,
             findings=verdict.findings,
         )
 

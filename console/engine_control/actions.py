@@ -1,0 +1,55 @@
+"""What can be done with the engine in each of its states, as data: the strip's main button and the menu beside it."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from appliance.protocol import State
+
+
+class Action(NamedTuple):
+    """`path` is what its button posts to; `ends` whether it ends requests that are running."""
+
+    id: str
+    label: str
+    icon: str
+    path: str
+    ends: bool
+
+
+ACTIONS: Final = {
+    action.id: action
+    for action in (
+        Action("start", "Start", "play", "/engine/start", ends=False),
+        Action("start-again", "Start again", "play", "/engine/restart", ends=False),
+        Action("stop", "Stop", "square", "/engine/stop", ends=True),
+        Action("restart", "Restart", "rotate-cw", "/engine/restart", ends=True),
+        Action("roll-back", "Roll back to {target}", "undo-2", "/profiles/-/roll-back", ends=True),
+        Action("finish-now", "{then} now", "power", "/engine/finish-now", ends=False),
+    )
+}
+
+OFFERED: Final[dict[State, tuple[str, ...]]] = {
+    State.IDLE: ("start",),
+    State.PREFLIGHT: ("stop", "restart"),
+    State.STARTING: ("stop", "restart"),
+    State.READY: ("restart", "stop"),
+    State.DRAINING: ("finish-now",),
+    State.STOPPED: ("start",),
+    State.FAILED: ("roll-back", "start-again", "stop"),
+    State.HUNG: ("roll-back", "start-again", "stop"),
+}
+"""The first that is possible is the main button, the others are its menu."""
+
+GONE: Final = ("start-again", "roll-back")
+"""Of a process that has failed and is no longer there: nothing is left to stop, and a kill says nothing against the
+revision."""
+
+WITH_PROBLEM: Final[dict[str, tuple[str, ...]]] = {
+    "container-missing": (),
+    "container-paused": ("restart",),
+    "container-restarting": ("stop",),
+}
+"""Where a problem of what runs the engine leaves other ways out than to start it; by the problem's id."""
+
+AFTER_PROBLEM: Final = ("start",)

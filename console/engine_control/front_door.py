@@ -1,0 +1,55 @@
+"""What the console asks of the front door itself, whatever runs it: the engine's state, and a drain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+import msgspec
+
+from appliance.home import Home
+from appliance.protocol import ApplianceState, Finding, Fix, Severity
+from console.access.token import token_header
+from console.engine_control.base import EngineControlError
+
+ANSWERS_WITHIN_S = 2.0
+
+
+class FrontDoor:
+    """`url` says where it listens now."""
+
+    def __init__(self, home: Home, url: Callable[[], str]) -> None:
+        self._home = home
+        self._url = url
+
+    async def state(self) -> ApplianceState | None:
+        """None where it does not answer, or not as a front door of this version does."""
+        try:
+            response = await self._send("GET", "/appliance/state")
+        except httpx.TransportError:
+            return None
+        if response.status_code != 200:
+            return None
+        return msgspec.json.decode(response.content, type=ApplianceState)
+
+    async def drain(self, within_s: float) -> ApplianceState | None:
+        """Have new requests refused, and those in flight ended after `within_s` seconds. None where it does not
+        answer: nothing is in flight then. Raises EngineControlError when it refuses."""
+        try:
+            response = await self._send("POST", "/appliance/drain", {"within_s": within_s})
+        except httpx.TransportError:
+            return None
+        if response.status_code != 202:
+            raise EngineControlError(
+                Finding(
+                    id="drain-refused",
+                    severity=Severity.ERROR,
+                    message=f"The engine could not be drained: it answered with status {response.status_code}.",
+                    fix=Fix(text="Console and engine must be of one version and share a state folder. Or end it now."),
+                )
+            )
+        return msgspec.json.decode(response.content, type=ApplianceState)
+
+    async def _send(self, method: str, path: str, body: object = None) -> httpx.Response:
+        async with httpx.AsyncClient(base_url=self._url(), timeout=ANSWERS_WITHIN_S, trust_env=False) as client:
+            return await client.request(method, path, json=body, headers=token_header(self._home))

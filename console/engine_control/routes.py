@@ -1,0 +1,49 @@
+"""The strip's actions on the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from litestar import Response, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import URLEncodedBody
+
+from console.engine_control.operations import WhenChosen
+from console.pages import go_to
+from console.parts import PageRequest, TheEngine
+
+
+@dataclass(frozen=True)
+class EndRequests:
+    """What becomes of the requests that are running."""
+
+    when: WhenChosen = ""
+
+
+@post("/engine/start")
+async def start(request: PageRequest, engine: TheEngine) -> Response[Any]:
+    await engine.start()
+    return go_to(request, "/")
+
+
+@post("/engine/stop")
+async def stop(request: PageRequest, data: URLEncodedBody[EndRequests], engine: TheEngine) -> Response[Any]:
+    await engine.stop(await engine.choose(data.when, "Stop"))
+    return go_to(request, "/")
+
+
+@post("/engine/restart")
+async def restart(request: PageRequest, data: URLEncodedBody[EndRequests], engine: TheEngine) -> Response[Any]:
+    await engine.restart(await engine.choose(data.when, "Restart"))
+    return go_to(request, "/")
+
+
+@post("/engine/finish-now")
+async def finish_now(request: PageRequest, engine: TheEngine) -> Response[Any]:
+    """What the engine is drained for, without waiting for the rest of its requests."""
+    await engine.finish_now()
+    return go_to(request, "/")
+
+
+route_handlers: list[HTTPRouteHandler] = [start, stop, restart, finish_now]

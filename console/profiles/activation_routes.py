@@ -1,0 +1,168 @@
+"""Activate, roll back, and apply a fix: the requests that end in another launch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from litestar import MediaType, Response, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath, URLEncodedBody
+from litestar.response import Template
+
+from appliance.home import Home
+from appliance.profile import document as documents
+from console.engine_control.operations import WhenChosen
+from console.errors import Refusal
+from console.formats import counted
+from console.launches.catalogue import Catalogue
+from console.launches.follow_up import Kind, write_follow_up
+from console.pages import go_to, page
+from console.parts import Folder, PageRequest, Profiles, TheActivator, TheCatalogue, TheEngine
+from console.profiles.activator import Activated
+from console.profiles.errors import Refused
+from console.profiles.patch import read_applied_patch
+from console.profiles.web import STATUS, wants_json
+
+
+@dataclass(frozen=True)
+class Activation:
+    """`revision` is 7 or r7, or empty for the latest; `anyway` goes on in spite of preflight's errors."""
+
+    revision: str = ""
+    anyway: Literal["", "yes"] = ""
+    when: WhenChosen = ""
+
+
+@dataclass(frozen=True)
+class RollBack:
+    """`launch`, where it is given, is the one that failed: its page will say that it was rolled back."""
+
+    launch: str = ""
+    when: WhenChosen = ""
+
+
+@dataclass(frozen=True)
+class AppliedFix:
+    """`patch`, as JSON, is saved on top of the latest revision, applied to `revision`; `launch` as of RollBack."""
+
+    revision: str = ""
+    patch: str = ""
+    launch: str = ""
+    when: WhenChosen = ""
+
+
+class Remedied(NamedTuple):
+    """The launch that something is done about, and what: told on its page once it is done."""
+
+    launch: str
+    home: Home
+    kind: Kind
+
+
+@post("/profiles/{name:str}/activate", status_code=200)
+async def activate(
+    request: PageRequest,
+    name: FromPath[str],
+    data: URLEncodedBody[Activation],
+    activator: TheActivator,
+    engine: TheEngine,
+) -> Response[Any] | Template:
+    number = revision_number(data.revision) if data.revision else None
+    when = await engine.choose(data.when, f"Activate {name}")
+    return await follow(request, activator.activate(name, number, anyway=data.anyway == "yes", when=when))
+
+
+@post("/profiles/-/roll-back", status_code=200)
+async def roll_back(
+    request: PageRequest,
+    data: URLEncodedBody[RollBack],
+    activator: TheActivator,
+    engine: TheEngine,
+    home: Folder,
+    catalogue: TheCatalogue,
+) -> Response[Any] | Template:
+    when = await engine.choose(data.when, "Roll back")
+    return await follow(request, activator.roll_back(when), _remedied(data.launch, home, catalogue, "roll-back"))
+
+
+@post("/profiles/{name:str}/apply-fix", status_code=200)
+async def apply_fix(
+    request: PageRequest,
+    name: FromPath[str],
+    data: URLEncodedBody[AppliedFix],
+    profiles: Profiles,
+    activator: TheActivator,
+    engine: TheEngine,
+    home: Folder,
+    catalogue: TheCatalogue,
+) -> Response[Any] | Template:
+    """Save the fixed profile as a new revision, then activate that."""
+    broken = await profiles.revision(name, revision_number(data.revision))
+    latest = await profiles.revision(name)
+    patch = read_applied_patch(data.patch)
+    fixed = documents.apply_patch(broken.to_run(), patch)
+    when = await engine.choose(data.when, "Apply and restart")
+    note = f"{broken.label} with the fix for {', '.join(patch)}."
+    saved = (await profiles.save(name, fixed, base=latest.number, author=request.user.name, note=note)).revision
+    activation = activator.activate(saved.profile, saved.number, when=when)
+    return await follow(request, activation, _remedied(data.launch, home, catalogue, "fix"))
+
+
+def revision_number(text: str) -> int:
+    """7 of `7` or `r7`."""
+    digits = text.removeprefix("r")
+    if not (digits.isdecimal() and digits.isascii() and len(digits) < 10):
+        raise Refusal(
+            422, f"{text!r} is not a revision.", "Give its number, such as 7 or r7.", field="revision", value=text[:80]
+        )
+    return int(digits)
+
+
+def _remedied(launch: str, home: Home, catalogue: Catalogue, kind: Kind) -> Remedied | None:
+    """None where the form names no launch that there is."""
+    return Remedied(launch, home, kind) if launch and catalogue.find(launch) is not None else None
+
+
+async def follow(
+    request: PageRequest, activation: Awaitable[Activated], remedied: Remedied | None = None
+) -> Response[Any] | Template:
+    """The dashboard, where the launch can be seen, or the launch's own page, where it was made to fix another; where
+    preflight refused, what it found."""
+    try:
+        activated = await activation
+    except Refused as error:
+        if wants_json(request):
+            raise
+        return page(
+            request,
+            "profiles/refused.html",
+            title=f"{error.profile} r{error.revision} was not activated",
+            refusal=error,
+            status_code=STATUS[Refused],
+        )
+    if remedied is not None:
+        await asyncio.to_thread(
+            write_follow_up,
+            remedied.home,
+            remedied.launch,
+            remedied.kind,
+            launch=activated.launch,
+            profile=activated.profile,
+            revision=f"r{activated.revision}",
+        )
+    if wants_json(request):
+        return Response(activated, media_type=MediaType.JSON, status_code=200)
+    where = f"/launches/{activated.launch}" if remedied is not None else "/"
+    return go_to(request, where, say=_told(activated))
+
+
+def _told(activated: Activated) -> str:
+    if activated.waits_for:
+        return f"{activated.what} starts when {counted(activated.waits_for, 'request has', 'requests have')} finished."
+    return f"Starting {activated.what}."
+
+
+route_handlers: list[HTTPRouteHandler] = [activate, roll_back, apply_fix]

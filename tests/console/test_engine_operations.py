@@ -1,0 +1,343 @@
+"""What ends requests asks first, or waits for them; what can be done is said for every state."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+import pytest
+
+from appliance.profile.active import ActiveProfile, read_active, write_active
+from appliance.protocol import ApplianceState, Finding, Severity, State
+from console.engine_control.actions import ACTIONS, OFFERED
+from console.engine_control.base import EngineControlError, EngineStatus
+from console.engine_control.operations import Drain, RequestsRunning, When, is_stopped, request_launch
+from console.live.view import EngineView
+
+JSON = {"Accept": "application/json"}
+
+
+class Door:
+    """A front door that serves `requests`; a drain goes on until the test lets them finish."""
+
+    def __init__(self) -> None:
+        self.state = State.READY
+        self.requests = 0
+        self.until: float | None = None
+        self.drains: list[float] = []
+        self.refuses = 0
+        door = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._answer(200)
+
+            def do_POST(self) -> None:
+                within_s = json.loads(self.rfile.read(int(self.headers["content-length"])))["within_s"]
+                if door.refuses:
+                    self._answer(door.refuses)
+                    return
+                door.drains.append(within_s)
+                door.until = time.time() + within_s
+                door.state = State.DRAINING if door.requests else State.STOPPED
+                self._answer(202)
+
+            def _answer(self, status: int) -> None:
+                told = ApplianceState(
+                    state=door.state, since=1.0, version="0", requests=door.requests, drain_until=door.until
+                )
+                body = msgspec.json.encode(told)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args: Any) -> None:
+                return None
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def finish(self) -> None:
+        """The last of its requests has come to its end."""
+        self.requests, self.state, self.until = 0, State.STOPPED, None
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def door():
+    opened = Door()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def config(config, door):
+    return dataclasses.replace(config, engine_port=door.port)
+
+
+async def called(control, *calls: str) -> None:
+    """Returns as soon as these, and no others, have been asked of what runs the engine."""
+    for _ in range(400):
+        if control.calls:
+            break
+        await asyncio.sleep(0.01)
+    assert control.calls == list(calls)
+
+
+# ---- asking ----------------------------------------------------------------------------------------------------------
+
+ENDING: tuple[tuple[str, dict[str, str]], ...] = (
+    ("/engine/stop", {}),
+    ("/engine/restart", {}),
+    ("/profiles/-/roll-back", {}),
+    ("/profiles/chat/activate", {"revision": "1"}),
+    ("/profiles/chat/apply-fix", {"revision": "r1", "patch": '{"max-num-seqs": 3}'}),
+    ("/profiles/chat/edit", {"do": "activate", "view": "yaml", "base": "1", "yaml": "name: chat\nmodel: {path: T}"}),
+)
+
+
+@pytest.fixture
+async def chat(console):
+    from console.profiles.store import ProfileStore
+
+    return await ProfileStore(console.database).create({"name": "chat", "model": {"path": "T"}}, author="a")
+
+
+@pytest.mark.parametrize(("path", "data"), ENDING)
+async def test_whatever_ends_requests_asks_where_some_are_running(client, control, door, chat, path, data):
+    """Nothing is saved, stopped or restarted meanwhile; the page repeats the form with both answers."""
+    door.requests = 3
+    asked = await client.post(path, data=data, follow_redirects=False)
+    assert asked.status_code == 409
+    for when in When:
+        assert f'name="when" value="{when}"' in asked.text
+    for name in data:
+        assert f'type="hidden" name="{name}"' in asked.text
+    told = await client.post(path, data=data, headers=JSON)
+    assert (told.status_code, told.json()["field"]) == (409, "when")
+    assert control.calls == []
+    assert (await client.get("/profiles/chat/revisions/2")).status_code == 404
+
+
+@pytest.mark.parametrize(("path", "call"), [("/engine/stop", "stop"), ("/engine/restart", "restart")])
+async def test_nobody_is_asked_where_nothing_runs(client, control, door, path, call):
+    answer = await client.post(path, follow_redirects=False)
+    assert answer.headers["location"] == "/"
+    assert control.calls == [call]
+    assert door.drains == []
+
+
+async def test_now_does_not_wait(client, control, door):
+    door.requests = 3
+    await client.post("/engine/restart", data={"when": "now"}, follow_redirects=False)
+    assert control.calls == ["restart"]
+    assert door.drains == []
+
+
+async def test_an_answer_that_is_none_is_refused(client, control, door):
+    answer = await client.post("/engine/stop", data={"when": "someday"}, follow_redirects=False)
+    assert answer.status_code in (400, 422)
+    assert control.calls == []
+
+
+# ---- waiting ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("then", ["stop", "restart"])
+async def test_when_finished_drains_and_then_does_it(console, control, door, then):
+    """The engine is left alone until its last request has finished."""
+    door.requests = 3
+    assert await getattr(console.engine, then)(When.FINISHED) == 3
+    assert console.engine.drain is not None
+    assert (console.engine.drain.then, control.calls) == (then, [])
+    door.requests = 1
+    await asyncio.sleep(0.6)
+    assert control.calls == []
+    door.finish()
+    await called(control, then)
+    await asyncio.sleep(0)
+    assert console.engine.drain is None
+
+
+async def test_the_strip_says_what_is_waited_for_and_offers_now(client, console, control, door):
+    door.requests = 3
+    await client.post("/engine/stop", data={"when": "when-finished"}, follow_redirects=False)
+    view = await console.follower.look()
+    assert (view.state, view.requests) == (State.DRAINING, 3)
+    assert [(action.id, action.label) for action in view.actions] == [("finish-now", "Stop now")]
+    text = (await client.get("/log")).text
+    assert 'data-then="stop"' in text
+    assert f'data-until="{door.until:.0f}"' in text
+    await client.post("/engine/finish-now", follow_redirects=False)
+    assert control.calls == ["stop"]
+    assert console.engine.drain is None
+
+
+async def test_a_later_wish_takes_the_place_of_the_one_that_waits(console, control, door):
+    door.requests = 3
+    await console.engine.stop(When.FINISHED)
+    await console.engine.restart(When.FINISHED)
+    assert console.engine.drain is not None
+    door.finish()
+    await called(control, "restart")
+    assert not is_stopped(console.home)
+
+
+async def test_a_front_door_that_cannot_drain_changes_nothing(console, control, door):
+    door.requests, door.refuses = 3, 404
+    with pytest.raises(EngineControlError) as refused:
+        await console.engine.stop(When.FINISHED)
+    assert refused.value.finding.id == "drain-refused"
+    assert control.calls == []
+    assert not is_stopped(console.home)
+
+
+async def test_an_engine_that_goes_meanwhile_is_not_waited_for(console, control, door):
+    door.requests = 3
+    await console.engine.restart(When.FINISHED)
+    door.close()
+    await called(control, "restart")
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_a_console_that_starts_goes_on_with_the_drain(console, control, door, stopped):
+    """The one before it was killed: what it had been told to do is done all the same."""
+    door.state, door.requests, door.until = State.DRAINING, 2, time.time() + 60
+    if stopped:
+        console.home.engine_stopped.touch()
+    await console.engine.resume()
+    assert control.calls == []
+    door.finish()
+    await called(control, "stop" if stopped else "restart")
+
+
+async def test_a_fix_that_waits_is_saved_and_starts_later(client, console, control, door, chat, home):
+    """The page that follows is the new launch's; the revision is active at once."""
+    from tests.tiny import write_checkpoint
+
+    write_checkpoint(home.models / "T")
+    door.requests = 2
+
+    async def passed(**_):
+        from console.profiles.preflight import Verdict
+
+        return Verdict(findings=[])
+
+    client.app.dependencies["activator"].dependency()._preflight.ask = passed
+    answer = await client.post("/profiles/chat/activate", data={"when": "when-finished"}, headers=JSON)
+    assert answer.json()["waits_for"] == 2
+    assert control.calls == []
+    active = read_active(home)
+    assert active is not None
+    assert active.launch == answer.json()["launch"]
+    door.finish()
+    await called(control, "restart")
+    again = read_active(home)
+    assert again is not None
+    assert again.launch == answer.json()["launch"]
+
+
+# ---- every state -----------------------------------------------------------------------------------------------------
+
+ROLL_BACK = ("chat", "r1")
+PAUSED = EngineStatus(
+    running=False, problem=Finding(id="container-paused", severity=Severity.ERROR, message="It is paused.")
+)
+EXPECTED: tuple[tuple[EngineView, list[str]], ...] = (
+    (EngineView(state=State.IDLE), ["start"]),
+    (EngineView(state=State.PREFLIGHT, reachable=True), ["stop", "restart"]),
+    (EngineView(state=State.STARTING, reachable=True), ["stop", "restart"]),
+    (EngineView(state=State.READY, reachable=True), ["restart", "stop"]),
+    (EngineView(state=State.DRAINING, reachable=True), []),
+    (EngineView(state=State.DRAINING, reachable=True, drain=Drain(then="stop", since=1, until=2)), ["finish-now"]),
+    (EngineView(state=State.STOPPED, reachable=True), ["start"]),
+    (EngineView(state=State.STOPPED), ["start"]),
+    (EngineView(state=State.FAILED, reachable=True), ["start-again", "stop"]),
+    (EngineView(state=State.HUNG, reachable=True), ["start-again", "stop"]),
+    (EngineView(state=State.FAILED, reachable=True, roll_back_to=ROLL_BACK), ["roll-back", "start-again", "stop"]),
+    (EngineView(state=State.HUNG, reachable=True, roll_back_to=ROLL_BACK), ["roll-back", "start-again", "stop"]),
+    (EngineView(state=State.FAILED), ["start-again"]),
+    (EngineView(state=State.FAILED, roll_back_to=ROLL_BACK), ["start-again", "roll-back"]),
+    (EngineView(state=State.FAILED, control=PAUSED), ["restart"]),
+    (EngineView(state=State.FAILED, unknown=PAUSED.problem), []),
+    (EngineView(state=State.READY, reachable=True, controlled=False), []),
+)
+
+
+@pytest.mark.parametrize(("view", "ids"), EXPECTED)
+def test_each_state_offers_what_makes_sense(view, ids):
+    """The first is the main button; a target is named, never a bare “Roll back”."""
+    assert [action.id for action in view.actions] == ids
+    for action in view.actions:
+        assert "{" not in action.label
+        assert action.id != "roll-back" or action.label.endswith("chat r1")
+
+
+def test_every_state_has_its_row():
+    assert set(OFFERED) == set(State)
+    assert {name for row in OFFERED.values() for name in row} == set(ACTIONS)
+
+
+# ---- stopped on purpose, started by a person -------------------------------------------------------------------------
+
+
+async def test_stopped_on_purpose_is_remembered_until_somebody_starts_it(console, control):
+    await console.engine.stop()
+    assert is_stopped(console.home)
+    await console.engine.start()
+    assert not is_stopped(console.home)
+
+
+@pytest.mark.parametrize("kind", ["process", "docker"])
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_a_console_that_starts_leaves_a_stopped_engine_stopped(console, control, kind, stopped):
+    from console.command import _start_early
+
+    control.kind = kind
+    write_active(console.home, ActiveProfile(launch=None, revision="r1", document={"name": "chat"}))
+    if stopped:
+        console.home.engine_stopped.touch()
+    nothing_left_to_start = await _start_early(dataclasses.replace(console.config, engine_port=1), control)
+    assert nothing_left_to_start == (stopped or kind == "process")
+    assert control.calls == (["start"] if kind == "process" and not stopped else [])
+
+
+@pytest.mark.parametrize("state", [State.STOPPED, State.FAILED, State.HUNG])
+async def test_start_ends_a_front_door_that_only_says_how_its_launch_ended(console, control, door, state):
+    door.state = state
+    await console.engine.start()
+    assert control.calls == ["restart"]
+
+
+async def test_each_start_by_a_person_is_a_launch_that_was_asked_for(console, control):
+    """Otherwise the guard against crash loops would refuse what somebody wants to try once more."""
+    home = console.home
+    write_active(home, ActiveProfile(launch="20261120-100000-aaaa", revision="r1", document={"name": "chat"}))
+    request_launch(home)
+    kept = read_active(home)
+    assert kept is not None
+    assert kept.launch == "20261120-100000-aaaa"
+    home.launch("20261120-100000-aaaa").mkdir(parents=True)
+    await console.engine.restart()
+    fresh = read_active(home)
+    assert fresh is not None
+    assert fresh.launch not in (None, "20261120-100000-aaaa")
+    assert (fresh.revision, fresh.document) == ("r1", {"name": "chat"})
+
+
+async def test_who_asks_is_told_how_many(console, door):
+    door.requests = 5
+    with pytest.raises(RequestsRunning) as running:
+        await console.engine.choose("", "Restart")
+    assert running.value.requests == 5
