@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.selection import selection_context
 from appliance.protocol import EngineConfig
@@ -17,6 +19,7 @@ from kernels.selection import chosen_names, explain
 def engine_config(folder: Path, *, wanted: Mapping[str, str] | None = None, **values: Any) -> EngineConfig:
     """`wanted` are a profile's `backends`; `values` are fields of EngineConfig, of which a test says otherwise."""
     values = {
+        "model_folder": str(folder),
         "device": "cpu",
         "dtype": "float32",
         "max_model_len": 256,
@@ -28,7 +31,7 @@ def engine_config(folder: Path, *, wanted: Mapping[str, str] | None = None, **va
     values.setdefault("kv_cache_dtype", values["dtype"])
     if "backends" not in values and (folder / "config.json").exists():
         values |= chosen(folder, wanted, values)
-    return EngineConfig(model_folder=str(folder), **values)
+    return msgspec.convert(values, EngineConfig)
 
 
 def chosen(folder: Path, wanted: Mapping[str, str] | None, values: Mapping[str, Any], **where: Any) -> dict[str, Any]:

@@ -12,19 +12,20 @@ from kernels.moe_routing import Routing
 # Experts of all layers together: some four times what the largest published models have. A config with more is
 # damaged, and listing its tensors would take all memory.
 MOST_EXPERTS: Final = 1 << 17
-# Where the number of experts stands: models that are built as Mixtral is name it in the first way.
+# Where the number of experts may stand.
 _COUNTS: Final = ("num_local_experts", "num_experts")
-_OF_MIXTRAL: Final = "block_sparse_moe"
 
 
 class ExpertFamily(msgspec.Struct, frozen=True, kw_only=True):
     """What an architecture fixes about its experts. `block` is what its checkpoints call the layer that holds them,
-    `parts` what they call an expert's gate, up and down projection. `inner` is the key of an expert's inner size;
-    `renormalise` None means what `norm_topk_prob` says. `every_layer` is False where keys say which layers are sparse.
+    `parts` what they call an expert's gate, up and down projection. `count` is the key of the number of experts that is
+    named where a config lacks it, `inner` that of an expert's inner size. `renormalise` None means what
+    `norm_topk_prob` says. `every_layer` is False where keys say which layers are sparse.
     """
 
     block: str
     parts: tuple[str, str, str]
+    count: str = "num_experts"
     inner: str = "intermediate_size"
     scoring: str = "softmax"
     selection_bias: bool = False
@@ -50,14 +51,12 @@ def read_experts(fields: Fields, family: ExpertFamily | None, num_layers: int) -
     if family is None:
         return None
     layers = frozenset(range(num_layers)) if family.every_layer else _sparse_layers(fields, num_layers)
-    own = "num_local_experts" if family.block == _OF_MIXTRAL else "num_experts"
-    key = next((name for name in _COUNTS if fields.given.get(name) is not None), own)
+    key = next((name for name in _COUNTS if fields.given.get(name) is not None), family.count)
     num_experts = fields.integer(key, 0, 1 << 16)
     if not layers or (not num_experts and not family.every_layer):
         return None
     if not 1 <= num_experts * len(layers) <= MOST_EXPERTS:
         fields.refuse(key, f"The {len(layers)} layers may have 1 to {MOST_EXPERTS:,} experts in total.")
-    _refuse_other_parts(fields)
     top_k = fields.integer("num_experts_per_tok", 1, num_experts)
     if family.scoring == "sigmoid":
         scoring = fields.text("scoring_func", default=family.scoring)
@@ -107,12 +106,3 @@ def _groups(fields: Fields, num_experts: int, top_k: int, bias: bool) -> tuple[i
     if top_k > top_groups * (num_experts // groups):
         fields.refuse("topk_group", f"Too few groups for the {top_k} experts of a token.")
     return groups, top_groups
-
-
-def _refuse_other_parts(fields: Fields) -> None:
-    """Keys of MiniMax's configs for parts that no published MiniMax-M2 has, and that the engine does not have."""
-    if fields.integer("shared_intermediate_size", 0, 1 << 22, default=0):
-        fields.refuse("shared_intermediate_size", "The native engine does not support shared experts here.")
-    kinds = fields.given.get("attn_type_list")
-    if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
-        fields.refuse("attn_type_list", "The native engine only supports softmax attention (1).")

@@ -102,6 +102,16 @@ class Fields:
             self.refuse(name, "Must be a short text.")
         return value
 
+    def token_ids(self, name: str, vocab_size: int) -> tuple[int | None, ...]:
+        """The ids under a key that holds one id, a list of ids, null or nothing; never empty."""
+        value = self.given.get(name)
+        ids = value if isinstance(value, list) else [value]
+        for token in ids:
+            good = isinstance(token, int) and not isinstance(token, bool) and -1 <= token < vocab_size
+            if token is not None and not good:
+                self.refuse(name, f"Token ids go from 0 to {vocab_size - 1} (vocab_size - 1).")
+        return tuple(token for token in ids if token != -1) or (None,)  # -1: old LLaMA configs for "none"
+
     def mapping(self, name: str) -> dict[str, Any] | None:
         value = self.given.get(name)
         if value is not None and not isinstance(value, dict):

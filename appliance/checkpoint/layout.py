@@ -1,12 +1,15 @@
-"""The tensors that a decoder needs, with their shapes and formats, under the names that checkpoints give them."""
+"""The tensors of a checkpoint, by what its family says of them: all of them with their shapes and formats, what they
+take, and whether quantised ones fit the engine's products."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from appliance.checkpoint.families import family_of
+from appliance.checkpoint.families.base import Expected, Family, Projection
 from appliance.checkpoint.fields import Fields
 from appliance.checkpoint.model_config import ModelConfig
 from appliance.checkpoint.quantization import BLOCK, BlockFp8, refuse_layer
@@ -21,31 +24,14 @@ SCALE: Final = "_scale_inv"  # `x.weight_scale_inv` holds the scales of `x.weigh
 FP8: Final = "float8_e4m3fn"
 
 
-class Expected(NamedTuple):
-    """A tensor of a checkpoint. `dtype` is that in which it is kept where it is not the model's own."""
-
-    shape: tuple[int, ...]
-    dtype: str = ""
-
-
-class Projection(NamedTuple):
-    """A linear layer as a checkpoint has it: `rows` outputs of `columns` inputs."""
-
-    name: str
-    rows: int
-    columns: int
-    bias: bool = False
-
-
 def expected_tensors(config: ModelConfig) -> dict[str, Expected]:
     """Name -> shape and format of every tensor that the architecture reads."""
-    tensors = dict(_ends(config))
+    family = _family(config)
+    tensors = dict(family.ends(config))
     for layer in range(config.num_hidden_layers):
-        tensors.update(_layer(config, layer))
-        experts = [expert_prefix(config, layer, expert) for expert in range(_num_experts(config, layer))]
-        of_first = dict(_first_expert(config, layer))
-        for prefix in experts:  # tens of thousands in large models: the first's are looked up once
-            tensors.update((prefix + name.removeprefix(experts[0]), tensor) for name, tensor in of_first.items())
+        tensors.update(_layer(family, config, layer))
+        for expert in range(_num_experts(config, layer)):
+            tensors.update(_tensors(config, family.expert(config, layer, expert)))
     return tensors
 
 
@@ -67,27 +53,20 @@ def weight_bytes(config: ModelConfig, item_bytes: int, *, keep_fp8: bool) -> int
                 total += math.prod(tensor.shape) * kept
         return total
 
-    total = size(_ends(config))
+    family = _family(config)
+    total = size(family.ends(config))
     for layer in range(config.num_hidden_layers):
-        total += size(_layer(config, layer))
-        total += size(_first_expert(config, layer)) * _num_experts(config, layer)
+        total += size(_layer(family, config, layer))
+        total += size(_first_expert(family, config, layer)) * _num_experts(config, layer)
     return total
 
 
 def largest_matrix(config: ModelConfig) -> int:
     """Numbers in the largest matrix that the engine multiplies by at once, experts aside."""
-    products = (part for layer in range(config.num_hidden_layers) for part in _products(config, layer))
+    family = _family(config)
+    products = (part for layer in range(config.num_hidden_layers) for part in family.products(config, layer))
     largest = max(sum(part.rows * part.columns for part in product) for product in products)
     return max(largest, config.vocab_size * config.hidden_size)
-
-
-def layer_prefix(layer: int) -> str:
-    return f"model.layers.{layer}."
-
-
-def expert_prefix(config: ModelConfig, layer: int, expert: int) -> str:
-    assert config.experts is not None
-    return f"{layer_prefix(layer)}{config.experts.block}.experts.{expert}."
 
 
 def check_fp8_shapes(config: ModelConfig, fp8: BlockFp8, fields: Fields) -> None:
@@ -95,15 +74,16 @@ def check_fp8_shapes(config: ModelConfig, fp8: BlockFp8, fields: Fields) -> None
     projections takes all of them in FP8 or none, and a block must not reach from one into the next."""
     # Seldom: a list that names experts by their numbers. Otherwise the first speaks for all.
     some_experts = any(re.search(r"\bexperts\.\d", module) for module in fp8.skipped)
+    family = _family(config)
     for layer in range(config.num_hidden_layers):
-        for product in _products(config, layer):
+        for product in family.products(config, layer):
             if _quantised(fp8, product, fields):
                 for part in product[:-1]:
                     _check_rows(part, fields)
         experts = _num_experts(config, layer)
         if experts:
             looked_at = range(experts if some_experts else 1)
-            parts = [part for expert in looked_at for part in _expert_projections(config, layer, expert)]
+            parts = [part for expert in looked_at for part in family.expert(config, layer, expert)]
             if _quantised(fp8, parts, fields):
                 _check_rows(parts[0], fields)
 
@@ -126,73 +106,27 @@ def _check_rows(part: Projection, fields: Fields) -> None:
         refuse_layer(fields, part.name, f"has {part.rows:,} rows, not a multiple of {BLOCK}")
 
 
-def _ends(config: ModelConfig) -> Iterator[tuple[str, Expected]]:
-    """What lies before and behind the layers."""
-    table = Expected((config.vocab_size, config.hidden_size))
-    yield "model.embed_tokens.weight", table
-    yield "model.norm.weight", Expected((config.hidden_size,))
-    if not config.tie_word_embeddings:
-        yield "lm_head.weight", table
-
-
-def _layer(config: ModelConfig, layer: int) -> Iterator[tuple[str, Expected]]:
+def _layer(family: Family, config: ModelConfig, layer: int) -> Iterator[tuple[str, Expected]]:
     """All of a layer but its experts."""
-    at = layer_prefix(layer)
-    for product in _products(config, layer):
+    for product in family.products(config, layer):
         yield from _tensors(config, product)
-    yield f"{at}input_layernorm.weight", Expected((config.hidden_size,))
-    yield f"{at}post_attention_layernorm.weight", Expected((config.hidden_size,))
-    if config.qk_norm:
-        each = config.head_dim
-        query = each if config.qk_norm == "head" else each * config.num_attention_heads
-        key = each if config.qk_norm == "head" else each * config.num_key_value_heads
-        yield f"{at}self_attn.q_norm.weight", Expected((query,))
-        yield f"{at}self_attn.k_norm.weight", Expected((key,))
-    if config.experts is not None and layer in config.experts.layers:
-        block = f"{at}{config.experts.block}."
-        yield f"{block}gate.weight", Expected((config.experts.num_experts, config.hidden_size))
-        if config.experts.selection_bias:
-            yield f"{block}e_score_correction_bias", Expected((config.experts.num_experts,), "float32")
+    yield from family.norms_and_routers(config, layer)
 
 
-def _first_expert(config: ModelConfig, layer: int) -> Iterator[tuple[str, Expected]]:
+def _first_expert(family: Family, config: ModelConfig, layer: int) -> Iterator[tuple[str, Expected]]:
     """The others are like it; `check_fp8_shapes` sees to it."""
     if _num_experts(config, layer):
-        yield from _tensors(config, _expert_projections(config, layer, 0))
+        yield from _tensors(config, family.expert(config, layer, 0))
 
 
 def _num_experts(config: ModelConfig, layer: int) -> int:
-    return config.experts.num_experts if config.experts is not None and layer in config.experts.layers else 0
+    return config.experts.num_experts if config.experts is not None and config.is_sparse(layer) else 0
 
 
-def _products(config: ModelConfig, layer: int) -> Iterator[tuple[Projection, ...]]:
-    """The linear layers of a layer but its experts', those together that the engine computes as one product."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    query, key = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-    at, mlp = f"{layer_prefix(layer)}self_attn.", f"{layer_prefix(layer)}mlp."
-    yield (
-        Projection(f"{at}q_proj", query, hidden, config.attention_bias),
-        Projection(f"{at}k_proj", key, hidden, config.attention_bias),
-        Projection(f"{at}v_proj", key, hidden, config.attention_bias),
-    )
-    yield (Projection(f"{at}o_proj", hidden, query, config.attention_output_bias),)
-    if config.experts is None or layer not in config.experts.layers:
-        yield (
-            Projection(f"{mlp}gate_proj", inner, hidden, config.mlp_bias),
-            Projection(f"{mlp}up_proj", inner, hidden, config.mlp_bias),
-        )
-        yield (Projection(f"{mlp}down_proj", hidden, inner, config.mlp_bias),)
-
-
-def _expert_projections(config: ModelConfig, layer: int, expert: int) -> tuple[Projection, ...]:
-    assert config.experts is not None
-    at, inner = expert_prefix(config, layer, expert), config.experts.intermediate_size
-    gate, up, down = config.experts.parts
-    return (
-        Projection(f"{at}{gate}", inner, config.hidden_size),
-        Projection(f"{at}{up}", inner, config.hidden_size),
-        Projection(f"{at}{down}", config.hidden_size, inner),
-    )
+def _family(config: ModelConfig) -> Family:
+    family = family_of(config.architecture)
+    assert family is not None, "its config could not have been read"
+    return family
 
 
 def _tensors(config: ModelConfig, product: tuple[Projection, ...]) -> Iterator[tuple[str, Expected]]:

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
+from appliance.checkpoint.cache_specs import CacheSpec, SlidingWindow
 from appliance.checkpoint.experts import Experts
 from appliance.checkpoint.quantization import BlockFp8
 
-FULL, SLIDING = "full_attention", "sliding_attention"
 # `hidden_act` in the words of the op that computes it; "gelu_new" and its like are the approximation with tanh.
 ACTIVATIONS: Final[Mapping[str, str]] = {
     "silu": "silu",
@@ -21,9 +21,22 @@ ACTIVATIONS: Final[Mapping[str, str]] = {
 }
 
 
+class Attention(msgspec.Struct, frozen=True):
+    """Softmax attention over the last `window` tokens; over all of them where that is None."""
+
+    window: int | None = None
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """How a layer mixes tokens, and what it keeps of them."""
+
+    mixer: Attention
+    cache: CacheSpec
+
+
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A decoder's shape. `rope_scaling` is None for plain RoPE, otherwise a dict with `rope_type` always there;
-    `layer_types` names each layer's attention, and is None where all of them are full. `qk_norm` is "head" where each
+    `layers` has an entry for each of the `num_hidden_layers`. `qk_norm` is "head" where each
     head of query and key is normalised by itself, "all" where all heads of a token are together, and otherwise "".
     `intermediate_size` is that of the dense layers; `experts` is None for a model without sparse ones."""
 
@@ -47,13 +60,25 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     attention_output_bias: bool
     mlp_bias: bool
     qk_norm: str
-    sliding_window: int | None
-    layer_types: tuple[str, ...] | None
+    layers: tuple[Layer, ...]
     dtype: str | None
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     experts: Experts | None
     fp8: BlockFp8 | None
+
+    @property
+    def cache_specs(self) -> tuple[CacheSpec, ...]:
+        """Of each layer."""
+        return tuple(layer.cache for layer in self.layers)
+
+    @property
+    def has_windows(self) -> bool:
+        return any(isinstance(spec, SlidingWindow) for spec in self.cache_specs)
+
+    def is_sparse(self, layer: int) -> bool:
+        """Whether that layer is a mixture of experts."""
+        return self.experts is not None and layer in self.experts.layers
 
     @property
     def context_length(self) -> int:

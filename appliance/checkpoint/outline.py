@@ -8,13 +8,14 @@ from typing import Any, Final
 import msgspec
 
 from appliance.checkpoint.config import read_architecture
+from appliance.checkpoint.families import family_of
 from appliance.checkpoint.fields import Fields
 from appliance.checkpoint.json_file import read_object
 
 _MOST: Final = 1 << 24
 _EXPERTS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
-# Model types whose routers take the sigmoid where the config does not say so.
-_SIGMOID: Final = frozenset({"deepseek_v3", "deepseek_v32", "glm4_moe", "glm_moe_dsa", "kimi_k2", "minimax_m2"})
+# Model types that only vLLM runs whose routers take the sigmoid where the config does not say so.
+_SIGMOID: Final = frozenset({"deepseek_v3", "deepseek_v32", "glm4_moe", "glm_moe_dsa", "kimi_k2"})
 _SINKS: Final = frozenset({"gpt_oss"})
 
 
@@ -32,10 +33,13 @@ def read_outline(folder: Path) -> Outline:
     fields = Fields(folder / "config.json", read_object(folder / "config.json", "config"))
     # A model that also sees or hears keeps its decoder's shape one level down.
     decoder = fields.inside("text_config") if fields.mapping("text_config") else fields
-    return Outline(architecture=architecture, dtype=_dtype(decoder, fields), shape=_shape(decoder, fields))
+    family = family_of(architecture)
+    scoring = family.scoring if family else ""
+    return Outline(architecture=architecture, dtype=_dtype(decoder, fields), shape=_shape(decoder, fields, scoring))
 
 
-def _shape(fields: Fields, whole: Fields) -> dict[str, Any]:
+def _shape(fields: Fields, whole: Fields, scoring: str) -> dict[str, Any]:
+    """`scoring` is how the family's routers score experts, where the native engine knows it."""
     hidden_size = fields.integer("hidden_size", 1, _MOST)
     heads = fields.integer("num_attention_heads", 1, _MOST)
     latent = fields.integer("kv_lora_rank", 0, _MOST, default=0)
@@ -43,6 +47,7 @@ def _shape(fields: Fields, whole: Fields) -> dict[str, Any]:
     if latent:
         head_dim = latent + fields.integer("qk_rope_head_dim", 0, _MOST, default=0)
     model_type = fields.text("model_type", default="")
+    scoring = "sigmoid" if model_type in _SIGMOID else scoring or "softmax"
     experts = next((fields.integer(name, 0, _MOST) for name in _EXPERTS if fields.given.get(name) is not None), 0)
     return {
         "head_dim": head_dim,
@@ -60,7 +65,7 @@ def _shape(fields: Fields, whole: Fields) -> dict[str, Any]:
         "num_experts": experts,
         "experts_per_token": fields.integer("num_experts_per_tok", 0, _MOST, default=0),
         "moe_intermediate_size": fields.integer("moe_intermediate_size", 0, _MOST, default=0),
-        "expert_scoring": fields.text("scoring_func", default="sigmoid" if model_type in _SIGMOID else "softmax"),
+        "expert_scoring": fields.text("scoring_func", default=scoring),
         "num_expert_groups": fields.integer("n_group", 0, _MOST, default=0),
     }
 

@@ -55,7 +55,7 @@ def selection_context(
         vocab_size=config.vocab_size,
         rotary_dim=config.rotary_dim,
         qk_norm=config.qk_norm,
-        sliding_window=config.sliding_window is not None,
+        sliding_window=config.has_windows,
         activation=ACTIVATIONS.get(config.hidden_act, config.hidden_act),
         fp8_blocks=(BLOCK, BLOCK) if keeps_fp8(config, device, dtype) else None,
         num_experts=experts.num_experts if experts else 0,

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from appliance.checkpoint.cache_specs import CacheSpec
 from appliance.models.batch import LayerCache
 
 
 def allocate_cache(
-    num_layers: int,
-    num_blocks: int,
-    block_size: int,
-    num_kv_heads: int,
-    head_dim: int,
-    dtype: torch.dtype,
-    device: torch.device,
+    specs: Sequence[CacheSpec], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> list[LayerCache]:
-    """One cache a layer, of zeros."""
-    shape = (num_blocks, block_size, num_kv_heads, head_dim)
-    return [
-        LayerCache(torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
-        for _ in range(num_layers)
-    ]
+    """One cache a layer, as its spec says, of zeros. A layer with a window keeps every token too."""
+    caches = []
+    for spec in specs:
+        shape = (num_blocks, block_size, spec.num_kv_heads, spec.head_dim)
+        key, value = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        caches.append(LayerCache(key, value))
+    return caches
 
 
 def cache_bytes(caches: list[LayerCache]) -> int:

@@ -79,11 +79,9 @@ class Engine:
 
         report(CorePhase(phase=Phase.CACHE, progress=Progress(total=config.num_blocks, unit="blocks")))
         self._caches = allocate_cache(
-            model_config.num_hidden_layers,
+            model_config.cache_specs,
             config.num_blocks,
             config.block_size,
-            model_config.num_key_value_heads,
-            model_config.head_dim,
             _torch_dtype(config.kv_cache_dtype),
             device,
         )

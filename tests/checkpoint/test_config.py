@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.checkpoint import CheckpointError
+from appliance.checkpoint.cache_specs import SlidingWindow
 from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES, ModelConfig, read_config
 from appliance.checkpoint.layout import expected_tensors, weight_bytes
 from appliance.checkpoint.safetensors import read_index
@@ -111,8 +112,11 @@ def test_sliding_windows(
 ) -> None:
     """Only where the family has one, and only where it is switched on."""
     config = read_config(write(tmp_path / "m", family, **changes))
-    assert config.sliding_window == window
-    assert (config.layer_types or ()).count("sliding_attention") == sliding_layers
+    windows = [layer.mixer.window for layer in config.layers]
+    assert len(windows) == 2
+    assert [each for each in windows if each is not None] == [window] * sliding_layers
+    of_specs = [spec.window if isinstance(spec, SlidingWindow) else None for spec in config.cache_specs]
+    assert of_specs == windows
 
 
 @pytest.mark.parametrize(

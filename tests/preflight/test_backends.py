@@ -12,10 +12,10 @@ from appliance.explain.report import machine_with
 from appliance.hardware import Host, Inventory
 from appliance.hardware.known import known_gpu
 from appliance.home import Home
+from appliance.plan import effective
 from appliance.plan.effective import Effective, workers
 from appliance.preflight import PreflightContext, Report, run
 from appliance.preflight.checks import backends
-from appliance.profile import effective
 from appliance.profile.document import apply_patch, load
 from appliance.protocol import Severity
 from kernels.catalogue import OPS

@@ -81,6 +81,7 @@ def test_a_cast_without_flashinfer_is_planned_with_what_it_holds(home, document,
     """Also where a fix moves the model to a device that is no GPU: nothing is sealed there."""
     bare = structs.replace(h100, cast=CastSummary(90, h100.cast.variants))
     found = run(asked(home, document, bare))
+    assert isinstance(found.plan, NativePlan)
     assert found.plan.engine_config().backends["paged_attention"] == "triton"
     subject = Subject(asked(home, document, bare))
     on_the_cpu = load(apply_patch(document, {"device": "cpu"}))

@@ -61,9 +61,8 @@ class NativeFootprint:
     @cached_property
     def cache(self) -> CacheShape:
         """Layers with a window keep every token too."""
-        config = self.config
-        heads = 2 * config.num_hidden_layers * config.num_key_value_heads
-        return CacheShape(bytes_per_token=heads * config.head_dim * ITEM_BYTES[self.limits.kv_cache_dtype])
+        item = ITEM_BYTES[self.limits.kv_cache_dtype]
+        return CacheShape(bytes_per_token=sum(spec.bytes_per_token(item) for spec in self.config.cache_specs))
 
     def workspace(self, max_model_len: int) -> Workspace:
         attention = self.attention(max_model_len)

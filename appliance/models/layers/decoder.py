@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from torch import Tensor
 
-from appliance.checkpoint.layout import layer_prefix
-from appliance.checkpoint.model_config import SLIDING, ModelConfig
+from appliance.checkpoint.families.decoder import layer_prefix
 from appliance.models.base import BuildContext
 from appliance.models.batch import ForwardBatch, LayerCache
 from appliance.models.layers.attention import Attention
@@ -23,7 +22,7 @@ class DecoderLayer:
     def __init__(self, context: BuildContext, layer: int, cos_sin: Tensor) -> None:
         config, prefix = context.config, layer_prefix(layer)
         self.input_norm = RMSNorm(context, f"{prefix}input_layernorm", config.hidden_size)
-        self.attention = Attention(context, f"{prefix}self_attn.", cos_sin, _sliding_window(config, layer))
+        self.attention = Attention(context, f"{prefix}self_attn.", cos_sin, config.layers[layer].mixer.window)
         self.post_attention_norm = RMSNorm(context, f"{prefix}post_attention_layernorm", config.hidden_size)
         sparse = config.experts is not None and layer in config.experts.layers
         self.feed_forward = SparseMoE(context, layer) if sparse else GatedMLP(context, f"{prefix}mlp.")
@@ -86,10 +85,3 @@ class Decoder:
     def compute_logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self._kernels.linear(hidden, self.head)
         return logits.float()
-
-
-def _sliding_window(config: ModelConfig, layer: int) -> int | None:
-    """How many tokens layer `layer` sees; None for all of them."""
-    if config.layer_types is None or config.layer_types[layer] != SLIDING:
-        return None
-    return config.sliding_window

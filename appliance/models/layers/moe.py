@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from appliance.checkpoint.layout import expert_prefix, layer_prefix
+from appliance.checkpoint.families.decoder import expert_prefix, layer_prefix
 from appliance.checkpoint.model_config import ACTIVATIONS
 from appliance.models.base import BuildContext
 from appliance.models.layers.weight import Weight
