@@ -1,9 +1,7 @@
 """What a layer keeps of the tokens that it has seen, from a closed set: memory plan and allocator know these kinds, and
-no families. Layers with equal specs form a group."""
+no families."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import msgspec
 
@@ -28,11 +26,3 @@ class SlidingWindow(_KeysAndValues, frozen=True, kw_only=True):
 
 
 CacheSpec = FullAttention | SlidingWindow
-
-
-def groups(specs: Iterable[CacheSpec]) -> dict[CacheSpec, tuple[int, ...]]:
-    """The layers that have each spec, in the order in which the specs first come."""
-    found: dict[CacheSpec, tuple[int, ...]] = {}
-    for layer, spec in enumerate(specs):
-        found[spec] = (*found.get(spec, ()), layer)
-    return found

@@ -30,8 +30,7 @@ def expected_tensors(config: ModelConfig) -> dict[str, Expected]:
     tensors = dict(family.ends(config))
     for layer in range(config.num_hidden_layers):
         tensors.update(_layer(family, config, layer))
-        for expert in range(_num_experts(config, layer)):
-            tensors.update(_tensors(config, family.expert(config, layer, expert)))
+        tensors.update(_experts(family, config, layer))
     return tensors
 
 
@@ -111,6 +110,16 @@ def _layer(family: Family, config: ModelConfig, layer: int) -> Iterator[tuple[st
     for product in family.products(config, layer):
         yield from _tensors(config, product)
     yield from family.norms_and_routers(config, layer)
+
+
+def _experts(family: Family, config: ModelConfig, layer: int) -> Iterator[tuple[str, Expected]]:
+    """Tens of thousands of tensors in large models: what the first expert's are is looked up once."""
+    if not (count := _num_experts(config, layer)):
+        return
+    first = [(part.name, tuple(_tensors(config, (part,)))) for part in family.expert(config, layer, 0)]
+    for expert in range(count):
+        for (name, tensors), part in zip(first, family.expert(config, layer, expert), strict=True):
+            yield from ((part.name + full.removeprefix(name), tensor) for full, tensor in tensors)
 
 
 def _first_expert(family: Family, config: ModelConfig, layer: int) -> Iterator[tuple[str, Expected]]:
