@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES
 from appliance.checkpoint.errors import CheckpointError
-from appliance.checkpoint.layout import FP8, IGNORED_SUFFIXES, Expected, expected_tensors, optional_tensors
+from appliance.checkpoint.families.base import Expected
+from appliance.checkpoint.layout import FP8, IGNORED_SUFFIXES, expected_tensors, optional_tensors
 from appliance.checkpoint.safetensors import TensorIndex
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
