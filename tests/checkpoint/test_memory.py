@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ from appliance.checkpoint.memory import (
     plan_memory,
 )
 from appliance.checkpoint.safetensors import read_index
-from tests.tiny import ALIGNED, FP8, write_checkpoint
+from tests.tiny import ALIGNED, BASE, FAMILIES, FP8, write_checkpoint
 
 GIB = 1 << 30
 TRITON_OPS = ("rms_norm", "rotary", "paged_attention", "fp8_linear", "moe_routing", "fused_moe", "sampling")
@@ -31,11 +31,13 @@ TRITON_OPS = ("rms_norm", "rotary", "paged_attention", "fp8_linear", "moe_routin
 @pytest.fixture(scope="module")
 def llama_8b(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
     """The shape of Llama 3.1 8B."""
-    config = read_config(write_checkpoint(tmp_path_factory.mktemp("m") / "m"))
-    return msgspec.structs.replace(
-        config, vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
-        num_attention_heads=32, num_key_value_heads=8, head_dim=128, max_position_embeddings=131072,
-    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("m")
+    shape = {
+        "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(BASE | FAMILIES["llama"] | shape))
+    return read_config(folder)
 
 
 def plan(config: ModelConfig, device: Any, available: int, **changes: Any) -> MemoryPlan:
