@@ -11,6 +11,7 @@ import msgspec
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.selection import selection_context
 from appliance.protocol import EngineConfig
+from kernels.cast.setting import CAST, cast_summary
 from kernels.catalogue import OPS
 from kernels.libraries import installed
 from kernels.selection import chosen_names, explain
@@ -47,6 +48,7 @@ def chosen(folder: Path, wanted: Mapping[str, str] | None, values: Mapping[str, 
             "kv_cache_dtype": values["kv_cache_dtype"],
             "cuda_graphs": False,
             "libraries": installed(),
+            "cast": cast_summary({CAST: values["cast"]}) if values.get("cast") and device != "cpu" else None,
         }
         | where,
     )

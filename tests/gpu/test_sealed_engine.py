@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import psutil
 import pytest
 import torch
 
 from appliance.protocol import EngineConfig, Fatal, FinishReason, Loaded, Outputs, SamplingParams, Submit
-from tests.engine.test_core import CORE, FrontDoor, config
+from tests.configured import engine_config
+from tests.engine.test_core import CORE, FrontDoor
 from tests.tiny import ALIGNED, FP8, write_checkpoint
 
 CAST = os.environ.get("INGOT_GPU_CAST")
@@ -58,7 +58,7 @@ def test_a_sealed_core_generates_and_starts_no_program(tmp_path: Path, door: Fro
         "drawn": {"temperature": 1.0, "top_k": 20, "top_p": 0.9, "seed": 1},
     }
     try:
-        door.send(_sealed(config(checkpoint), cache))
+        door.send(_sealed(checkpoint, cache))
         door.until(lambda message: isinstance(message, Loaded | Fatal), timeout_s=120)
         for prompt, length in PROMPTS.items():
             ids = [6 + i * 7 % 500 for i in range(length)]
@@ -80,8 +80,8 @@ def test_a_sealed_core_generates_and_starts_no_program(tmp_path: Path, door: Fro
         process.wait()
 
 
-def _sealed(plain: EngineConfig, cache: str) -> EngineConfig:
-    return msgspec.structs.replace(
-        plain, device="cuda:0", dtype="bfloat16", kv_cache_dtype=cache, cast=CAST, max_model_len=2048, num_blocks=512,
+def _sealed(folder: Path, cache: str) -> EngineConfig:
+    return engine_config(
+        folder, device="cuda:0", dtype="bfloat16", kv_cache_dtype=cache, cast=CAST, max_model_len=2048, num_blocks=512,
         max_num_batched_tokens=2048, max_num_seqs=8,
     )  # fmt: skip
