@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+# The flags below that a model of some family of `appliance/checkpoint` can set, of those for which kernels come in
+# forms of their own (`soft_cap`, `rotary_interleaved`). A cast holds those forms from the day that a family needs them:
+# name the flag here with that family.
+FLAGS_IN_USE: Final[frozenset[str]] = frozenset()
+
+
+def possible(flag: str) -> tuple[bool, ...]:
+    """The values that `flag` of a context can have."""
+    return (False, True) if flag in FLAGS_IN_USE else (False,)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from kernels.cast.architectures import ARCHITECTURES
+from kernels.context import possible
 from kernels.paged_attention import SPLIT
 from kernels.selection import Context
 from kernels.variants import TRITON_TYPES, Constant, Variant, variant
@@ -26,29 +27,38 @@ class Tile(NamedTuple):
 
 
 # By memory that a program may share (163 KB, 99 KB, 227 KB), then by head size. Measured on sm_90 with
-# tests/gpu/bench/tune_attention.py; elsewhere the largest that fit.
+# tests/gpu/bench/tune_attention.py; elsewhere the largest that fit and keep everything in registers: what a thread
+# spills is in the manifest, and tests/cast/test_spills.py keeps it small.
 _A100, _SMALL, _HOPPER = 163 * 1024, 99 * 1024, 227 * 1024
 PREFILL_TILES: Final[dict[int, dict[int, Tile]]] = {
     _A100: {64: Tile(128, 64, 4, 3), 96: Tile(128, 64, 8, 2), 128: Tile(128, 64, 8, 2), 256: Tile(64, 32, 8, 2)},
-    _SMALL: {64: Tile(128, 64, 4, 2), 96: Tile(64, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 1)},
-    _HOPPER: {64: Tile(128, 64, 4, 3), 96: Tile(128, 128, 8, 2), 128: Tile(128, 128, 8, 2), 256: Tile(128, 64, 8, 3)},
+    _SMALL: {64: Tile(128, 64, 8, 2), 96: Tile(64, 64, 8, 2), 128: Tile(64, 64, 8, 2), 256: Tile(64, 32, 8, 1)},
+    _HOPPER: {64: Tile(128, 64, 4, 3), 96: Tile(128, 128, 8, 2), 128: Tile(128, 128, 8, 2), 256: Tile(128, 32, 8, 3)},
+}
+# An FP8 cache must be widened, which takes registers.
+FP8_PREFILL_TILES: Final[dict[int, dict[int, Tile]]] = {
+    _A100: {64: Tile(128, 64, 8, 3), 96: Tile(128, 32, 8, 2), 128: Tile(128, 32, 8, 2), 256: Tile(64, 32, 8, 2)},
+    _SMALL: PREFILL_TILES[_SMALL],
+    _HOPPER: PREFILL_TILES[_HOPPER] | {256: Tile(64, 16, 8, 3)},
 }
 # Where pages were copied together first, so that the bulk copy engine reads them.
 GATHERED_TILES: Final[dict[int, dict[int, Tile]]] = {
-    _SMALL: {64: Tile(128, 64, 4, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 1)},
+    _SMALL: {64: Tile(128, 64, 8, 2), 128: Tile(64, 64, 4, 2), 256: Tile(64, 32, 8, 1)},
     _HOPPER: {64: Tile(64, 128, 4, 2), 128: Tile(128, 128, 8, 3), 256: Tile(64, 64, 4, 3)},
 }
 DECODE_TILES: Final[dict[int, dict[int, Tile]]] = {
-    _A100: {64: Tile(0, 64, 4, 3), 96: Tile(0, 64, 4, 3), 128: Tile(0, 64, 4, 3), 256: Tile(0, 32, 4, 2)},
-    _SMALL: {64: Tile(0, 64, 4, 3), 96: Tile(0, 32, 4, 3), 128: Tile(0, 32, 4, 3), 256: Tile(0, 32, 4, 1)},
+    _A100: {64: Tile(0, 64, 4, 3), 96: Tile(0, 64, 4, 3), 128: Tile(0, 64, 4, 3), 256: Tile(0, 32, 8, 2)},
+    _SMALL: {64: Tile(0, 64, 4, 3), 96: Tile(0, 32, 4, 3), 128: Tile(0, 32, 4, 3), 256: Tile(0, 32, 8, 1)},
     _HOPPER: {64: Tile(0, 64, 2, 3), 96: Tile(0, 64, 4, 3), 128: Tile(0, 64, 4, 3), 256: Tile(0, 32, 4, 3)},
 }
-# An FP8 cache is half the bytes and must be widened: longer tiles.
+# An FP8 cache is half the bytes: longer tiles.
 FP8_DECODE_TILES: Final[dict[int, dict[int, Tile]]] = {
     _A100: DECODE_TILES[_A100],
     _SMALL: DECODE_TILES[_SMALL],
     _HOPPER: {64: Tile(0, 128, 4, 3), 96: Tile(0, 128, 4, 3), 128: Tile(0, 128, 4, 2), 256: Tile(0, 64, 4, 2)},
 }
+# A decode's larger tile, measured nowhere yet, needs these to stay in registers.
+LEAST_WIDE_WARPS: Final = {64: 4, 96: 4, 128: 4, 256: 8}
 MAX_GATHERED: Final = 256  # sequences
 # Query heads times tokens of a sequence from which on copying its pages together pays.
 ROWS_WORTH_GATHERING: Final = 2048
@@ -65,7 +75,7 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
 def _variants(arch: int, model: Context | None) -> Iterator[Variant]:
     if model is None:
         shapes = [(dtype, dim, fp8, cap) for dtype in DTYPES for dim in HEAD_DIMS for fp8 in (False, True)
-                  for cap in (False, True)]  # fmt: skip
+                  for cap in possible("soft_cap")]  # fmt: skip
         rows: tuple[int, ...] = DECODE_ROWS
     else:
         shapes = [(model.dtype, model.head_dim, model.kv_cache_dtype == FP8, model.soft_cap)]
@@ -94,8 +104,14 @@ def gathers(arch: int, head_dim: int) -> bool:
     return arch >= 90 and head_dim in GATHERED_TILES[memory_of(arch)]
 
 
+def prefill_tiles(fp8: bool, gathered: bool) -> dict[int, dict[int, Tile]]:
+    if gathered:
+        return GATHERED_TILES
+    return FP8_PREFILL_TILES if fp8 else PREFILL_TILES
+
+
 def prefill(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, gathered: bool = False) -> Variant:
-    tile = (GATHERED_TILES if gathered else PREFILL_TILES)[memory_of(arch)][head_dim]
+    tile = prefill_tiles(fp8, gathered)[memory_of(arch)][head_dim]
     pointer, cache = f"*{TRITON_TYPES[dtype]}", _cache_pointer(arch, dtype, fp8)
     return variant(
         "paged_attention",
@@ -109,6 +125,8 @@ def prefill(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, gat
 
 def decode(arch: int, dtype: str, head_dim: int, fp8: bool, soft_cap: bool, rows: int) -> Variant:
     tile = (FP8_DECODE_TILES if fp8 else DECODE_TILES)[memory_of(arch)][head_dim]
+    if rows > DECODE_ROWS[0]:
+        tile = tile._replace(num_warps=max(tile.num_warps, LEAST_WIDE_WARPS[head_dim]))
     pointer, cache = f"*{TRITON_TYPES[dtype]}", _cache_pointer(arch, dtype, fp8)
     return variant(
         "paged_attention",

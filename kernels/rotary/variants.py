@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kernels.context import possible
 from kernels.selection import Context
 from kernels.variants import TRITON_TYPES, Variant, variant
 
@@ -23,7 +24,7 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     for dtype in ("bfloat16", "float16"):
         for block in HALVES:
             for unit in UNITS:
-                for interleaved in (False, True):
+                for interleaved in possible("rotary_interleaved"):
                     yield of(dtype, block, unit, interleaved)
 
 

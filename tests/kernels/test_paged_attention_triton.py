@@ -9,13 +9,15 @@ from kernels.cases import error
 from kernels.launch import launching_for
 from kernels.paged_attention import part_bytes, reference, triton, variants
 from kernels.paged_attention.cases import Shape, batch, cases
+from tests.kernels.flags import every_form
 
 CPU = torch.device("cpu")
 
 
 def chosen(arch: int, *words: str):
     """The interpreter is slow: all of the smallest head, and little of the others, which are left to a GPU."""
-    return [case for case in cases(arch) if all(word in case.name for word in words)]
+    with every_form():
+        return [case for case in cases(arch) if all(word in case.name for word in words)]
 
 
 CASES = [case for case in chosen(90, "head_dim=64,", "bfloat16") if "soft cap" not in case.name]
@@ -41,6 +43,24 @@ def test_an_fp8_cache_is_read_by_integers_where_there_is_no_instruction_for_it(c
         (result,) = case.run(triton.paged_attention, CPU)
     (expected,) = case.run(reference.paged_attention, CPU)
     assert error(result, expected) <= case.tolerance
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_what_lies_in_the_cache_before_a_window_has_no_part_in_the_result(gathered, monkeypatch):
+    """Not even NaN, as in pages that were given away and scrubbed by nobody: a weight of zero does not hide it."""
+    monkeypatch.setattr(triton, "_worth_gathering", lambda *_: gathered)
+    shape = Shape((1, 40), (300, 170), heads=2, kv_heads=1, head_dim=64, sliding_window=33)
+    query, keys, values, metadata = batch(shape, torch.float16, torch.float16, CPU)
+    arguments = (query, keys, values, metadata, 0.125, shape.sliding_window)
+    with launching_for(90):
+        expected = triton.paged_attention(*arguments)
+        assert expected.isfinite().all()
+        for seq, first_seen in enumerate((300 - 33, 130 - 32)):
+            for cache in (keys, values):
+                whole = first_seen // shape.block_size
+                cache[metadata.block_tables[seq, :whole].long()] = float("nan")
+                cache[metadata.block_tables[seq, whole].long(), : first_seen % shape.block_size] = float("nan")
+        assert torch.equal(triton.paged_attention(*arguments), expected)
 
 
 def test_a_decode_does_not_depend_on_how_many_sequences_one_launch_takes(monkeypatch):

@@ -8,11 +8,14 @@ import torch
 from kernels.cases import error
 from kernels.rotary import reference, triton
 from kernels.rotary.cases import cases
+from tests.kernels.flags import every_form
 
 CPU = torch.device("cpu")
+with every_form():
+    CASES = list(cases(90))
 
 
-@pytest.mark.parametrize("case", list(cases(90)), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_triton_agrees_with_the_reference(case):
     for result, expected in zip(case.run(triton.rotary, CPU), case.run(reference.rotary, CPU), strict=True):
         assert error(result, expected) <= case.tolerance
