@@ -12,13 +12,20 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
+from kernels.cast import source
 from kernels.cast.errors import CastError
+
+# What FlashInfer's modules are loaded by.
+TVM_FFI = "apache-tvm-ffi"
 
 # Without it, the place of the source files is part of every kernel.
 PINNED = {"TRITON_DISABLE_LINE_INFO": "1"}
 # Whatever else begins so or is called so changes how Triton compiles, or where it looks ...
 _PREFIXES = ("TRITON_", "MLIR_", "LLVM_", "AMDGCN_", "NVPTX_")
-_NAMES = ("DISABLE_LLVM_OPT", "DISABLE_MMA_V3", "DISABLE_MMA_V5", "DISABLE_PTXAS_OPT", "PTXAS_OPTIONS", "USE_IR_LOC")
+_NAMES = (
+    "CUDA_FORCE_JIT", "CUDA_FORCE_PTX_JIT",  # the driver would pass over compiled kernels
+    "DISABLE_LLVM_OPT", "DISABLE_MMA_V3", "DISABLE_MMA_V5", "DISABLE_PTXAS_OPT", "PTXAS_OPTIONS", "USE_IR_LOC",
+)  # fmt: skip
 # ... but for these, which a seal sets itself or does without.
 _HARMLESS = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_LIBCUDA_PATH", "TRITON_PRINT_AUTOTUNING")
 
@@ -76,13 +83,13 @@ def _is_code(path: str) -> bool:
 
 
 def kernel_source() -> str:
-    """A digest of the files of this Ingot that hold kernels: with another text, a kernel has another key."""
+    """A digest of the files of this Ingot that hold kernels, or constants that a kernel uses: with another text, a
+    kernel has another key."""
     room = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for path in sorted(room.rglob("*.py")):
+    for path in source.files(room):
         text = path.read_bytes()
-        if b"@triton.jit" in text:
-            digest.update(f"{path.relative_to(room).as_posix()} {len(text)} ".encode() + text)
+        digest.update(f"{path.relative_to(room).as_posix()} {len(text)} ".encode() + text)
     return digest.hexdigest()
 
 

@@ -36,6 +36,38 @@ def test_the_digest_is_of_the_files_that_hold_kernels(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(
+    ("imported", "used"),
+    [
+        ("from ours.sizes import SPLIT", "SPLIT"),
+        ("from ours.sizes import SPLIT as parts", "parts"),
+        ("from .sizes import SPLIT", "SPLIT"),
+        ("from ours import sizes", "sizes.SPLIT"),
+        ("import ours.sizes", "ours.sizes.SPLIT"),
+        ("from ours.again import SPLIT", "SPLIT"),
+    ],
+)
+def test_a_constant_that_a_kernel_imports_belongs_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imported, used
+):
+    """Its value is part of the kernel's key: with another one the cast would miss at the first launch."""
+    room = tmp_path / "ours"
+    (room / "cast").mkdir(parents=True)
+    monkeypatch.setattr(environment, "__file__", str(room / "cast" / "environment.py"))
+    (room / "__init__.py").touch()
+    (room / "sizes.py").write_text("SPLIT = 256\n")
+    (room / "again.py").write_text("from ours.sizes import SPLIT\n")
+    (room / "host.py").write_text("WORKERS = 2\n")
+    (room / "op.py").write_text(
+        f"from ours.host import WORKERS\n{imported}\n\n@triton.jit\ndef kernel():\n    return {used}\n"
+    )
+    before = environment.kernel_source()
+    (room / "host.py").write_text("WORKERS = 4\n")
+    assert environment.kernel_source() == before, "no kernel uses it"
+    (room / "sizes.py").write_text("SPLIT = 128\n")
+    assert environment.kernel_source() != before
+
+
+@pytest.mark.parametrize(
     ("value", "compiles"), [("1", True), ("true", True), ("0", False), ("no", False), ("false", False), ("", False)]
 )
 def test_only_a_plain_yes_unseals(value: str, compiles: bool):
