@@ -89,12 +89,20 @@ CHAT_TEMPLATE = (
 
 
 def write_checkpoint(
-    folder: Path, family: str = "llama", *, dtype: str = "float32", seed: int = 0, scale: float = 0.2, **config: Any
+    folder: Path,
+    family: str = "llama",
+    *,
+    dtype: str = "float32",
+    seed: int = 0,
+    scale: float = 0.2,
+    repeat: bool = False,
+    **config: Any,
 ) -> Path:
     """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json; keys in `config` override.
 
     Weights are normal with a standard deviation of `scale`: large enough that two tokens rarely tie. With a
-    `quantization_config` such as FP8, those of the layers that it covers are rounded to it.
+    `quantization_config` such as FP8, those of the layers that it covers are rounded to it. With `repeat` a large
+    matrix repeats its first rows: for tests of size and speed, whose gigabytes would take minutes to draw.
     """
     folder.mkdir(parents=True, exist_ok=True)
     merged = BASE | FAMILIES[family] | {"torch_dtype": dtype} | config
@@ -102,18 +110,19 @@ def write_checkpoint(
     rng = np.random.default_rng(seed)
     tensors: dict[str, tuple[str, Array]] = {}
     for name, shape in tensor_shapes(merged):
+        drawn = (min(shape[0], _DRAWN_ROWS), *shape[1:]) if repeat else shape
         if name.endswith("norm.weight"):
-            values = 1 + 0.1 * rng.standard_normal(shape)
+            values = 1 + 0.1 * rng.standard_normal(drawn)
         else:
-            values = scale * rng.standard_normal(shape)
+            values = scale * rng.standard_normal(drawn)
         if name.endswith("e_score_correction_bias"):
-            tensors[name] = _stored(values, "float32")
+            tensors[name] = _stored(values, "float32", shape)
         elif quantised(name, merged.get("quantization_config")):
             codes, scales = quantise(values)
-            tensors[name] = ("F8_E4M3", codes)
-            tensors[name + "_scale_inv"] = _stored(scales, "float32")
+            tensors[name] = ("F8_E4M3", np.resize(codes, shape))
+            tensors[name + "_scale_inv"] = _stored(scales, "float32", (-(-shape[0] // 128), scales.shape[1]))
         else:
-            tensors[name] = _stored(values, dtype)
+            tensors[name] = _stored(values, dtype, shape)
     _save(tensors, folder / "model.safetensors")
     write_tokenizer(folder, merged["vocab_size"])
     return folder
@@ -171,11 +180,18 @@ def quantise(values: Array) -> tuple[Array, Array]:
 _E4M3 = np.array([m / 512 if e == 0 else (8 + m) / 8 * 2.0 ** (e - 7) for e in range(16) for m in range(8)][:127])
 
 
-def _stored(values: Array, dtype: str) -> tuple[str, Array]:
-    single = values.astype(np.float32)
+# A multiple of 128, so that the blocks of quantised weights repeat as well.
+_DRAWN_ROWS = 512
+
+
+def _stored(values: Array, dtype: str, shape: tuple[int, ...]) -> tuple[str, Array]:
+    """`values` as a checkpoint holds them, their rows repeated to fill `shape`."""
+    kind, stored = "F32", values.astype(np.float32)
     if dtype == "bfloat16":
-        return "BF16", (single.view(np.uint32) >> 16).astype(np.uint16)  # truncation is rounding enough for a test
-    return ("F32", single) if dtype == "float32" else ("F16", values.astype(np.float16))
+        kind, stored = "BF16", (stored.view(np.uint32) >> 16).astype(np.uint16)  # truncated, which is enough for a test
+    elif dtype == "float16":
+        kind, stored = "F16", values.astype(np.float16)
+    return kind, np.resize(stored, shape)
 
 
 def _save(tensors: dict[str, tuple[str, Array]], path: Path) -> None:

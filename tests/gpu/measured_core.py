@@ -1,10 +1,13 @@
 """`python -m tests.gpu.measured_core CONFIG`: an engine in a process of its own, driven to its fullest; prints what
-that took of the GPU, in MiB, as one line of JSON. `process` is what the driver says is gone since before the start."""
+that took of the GPU, in MiB, as one line of JSON. `process` is what the driver says is gone since before the start.
+How long each part took goes to stderr."""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -13,12 +16,15 @@ import torch
 import appliance.engine.__main__  # noqa: F401  its settings of torch, which are read when it is first used
 from appliance.engine.engine import Engine
 from appliance.protocol import EngineConfig, SamplingParams, Submit
+from kernels.seal import seal
 
 MIB = 1 << 20
 
 
 def main() -> None:
     config = msgspec.convert(json.loads(sys.argv[1]), EngineConfig)
+    if config.cast is not None:
+        seal(Path(config.cast))
     free_before = _driver_free()
     torch.zeros(1, device=config.device)
     torch.cuda.synchronize()
@@ -30,11 +36,11 @@ def main() -> None:
     random = np.random.default_rng(0)
     longest = random.integers(5, 500, config.max_model_len - 10).tolist()
     least_free = _generate(engine, [longest], 1)
-    for _ in range(6):
-        count, length = (int(random.integers(1, most)) for most in (config.max_num_seqs + 1, 300))
-        prompts = random.integers(5, 500, (count, length)).tolist()
-        least_free = min(least_free, _generate(engine, prompts, 6))
-    least_free = min(least_free, _generate(engine, [longest] * config.max_num_seqs, 4))
+    for count in (config.max_num_seqs, *random.integers(1, config.max_num_seqs, 3).tolist()):
+        prompts = random.integers(5, 500, (count, int(random.integers(1, 300)))).tolist()
+        least_free = min(least_free, _generate(engine, prompts, 4))
+    # They share the pages of the first, so that all of them decode together at their full length.
+    least_free = min(least_free, _generate(engine, [longest] * config.max_num_seqs, 2))
     found = {
         "process": free_before - least_free,
         "context": context,
@@ -56,9 +62,13 @@ def _generate(engine: Engine, prompts: list[list[int]], new: int) -> int:
         refused = engine.submit(Submit(request_id=str(number), prompt_token_ids=prompt, sampling=sampling))
         assert refused is None, refused
     least = _driver_free()
+    steps, started = 0, time.monotonic()
     while not engine.idle:
         engine.step()
+        steps += 1
         least = min(least, _driver_free())
+    seconds = time.monotonic() - started
+    print(f"{len(prompts)} prompts of {len(prompts[0])}: {steps} steps, {seconds:.1f} s", file=sys.stderr, flush=True)
     return least
 
 

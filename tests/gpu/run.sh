@@ -1,10 +1,24 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one call: casts in a process that sees none, proves the cast sealed, holds the engine to
-# transformers, and prints what each kernel reaches of this GPU's ceilings.
+# Everything that needs a GPU, part by part. Each part has its own time limit, so that one that hangs cannot hide the
+# others, and all of them together end within INGOT_GPU_SECONDS (460).
 #
 #   tests/gpu/run.sh prepare [sm_90]   where there is a network and nvcc: puts the wheels that a bare GPU machine may lack
 #                                      into .gpu-wheels, and FlashInfer's modules for Llama's heads into .gpu-cast
-#   tests/gpu/run.sh                   on the GPU machine: torch, Triton, transformers and gcc installed, no network
+#   tests/gpu/run.sh [PART ...]        on the GPU machine: torch, Triton, transformers and gcc installed, no network
+#
+# The parts, in the order of a run without names:
+#   verify      `ingot verify` proves the cast: every kernel, a model's forward pass, and that nothing was compiled
+#   seal        what would compile in a sealed process is refused; the core's process generates from the cast alone
+#   door        the whole front door: preflight on real hardware, an answer, and the ends that only a GPU shows
+#   memory      what a core takes of the GPU's memory against the plan: prints a line MEMORY {...} for each model
+#   engine      the engine against transformers, family by family
+#   flashinfer  FlashInfer's backends against the references, sealed in .gpu-cast
+#   bench       what each kernel reaches of this GPU's ceilings
+# and by name only:
+#   tune        times tiles for the attention tables, of the head sizes in INGOT_TUNE (256)
+#
+# Parts that need a cast get one first, made in a process that sees no GPU, then moved and made read-only; INGOT_GPU_CAST
+# names one to take instead. With OUT set, the whole output is also written to $OUT/run.log.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 wheels=.gpu-wheels
@@ -21,8 +35,6 @@ if [ "${1:-}" = prepare ]; then
     python3 -m pip download --quiet --constraint constraints.txt --only-binary :all: --python-version 3.12 $platforms \
         --dest "$wheels/front-door" click httptools httpx jinja2 litestar litestar-htmx nvidia-ml-py prometheus-client psutil \
         py-spy pyyaml rich tokenizers uvicorn
-    # Ingot's own wheel tells the commands that there are; their code is the checkout's, which comes first.
-    python3 -m pip wheel --quiet --no-deps --wheel-dir "$wheels/front-door" .
     rm -f "$wheels"/front-door/{numpy,hf_xet,huggingface_hub,faker,msgspec}*.whl
     python3 - "${2:-sm_90}" "$modules" <<'PY'
 import sys
@@ -40,41 +52,105 @@ PY
     exit
 fi
 
-export PYTHONPATH=. PYTHONUNBUFFERED=1
-with_flashinfer="$PYTHONPATH"
-if [ -d "$wheels" ]; then
-    site="$(mktemp -d)"
-    install="python3 -m pip install --quiet --no-index --no-deps --no-compile --target"
-    $install "$site/flashinfer" "$wheels"/{flashinfer,apache}*.whl
-    $install "$site/others" "$wheels"/{msgspec,pytest,pyzmq}*.whl
-    $install "$site/front-door" "$wheels"/front-door/*.whl
-    PATH="$site/front-door/bin:$PATH"  # py-spy
-    PYTHONPATH=".:$site/others:$site/front-door"
-    with_flashinfer="$PYTHONPATH:$site/flashinfer"
-fi
-python3 - <<'PY'
-import torch, triton
-assert torch.cuda.is_available(), "this machine has no GPU that torch can use"
-major, minor = torch.cuda.get_device_capability()
-print(f"{torch.cuda.get_device_name()} sm_{major}{minor}, torch {torch.__version__}, Triton {triton.__version__}")
-PY
-arch="$(python3 -c 'import torch; print("sm_{}{}".format(*torch.cuda.get_device_capability()))')"
+# Seconds that each part may take. On an H100 all of them together take about half of their sum.
+declare -A limits=([cast]=100 [verify]=100 [seal]=120 [door]=120 [memory]=150 [engine]=150 [flashinfer]=60 [bench]=180 [tune]=240)
+usual=(verify seal door memory engine flashinfer bench)
+parts=("${@:-${usual[@]}}")
+[ $# -gt 0 ] || parts=("${usual[@]}")
+for part in "${parts[@]}"; do
+    [ -n "${limits[$part]:-}" ] || { echo "There is no part '$part'. Name some of: ${usual[*]} tune." >&2; exit 2; }
+done
+total="${INGOT_GPU_SECONDS:-460}"
+[ -z "${OUT:-}" ] || exec > >(tee "$OUT/run.log") 2>&1
 
-failed=0
 work="$(mktemp -d)"
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
-KEEP="$work/cast" tests/gpu/cast_and_verify.sh "$arch" --triton-only || failed=1
-INGOT_GPU_CAST="$work/cast" TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_sealed_engine.py -q -p no:cacheprovider \
-    || failed=1
-INGOT_GPU_CAST="$work/cast" TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_front_door_on_gpu.py -q -s \
-    -p no:cacheprovider || failed=1
-# The engine is not sealed in its tests, and would have FlashInfer compile what it lacks.
-TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_native_engine.py -q -p no:cacheprovider -n 8 || failed=1
-# Prints a line MEMORY {...} for each model: what was planned beside what was taken.
-TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_memory_plan.py -q -s -p no:cacheprovider || failed=1
-if [ -d "$modules" ]; then
-    export PYTHONPATH="$with_flashinfer" INGOT_FLASHINFER_CAST="$PWD/$modules"
-    TRITON_INTERPRET=0 python3 -m pytest tests/gpu/test_flashinfer_sealed.py -q -p no:cacheprovider || failed=1
+export PYTHONUNBUFFERED=1
+path="$PWD:$work/ingot"
+with_flashinfer="$path"
+if [ -d "$wheels" ]; then
+    install="python3 -m pip install --quiet --no-index --no-deps --no-compile --target"
+    $install "$work/flashinfer" "$wheels"/{flashinfer,apache}*.whl
+    $install "$work/others" "$wheels"/{msgspec,pytest,pyzmq}*.whl "$wheels"/front-door/*.whl
+    PATH="$work/others/bin:$PATH"  # py-spy
+    path="$path:$work/others"
+    with_flashinfer="$path:$work/flashinfer"
 fi
-python3 -m tests.gpu.bench.table || failed=1
+export PYTHONPATH="$path"
+arch="$(python3 - "$work/ingot/ingot-0.dist-info" <<'PY'
+# Which commands `ingot` has is read from its installation, which this machine has not: from the checkout instead.
+import sys, tomllib
+from pathlib import Path
+
+import torch, triton
+
+project, place = tomllib.loads(Path("pyproject.toml").read_text())["project"], Path(sys.argv[1])
+place.mkdir(parents=True)
+(place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ingot\nVersion: {project['version']}\n")
+rows = [f"[{group}]\n" + "".join(f"{name} = {at}\n" for name, at in found.items()) for group, found in project["entry-points"].items()]
+(place / "entry_points.txt").write_text("\n".join(rows))
+assert torch.cuda.is_available(), "this machine has no GPU that torch can use"
+major, minor = torch.cuda.get_device_capability()
+print(f"{torch.cuda.get_device_name()} sm_{major}{minor}, torch {torch.__version__}, Triton {triton.__version__}", file=sys.stderr)
+print(f"sm_{major}{minor}")
+PY
+)"
+
+pytest="TRITON_INTERPRET=0 python3 -m pytest -vv -s --tb=short --durations=5 -p no:cacheprovider"
+command_of() {
+    case $1 in
+        cast) echo "CUDA_VISIBLE_DEVICES= python3 -m appliance.cast cast --arch $arch --out $work/made --triton-only && mv $work/made $work/cast && chmod -R a-w $work/cast" ;;
+        verify) echo "python3 -m appliance.cast verify --cast $INGOT_GPU_CAST" ;;
+        seal) echo "$pytest tests/gpu/test_seal.py tests/gpu/test_sealed_engine.py" ;;
+        door) echo "$pytest tests/gpu/test_front_door_on_gpu.py" ;;
+        memory) echo "$pytest tests/gpu/test_memory_plan.py" ;;
+        # Not sealed, and without FlashInfer, which would compile what it lacks.
+        engine) echo "$pytest tests/gpu/test_native_engine.py -n 8" ;;
+        flashinfer) echo "PYTHONPATH=$with_flashinfer INGOT_FLASHINFER_CAST=$PWD/$modules $pytest tests/gpu/test_flashinfer_sealed.py" ;;
+        bench) if [ -d "$modules" ]; then echo "PYTHONPATH=$with_flashinfer INGOT_FLASHINFER_CAST=$PWD/$modules python3 -m tests.gpu.bench.table"
+               else echo "python3 -m tests.gpu.bench.table"; fi ;;
+        tune) echo "python3 -m tests.gpu.bench.tune_attention ${INGOT_TUNE:-256}" ;;
+    esac
+}
+
+failed=0
+summary=()
+run() {  # PART: its command, with its limit or what is left of the whole
+    local limit=${limits[$1]} began=$SECONDS status=0 outcome
+    [ $((total - SECONDS)) -ge "$limit" ] || limit=$((total - SECONDS))
+    if [ "$limit" -le 5 ]; then
+        outcome="NOT RUN: the ${total} s of the whole are over" status=1
+    else
+        echo; echo "=== $1: at most ${limit} s, at +${SECONDS} s"
+        timeout --kill-after=5 "$limit" bash -c "$(command_of "$1")" < /dev/null || status=$?
+        case $status in
+            0) outcome=passed ;;
+            124 | 137) outcome="TIMED OUT" ;;
+            *) outcome="FAILED ($status)" ;;
+        esac
+    fi
+    summary+=("$(printf '%-11s %4d s  %s' "$1" $((SECONDS - began)) "$outcome")")
+    echo "=== ${summary[-1]}"
+    [ "$status" = 0 ] || failed=1
+    return "$status"
+}
+
+if [[ " ${parts[*]} " =~ \ (verify|seal|door|memory)\  ]] && [ -z "${INGOT_GPU_CAST:-}" ]; then
+    run cast && export INGOT_GPU_CAST="$work/cast"
+fi
+for part in "${parts[@]}"; do
+    case $part in
+        verify | seal | door | memory) needed="${INGOT_GPU_CAST:-}" ;;
+        flashinfer) needed="$([ ! -d "$modules" ] || echo "$modules")" ;;
+        *) needed=nothing ;;
+    esac
+    if [ -n "$needed" ]; then
+        run "$part" || true
+    else
+        summary+=("$(printf '%-11s %4d s  %s' "$part" 0 "NOT RUN: it needs a cast, and there is none")")
+        failed=1
+    fi
+done
+echo; echo "=== All after ${SECONDS} s:"
+printf '%s\n' "${summary[@]}"
 exit "$failed"

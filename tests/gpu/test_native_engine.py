@@ -75,7 +75,7 @@ def test_half_precision_stays_near_transformers(tmp_path, oracle, family, dtype)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_half_precision_with_sizes_that_no_kernel_has(tmp_path, oracle, family):  # noqa: F811
     """The smallest sizes of the CPU's tests: where a kernel cannot serve, another backend does."""
-    own = {"rope_parameters": HALF_TURNED} if family == "minimax_m2" else {}
+    own: dict[str, Any] = {"rope_parameters": HALF_TURNED} if family == "minimax_m2" else {}
     checkpoint = write_checkpoint(tmp_path / "model", family, dtype="bfloat16", seed=6, scale=0.1, **own)
     engine = make_engine(checkpoint, dtype="bfloat16", device="cuda:0")
     assert difference(engine, expected(oracle(checkpoint, torch.bfloat16).cuda())) < TOLERANCES["bfloat16"]
