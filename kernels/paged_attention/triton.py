@@ -91,7 +91,7 @@ def paged_attention(
         prefills = num_seqs - decodes
         gathered = variants.gathers(arch, head_dim) and _worth_gathering(metadata, group)
         if gathered:
-            key_cache, value_cache = _gather(key_cache, value_cache, metadata, query.dtype, arch)
+            key_cache, value_cache = _gather(key_cache, value_cache, metadata, query.dtype, arch, window)
             fp8 = False
         variant = _prefill(arch, dtype, head_dim, fp8, soft_cap is not None, gathered)
         tiles = (query.shape[0] - decodes) * group // int(variant.options["ROWS"]) + prefills
@@ -132,7 +132,7 @@ def _worth_gathering(metadata: AttentionMetadata, group: int) -> bool:
 
 
 def _gather(
-    key_cache: Tensor, value_cache: Tensor, metadata: AttentionMetadata, dtype: torch.dtype, arch: int
+    key_cache: Tensor, value_cache: Tensor, metadata: AttentionMetadata, dtype: torch.dtype, arch: int, window: int
 ) -> tuple[Tensor, Tensor]:
     """The prefills' keys and values end to end, [sum of contexts, kv_heads, head_dim] in `dtype`."""
     decodes = metadata.num_decodes
@@ -142,7 +142,8 @@ def _gather(
     variant = _gathering(arch, str(dtype).removeprefix("torch."), key_cache.dtype.itemsize == 1)
     launch(
         gather_kernel, variant, (triton.cdiv(max(contexts), int(variant.options["TOKENS"])), len(contexts)),
-        key_cache, value_cache, together[0], together[1], metadata.seq_lens, metadata.block_tables,
-        decodes, kv_heads * head_dim // 16, metadata.block_tables.stride(0), block_size.bit_length() - 1,
+        key_cache, value_cache, together[0], together[1],
+        metadata.query_start_loc, metadata.seq_lens, metadata.block_tables,
+        decodes, kv_heads * head_dim // 16, metadata.block_tables.stride(0), block_size.bit_length() - 1, window,
     )  # fmt: skip
     return together[0], together[1]

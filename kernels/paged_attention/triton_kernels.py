@@ -55,10 +55,9 @@ def _attend(
 ):
     for first in range(begin, end, COLUMNS):
         token = first + tl.arange(0, COLUMNS)
-        if MASKED:  # what no row sees may be anything, and 0 * NaN is NaN
-            inside = (token < length) & (token > tl.min(position, axis=0) - window)
         if PAGED:
-            if MASKED:
+            if MASKED:  # what no row sees may be anything, and 0 * NaN is NaN
+                inside = (token < length) & (token > tl.min(position, axis=0) - window)
                 page = tl.load(table_ptr + (token >> page_shift), mask=inside, other=0).to(tl.int64)
             else:
                 inside = tl.full((COLUMNS,), True, tl.int1)
@@ -87,8 +86,6 @@ def _attend(
             value_tile = _tile(value, slot, inside, head, kv_heads, query, HEAD_DIM, BLOCK_DIM)
         else:
             value_tile = value.load([first, head * HEAD_DIM])
-            if MASKED:
-                value_tile = tl.where(inside[:, None], value_tile, 0.0)
         total = tl.dot(weights.to(query.dtype), value_tile, total * shrink[:, None])
         highest = higher
     return total, highest, weight
@@ -301,18 +298,20 @@ def decode_kernel(
         tl.store(weights_ptr + place * 2 + 1, weight, mask=row < group)
 
 
-@triton.jit(do_not_specialize=["first_seq", "width16", "table_width", "page_shift"])
+@triton.jit(do_not_specialize=["first_seq", "width16", "table_width", "page_shift", "window"])
 def gather_kernel(
     key_ptr,  # [blocks, block_size, width]
     value_ptr,
     keys_ptr,  # [sum of contexts, width]
     values_ptr,
+    query_start_ptr,  # [S + 1]
     seq_lens_ptr,  # [S]
     table_ptr,  # [S, table_width]
     first_seq,  # sequences from here on are copied, one behind the other
     width16,  # kv_heads * head_dim
     table_width,
     page_shift,
+    window,
     TOKENS: tl.constexpr,
     BLOCK: tl.constexpr,
     MAX_SEQS: tl.constexpr,
@@ -325,6 +324,9 @@ def gather_kernel(
     earlier = tl.arange(0, MAX_SEQS)
     start = tl.sum(tl.load(seq_lens_ptr + first_seq + earlier, mask=earlier < seq, other=0), axis=0).to(tl.int64)
     width = width16 * 16
+    # Zeros for what no query sees: it may be anything, and 0 * NaN is NaN.
+    query_ptr = query_start_ptr + first_seq + seq
+    seen = token > length - (tl.load(query_ptr + 1) - tl.load(query_ptr)) - window
     page = tl.load(
         table_ptr + (first_seq + seq).to(tl.int64) * table_width + (token >> page_shift), mask=token < length, other=0
     ).to(tl.int64)
@@ -334,13 +336,13 @@ def gather_kernel(
         inside = (token < length)[:, None] & (place < width)[None, :]
         source = slot[:, None] * width + place[None, :]
         target = (start + token)[:, None] * width + place[None, :]
-        _copy(key_ptr + source, keys_ptr + target, inside)
-        _copy(value_ptr + source, values_ptr + target, inside)
+        _copy(key_ptr + source, keys_ptr + target, inside, seen[:, None])
+        _copy(value_ptr + source, values_ptr + target, inside, seen[:, None])
 
 
 @triton.jit
-def _copy(source, target, inside):
-    tile = tl.load(source, mask=inside, other=0.0)
+def _copy(source, target, inside, seen):
+    tile = tl.load(source, mask=inside & seen, other=0.0)
     if tile.dtype == tl.uint8:
         tile = decode_e4m3(tile)
     tl.store(target, tile.to(target.dtype.element_ty), mask=inside)

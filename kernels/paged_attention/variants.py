@@ -143,7 +143,7 @@ def gather(arch: int, dtype: str, fp8: bool) -> Variant:
     return variant(
         "paged_attention",
         "kernels.paged_attention.triton_kernels:gather_kernel",
-        (cache, cache, pointer, pointer, "*i32", "*i32", "i32", "i32", "i32", "i32"),
+        (cache, cache, pointer, pointer, *_GEOMETRY, "i32", "i32", "i32", "i32", "i32"),
         {"TOKENS": 16, "BLOCK": 512, "MAX_SEQS": MAX_GATHERED},
         num_warps=8,
     )
