@@ -77,6 +77,12 @@ def cast(arch: str, out: Path, profiles: tuple[str, ...], triton_only: bool, job
             f"{len(outcome.failed)} of {len(order.variants)} kernels could not be compiled, and {out} is {state}. "
             "The others are kept: run the command again once these can be."
         )
+    for variant in outcome.manifest.spilling:
+        click.echo(
+            f"Warning: {variant.name} spills registers: {variant.stack} bytes per thread are in local memory, and "
+            f"{manifest.MOST_STACK} are the limit. It is correct, but slow; another tile may avoid it.",
+            err=True,
+        )
     click.echo(_summary(outcome.manifest, outcome.kept, out))
 
 

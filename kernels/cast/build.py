@@ -18,10 +18,10 @@ from pathlib import Path
 
 from msgspec import structs
 
-from kernels.cast import check, environment, flashinfer, host_compiler, manifest, nvcc, plan
+from kernels.cast import check, environment, flashinfer, host_compiler, libstdcxx, manifest, nvcc, plan
 from kernels.cast.architectures import Architecture
 from kernels.cast.errors import CastError
-from kernels.cast.files import FLASHINFER, TRITON
+from kernels.cast.files import FLASHINFER, TRITON, library_of
 from kernels.cast.folder import Head, Journal, alone_in, drop_folders, is_unchanged, open_folder, record_files
 from kernels.cast.manifest import CastVariant, Manifest, Versions
 from kernels.cast.words import Answer
@@ -104,9 +104,7 @@ def build(order: Order, moved: Callable[[str], None]) -> Outcome:
                 return outcome
             keep = _modules_besides(order, versions, journal.before)
             modules = _build_modules(order, keep, moved)
-            if journal.before is not None and keep:
-                of_modules = journal.before.versions
-                versions = structs.replace(versions, flashinfer=of_modules.flashinfer, nvcc=of_modules.nvcc)
+            versions = _with_modules(order, versions, journal.before, keep, modules)
             made = tuple(done[variant.name] for variant in order.variants)
             found = Manifest(
                 architecture=order.architecture.name,
@@ -165,8 +163,20 @@ def _versions(order: Order) -> Versions:
         ptxas=environment.ptxas_version(order.architecture.number),
         libc=environment.libc_version(),
         flashinfer=flashinfer.installed() if order.modules else None,
+        tvm_ffi=environment.installed(environment.TVM_FFI) if order.modules else None,
         nvcc=nvcc.find(order.architecture).release if order.modules else None,
     )
+
+
+def _with_modules(
+    order: Order, versions: Versions, before: Manifest | None, keep: tuple[str, ...], modules: tuple[str, ...]
+) -> Versions:
+    """`versions`, and what FlashInfer's `modules` were made with: those that are kept, as the cast before had it."""
+    if before is not None and keep:
+        made = before.versions
+        versions = structs.replace(versions, flashinfer=made.flashinfer, tvm_ffi=made.tvm_ffi, nvcc=made.nvcc)
+    libraries = ((order.folder / library_of(module)).read_bytes() for module in modules)
+    return structs.replace(versions, libstdcxx=libstdcxx.newest(libraries) or None)
 
 
 def _write(found: Manifest, before: Manifest | None, folder: Path) -> Manifest:
@@ -181,7 +191,10 @@ def _write(found: Manifest, before: Manifest | None, folder: Path) -> Manifest:
 def _modules_besides(order: Order, versions: Versions, before: Manifest | None) -> tuple[str, ...]:
     """FlashInfer's modules that the cast held before and that nobody asks for now; those of another FlashInfer do not
     go with the ones that are."""
-    if before is None or (order.modules and before.versions.flashinfer != versions.flashinfer):
+    if before is None:
+        return ()
+    made, now = before.versions, versions
+    if order.modules and (made.flashinfer, made.tvm_ffi) != (now.flashinfer, now.tvm_ffi):
         return ()
     wanted = {module.name for module in order.modules}
     changed = {

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from kernels.cast import commands, environment, files, manifest
+from kernels.cast import commands, environment, files, libstdcxx, manifest
 from kernels.cast.errors import CastError
 from kernels.cast.folder import JOURNAL, read_journal
 from kernels.cast.manifest import Manifest, Versions
@@ -61,17 +61,32 @@ def against_this_environment(found: Manifest, environ: Mapping[str, str]) -> Ite
         libc=found.versions.libc,
     )
     flashinfer = environment.installed("flashinfer-python")  # without it, its modules are merely not used
-    for name, there, now in (
-        ("Triton", found.versions.triton, here.triton),
-        ("Python", found.versions.python, here.python),
-        ("FlashInfer", found.versions.flashinfer or flashinfer, flashinfer or found.versions.flashinfer),
-    ):
+    tvm_ffi = environment.installed(environment.TVM_FFI) if flashinfer else None
+    for id, name, there, now in (
+        ("cast-triton", "Triton", found.versions.triton, here.triton),
+        ("cast-python", "Python", found.versions.python, here.python),
+        (
+            "cast-flashinfer", "FlashInfer",
+            found.versions.flashinfer or flashinfer, flashinfer or found.versions.flashinfer,
+        ),
+        (
+            "cast-tvm-ffi", "apache-tvm-ffi",
+            found.versions.tvm_ffi or tvm_ffi, tvm_ffi or found.versions.tvm_ffi,
+        ),
+    ):  # fmt: skip
         if there != now:
             yield CastError(
-                f"cast-{name.lower()}",
+                id,
                 f"The cast was made with {name} {there}, and here is {now}.",
                 f"Run it with {name} {there}, or cast again here.",
             )
+    if flashinfer and not libstdcxx.serves(found.versions.libstdcxx or "", libstdcxx.here()):
+        yield CastError(
+            "cast-libstdcxx",
+            f"The cast's FlashInfer modules need GLIBCXX_{found.versions.libstdcxx} of libstdc++, and here it ends "
+            f"with {libstdcxx.here() or 'none'}.",
+            "Run it on a newer system, or cast again on one that is no newer than this.",
+        )
     if here.triton != "none" and environment.triton_folder() is None:
         yield environment.triton_is_gone()
     elif found.versions.triton == here.triton and found.versions.triton_build != here.triton_build:

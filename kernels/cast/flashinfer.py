@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from kernels.cast import environment, host_compiler, nvcc, plan
+from kernels.cast import environment, host_compiler, libstdcxx, nvcc, plan
 from kernels.cast.architectures import Architecture
 from kernels.cast.errors import CastError
 from kernels.cast.files import FLASHINFER
@@ -38,11 +38,14 @@ _TOLD = 1500  # characters of a failed build that are told
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a module was built with, beside it as JSON."""
+    """What a module was built with, beside it as JSON. `libstdcxx` is the newest version of libstdc++'s interface that
+    it calls for."""
 
     architecture: str
     flashinfer: str
+    tvm_ffi: str
     nvcc: str
+    libstdcxx: str
     sha256: str
 
 
@@ -89,7 +92,15 @@ def build(
     drop_folders(place, but={*keep, *(module.name for module in modules)})
     version = installed()
     assert version is not None, "whoever plans modules has asked whether FlashInfer is installed"
-    made_with = Recorded(architecture=architecture.name, flashinfer=version, nvcc=toolkit.release, sha256="")
+    tvm_ffi = environment.installed(environment.TVM_FFI) or "none"
+    made_with = Recorded(
+        architecture=architecture.name,
+        flashinfer=version,
+        tvm_ffi=tvm_ffi,
+        nvcc=toolkit.release,
+        libstdcxx="",
+        sha256="",
+    )
     missing = []
     for module in modules:
         if _fits(place / module.name, made_with):
@@ -119,7 +130,13 @@ def _fits(place: Path, made_with: Recorded) -> bool:
         content = library.read_bytes()
     except (OSError, msgspec.MsgspecError):
         return False
-    return there == msgspec.structs.replace(made_with, sha256=hashlib.sha256(content).hexdigest())
+    return there == _record(content, made_with)
+
+
+def _record(library: bytes, made_with: Recorded) -> Recorded:
+    return msgspec.structs.replace(
+        made_with, libstdcxx=libstdcxx.newest([library]), sha256=hashlib.sha256(library).hexdigest()
+    )
 
 
 @contextmanager
@@ -190,7 +207,7 @@ def _take(name: str, library: Path, place: Path, made_with: Recorded) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     shutil.copyfile(library, partial / f"{name}.so")
-    digest = hashlib.sha256((partial / f"{name}.so").read_bytes()).hexdigest()
-    (partial / "build.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(made_with, sha256=digest)))
+    record = _record((partial / f"{name}.so").read_bytes(), made_with)
+    (partial / "build.json").write_bytes(msgspec.json.encode(record))
     shutil.rmtree(place / name, ignore_errors=True)
     partial.rename(place / name)

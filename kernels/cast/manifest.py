@@ -17,6 +17,9 @@ from kernels.context import CastSummary
 
 NAME = "manifest.json"
 FORMAT = 1
+# Bytes of a thread in local memory above which a cast warns: what does not fit into registers is written to memory and
+# read back, as a rule in the innermost loop. Up to this it is a few values around it.
+MOST_STACK = 64
 
 
 class File(msgspec.Struct, frozen=True):
@@ -45,7 +48,9 @@ class CastVariant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):
     """What a cast was made with, and what has to be the same where it runs: Triton and Python. `triton_build` is a
-    digest of the installed files, as pip recorded them; `python` the tag of its extension modules."""
+    digest of the installed files, as pip recorded them; `python` the tag of its extension modules. The last four are
+    of FlashInfer's modules, where there are some: `libstdcxx` is the newest version of its interface that they call
+    for."""
 
     ingot: str
     triton: str
@@ -54,7 +59,9 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
     ptxas: str
     libc: str
     flashinfer: str | None = None
+    tvm_ffi: str | None = None
     nvcc: str | None = None
+    libstdcxx: str | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +84,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
+
+    @property
+    def spilling(self) -> tuple[CastVariant, ...]:
+        """Variants whose threads keep more than `MOST_STACK` bytes in local memory, the most first."""
+        spilling = [variant for variant in self.variants if (variant.stack or 0) > MOST_STACK]
+        return tuple(sorted(spilling, key=lambda variant: -(variant.stack or 0)))
 
     def summary(self) -> CastSummary:
         """For the choice of backends."""

@@ -22,6 +22,7 @@ from kernels.variants import Variant
 from tests.cast.casting import order
 from tests.cast.conftest import ARCHITECTURES as CAST_ANYWAY
 from tests.cast.conftest import Workshop
+from tests.cast.spills import unexpected
 
 ALL = os.environ.get("INGOT_ALL_ARCHITECTURES") == "1"
 CASES_OF = tuple(ARCHITECTURES) if ALL else ("sm_80", "sm_90")
@@ -53,6 +54,7 @@ def test_its_kernels_compile(tmp_path: Path, name: str):
     outcome = build(order(tmp_path / "cast", chosen, name, jobs), lambda _: None)
     assert outcome.failed == {}
     assert len(outcome.manifest.variants) == len(chosen) > 0
+    assert unexpected(outcome.manifest) == []
 
 
 def test_every_op_with_kernels_has_cases_and_a_reference():

@@ -1,0 +1,40 @@
+"""Kernels that may spill registers, each with the reason; no other may."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kernels.cast.manifest import Manifest
+
+
+class Known(NamedTuple):
+    """`words` are all to be in the variant's name, and `most` is in bytes per thread."""
+
+    architectures: tuple[str, ...]
+    words: tuple[str, ...]
+    most: int
+    reason: str
+
+
+KNOWN = (
+    Known(
+        ("sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"),
+        ("fp8_product_kernel", "ACTIVATION=gelu", "warps=16"),
+        128,
+        "the error function of the epilogue, once for each tile: the loop over the weights spills nothing",
+    ),
+)
+
+
+def unexpected(manifest: Manifest) -> list[str]:
+    """The spilling variants of a cast that are not known to, or spill more than they may."""
+    return [
+        f"{variant.stack} bytes: {variant.name}"
+        for variant in manifest.spilling
+        if not any(
+            manifest.architecture in known.architectures
+            and all(word in variant.name for word in known.words)
+            and (variant.stack or 0) <= known.most
+            for known in KNOWN
+        )
+    ]
