@@ -1,7 +1,7 @@
 """Seals a process: from then on it launches what a cast holds, and compiles nothing.
 
-`seal` comes before anything imports a kernel. A launch that the cast cannot serve raises `NotCast`. Imports Triton only
-when it is called.
+`seal` comes before anything imports a kernel. A launch that the cast cannot serve raises `NotCast`, and so does
+whatever else would compile: `kernels/compilers.py`. Imports torch and Triton only when it is called.
 """
 
 from __future__ import annotations
@@ -19,14 +19,6 @@ from kernels.cast.files import FLASHINFER
 from kernels.cast.manifest import Manifest
 from kernels.variants import Variant
 
-# For whatever would compile, or keep compiled code, behind our back.
-_FORBIDDEN = {
-    "CC": "/bin/false",
-    "CXX": "/bin/false",
-    "CUDA_CACHE_DISABLE": "1",
-    "CUDA_DISABLE_PTX_JIT": "1",
-    "FLASHINFER_DISABLE_JIT": "1",
-}
 _ALIGNMENT = 16  # bytes, of what is passed to a kernel
 _INT32 = range(-(2**31), 2**31)
 
@@ -35,7 +27,7 @@ _manifest: Manifest | None = None
 
 
 class NotCast(RuntimeError):
-    """A sealed engine was asked for a kernel that its cast does not hold."""
+    """A sealed engine was asked for a kernel that its cast does not hold, or to compile in another way."""
 
 
 def sealed_to() -> Manifest | None:
@@ -56,11 +48,11 @@ def seal(folder: Path) -> Manifest:
     changed = check.against_files(manifest, folder, within=f"{FLASHINFER}/")
     for problem in (*check.against_this_environment(manifest, os.environ), *changed):
         raise problem
-    os.environ.update(PINNED, **_FORBIDDEN)
+    os.environ.update(PINNED)
     # Where Triton looks for the driver's library when it links, which it no longer does: it would run ldconfig.
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
 
-    from kernels import flashinfer
+    from kernels import compilers, flashinfer
     from kernels.cast import pinning
     from kernels.cast.sealed_cache import SealedCache
 
@@ -68,6 +60,7 @@ def seal(folder: Path) -> Manifest:
     SealedCache.folder, SealedCache.files = folder, {file.path: file for file in manifest.files}
     pinning.pin(SealedCache, _refuse_to_compile)
     pinning.pin_ptxas(manifest.versions.ptxas)
+    compilers.refuse()
     _sealed_from, _manifest = folder, manifest
     return manifest
 

@@ -17,13 +17,13 @@ from kernels.cast import check
 from kernels.cast.errors import CastError
 from kernels.cast.manifest import Manifest
 from kernels.cast.setting import CAST
-from kernels.cast.words import OpProof
+from kernels.cast.words import ForwardProof, OpProof
 
 _SHOWN = 3  # problems of one op
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--json` writes. `gpu` is None where there was none to launch on."""
+    """What `--json` writes. `gpu` and `forward` are None where there was none to launch on."""
 
     cast: str
     architecture: str
@@ -32,10 +32,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     ops: tuple[OpProof, ...]
     problems: tuple[str, ...]
     gpu: str | None
+    forward: ForwardProof | None = None
 
     @property
     def good(self) -> bool:
-        return not self.problems and not any(op.problems for op in self.ops)
+        ran = self.gpu is None or (self.forward is not None and not self.forward.problems)
+        return ran and not self.problems and not any(op.problems for op in self.ops)
 
 
 @click.command()
@@ -48,7 +50,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object, for programs.")
 def verify(folder: Path | None, as_json: bool) -> None:
-    """Prove that a cast is whole; on a GPU of its architecture, that every kernel is right and none is compiled.
+    """Prove that a cast is whole; on a GPU of its architecture, that every kernel is right, that a model runs from it,
+    and that nothing is compiled.
 
     Exits with 1 when anything is amiss.
     """
@@ -73,15 +76,19 @@ def verify(folder: Path | None, as_json: bool) -> None:
 def _verdict(folder: Path, manifest: Manifest, gpu: Gpu | None, *, quiet: bool) -> Verdict:
     problems = [f"{text}." for text in check.changed_files(manifest, folder)]
     ops: list[OpProof] = []
+    forward: ForwardProof | None = None
     if not problems:
         before = bystanders.snapshot(folder)
         for proof in prove(folder, gpu):
+            if isinstance(proof, list):
+                problems += proof
+                continue
             if isinstance(proof, OpProof):
                 ops.append(proof)
-                if not quiet:
-                    click.echo(_line(proof))
             else:
-                problems += proof
+                forward = proof
+            if not quiet:
+                click.echo(_line(proof))
         problems += bystanders.differences(before, bystanders.snapshot(folder))
     return Verdict(
         cast=str(folder),
@@ -91,6 +98,7 @@ def _verdict(folder: Path, manifest: Manifest, gpu: Gpu | None, *, quiet: bool) 
         ops=tuple(ops),
         problems=tuple(problems),
         gpu=str(gpu) if gpu else None,
+        forward=forward,
     )
 
 
@@ -100,8 +108,11 @@ def _gpu(manifest: Manifest) -> Gpu | None:
     return next((gpu for gpu in found if "sm_{}{}".format(*gpu.compute_capability) == manifest.architecture), None)
 
 
-def _line(proof: OpProof) -> str:
+def _line(proof: OpProof | ForwardProof) -> str:
     error = "" if proof.error is None else f"   largest error {proof.error:.1e}, tolerance {proof.tolerance:.0e}"
+    if isinstance(proof, ForwardProof):
+        told = "".join(f"\n    {problem}" for problem in proof.problems)
+        return f"{'forward pass':18} {proof.tokens:4} tokens of {proof.model}{error}{told}"
     verb = "found" if proof.error is None else "launched"
     problems = list(proof.problems[:_SHOWN])
     if len(proof.problems) > _SHOWN:
@@ -120,7 +131,7 @@ def _show(verdict: Verdict) -> None:
     elif verdict.gpu:
         click.echo(
             f"PROVEN: all {variants} kernels of {what} were launched on {verdict.gpu} and agree with their references; "
-            "nothing was compiled."
+            "a model ran from it; nothing was compiled."
         )
     else:
         click.echo(

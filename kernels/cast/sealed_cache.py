@@ -13,10 +13,12 @@ from kernels.cast import commands, files
 from kernels.cast.errors import CastError
 from kernels.cast.files import TRITON
 from kernels.cast.manifest import File
+from kernels.seal import NotCast
 
 
-class CacheMissError(Exception):
-    """The cast has no file of this name under this key."""
+class CacheMissError(NotCast):
+    """The cast has no file of this name under this key. `kernels.launch` says which variant that was; of a kernel that
+    is launched in any other way no more is known than its name."""
 
 
 class SealedCache(CacheManager):  # type: ignore[misc]  # Triton has no types
@@ -59,7 +61,10 @@ class SealedCache(CacheManager):  # type: ignore[misc]  # Triton has no types
         return str(place)
 
     def _miss(self, filename: str) -> NoReturn:
-        raise CacheMissError(f"{self.folder} holds no {TRITON}/{self._key}/{filename}")
+        raise CacheMissError(
+            f"A kernel or host stub was asked for that the cast in {self.folder} does not hold: {Path(filename).name} "
+            f"of the key {self._key}. A sealed engine compiles nothing."
+        )
 
 
 def _damaged(message: str, folder: Path) -> CastError:

@@ -21,7 +21,9 @@ from kernels.selection import Op
 _REFERENCE = torch.device("cpu")
 
 
-def device_name() -> str:
+def open_device() -> str:
+    """Its name."""
+    torch.zeros(1, device="cuda")
     return torch.cuda.get_device_name()
 
 

@@ -27,13 +27,28 @@ class OpProof(msgspec.Struct, frozen=True, kw_only=True, tag="op", omit_defaults
     problems: tuple[str, ...] = ()
 
 
+class ForwardProof(msgspec.Struct, frozen=True, kw_only=True, tag="forward", omit_defaults=True):
+    """How a whole model fared: `tokens` were generated, and `error` is the mean difference of the log probabilities
+    from those of the same model in float32 on the CPU. `backends` is what each of its ops was computed by."""
+
+    model: str
+    tokens: int
+    error: float
+    tolerance: float
+    backends: dict[str, str] = {}
+    problems: tuple[str, ...] = ()
+
+
 class Bystanders(msgspec.Struct, frozen=True, kw_only=True, tag="bystanders", omit_defaults=True):
-    """What a sealed process did besides: kernels that it compiled, programs that it started
-    other than to look for libraries."""
+    """What a sealed process did besides: kernels that it compiled, programs that it started other than to look for
+    libraries, and `compilers` that it loaded to compile something. `mapped` names all compilers that are mapped, also
+    those that are merely linked."""
 
     device: str = ""
     compiled: tuple[str, ...] = ()
     spawned: tuple[str, ...] = ()
+    compilers: tuple[str, ...] = ()
+    mapped: tuple[str, ...] = ()
 
 
-Said = OpProof | Bystanders
+Said = OpProof | ForwardProof | Bystanders
