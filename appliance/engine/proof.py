@@ -118,9 +118,15 @@ def _chosen(model: Path, device: str, dtype: str) -> tuple[dict[str, str], bool]
 
     kind, cast = torch.device(device).type, sealed_to()
     context = selection_context(
-        read_config(model), device=kind, capability=torch.cuda.get_device_capability(device) if kind == "cuda" else None,
-        dtype=dtype, kv_cache_dtype=dtype, cuda_graphs=False, libraries=installed(), cast=cast.summary() if cast else None,
-    )  # fmt: skip
+        read_config(model),
+        device=kind,
+        capability=torch.cuda.get_device_capability(device) if kind == "cuda" else None,
+        dtype=dtype,
+        kv_cache_dtype=dtype,
+        cuda_graphs=False,
+        libraries=installed(),
+        cast=cast.summary() if cast else None,
+    )
     return chosen_names(explain(OPS, context)), context.fp8_blocks is not None
 
 
