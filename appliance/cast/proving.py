@@ -11,14 +11,13 @@ from pathlib import Path
 
 import msgspec
 
+from appliance.cast import forward
 from appliance.cast.bystanders import CACHES, snapshot
 from appliance.hardware.device import VISIBLE
 from appliance.hardware.gpu import Gpu
 from kernels.cast.words import Bystanders, ForwardProof, OpProof, Said
 
 _TOLD = 2000  # characters of a process's last words
-
-
 _KERNELS = "kernels.cast.prove"
 _MODEL = "appliance.engine.proof"
 
@@ -28,7 +27,12 @@ def prove(folder: Path, gpu: Gpu | None) -> Iterator[OpProof | ForwardProof | li
     and a model is run: what was found of that and what went wrong follow."""
     yield from _run([_KERNELS, "--cast", str(folder), *(["--launch"] if gpu else [])], gpu)
     if gpu:
-        yield from _run([_MODEL, "--cast", str(folder)], gpu)
+        ours, reference = forward.configs(folder, gpu)
+        command = [_MODEL, "--cast", str(folder), "--config", forward.as_json(ours)]
+        for found in _run([*command, "--reference", forward.as_json(reference)], gpu):
+            yield found
+            if isinstance(found, ForwardProof):
+                yield forward.without_kernels(found, folder)
 
 
 def _run(arguments: list[str], gpu: Gpu | None) -> Iterator[OpProof | ForwardProof | list[str]]:

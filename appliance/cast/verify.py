@@ -112,7 +112,7 @@ def _line(proof: OpProof | ForwardProof) -> str:
     error = "" if proof.error is None else f"   largest error {proof.error:.1e}, tolerance {proof.tolerance:.0e}"
     if isinstance(proof, ForwardProof):
         told = "".join(f"\n    {problem}" for problem in proof.problems)
-        return f"{'forward pass':18} {proof.tokens:4} tokens of {proof.model}{error}{told}"
+        return f"{'forward pass':18} {proof.tokens:4} tokens of the bundled model{error}{told}"
     verb = "found" if proof.error is None else "launched"
     problems = list(proof.problems[:_SHOWN])
     if len(proof.problems) > _SHOWN:

@@ -10,6 +10,7 @@ from typing import Final
 
 from appliance.checkpoint.families import family_of
 from appliance.checkpoint.families.base import Expected, Family, Projection
+from appliance.checkpoint.families.decoder import layer_prefix
 from appliance.checkpoint.fields import Fields
 from appliance.checkpoint.model_config import ModelConfig
 from appliance.checkpoint.quantization import BLOCK, BlockFp8, refuse_layer

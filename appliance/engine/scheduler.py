@@ -171,7 +171,7 @@ class Scheduler:
         """Let waiting requests run while there is room: first come, first served, but for those that are put off,
         because their next block is just being computed for another or hashing them goes on in the next step."""
         self._hashes_left = HASHED_BLOCKS
-        put_off = []
+        put_off: list[tuple[int, int, Request]] = []
         computed = self._being_computed()
         while len(self.running) < self.limits.max_num_seqs and len(put_off) < MOST_PUT_OFF:
             request = self._next_waiting()

@@ -119,9 +119,7 @@ class Access:
         """A guard: the console's token, always."""
         shown = _bearer(connection)
         if shown is None or not self._is_token(shown):
-            raise _unauthorized(
-                "Only the console may call this: send its token as `Authorization: Bearer TOKEN`."
-            )
+            raise _unauthorized("Only the console may call this: send its token as `Authorization: Bearer TOKEN`.")
 
     def refuse_foreign_page(self, connection: Connection) -> None:
         """A web page open in somebody's browser here must not use an API that requires no key, not even under a name of

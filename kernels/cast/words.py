@@ -31,7 +31,6 @@ class ForwardProof(msgspec.Struct, frozen=True, kw_only=True, tag="forward", omi
     """How a whole model fared: `tokens` were generated, and `error` is the mean difference of the log probabilities
     from those of the same model in float32 on the CPU. `backends` is what each of its ops was computed by."""
 
-    model: str
     tokens: int
     error: float
     tolerance: float

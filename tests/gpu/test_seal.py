@@ -9,11 +9,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from appliance import hardware
+from appliance.cast import forward
 from tests.cast.test_compilers import REFUSED
 
 CAST = os.environ.get("INGOT_GPU_CAST")
@@ -59,8 +62,10 @@ def test_native_code_that_calls_nvrtc_is_noticed(tried: dict[str, Any]) -> None:
 def test_the_proof_says_which_compilers_are_mapped() -> None:
     """Those that are merely linked, and none that compiled: printed, so that a change of torch or the driver shows."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
-    for program in (KERNELS, MODEL):
-        command = [sys.executable, "-m", program, "--cast", str(CAST), *(["--launch"] if program == KERNELS else [])]
+    gpu = hardware.inventory().gpus[0]
+    ours, reference = map(forward.as_json, forward.configs(Path(str(CAST)), gpu))
+    for program, *options in ((KERNELS, "--launch"), (MODEL, "--config", ours, "--reference", reference)):
+        command = [sys.executable, "-m", program, "--cast", str(CAST), *options]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100, check=True)
         said = json.loads(done.stdout.splitlines()[-1])
         print(program, said, file=sys.stderr)
