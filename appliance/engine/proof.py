@@ -1,5 +1,5 @@
-"""`python -m appliance.engine.proof --cast DIR --config JSON --reference JSON`: a real model's forward passes, sealed, for
-`ingot verify`.
+"""`python -m appliance.engine.proof --cast DIR --config JSON --reference JSON`: a real model's forward passes,
+sealed, for `ingot verify`.
 
 It generates with `config`, and compares the log probabilities with those of `reference`: the same model in float32 on
 the CPU. Its results go to stdout, a JSON line each, as those of `kernels.cast.prove`.

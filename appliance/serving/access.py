@@ -93,12 +93,14 @@ class Access:
     def require_key(self, connection: Connection, _handler: BaseRouteHandler | None) -> None:
         """A guard: a key or the console's token, where keys are required; otherwise anyone but foreign web pages."""
         shown = _bearer(connection)
+        if shown is not None and self._is_token(shown):
+            _accept(connection, CONSOLE)
+            return
         file = self._key_file()
-        if shown is not None:
-            key_id = CONSOLE if self._is_token(shown) else _id_of(shown, file)
-            if key_id is not None:
-                connection.scope.setdefault("state", {})[_KEY] = key_id
-                return
+        key_id = _id_of(shown, file) if shown is not None else None
+        if key_id is not None:
+            _accept(connection, key_id)
+            return
         if file.requires_key and not file.keys:
             raise _unauthorized(f"This API requires a key, and there is none yet: {CREATE_ONE}.", "no_api_keys")
         if file.requires_key:
@@ -162,6 +164,10 @@ def _id_of(shown: str, file: KeyFile) -> str | None:
     """The id of the API key whose secret is `shown`; None for a key that is not in the file."""
     shown_digest = _digest(shown)
     return next((key.id for key in file.keys if key.sha256 == shown_digest), None)
+
+
+def _accept(connection: Connection, key_id: str) -> None:
+    connection.scope.setdefault("state", {})[_KEY] = key_id
 
 
 def key_of(connection: Connection) -> str:
