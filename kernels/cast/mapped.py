@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-# Mapped only by a compilation: NVRTC loads its builtins, and others NVVM, when they are given something to compile.
-COMPILING: Final = ("libnvrtc-builtins", "libnvvm")
-# Mapped by who might compile: the driver loads its compiler of PTX when it meets some. If it was there as soon as the
-# device was, nothing had been launched yet.
-NEWLY: Final = ("libnvidia-ptxjitcompiler",)
+# Mapped by whoever is given something to compile: NVRTC loads its builtins, others NVVM, the driver its PTX compiler.
+# Some builds of torch load NVRTC's builtins when they are imported (2.11 with CUDA 13 does), so those that were there
+# before anything was launched prove nothing. What NVRTC then compiles, torch writes to its kernel cache, which `ingot
+# verify` watches too.
+COMPILING: Final = ("libnvrtc-builtins", "libnvvm", "libnvidia-ptxjitcompiler")
 # Mapped without compiling anything as well: torch reaches the driver through a library that is linked to NVRTC.
 LINKED: Final = ("libnvrtc",)
 
@@ -20,7 +20,7 @@ def compilers(maps: Path = Path("/proc/self/maps")) -> frozenset[str]:
     """The file names of all compilers of CUDA code that are mapped now."""
     paths = (line.split(maxsplit=5)[-1] for line in maps.read_text(errors="replace").splitlines())
     names = {path.rpartition("/")[2] for path in paths if "/" in path}
-    return frozenset(name for name in names if name.startswith((*COMPILING, *NEWLY, *LINKED)))
+    return frozenset(name for name in names if name.startswith((*COMPILING, *LINKED)))
 
 
 def that_compiled(before: Iterable[str], now: Iterable[str]) -> list[str]:
@@ -29,6 +29,4 @@ def that_compiled(before: Iterable[str], now: Iterable[str]) -> list[str]:
     >>> that_compiled([], ["libnvrtc.so.13", "libnvrtc-builtins.so.13.0"])
     ['libnvrtc-builtins.so.13.0']
     """
-    return sorted(
-        name for name in now if name.startswith(COMPILING) or (name.startswith(NEWLY) and name not in set(before))
-    )
+    return sorted(name for name in set(now) - set(before) if name.startswith(COMPILING))

@@ -74,7 +74,7 @@ def maps(tmp_path: Path, *names: str) -> Path:
         ([], ["libtorch.so"], []),
         ([], ["libnvrtc.so.13"], []),
         (["libnvrtc.so.13"], ["libnvrtc.so.13", "libnvrtc-builtins.so.13.0"], ["libnvrtc-builtins.so.13.0"]),
-        (["libnvrtc-builtins.so.13.0"], ["libnvrtc-builtins.so.13.0"], ["libnvrtc-builtins.so.13.0"]),
+        (["libnvrtc-builtins.so.13.0"], ["libnvrtc-builtins.so.13.0"], []),
         ([], ["libnvidia-ptxjitcompiler.so.580.1"], ["libnvidia-ptxjitcompiler.so.580.1"]),
         (["libnvidia-ptxjitcompiler.so.580.1"], ["libnvidia-ptxjitcompiler.so.580.1"], []),
     ],

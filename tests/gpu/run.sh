@@ -53,7 +53,7 @@ PY
 fi
 
 # Seconds that each part may take. On an H100 all of them together take about half of their sum.
-declare -A limits=([cast]=100 [verify]=100 [seal]=120 [door]=120 [memory]=150 [engine]=150 [flashinfer]=60 [bench]=180 [tune]=240)
+declare -A limits=([cast]=100 [verify]=100 [seal]=120 [door]=120 [memory]=190 [engine]=150 [flashinfer]=60 [bench]=180 [tune]=240)
 usual=(verify seal door memory engine flashinfer bench)
 parts=("${@:-${usual[@]}}")
 [ $# -gt 0 ] || parts=("${usual[@]}")

@@ -29,15 +29,17 @@ KERNELS, MODEL = "kernels.cast.prove", "appliance.engine.proof"
 
 
 @pytest.fixture(scope="module")
-def tried() -> dict[str, Any]:
+def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
+    cache = tmp_path_factory.mktemp("torch-kernels")
+    environ["PYTORCH_KERNEL_CACHE_PATH"] = str(cache)
     done = subprocess.run(
         [sys.executable, "-m", "tests.cast.sealed_compilers", str(CAST), "cuda:0"],
         env=environ, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     print(done.stdout, done.stderr, file=sys.stderr)
     assert done.returncode == 0
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1]) | {"cached": [path.name for path in cache.rglob("*")]}
 
 
 @pytest.mark.parametrize("way", REFUSED)
@@ -54,9 +56,9 @@ def test_the_driver_does_not_compile_ptx(tried: dict[str, Any]) -> None:
 
 
 def test_native_code_that_calls_nvrtc_is_noticed(tried: dict[str, Any]) -> None:
-    """What `ingot verify` would fail for."""
+    """`ingot verify` would fail: NVRTC's builtins are newly mapped, or torch has written the kernel to its cache."""
     assert tried["found"]["NVRTC"]["returned"] == [1.0, 1.0]
-    assert any(name.startswith("libnvrtc-builtins") for name in tried["compiled"]), tried
+    assert tried["cached"] or any(name.startswith("libnvrtc-builtins") for name in tried["compiled"]), tried
 
 
 def test_the_proof_says_which_compilers_are_mapped() -> None:
