@@ -28,9 +28,9 @@ class Tile(NamedTuple):
 
 # By memory that a program may share (163 KB, 99 KB, 227 KB), then by head size. Measured on sm_90 with
 # tests/gpu/bench/tune_attention.py; elsewhere the largest that fit and keep everything in registers: what a thread
-# spills is in the manifest, and tests/cast/test_spills.py keeps it small. Heads of 256 on sm_90 spill a little (88 bytes
-# a thread, 384 with an FP8 cache) and are still the fastest: 776 us against 991 of the best tile without, and 1,096
-# against 1,253 (H100, 64 sequences of 64 tokens with 4,096 of context).
+# spills is in the manifest, and tests/cast/test_spills.py keeps it small. Heads of 256 on sm_90 spill (88 bytes a
+# thread, 384 with an FP8 cache) and are still fastest: 776 us against 991 without spills, and 1,096 against 1,253
+# (H100, 64 sequences of 64 tokens with 4,096 of context).
 _A100, _SMALL, _HOPPER = 163 * 1024, 99 * 1024, 227 * 1024
 PREFILL_TILES: Final[dict[int, dict[int, Tile]]] = {
     _A100: {64: Tile(128, 64, 4, 3), 96: Tile(128, 64, 8, 2), 128: Tile(128, 64, 8, 2), 256: Tile(64, 32, 8, 2)},
