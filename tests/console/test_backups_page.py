@@ -100,7 +100,7 @@ async def test_a_restore_brings_the_state_back(client, console, control, made):
     with database(console.home) as connection:
         connection.execute("INSERT INTO profiles VALUES (9, 'later', 1)")
     page = (await client.get(f"/backups/{made}/restore")).text
-    assert "data-restore" in page
+    assert "data-ends-requests" in page
     assert "data-signs-out" not in page
     answer = await client.post(f"/backups/{made}/restore")
     assert f"Restored {made}" in answer.text

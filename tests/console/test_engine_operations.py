@@ -118,7 +118,7 @@ async def chat(console):
 async def test_whatever_ends_requests_asks_where_some_are_running(client, control, door, chat, path, data):
     """Nothing is saved, stopped or restarted meanwhile; the page repeats the form with both answers."""
     door.requests = 3
-    asked = await client.post(path, data=data, follow_redirects=False)
+    asked = await client.post(path, data=data)
     assert asked.status_code == 409
     for when in When:
         assert f'name="when" value="{when}"' in asked.text
@@ -146,7 +146,7 @@ async def test_now_does_not_wait(client, control, door):
 
 
 async def test_an_answer_that_is_none_is_refused(client, control, door):
-    answer = await client.post("/engine/stop", data={"when": "someday"}, follow_redirects=False)
+    answer = await client.post("/engine/stop", data={"when": "someday"})
     assert answer.status_code in (400, 422)
     assert control.calls == []
 

@@ -36,10 +36,10 @@ SENTENCES = {
     "failed": "Failed after 4.2 s, in “graphs”.",
     "failed-vllm": "Failed after 21.0 s, in “compile”.",
     "failed-serving": "Failed while serving, 1 h 30 m after it became ready.",
-    "hung": "Hung, in “graphs”: after 2 m 04 s nothing moved any more, and it was ended.",
+    "hung": "Hung, in “graphs”: ended after 2 m 04 s without further progress.",
     "crash-loop": "Not started: this revision had failed too often within a short time.",
-    "cut-off": "Cut off: its process ended without a word. It was last heard of after it had served for 2 h 00 m.",
-    "stopped": "Stopped on request, after it had served for 10 m 00 s.",
+    "cut-off": "Cut off: its process ended without a message, after serving for 2 h 00 m.",
+    "stopped": "Stopped on request after serving for 10 m 00 s.",
     "stopped-starting": "Stopped on request after 1.2 s, before it was ready.",
 }
 
@@ -230,7 +230,7 @@ async def test_what_helped_before_is_told(client, home):
     assert 'data-fixed-by="20261119-110000-aaaa" data-kind="next"' in answer.text
     assert "backends.moe was flashinfer becomes triton" in text
     write_follow_up(home, "20261119-100000-aaaa", "fix", launch=mended.record.id, profile="qwen3-8b", revision="r6")
-    assert "The fix of that page was applied" in text_of(await client.get(f"/launches/{BAD}"))
+    assert 'data-kind="fix"' in (await client.get(f"/launches/{BAD}")).text
 
 
 async def test_a_roll_back_by_itself_links_both_launches(client, home):
@@ -281,7 +281,7 @@ async def test_applying_a_fix_leads_to_the_new_launch_before_it_has_begun(client
     assert f'data-live="launch:{kept.launch}"' in waiting.text
     assert (await client.get("/launches/20260101-000000-0000")).status_code == 404
     messages = console.hub.listen({f"launch:{kept.launch}": ""})
-    assert "being restarted" in (await asyncio.wait_for(anext(messages), 5)).data
+    assert 'data-awaited="starting"' in (await asyncio.wait_for(anext(messages), 5)).data
     starting(home, kept.launch, profile="gone", revision="r2")
     await console.follower.look()
     async with asyncio.timeout(5):
