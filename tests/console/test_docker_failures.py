@@ -212,7 +212,7 @@ async def test_a_removed_container_is_told_until_it_is_back(control, docker, con
     docker.refuse["json"] = (404, "No such container: ingot-engine")
     async with opened(config, control) as read:
         for page in ("/", "/log"):
-            await shows(read, page, "does not run", "no container named ingot-engine", "docker compose up -d engine")
+            await shows(read, page, "no container named ingot-engine", "docker compose up -d engine")
         assert "Start</button>" not in (await read.client.get("/")).text
         docker.refuse.clear()
         await shows(read, "/", "starting")
@@ -242,7 +242,7 @@ async def test_a_daemon_that_is_gone_is_told_while_it_lasts(control, docker, con
     async with opened(config, control) as read:
         await shows(read, "/", "starting")
         await docker.stop()
-        await shows(read, "/", "runs cannot be told", "Docker cannot be reached", "systemctl status docker")
+        await shows(read, "/", "Docker cannot be reached", "systemctl status docker")
         await docker.start()
         await shows(read, "/", "starting")
         assert "cannot be reached" not in await read("/")
@@ -265,7 +265,7 @@ async def test_a_machine_that_cannot_give_a_gpu_is_told(control, docker, config,
         assert pressed.status_code == 503
         assert told.replace(">", "&gt;") in pressed.text
         docker.state |= {"ExitCode": 128, "Error": text}
-        await shows(read, "/", "failed", "does not run", told, "Fix.", f"Docker: {text}")
+        await shows(read, "/", "failed", told, "Fix.", f"Docker: {text}")
         await shows(read, "/log", told)
 
 

@@ -89,7 +89,7 @@ def test_a_named_command_that_is_not_there_is_not_replaced_by_another(home: Home
     ({"vllm": {"extra-args": {"tool-call-parsr": "hermes"}}}, "vllm.extra-args.tool-call-parsr", "`tool-call-parser`"),
     ({"vllm": {"extra-args": {"tool-call-parser": "/tmp/x.py"}}}, "vllm.extra-args.tool-call-parser", "tool calls"),
     ({"vllm": {"extra-args": {"distributed-executor-backend": "my.Class"}}},
-     "vllm.extra-args.distributed-executor-backend", "starts the workers"),
+     "vllm.extra-args.distributed-executor-backend", "workers"),
     ({"vllm": {"extra-args": {"compilation-config": "{"}}}, "vllm.extra-args.compilation-config", "as JSON"),
     ({"vllm": {"extra-args": {"cudagraph-capture-sizes": "1 2"}}}, "vllm.extra-args.cudagraph-capture-sizes", "graphs"),
     ({"vllm": {"environment": {"VLLM_API_KEY": "x"}}}, "vllm.environment.VLLM_API_KEY", "Remove it"),
@@ -124,7 +124,7 @@ def test_no_json_makes_vllm_load_code_or_files(flag: str, given: dict[str, Any],
     """The key is named."""
     [problem] = options_problems(flag, given)
     assert problem.field == f"vllm.extra-args.{flag}"
-    assert problem.message.startswith(f"Its `{key}` ")
+    assert problem.message.startswith(f"`{key}` ")
 
 
 @pytest.mark.parametrize(("flag", "given"), [
