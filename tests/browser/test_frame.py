@@ -70,10 +70,10 @@ def test_what_destroys_asks_first(page: Page, running: Appliance):
     page.get_by_role("button", name="Revoke").click()
     expect(page.get_by_role("dialog")).to_contain_text("laptop")
     page.keyboard.press("Escape")
-    expect(page.locator("td", has_text="laptop")).to_be_visible()
+    expect(page.get_by_role("cell", name="laptop", exact=True)).to_be_visible()
     page.get_by_role("button", name="Revoke").click()
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
-    expect(page.locator("td", has_text="laptop")).to_have_count(0)
+    expect(page.get_by_role("cell", name="laptop", exact=True)).to_have_count(0)
 
 
 def test_pages_work_without_scripts(browser, signed_in, running: Appliance):
