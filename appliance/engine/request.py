@@ -2,38 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from appliance.protocol import SAMPLING_LIMITS, FinishReason, SamplingParams
-
-
-class SeenTokens:
-    """The tokens that a request's penalties mind, and how often each stands in its output.
-
-    An array that grows as tokens are drawn: what a step does here depends on what was drawn since the last one, not on
-    how long the prompt is.
-    """
-
-    def __init__(self, prompt_token_ids: Iterable[int]) -> None:
-        self._column = {token: column for column, token in enumerate(dict.fromkeys(prompt_token_ids))}
-        self._table = np.zeros((2, 2 * len(self._column) + 16), dtype=np.int32)
-        self._table[0, : len(self._column)] = list(self._column)
-        self._num_outputs = 0  # how many of the output's tokens are counted
-
-    def count(self, output_token_ids: list[int]) -> NDArray[np.int32]:
-        """[2, n]: each token once, and how often it stands in the output; valid until the next call."""
-        for token in output_token_ids[self._num_outputs :]:
-            column = self._column.setdefault(token, len(self._column))
-            if column == self._table.shape[1]:
-                self._table = np.concatenate((self._table, np.zeros_like(self._table)), axis=1)
-            self._table[0, column] = token
-            self._table[1, column] += 1
-        self._num_outputs = len(output_token_ids)
-        return self._table[:, : len(self._column)]
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +33,6 @@ class Request:
     was_admitted: bool = False
     is_plain: bool = field(init=False)  # every step takes the largest logit as it is, and nothing else is asked for
     stop_token_ids: frozenset[int] = field(init=False)
-    seen_tokens: SeenTokens | None = None  # of a request with penalties, once it has drawn
 
     def __post_init__(self) -> None:
         self.stop_token_ids = frozenset(self.sampling.stop_token_ids)

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from appliance.engine.histories import TokenHistories
 from appliance.engine.request import Request
 from appliance.engine.sampling import sampling_batch
 from appliance.engine.scheduler import Scheduled
@@ -50,10 +51,15 @@ class Runner:
         self._model = model
         self._caches = caches
         self._kernels = kernels
-        self._vocab_size = vocab_size
-        self._eos_token_ids = eos_token_ids
         self._block_size = block_size
         self._device = device
+        self._histories = TokenHistories(
+            vocab_size=vocab_size,
+            eos_token_ids=eos_token_ids,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            device=device,
+        )
         self._blocks: NDArray[np.int32] = np.zeros((max_num_seqs, -(-max_model_len // block_size)), dtype=np.int32)
         self._num_blocks = [0] * max_num_seqs  # of each slot, how many of its blocks the table already has
         self._admission = [-1] * max_num_seqs  # of which admission those are
@@ -73,7 +79,7 @@ class Runner:
         if not all(draws):
             rows = rows[self._tensor(np.flatnonzero(draws))]
         logits = self._model.compute_logits(rows)
-        batch = sampling_batch(drawing, self._vocab_size, self._eos_token_ids, self._device)
+        batch = sampling_batch(drawing, self._histories, self._device)
         sampled: Sampled = self._kernels.sampling(logits, batch)
         # All that the host reads, in one copy.
         read = torch.cat((finite, sampled.finite, sampled.drawable, sampled.token_ids)).tolist()

@@ -64,9 +64,16 @@ class Sampled(NamedTuple):
     top_token_ids: Tensor | None = None  # [S, n] int64
 
 
-def pack(rows: Sequence[Row], device: torch.device, logprobs: int | None = None) -> SamplingBatch:
-    """The batch of `rows`; nothing is copied where every row is greedy."""
-    edits = _edits(rows)
+def pack(
+    rows: Sequence[Row], device: torch.device, logprobs: int | None = None, edits: Tensor | None = None
+) -> SamplingBatch:
+    """The batch of `rows`; nothing is copied where every row is greedy.
+
+    `edits` [3, E] are on the device already, and stand for all that rows have seen and forbid: no row names any itself.
+    """
+    if edits is None:
+        named = _edits(rows)
+        edits = None if named is None else torch.from_numpy(named).to(device, non_blocking=True)
     draws = any(row.temperature > 0 for row in rows)
     if not draws and edits is None:
         return SamplingBatch(logprobs=logprobs)
@@ -75,13 +82,13 @@ def pack(rows: Sequence[Row], device: torch.device, logprobs: int | None = None)
         parameters=torch.from_numpy(np.ascontiguousarray(parameters)).to(device, non_blocking=True),
         draws=draws,
         truncates=any(row.truncates for row in rows),
-        edits=None if edits is None else torch.from_numpy(edits).to(device, non_blocking=True),
+        edits=edits,
         logprobs=logprobs,
     )
 
 
 def _edits(rows: Sequence[Row]) -> NDArray[np.int32] | None:
-    """What rows have seen, long prompts included, is here in every step: copied once, and never token by token."""
+    """What rows name themselves."""
     parts = {}
     for index, row in enumerate(rows):
         part = _edits_of(row) if row.forbidden else row.seen

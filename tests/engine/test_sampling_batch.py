@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import timeit
 from collections import Counter
@@ -9,6 +10,7 @@ from collections import Counter
 import pytest
 import torch
 
+from appliance.engine.histories import TokenHistories
 from appliance.engine.request import Request
 from appliance.engine.sampling import sampling_batch
 from appliance.protocol import SamplingParams
@@ -20,12 +22,29 @@ VOCAB = 100
 EOS = frozenset({2, 3})
 
 
+slots = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_histories(monkeypatch):
+    monkeypatch.setattr(f"{__name__}.histories", make_histories())
+
+
+def make_histories() -> TokenHistories:
+    return TokenHistories(vocab_size=VOCAB, eos_token_ids=EOS, max_num_seqs=64, max_model_len=8192, device=CPU)
+
+
+histories = make_histories()
+
+
 def request(prompt: tuple[int, ...] = (5, 6, 5), **params: object) -> Request:
-    return Request("r", list(prompt), SamplingParams(**params), seed=7)  # type: ignore[arg-type]
+    made = Request("r", list(prompt), SamplingParams(**params), seed=7)  # type: ignore[arg-type]
+    made.slot, made.admission = next(slots), 0
+    return made
 
 
 def batch(*requests: Request) -> SamplingBatch:
-    return sampling_batch(requests, VOCAB, EOS, CPU)
+    return sampling_batch(requests, histories, CPU)
 
 
 def edits(made: SamplingBatch) -> set[tuple[int, ...]]:
