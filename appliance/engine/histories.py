@@ -40,8 +40,8 @@ class TokenHistories:
         self._histories: dict[int, _History] = {}  # by row
 
     def edits(self, requests: Sequence[Request]) -> Tensor | None:
-        """[3, E] int32 on the device, as `SamplingBatch.edits` has it, for `requests` as the rows of a batch; None where
-        there is nothing to edit. Every request is running, so that it has a slot."""
+        """[3, E] int32 on the device, as in `SamplingBatch.edits`, with `requests` as the rows of the batch; None where
+        there is nothing to edit. Each request must be running, so that it has a slot."""
         spans, changes = [], []
         for place, request in enumerate(requests):
             forbids = len(request.output_token_ids) < request.sampling.min_tokens
@@ -60,7 +60,7 @@ class TokenHistories:
         if not spans:
             return None
         self._grow(len(self._rows), max(length for _, _, length in spans))
-        return self._gather(*self._write(changes, np.array(spans, dtype=np.int64).T))
+        return self._gather(*self._write(changes, np.array(spans, dtype=np.int32).T))
 
     def _forbidden(self, request: Request) -> list[int]:
         ends = self._eos_token_ids.union(request.stop_token_ids)
@@ -75,32 +75,30 @@ class TokenHistories:
             table[:, :had_rows, :had_columns] = self._table
             self._table = table
 
-    def _write(
-        self, changes: Sequence[tuple[int, NDArray[np.int64]]], spans: NDArray[np.int64]
-    ) -> tuple[Tensor, int]:
+    def _write(self, changes: Sequence[tuple[int, NDArray[np.int32]]], spans: NDArray[np.int32]) -> tuple[Tensor, int]:
         """Enter `changes`, of each row [3, n]: column, token and count. Returns `spans` on the device, and how many
         tokens they hold: the row in the batch, the row in the table and the length of each history."""
-        width = self._table.shape[2]
         entered = np.concatenate([changed for _, changed in changes], axis=1)
-        entered[0] += np.repeat([row * width for row, _ in changes], [changed.shape[1] for _, changed in changes])
-        num_entered = entered.shape[1]
-        uploaded = self._upload(np.concatenate((entered.ravel(), spans.ravel())))
-        places, *values = uploaded[: 3 * num_entered].view(3, num_entered)
-        self._table.view(2, -1).index_copy_(1, places, torch.stack(values).int())
-        return uploaded[3 * num_entered :].view(3, -1), int(spans[2].sum())
+        rows = np.repeat([row for row, _ in changes], [changed.shape[1] for _, changed in changes])
+        places = rows.astype(np.int64) * self._table.shape[2] + entered[0]
+        # In one copy; places have 64 bits, and come first so that they lie where such numbers may.
+        uploaded = self._upload(np.concatenate((places.view(np.int32), entered[1:].ravel(), spans.ravel())))
+        of_places, values, of_spans = uploaded.split([2 * places.size, 2 * places.size, spans.size])
+        self._table.view(2, -1).index_copy_(1, of_places.view(torch.int64), values.view(2, -1))
+        return of_spans.view(3, -1), int(spans[2].sum())
 
     def _gather(self, spans: Tensor, total: int) -> Tensor:
         rows, table_rows, lengths = spans
         edits = self._table.new_empty((3, total))
         edits[0] = torch.repeat_interleave(rows, lengths, output_size=total)
         # From where a token stands among the edits to where it stands in the table.
-        shifts = table_rows * self._table.shape[2] - (lengths.cumsum(0) - lengths)
+        shifts = table_rows.long() * self._table.shape[2] - (lengths.cumsum(0) - lengths)
         places = torch.repeat_interleave(shifts, lengths, output_size=total)
         places += torch.arange(total, device=places.device)
         torch.index_select(self._table.view(2, -1), 1, places, out=edits[1:])
         return edits
 
-    def _upload(self, numbers: NDArray[np.int64]) -> Tensor:
+    def _upload(self, numbers: NDArray[np.int32]) -> Tensor:
         return torch.from_numpy(numbers).to(self._table.device, non_blocking=True)
 
 
@@ -122,7 +120,7 @@ class _History:
     def __len__(self) -> int:
         return len(self._columns)
 
-    def changed(self, output_token_ids: list[int]) -> NDArray[np.int64]:
+    def changed(self, output_token_ids: list[int]) -> NDArray[np.int32]:
         """[3, n]: column, token and count of all that is new or has another count since the last call."""
         columns = {}
         for token in output_token_ids[self._num_outputs :] if self._counts_output else ():
@@ -134,7 +132,6 @@ class _History:
         self._num_outputs = len(output_token_ids)
         if not self._uploaded:
             self._uploaded = True
-            return np.array((range(len(self)), list(self._columns), self._counts), dtype=np.int64)
-        return np.array(
-            (list(columns), list(columns.values()), [self._counts[column] for column in columns]), dtype=np.int64
-        )
+            return np.array((range(len(self)), list(self._columns), self._counts), dtype=np.int32)
+        counts = [self._counts[column] for column in columns]
+        return np.array((list(columns), list(columns.values()), counts), dtype=np.int32)

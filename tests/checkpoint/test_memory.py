@@ -92,7 +92,8 @@ def test_a_sparse_model_counts_all_experts_and_computes_with_a_few(tmp_path: Pat
     """More experts take more memory as weights; more of them for each token take more of it in a step."""
 
     def planned(name: str, **changes: Any) -> MemoryPlan:
-        return plan(read_config(write_checkpoint(tmp_path / name, "mixtral", **changes)), "cuda", 72 * GIB)
+        config = read_config(write_checkpoint(tmp_path / name, "mixtral", **changes))
+        return plan(config, "cuda", 72 * GIB, max_num_seqs=4)
 
     base, more, deeper = planned("base"), planned("more", num_local_experts=16), planned("deep", num_experts_per_tok=4)
     experts = 8 * 2 * 3 * 64 * 128  # 8 more in each of 2 layers, of 3 matrices

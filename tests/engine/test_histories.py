@@ -10,15 +10,21 @@ from typing import Any
 import pytest
 import torch
 
+from appliance.checkpoint.config import read_config
+from appliance.checkpoint.memory.native import HISTORY_BYTES
+from appliance.checkpoint.memory.step import SAMPLING, StepShape, moments
 from appliance.engine.histories import TokenHistories
 from appliance.engine.request import Request
+from appliance.engine.sampling import sampling_batch
 from appliance.protocol import SamplingParams, Submit
+from kernels.sampling import reference, triton
 from kernels.sampling.batch import FORBIDDEN
+from tests.kernels.peak import Peak
 from tests.parity.conftest import generate, make_engine, tokens
 from tests.tiny import write_checkpoint
 
 EOS = 2
-PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.25}
+PENALTIES: dict[str, Any] = {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.25}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +73,7 @@ def test_a_history_is_uploaded_once_and_then_a_token_a_step(folder, uploaded, as
     assert max(others) < 200, "two decodes: their blocks, positions and parameters, and what they sampled"
 
 
-class Alone:
+class Books:
     """Histories, and what they should hold by the requests' own lists."""
 
     vocab, slots = 60, 8
@@ -104,8 +110,9 @@ def _entries(request: Request) -> dict[int, int]:
 def test_what_is_gathered_is_what_each_request_has_seen_as_requests_come_and_go(seed):
     """Rows and columns grow; slots change hands; some requests are preempted, and sit out steps."""
     rng = random.Random(seed)
-    books, running, waiting = Alone(), {}, []
-    admissions = 0
+    books, admissions = Books(), 0
+    running: dict[int, Request] = {}
+    waiting: list[Request] = []
     for _ in range(200):
         free = [slot for slot in range(books.slots) if slot not in running]
         if free and rng.random() < 0.3:
@@ -139,10 +146,39 @@ def test_preempted_requests_with_penalties_answer_as_they_do_alone(folder):
     """Blocks are scarce, so that requests lose their slots and get others."""
     rng = random.Random(7)
     asked = {f"r{i}": [rng.randrange(6, 500) for _ in range(3 + 11 * i)] for i in range(6)}
-    expected = {}
+    expected: dict[str, list[int]] = {}
     for name, prompt in asked.items():
         expected |= {name: tokens(generate(make_engine(folder), {name: prompt}, **PENALTIES)[name])}
     engine = make_engine(folder, num_blocks=18)
     outputs = generate(engine, asked, **PENALTIES)
     assert engine.scheduler.num_preemptions
     assert {name: tokens(outputs[name]) for name in asked} == expected
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_full_histories_take_what_is_planned(tmp_path, backend, monkeypatch):
+    """Every request has seen the whole vocabulary: when all are uploaded at once, and in the steps after that."""
+    monkeypatch.setattr(triton, "launch", lambda *_: None)
+    vocab, seqs = 4096, 16
+    config = read_config(write_checkpoint(tmp_path / "model", "qwen3", vocab_size=vocab))
+    shape = StepShape(
+        tokens=vocab, sequences=seqs, item=4, fp8=False, backends={"sampling": backend}, history=vocab
+    )  # fmt: skip
+    (sampling,) = (moment for moment in moments(config, shape) if moment.name == SAMPLING)
+    histories = TokenHistories(
+        vocab_size=vocab, eos_token_ids=frozenset(), max_num_seqs=seqs, max_model_len=vocab, device=torch.device("cpu")
+    )
+    # Where nothing is launched, there is no token whose log probability could be looked up.
+    params = SamplingParams(temperature=0.0, logprobs=0 if backend == "torch" else None, **PENALTIES)
+    requests = [Request("r", list(range(vocab)), params, seed=0) for _ in range(seqs)]
+    for slot, request in enumerate(requests):
+        request.slot = slot
+    sample = {"torch": reference.sample, "triton": triton.sample}[backend]
+    with Peak() as peak:
+        for _ in range(3):
+            logits = torch.zeros(seqs, vocab)
+            sample(logits, sampling_batch(requests, histories, torch.device("cpu")))
+            for request in requests:
+                request.output_token_ids.append(1)
+    planned = sampling.total + seqs * vocab * HISTORY_BYTES
+    assert 0.85 * planned <= peak.bytes <= planned

@@ -33,6 +33,9 @@ CROWDED_EXPERTS_BYTES: Final = 40 * MIB
 # for steps of 180 to 350 MiB.
 CUDA_SLACK_SHARE: Final = 0.2
 
+# Of each token in the table of histories (`appliance/engine/histories.py`): its id and its count.
+HISTORY_BYTES: Final = 8
+
 
 @dataclass(frozen=True)
 class NativeFootprint:
@@ -66,18 +69,20 @@ class NativeFootprint:
 
     def workspace(self, max_model_len: int) -> Workspace:
         attention = self.attention(max_model_len)
-        step, slack = self._step(attention)
+        history = min(max_model_len, self.config.vocab_size)  # each token once
+        step, slack = self._step(attention, history)
         return Workspace(
             runtime=self._runtime,
             step=step,
             attention=max((sum(tensors) for tensors in attention), default=0),
             slack=slack,
             tables=max_model_len * self.config.rotary_dim * self._item,
+            histories=self.limits.max_num_seqs * history * HISTORY_BYTES,
             packed=self._second_head,
             loading=self._loading,
         )
 
-    def _step(self, attention: tuple[tuple[int, ...], ...]) -> tuple[int, int]:
+    def _step(self, attention: tuple[tuple[int, ...], ...], history: int) -> tuple[int, int]:
         """What a step needs, and what the allocator holds beside that."""
         limits = self.limits
         shape = StepShape(
@@ -86,6 +91,7 @@ class NativeFootprint:
             item=self._item,
             fp8=self._fp8,
             backends=self.backends,
+            history=history,
             attention=attention,
         )
         found = moments(self.config, shape)

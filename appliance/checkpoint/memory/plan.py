@@ -29,7 +29,8 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
 
     `runtime` is what its libraries take for themselves; `step` what is alive at the fullest moment of a step, of which
     `attention` is what its backend works in, whether or not that is the moment; `slack` what the allocator cannot use
-    between these; `tables` those for rotary positions; `packed` copies of weights beside the weights themselves.
+    between these; `tables` those for rotary positions; `histories` the tokens that penalties count; `packed` copies of
+    weights beside the weights themselves.
     `loading` is needed before there is a cache: the largest weight again, while its layout is changed.
     """
 
@@ -38,12 +39,13 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     attention: int = 0
     slack: int = 0
     tables: int = 0
+    histories: int = 0
     packed: int = 0
     loading: int = 0
 
     @property
     def total(self) -> int:
-        return self.runtime + self.step + self.slack + self.tables + self.packed
+        return self.runtime + self.step + self.slack + self.tables + self.histories + self.packed
 
 
 class MemoryLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,13 +19,18 @@ from appliance.checkpoint.model_config import ModelConfig
 SAMPLING: Final = "sampling"
 # What Triton's sampling notes of each 4096 logits: numbers and masses at 16 thresholds, and three results.
 _NOTED_BYTES: Final = (16 * 8 + 16) / 4096
+# What a step makes of each token of a history on its way to the logits: an edit and the places it is gathered from; in
+# torch also copies of the edits in 64 bits, what each row asks for, and the logits before and after.
+_EDIT_BYTES: Final = 28
+_TORCH_EDIT_BYTES: Final = 68
 # Of a token: its id, its position and its place in the cache.
 _INDEX_BYTES: Final = 24
 
 
 class StepShape(msgspec.Struct, frozen=True, kw_only=True):
     """The most that a step computes, and how. `backends` names the chosen one of each op; `fp8` says that weights are
-    kept in block-scaled FP8; `item` is the bytes of a number in the model's dtype. `attention` is what the backend of
+    kept in block-scaled FP8; `item` is the bytes of a number in the model's dtype; `history` is how many tokens each
+    sequence's penalties count. `attention` is what the backend of
     attention works in, tensor by tensor, at each moment that may be its fullest."""
 
     tokens: int
@@ -33,6 +38,7 @@ class StepShape(msgspec.Struct, frozen=True, kw_only=True):
     item: int
     fp8: bool
     backends: Mapping[str, str]
+    history: int = 0
     attention: tuple[tuple[int, ...], ...] = ()
 
     def torch(self, op: str) -> bool:
@@ -169,8 +175,10 @@ def _dequantised(config: ModelConfig, shape: StepShape) -> int:
 def _sampling(config: ModelConfig, shape: StepShape) -> Iterator[int]:
     """A logit of each sequence that draws, in float32, beside its log probability; as it was computed, it needs less
     than that one."""
-    logits = min(shape.sequences, shape.tokens) * config.vocab_size
+    rows = min(shape.sequences, shape.tokens)
+    logits = rows * config.vocab_size
     yield logits * 4
     yield logits * 4
+    yield rows * shape.history * (_TORCH_EDIT_BYTES if shape.torch("sampling") else _EDIT_BYTES)
     if not shape.torch("sampling"):
         yield int(logits * _NOTED_BYTES)
