@@ -17,7 +17,7 @@ from appliance.engine.histories import TokenHistories
 from appliance.engine.request import Request
 from appliance.engine.sampling import sampling_batch
 from appliance.protocol import SamplingParams, Submit
-from kernels.sampling import reference, triton
+from kernels.sampling import triton
 from kernels.sampling.batch import FORBIDDEN
 from tests.kernels.peak import Peak
 from tests.parity.conftest import generate, make_engine, tokens
@@ -155,29 +155,26 @@ def test_preempted_requests_with_penalties_answer_as_they_do_alone(folder):
     assert {name: tokens(outputs[name]) for name in asked} == expected
 
 
-@pytest.mark.parametrize("backend", ["torch", "triton"])
-def test_full_histories_take_what_is_planned(tmp_path, backend, monkeypatch):
+def test_full_histories_take_what_is_planned(tmp_path, monkeypatch):
     """Every request has seen the whole vocabulary: when all are uploaded at once, and in the steps after that."""
     monkeypatch.setattr(triton, "launch", lambda *_: None)
-    vocab, seqs = 4096, 16
+    vocab, seqs, device = 4096, 16, torch.device("cpu")
     config = read_config(write_checkpoint(tmp_path / "model", "qwen3", vocab_size=vocab))
     shape = StepShape(
-        tokens=vocab, sequences=seqs, item=4, fp8=False, backends={"sampling": backend}, history=vocab
+        tokens=vocab, sequences=seqs, item=4, fp8=False, backends={"sampling": "triton"}, history=vocab
     )  # fmt: skip
     (sampling,) = (moment for moment in moments(config, shape) if moment.name == SAMPLING)
     histories = TokenHistories(
-        vocab_size=vocab, eos_token_ids=frozenset(), max_num_seqs=seqs, max_model_len=vocab, device=torch.device("cpu")
+        vocab_size=vocab, eos_token_ids=frozenset(), max_num_seqs=seqs, max_model_len=vocab, device=device
     )
-    # Where nothing is launched, there is no token whose log probability could be looked up.
-    params = SamplingParams(temperature=0.0, logprobs=0 if backend == "torch" else None, **PENALTIES)
+    params = SamplingParams(temperature=0.0, **PENALTIES)
     requests = [Request("r", list(range(vocab)), params, seed=0) for _ in range(seqs)]
     for slot, request in enumerate(requests):
         request.slot = slot
-    sample = {"torch": reference.sample, "triton": triton.sample}[backend]
     with Peak() as peak:
         for _ in range(3):
             logits = torch.zeros(seqs, vocab)
-            sample(logits, sampling_batch(requests, histories, torch.device("cpu")))
+            triton.sample(logits, sampling_batch(requests, histories, device))
             for request in requests:
                 request.output_token_ids.append(1)
     planned = sampling.total + seqs * vocab * HISTORY_BYTES

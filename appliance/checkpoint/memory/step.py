@@ -19,10 +19,8 @@ from appliance.checkpoint.model_config import ModelConfig
 SAMPLING: Final = "sampling"
 # What Triton's sampling notes of each 4096 logits: numbers and masses at 16 thresholds, and three results.
 _NOTED_BYTES: Final = (16 * 8 + 16) / 4096
-# What a step makes of each token of a history on its way to the logits: an edit and the places it is gathered from; in
-# torch also copies of the edits in 64 bits, what each row asks for, and the logits before and after.
+# What a GPU's step makes of each token of a history on its way to the logits: an edit, and where it is gathered from.
 _EDIT_BYTES: Final = 28
-_TORCH_EDIT_BYTES: Final = 68
 # Of a token: its id, its position and its place in the cache.
 _INDEX_BYTES: Final = 24
 
@@ -58,7 +56,7 @@ class Moment(NamedTuple):
 
 
 def moments(config: ModelConfig, shape: StepShape) -> list[Moment]:
-    """Of a full step: as many tokens as may be batched, and as many sequences that draw."""
+    """Of a full step: as many tokens as may be batched, and as many sequences that sample."""
     tokens, hidden = shape.tokens, config.hidden_size * shape.item
     # The residual, and what a layer is given: Python holds both until the layer ends.
     carried = (hidden, hidden, _INDEX_BYTES)
@@ -173,12 +171,12 @@ def _dequantised(config: ModelConfig, shape: StepShape) -> int:
 
 
 def _sampling(config: ModelConfig, shape: StepShape) -> Iterator[int]:
-    """A logit of each sequence that draws, in float32, beside its log probability; as it was computed, it needs less
+    """A logit of each sequence that samples, in float32, beside its log probability; as it was computed, it needs less
     than that one."""
     rows = min(shape.sequences, shape.tokens)
     logits = rows * config.vocab_size
     yield logits * 4
     yield logits * 4
-    yield rows * shape.history * (_TORCH_EDIT_BYTES if shape.torch("sampling") else _EDIT_BYTES)
     if not shape.torch("sampling"):
+        yield rows * shape.history * _EDIT_BYTES
         yield int(logits * _NOTED_BYTES)
