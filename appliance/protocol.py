@@ -262,9 +262,9 @@ SAMPLING_LIMITS: dict[str, tuple[float, float]] = {
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How tokens are drawn. temperature 0 is greedy; top_k 0 and top_p 1 and min_p 0 are off; a seed fixes a request's
-    random numbers whatever is batched with it. `min_tokens` come before the token that stops the answer. `logprobs` is
-    how many alternatives to report besides the drawn token (None: no logprobs at all)."""
+    """How tokens are sampled. temperature 0 is greedy; top_k 0 and top_p 1 and min_p 0 are off; a seed fixes a
+    request's random numbers whatever is batched with it. `min_tokens` come before the token that stops the answer.
+    `logprobs` is how many alternatives to report besides the sampled token (None: no logprobs at all)."""
 
     max_tokens: int = 16
     min_tokens: int = 0
@@ -312,7 +312,7 @@ ToCore = EngineConfig | Submit | Abort | Shutdown
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The natural log of the probability of a drawn token, and the most likely alternatives, best first.
+    """The natural log of the probability of a sampled token, and the most likely alternatives, best first.
     Probabilities are the model's own: before temperature, penalties and truncation."""
 
     token_id: int

@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 class Case(NamedTuple):
-    """`run(function, device)` draws the same inputs each time (from a generator on the CPU), calls `function` and
+    """`run(function, device)` makes the same inputs each time (from a generator on the CPU), calls `function` and
     returns every tensor that holds a result: what was returned, and what was written in place. `tolerance` bounds
     |result - expected| / |expected| (Frobenius) of each floating-point result; integers must be equal."""
 

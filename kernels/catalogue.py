@@ -195,7 +195,9 @@ SAMPLING = Op(
             conditions=(Condition("vocab_size", at_most=524288),),
             variants="kernels.sampling.variants:variants",
         ),
-        Backend("flashinfer", devices=("cuda",), libraries=(_FLASHINFER,), faults=(faults.FLASHINFER_DRAWS_BY_PLACE,)),
+        Backend(
+            "flashinfer", devices=("cuda",), libraries=(_FLASHINFER,), faults=(faults.FLASHINFER_SAMPLES_BY_PLACE,)
+        ),
         Backend("torch", "kernels.sampling.reference:sample"),
     ),
 )

@@ -84,9 +84,9 @@ FLASHINFER_PLANS_EACH_STEP = Fault(
     applies=lambda context: context.cuda_graphs,
     remedy="It runs without CUDA graphs: set `enforce-eager: true`.",
 )
-FLASHINFER_DRAWS_BY_PLACE = Fault(
-    "flashinfer-draws-by-place",
-    reason="draws by a request's place in the batch as well as its seed, so that its neighbours change its tokens",
+FLASHINFER_SAMPLES_BY_PLACE = Fault(
+    "flashinfer-samples-by-place",
+    reason="samples by a request's place in the batch as well as its seed, so that its neighbours change its tokens",
     source=f"{_FLASHINFER}/include/flashinfer/sampling.cuh",
     applies=lambda _: True,
 )
@@ -115,7 +115,7 @@ FAULTS: tuple[Fault, ...] = (
     GROUPED_ROUTING_WITHOUT_GROUPS,
     FLASH_ATTENTION_3_ONLY,
     FLASHINFER_PLANS_EACH_STEP,
-    FLASHINFER_DRAWS_BY_PLACE,
+    FLASHINFER_SAMPLES_BY_PLACE,
     TRITON_FP8_BEFORE_SM89,
     NO_TILELANG_IN_VLLM,
 )

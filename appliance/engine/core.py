@@ -98,7 +98,7 @@ def _counters(engine: Engine) -> Counters:
         running=sum(not request.probe for request in list(scheduler.running)),
         waiting=scheduler.num_waiting,
         prompt_tokens=engine.prompt_tokens_computed,
-        output_tokens=engine.output_tokens_drawn,
+        output_tokens=engine.output_tokens_sampled,
         cache_usage=scheduler.pool.usage,
         prefix_cache_hit_rate=scheduler.prompt_tokens_cached / seen if seen else 0.0,
         preemptions=scheduler.num_preemptions,

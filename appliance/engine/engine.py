@@ -38,7 +38,7 @@ NOT_FINITE = (
     "the model's output is not a number (NaN or infinity); the weights are damaged, or the dtype is too narrow for "
     "this model: try dtype bfloat16 or float32"
 )
-NOTHING_TO_DRAW = "no token can be drawn: min_tokens forbids every token that the model leaves possible"
+NOTHING_TO_SAMPLE = "no token can be sampled: min_tokens forbids every token that the model leaves possible"
 
 
 class Engine:
@@ -112,7 +112,7 @@ class Engine:
             device=device,
         )
         self.prompt_tokens_computed = 0
-        self.output_tokens_drawn = 0
+        self.output_tokens_sampled = 0
         self.loaded = Loaded(
             vocab_size=model_config.vocab_size,
             num_blocks=config.num_blocks,
@@ -156,7 +156,7 @@ class Engine:
             self.scheduler.finish(request)
 
     def step(self) -> list[TokenOutput]:
-        """Compute one step; what each request that drew a token, or ended, got from it."""
+        """Compute one step; what each request got from it that has a sampled token, or ended."""
         step = self.scheduler.schedule()
         if not step:
             return []
@@ -164,24 +164,24 @@ class Engine:
         self.prompt_tokens_computed += sum(
             num_tokens for request, num_tokens in step if not (request.output_token_ids or request.probe)
         )
-        drawing = [item.request for item in step if item.draws]
+        sampled = [item.request for item in step if item.samples]
         damaged = self._end_damaged(
             [item.request for item, finite in zip(step, result.finite, strict=True) if not finite]
         )
         self.scheduler.complete([item for item in step if item.request not in damaged])
         outputs = [_error(request, NOT_FINITE) for request in damaged]
-        logprobs = _token_logprobs(drawing, result)
-        for row, request in enumerate(drawing):
+        logprobs = _token_logprobs(sampled, result)
+        for row, request in enumerate(sampled):
             if request not in damaged:
-                outputs.append(self._take(request, result.drawn[row], logprobs[row]))
+                outputs.append(self._take(request, result.token_ids[row], logprobs[row]))
         return outputs
 
     def _take(self, request: Request, token_id: int | None, logprobs: tuple[TokenLogprob, ...]) -> TokenOutput:
-        """Give a request the token it drew, None where it could draw none."""
+        """Give a request its sampled token, None where every token is forbidden."""
         if token_id is None:
             self.scheduler.finish(request)
-            return _error(request, NOTHING_TO_DRAW)
-        self.output_tokens_drawn += not request.probe
+            return _error(request, NOTHING_TO_SAMPLE)
+        self.output_tokens_sampled += not request.probe
         reason = request.accept(token_id, self._eos_token_ids, self._max_model_len)
         if reason is not None:
             self.scheduler.finish(request)
@@ -230,15 +230,15 @@ def _error(request: Request, error: str) -> TokenOutput:
     return TokenOutput(request_id=request.request_id, finish_reason=FinishReason.ERROR, error=error)
 
 
-def _token_logprobs(drawing: list[Request], result: StepResult) -> list[tuple[TokenLogprob, ...]]:
+def _token_logprobs(sampled: list[Request], result: StepResult) -> list[tuple[TokenLogprob, ...]]:
     if result.logprobs is None or result.top_logprobs is None or result.top_token_ids is None:
-        return [()] * len(drawing)
+        return [()] * len(sampled)
     chosen = result.logprobs.clamp(min=LEAST_LOGPROB).tolist()
     tops = result.top_logprobs.clamp(min=LEAST_LOGPROB).tolist()
     top_ids = result.top_token_ids.tolist()
     rows: list[tuple[TokenLogprob, ...]] = []
-    for row, request in enumerate(drawing):
-        token_id, count = result.drawn[row], request.sampling.logprobs
+    for row, request in enumerate(sampled):
+        token_id, count = result.token_ids[row], request.sampling.logprobs
         if count is None or token_id is None:
             rows.append(())
         else:

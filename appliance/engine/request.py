@@ -55,7 +55,7 @@ class Request:
 
     @property
     def num_pending_tokens(self) -> int:
-        """Tokens that are known and not computed yet: the rest of the prompt, or the one drawn last."""
+        """Tokens that are known and not computed yet: the rest of the prompt, or the one sampled last."""
         return self.num_tokens - self.num_computed_tokens
 
     def tokens(self, start: int, end: int) -> list[int]:
@@ -68,7 +68,7 @@ class Request:
         return self.prompt_token_ids[start:] + self.output_token_ids[: end - split]
 
     def accept(self, token_id: int, eos_token_ids: frozenset[int], max_model_len: int) -> FinishReason | None:
-        """Append a drawn token; the reason for which the request ends with it, or None."""
+        """Append a sampled token; the reason for which the request ends with it, or None."""
         self.output_token_ids.append(token_id)
         params = self.sampling
         stops = token_id in self.stop_token_ids or (token_id in eos_token_ids and not params.ignore_eos)

@@ -1,4 +1,4 @@
-"""Runs one scheduled step on the device: lays out its tokens, calls the model, draws the next tokens."""
+"""Runs one scheduled step on the device: lays out its tokens, calls the model, samples the next tokens."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from kernels.sampling.batch import Sampled
 
 
 class StepResult(NamedTuple):
-    """What a step computed. `drawn` has an entry for each request that draws, in the step's order; a token means
+    """What a step computed. `token_ids` has an entry for each request that samples, in the step's order; one means
     nothing where its request is not `finite`, or where it is None: every token is forbidden."""
 
     finite: list[bool]  # of each request of the step: its last token is computed from numbers, and so are its logits
-    drawn: list[int | None]
+    token_ids: list[int | None]
     logprobs: Tensor | None = None  # [D] float32
     top_logprobs: Tensor | None = None  # [D, n] float32, best first
     top_token_ids: Tensor | None = None  # [D, n] int64
@@ -66,29 +66,29 @@ class Runner:
 
     @torch.inference_mode()
     def run(self, step: Sequence[Scheduled]) -> StepResult:
-        """Compute a step, and draw for those of its requests of which all tokens are computed then."""
+        """Compute a step, and sample for those of its requests of which all tokens are computed then."""
         hidden = self._model.forward(self._lay_out(step), self._caches)
         lasts = np.cumsum([item.num_tokens for item in step]) - 1
         rows = hidden[self._tensor(lasts)]
         # A sequence's last token sees all others: where one of them is not a number, neither is this one.
         finite = rows.isfinite().all(dim=-1)
-        draws = [item.draws for item in step]
-        if not any(draws):
+        samples = [item.samples for item in step]
+        if not any(samples):
             return StepResult(finite.tolist(), [])
-        drawing = [item.request for item in step if item.draws]
-        if not all(draws):
-            rows = rows[self._tensor(np.flatnonzero(draws))]
+        requests = [item.request for item in step if item.samples]
+        if not all(samples):
+            rows = rows[self._tensor(np.flatnonzero(samples))]
         logits = self._model.compute_logits(rows)
-        batch = sampling_batch(drawing, self._histories, self._device)
+        batch = sampling_batch(requests, self._histories, self._device)
         sampled: Sampled = self._kernels.sampling(logits, batch)
         # All that the host reads, in one copy.
-        read = torch.cat((finite, sampled.finite, sampled.drawable, sampled.token_ids)).tolist()
-        of_step, of_rows, drawable, token_ids = _split(read, len(step), *[len(drawing)] * 3)
-        for place, sound in zip(np.flatnonzero(draws), of_rows, strict=True):
+        read = torch.cat((finite, sampled.finite, sampled.samplable, sampled.token_ids)).tolist()
+        of_step, of_rows, samplable, token_ids = _split(read, len(step), *[len(requests)] * 3)
+        for place, sound in zip(np.flatnonzero(samples), of_rows, strict=True):
             of_step[place] &= sound
         return StepResult(
             [bool(sound) for sound in of_step],
-            [token if may else None for token, may in zip(token_ids, drawable, strict=True)],
+            [token if may else None for token, may in zip(token_ids, samplable, strict=True)],
             *sampled[3:],
         )
 

@@ -36,20 +36,20 @@ class Limits:
 
 
 class Scheduled(NamedTuple):
-    """`num_tokens` pending tokens of `request` are computed in this step; with all of them, its next one is drawn."""
+    """`num_tokens` pending tokens of `request` are computed in this step; with all of them, its next one is sampled."""
 
     request: Request
     num_tokens: int
 
     @property
-    def draws(self) -> bool:
+    def samples(self) -> bool:
         return self.num_tokens == self.request.num_pending_tokens
 
 
 class Scheduler:
     """Owns the waiting and the running requests and their blocks.
 
-    A step is `schedule()`, then the model, then `complete()` and `Request.accept()` for each that drew a token, then
+    A step is `schedule()`, then the model, then `complete()` and `Request.accept()` for each that sampled a token, then
     `finish()` for those that ended.
     """
 
@@ -135,14 +135,14 @@ class Scheduler:
         return step
 
     def complete(self, step: list[Scheduled]) -> list[Request]:
-        """The step has been computed. Returns the requests that now get a drawn token, in the order of `step`."""
-        drawing = [item.request for item in step if item.draws]
+        """The step has been computed. Returns the requests that now get a sampled token, in the order of `step`."""
+        sampled = [item.request for item in step if item.samples]
         for request, num_tokens in step:
             full_before = request.num_computed_tokens // self.pool.block_size
             request.num_computed_tokens += num_tokens
             if self.limits.prefix_caching:
                 self._remember(request, full_before)
-        return drawing
+        return sampled
 
     def finish(self, request: Request) -> None:
         """Take a request out, wherever it is, and free its blocks."""

@@ -1,4 +1,4 @@
-"""The fields of a request that say how tokens are drawn, shared by chat and completions."""
+"""The fields of a request that say how tokens are sampled, shared by chat and completions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 API_DEFAULTS: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0}
-DRAWN = (
+PARAMETERS = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
 )  # fmt: skip
 
@@ -95,8 +95,8 @@ def sampling_params(
     eos_token_ids: Collection[int],
 ) -> SamplingParams:
     """For the choice with this index. Choices of a seeded request get seeds of their own, or they would be equal."""
-    given = {name: value for name in DRAWN if (value := getattr(fields, name)) is not None}
-    values = {**API_DEFAULTS, **{name: defaults[name] for name in DRAWN if name in defaults}, **given}
+    given = {name: value for name in PARAMETERS if (value := getattr(fields, name)) is not None}
+    values = {**API_DEFAULTS, **{name: defaults[name] for name in PARAMETERS if name in defaults}, **given}
     values["top_k"] = max(values.get("top_k", 0), 0)  # -1 is another spelling of "off"
     stop_token_ids = fields.stop_token_ids or []
     if len(stop_token_ids) > MAX_STOP_TOKEN_IDS:

@@ -1,6 +1,6 @@
-"""Drawing the next token of each sequence from its logits.
+"""Sampling the next token of each sequence from its logits.
 
-What a row may draw, and with which probability, is the same for every backend:
+What a row may sample, and with which probability, is the same for every backend:
 
 1. Penalties change the logits of tokens seen before, which stay finite; forbidden tokens become -inf. Whether a row is
    finite is asked of the model's own logits, before that: what a request asks for cannot make its model look damaged.
@@ -10,15 +10,15 @@ What a row may draw, and with which probability, is the same for every backend:
 4. top-p keeps, of these, the tokens for which the share of all strictly larger ones is less than p: the smallest set of
    most likely tokens that holds at least p, with all that equal its least likely one.
 5. min-p keeps, of these, the tokens that weigh at least p times what the heaviest weighs.
-6. The token drawn is the first, in the order of the vocabulary, at which the running sum of the weights kept exceeds
+6. The sampled token is the first, in the order of the vocabulary, at which the running sum of the weights kept exceeds
    `uniform` times their total.
 
 Equal logits are thus kept or dropped together, which a search for a threshold can do without sorting. Sums are rounded
 differently by each backend, and by torch on a GPU perhaps in each call: a uniform number within about 1e-6 of a
-boundary between two tokens may draw either of them. A token e^32 times less likely than the best one may be taken for
-one that is never drawn.
+boundary between two tokens may sample either of them. A token e^32 times less likely than the best one may be taken for
+one that is never sampled.
 
-In Triton, and in torch on a CPU, a row's draw is a function of its own logits, parameters and uniform number: the rows
-beside it have no part in it. The logits are not promised here: a model's products may be rounded differently in another
-batch, and a row whose logits differ by that may draw another token.
+In Triton, and in torch on a CPU, a row's token is a function of its own logits, parameters and uniform number: the
+rows beside it have no part in it. The logits are not promised here: a model's products may be rounded differently in
+another batch, and a row whose logits differ by that may sample another token.
 """

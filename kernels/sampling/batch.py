@@ -13,7 +13,7 @@ from torch import Tensor
 
 # Rows of `SamplingBatch.parameters`.
 TEMPERATURE, UNIFORM, TOP_K, TOP_P, MIN_P, PRESENCE, FREQUENCY, REPETITION = range(8)
-# In place of a count in `SamplingBatch.edits`: the token may not be drawn.
+# In place of a count in `SamplingBatch.edits`: the token may not be sampled.
 FORBIDDEN = -1
 
 
@@ -29,7 +29,7 @@ class Row(NamedTuple):
     frequency: float = 0.0  # subtracted once for each time a token stands in the output
     repetition: float = 1.0  # divides positive, multiplies negative logits of tokens seen (Keskar et al., 2019)
     seen: NDArray[np.int32] | None = None  # [2, n]: tokens of prompt and output, how often each stands in the output
-    forbidden: Collection[int] = ()  # token ids that may not be drawn
+    forbidden: Collection[int] = ()  # token ids that may not be sampled
 
     @property
     def truncates(self) -> bool:
@@ -44,21 +44,20 @@ class SamplingBatch:
     """
 
     parameters: Tensor | None = None  # [8, S] float32; None where every row is greedy and nothing is edited
-    draws: bool = False  # some row is not greedy
+    samples: bool = False  # some row is not greedy
     truncates: bool = False  # some row has top-k, top-p or min-p
     edits: Tensor | None = None  # [3, E] int32: row, token id, how often it stands in the output (or FORBIDDEN)
     logprobs: int | None = None  # alternatives to report for every row; None for no logprobs at all
 
 
 class Sampled(NamedTuple):
-    """Drawn tokens and, if asked for, their log probabilities under the model itself (before penalties, temperature and
-    the rest)."""
+    """Sampled tokens and, if asked for, their log probabilities under the model itself (before penalties, temperature
+    and the rest)."""
 
     token_ids: Tensor  # [S] int64
     finite: Tensor  # [S] bool; False: the model's own logits hold NaN or have no finite maximum
-    drawable: (
-        Tensor  # [S] bool; False: every token is forbidden. Without both, the token means nothing, and is in range
-    )
+    # [S] bool; False: every token is forbidden. Without both, the token means nothing, and is in range.
+    samplable: Tensor
     logprobs: Tensor | None = None  # [S] float32
     top_logprobs: Tensor | None = None  # [S, n] float32, best first
     top_token_ids: Tensor | None = None  # [S, n] int64
@@ -74,13 +73,13 @@ def pack(
     if edits is None:
         named = _edits(rows)
         edits = None if named is None else torch.from_numpy(named).to(device, non_blocking=True)
-    draws = any(row.temperature > 0 for row in rows)
-    if not draws and edits is None:
+    samples = any(row.temperature > 0 for row in rows)
+    if not samples and edits is None:
         return SamplingBatch(logprobs=logprobs)
     parameters = np.array([row[: REPETITION + 1] for row in rows], dtype=np.float32).T
     return SamplingBatch(
         parameters=torch.from_numpy(np.ascontiguousarray(parameters)).to(device, non_blocking=True),
-        draws=draws,
+        samples=samples,
         truncates=any(row.truncates for row in rows),
         edits=edits,
         logprobs=logprobs,
@@ -104,7 +103,7 @@ def _edits(rows: Sequence[Row]) -> NDArray[np.int32] | None:
 
 
 def _edits_of(row: Row) -> NDArray[np.int32]:
-    """What a row has seen and what it may not draw; of the tokens that are both, that they may not be drawn."""
+    """What a row has seen and what it may not sample; of the tokens that are both, that they may not be sampled."""
     forbidden = np.array([list(dict.fromkeys(row.forbidden))] * 2, dtype=np.int32)
     forbidden[1] = FORBIDDEN
     if row.seen is None:

@@ -73,16 +73,16 @@ def _call(
         if damaged:
             logits[0, vocab - 1], logits[2, 0], logits[3] = torch.nan, torch.inf, -torch.inf
         result = function(logits.to(device), pack(steady, device, logprobs))
-        drawn = result.finite & result.drawable
-        token_ids = result.token_ids.masked_fill(~drawn, -1)  # else it means nothing
+        sampled = result.finite & result.samplable
+        token_ids = result.token_ids.masked_fill(~sampled, -1)  # else it means nothing
         named = [result.logprobs, result.top_logprobs] if logprobs is not None else []
-        return [token_ids, result.finite.to(torch.int32), drawn.to(torch.int32), *named]
+        return [token_ids, result.finite.to(torch.int32), sampled.to(torch.int32), *named]
 
     return run
 
 
 def _steady(logits: Tensor, rows: Sequence[Row]) -> list[Row]:
-    """The rows, each with a uniform number that draws what its neighbours within 1e-5 draw."""
+    """The rows, each with a uniform number that samples what its neighbours within 1e-5 sample."""
     numbers = torch.rand(50, len(rows), generator=torch.Generator().manual_seed(1)).tolist()
     found: list[Row | None] = [None] * len(rows)
     for uniforms in numbers:

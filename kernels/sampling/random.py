@@ -9,7 +9,7 @@ def uniform(seed: int, position: int) -> float:
     """A number in [0, 1) that depends on `seed` (64 bits) and `position` alone.
 
     SplitMix64 (Steele, Lea and Flood, 2014) over the two, counter-based: no state is kept, so a request that is
-    preempted, or runs beside others, draws with the numbers that it would have had alone.
+    preempted, or runs beside others, samples with the numbers that it would have had alone.
     """
     mixed = _mix((_mix(seed & _MASK) + (position + 1) * 0x9E3779B97F4A7C15) & _MASK)
     return (mixed >> 40) / (1 << 24)  # 24 bits are what a float32 holds exactly

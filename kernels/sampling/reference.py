@@ -12,7 +12,7 @@ _HEAD = 512
 
 
 def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
-    """Draw one token for each row of `logits` [S, V], as the package says.
+    """Sample one token for each row of `logits` [S, V], as the package says.
 
     Args:
         logits: float32, contiguous; changed in place where the batch has edits.
@@ -20,22 +20,22 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     """
     logprobs = torch.log_softmax(logits, dim=-1) if batch.logprobs is not None else None
     best, token_ids = _best(logits)
-    finite = drawable = torch.isfinite(best)
+    finite = samplable = torch.isfinite(best)
     if batch.edits is not None:
         _edit(logits, batch)
         best, token_ids = _best(logits)
-        drawable = torch.isfinite(best)
-    if batch.draws:
+        samplable = torch.isfinite(best)
+    if batch.samples:
         assert batch.parameters is not None
-        numbers = (finite & drawable).tolist()
+        numbers = (finite & samplable).tolist()
         for row, (temperature, uniform, top_k, top_p, min_p, *_) in enumerate(batch.parameters.T.tolist()):
             if temperature > 0 and numbers[row]:
-                token_ids[row] = _draw(logits[row], best[row], temperature, uniform, int(top_k), top_p, min_p)
+                token_ids[row] = _sample(logits[row], best[row], temperature, uniform, int(top_k), top_p, min_p)
     if logprobs is None:
-        return Sampled(token_ids, finite, drawable)
+        return Sampled(token_ids, finite, samplable)
     chosen = logprobs.gather(1, token_ids[:, None])[:, 0]
     top, top_ids = logprobs.topk(min(batch.logprobs or 0, logits.shape[-1]), dim=-1)
-    return Sampled(token_ids, finite, drawable, chosen, top, top_ids)
+    return Sampled(token_ids, finite, samplable, chosen, top, top_ids)
 
 
 def _best(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,10 +66,10 @@ def _edit(logits: Tensor, batch: SamplingBatch) -> None:
     logits[rows, tokens] = values.clamp_(-most, most).masked_fill_(forbidden, -torch.inf)
 
 
-def _draw(
+def _sample(
     logits: Tensor, best: Tensor, temperature: float, uniform: float, top_k: int, top_p: float, min_p: float
 ) -> Tensor:
-    """The token id that one row [V] draws. `best` is its largest logit, and finite."""
+    """The token id that one row [V] samples. `best` is its largest logit, and finite."""
     ids = None  # of the tokens kept, in the order of the vocabulary; None while all of them are
     if 0 < top_k < logits.shape[0]:
         ids = _where(logits >= logits.topk(top_k).values[-1])

@@ -1,10 +1,11 @@
 """Sampling in Triton, without sorting: rows are divided into chunks, and whichever program of a row finishes last joins
 what they found.
 
-One kernel finds the largest logit and draws where no more is asked for. Rows with top-k, top-p or min-p take two more:
-one measures how many tokens, of which weight, lie within fixed distances of the largest logit, and so which tokens come
-into question at all; the other lists these and searches among them for the exact threshold. Every sum is taken over
-chunks of a fixed size in a fixed order, so that equal rows of logits draw the same in whatever batch they are.
+One kernel finds the largest logit and samples where no more is asked for. Rows with top-k, top-p or min-p take two
+more: one measures how many tokens, of which weight, lie within fixed distances of the largest logit, and so which
+tokens come into question at all; the other lists these and searches among them for the exact threshold. Every sum is
+taken over chunks of a fixed size in a fixed order, so that equal rows of logits sample the same in whatever batch they
+are.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kernels.sampling.batch import Sampled, SamplingBatch
 _edit = functools.cache(variants.edit)
 _best = functools.cache(variants.best)
 _level = functools.cache(variants.level)
-_draw = functools.cache(variants.draw)
+_sample = functools.cache(variants.sample)
 
 _TEMPERATURE = tl.constexpr(words.TEMPERATURE)
 _UNIFORM = tl.constexpr(words.UNIFORM)
@@ -57,13 +58,13 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
             logits, parameters, batch.edits, edits, rows, vocab,
         )  # fmt: skip
     token_ids = torch.empty(rows, dtype=torch.int64, device=device)
-    drawable = torch.empty(rows, dtype=torch.uint8, device=device)
+    samplable = torch.empty(rows, dtype=torch.uint8, device=device)
     found = torch.empty((3, rows, chunks), dtype=torch.float32, device=device)
     best = torch.empty(rows, dtype=torch.float32, device=device)
     done = torch.zeros((3, rows), dtype=torch.int32, device=device)
     grid = (chunks, rows)
     launch(
-        best_kernel, _best(batch.draws), grid, logits, parameters, found, done, token_ids, drawable, best, vocab
+        best_kernel, _best(batch.samples), grid, logits, parameters, found, done, token_ids, samplable, best, vocab
     )  # fmt: skip
     if batch.truncates:
         mass = torch.empty((rows, chunks, variants.LEVELS), dtype=torch.float32, device=device)
@@ -78,10 +79,10 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
             level_kernel, _level(), grid, logits, parameters, best, mass, count, done, reach, total, first, size, vocab
         )  # fmt: skip
         launch(
-            draw_kernel, _draw(), grid,
+            sample_kernel, _sample(), grid,
             logits, parameters, best, reach, total, first, size, values, ids, done, token_ids, vocab,
         )  # fmt: skip
-    could = drawable.view(torch.bool)
+    could = samplable.view(torch.bool)
     finite = could if finite is None else finite
     if logprobs is None:
         return Sampled(token_ids, finite, could)
@@ -147,14 +148,14 @@ def _arrive(done_ptr, chunks):
 @triton.jit(do_not_specialize=["vocab"])
 def best_kernel(
     logits_ptr,  # [rows, vocab]
-    parameters_ptr,  # [8, rows], or anything where DRAWS is false
+    parameters_ptr,  # [8, rows], or anything where SAMPLES is false
     found_ptr,  # [3, rows, chunks]: of each chunk its largest logit (NaN if it holds one), where, and its weight
     done_ptr,  # [rows], zero
     token_ids_ptr,  # [rows]
-    drawable_ptr,  # [rows]
+    samplable_ptr,  # [rows]
     best_ptr,  # [rows]
     vocab,
-    DRAWS: tl.constexpr,
+    SAMPLES: tl.constexpr,
     CHUNK: tl.constexpr,
     MAX_CHUNKS: tl.constexpr,
 ):
@@ -170,7 +171,7 @@ def best_kernel(
     plane = rows * chunks
     tl.store(found_ptr + entry, tl.where(nan > 0, float("nan"), best))
     tl.store(found_ptr + plane + entry, where.to(tl.float32))
-    if DRAWS:
+    if SAMPLES:
         inverse_temperature = _inverse_temperature(parameters_ptr, row, rows)
         tl.store(found_ptr + 2 * plane + entry, tl.sum(tl.exp(-_distance(x, best, inverse_temperature))))
     if _arrive(done_ptr + row, chunks):
@@ -182,9 +183,9 @@ def best_kernel(
         best = tl.max(tl.where(bests == bests, bests, -_INFINITY))
         token = tl.min(tl.where(bests == best, wheres, vocab - 1))
         finite = (nan == 0) & (tl.abs(best) < _INFINITY)
-        tl.store(drawable_ptr + row, finite.to(tl.uint8))
+        tl.store(samplable_ptr + row, finite.to(tl.uint8))
         tl.store(best_ptr + row, tl.where(finite, best, float("nan")))
-        if DRAWS:
+        if SAMPLES:
             warm = tl.load(parameters_ptr + _TEMPERATURE * rows + row) > 0
             if warm & finite:
                 target = tl.load(parameters_ptr + _UNIFORM * rows + row)
@@ -202,7 +203,7 @@ def best_kernel(
 
 @triton.jit
 def _level_of(number, LEVELS: tl.constexpr):
-    """Distances from the largest logit, closer together near it; the last is 32, beyond which nothing is ever drawn."""
+    """Distances from the largest logit, closer together near it; the last is 32: nothing beyond it is ever sampled."""
     return (number + 1) * (number + 1) * (32.0 / (LEVELS * LEVELS))
 
 
@@ -302,7 +303,7 @@ def _part(row_ptr, values_ptr, listed, start, size, best, inverse_temperature, r
 
 
 @triton.jit(do_not_specialize=["vocab"])
-def draw_kernel(
+def sample_kernel(
     logits_ptr,  # [rows, vocab]
     parameters_ptr,  # [8, rows]
     best_ptr,  # [rows]

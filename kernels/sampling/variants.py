@@ -20,9 +20,9 @@ MAX_VOCAB = CHUNK * MAX_CHUNKS
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     """`arch` and `model` have no part in it."""
     yield edit()
-    yield from (best(draws) for draws in (False, True))
+    yield from (best(samples) for samples in (False, True))
     yield level()
-    yield draw()
+    yield sample()
 
 
 def edit() -> Variant:
@@ -31,13 +31,13 @@ def edit() -> Variant:
     )
 
 
-def best(draws: bool) -> Variant:
-    """`draws`: some row is not greedy."""
+def best(samples: bool) -> Variant:
+    """`samples`: some row is not greedy."""
     return variant(
         "sampling",
         f"{_MODULE}best_kernel",
         ("*fp32", "*fp32", "*fp32", "*i32", "*i64", "*u8", "*fp32", "i32"),
-        {"DRAWS": draws, "CHUNK": CHUNK, "MAX_CHUNKS": MAX_CHUNKS},
+        {"SAMPLES": samples, "CHUNK": CHUNK, "MAX_CHUNKS": MAX_CHUNKS},
         num_warps=8,
     )
 
@@ -52,10 +52,10 @@ def level() -> Variant:
     )
 
 
-def draw() -> Variant:
+def sample() -> Variant:
     return variant(
         "sampling",
-        f"{_MODULE}draw_kernel",
+        f"{_MODULE}sample_kernel",
         ("*fp32", "*fp32", "*fp32", "*fp32", "*fp32", "*i32", "*i32", "*fp32", "*i32", "*i32", "*i64", "i32"),
         {"ROOM": ROOM, "CHUNK": CHUNK},
         num_warps=8,

@@ -79,7 +79,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("sampling", HOSTILE.values(), ids=HOSTILE)
-def test_parameters_that_leave_nothing_to_draw_are_refused(folder, sampling):
+def test_parameters_that_leave_nothing_to_sample_are_refused(folder, sampling):
     """The core's own check, whatever the front door let through; the neighbour's prefix stays cached."""
     engine = make_engine(folder)
     assert ask(engine, "neighbour", QUESTION) is None
@@ -98,7 +98,7 @@ def test_parameters_that_leave_nothing_to_draw_are_refused(folder, sampling):
         {"repetition_penalty": 1e-40, "temperature": 1.0, "top_p": 0.5},
         {"min_tokens": 5, "stop_token_ids": tuple(range(VOCAB))},
     ],
-    ids=["tiny penalty", "tiny penalty, drawn", "all forbidden"],
+    ids=["tiny penalty", "tiny penalty, sampled", "all forbidden"],
 )
 def test_even_past_the_checks_parameters_touch_nobody_elses_blocks(folder, sampling, monkeypatch):
     """The penalty that divides by almost nothing, and a row of which every token is forbidden: each ends or goes on by
@@ -182,7 +182,7 @@ def test_damage_is_found_where_it_is_and_both_end_with_an_error(folder):
 
 
 def test_a_prompt_that_is_damaged_ends_at_its_first_chunk_and_publishes_none_of_it(folder):
-    """Not when it draws, steps later: until then another prompt could begin with its blocks."""
+    """Not when it samples, steps later: until then another prompt could begin with its blocks."""
     engine = poisoned(make_engine(folder))
     assert ask(engine, "poisoned", [*PREFIX, POISON, *[9] * 150]) is None
     (output,) = engine.step()

@@ -78,11 +78,11 @@ def test_a_request_is_plain_only_if_it_wants_nothing_but_the_most_likely_token(p
     assert batch(request(temperature=0.0), asking) != SamplingBatch()
 
 
-def test_a_request_draws_by_its_seed_and_how_far_it_is():
+def test_a_request_samples_by_its_seed_and_how_far_it_is():
     one, other = request(temperature=0.5), request(temperature=0.25, top_k=9)
     other.output_token_ids += [8, 9]
     made = batch(one, request(temperature=0.0), other)
-    assert made.draws
+    assert made.samples
     assert made.truncates
     assert made.parameters is not None
     assert made.parameters[TEMPERATURE].tolist() == [0.5, 0.0, 0.25]
@@ -127,7 +127,7 @@ def test_what_a_prompt_holds_is_not_gone_through_again_in_every_step():
 
 
 def test_what_would_end_a_request_too_soon_is_forbidden():
-    """Ids beyond the vocabulary cannot be drawn anyway, and are not looked for."""
+    """Ids beyond the vocabulary cannot be sampled anyway, and are not looked for."""
     short = request(min_tokens=2, stop_token_ids=(50, VOCAB, -1), temperature=0.0)
     assert edits(batch(short)) == {(0, token, FORBIDDEN) for token in (2, 3, 50)}
     short.output_token_ids.append(8)

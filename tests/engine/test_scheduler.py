@@ -35,10 +35,10 @@ def next_token(r: Request) -> int:
 def run_step(s: Scheduler) -> tuple[list[Scheduled], list[Request]]:
     step = s.schedule()
     finished = []
-    for drawing in s.complete(step):
-        if drawing.accept(next_token(drawing), EOS, s.limits.max_model_len):
-            s.finish(drawing)
-            finished.append(drawing)
+    for sampled in s.complete(step):
+        if sampled.accept(next_token(sampled), EOS, s.limits.max_model_len):
+            s.finish(sampled)
+            finished.append(sampled)
     s.check_books()
     return step, finished
 

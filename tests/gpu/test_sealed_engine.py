@@ -46,26 +46,26 @@ def door() -> Iterator[FrontDoor]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_sealed_core_generates_and_starts_no_program(tmp_path: Path, door: FrontDoor, name: str):
-    """Prompts of all lengths, greedy and drawn; with no compiler to be had, and no child process but the heartbeat."""
+    """Prompts of all lengths, greedy and sampled; with no compiler, and no child process but the heartbeat."""
     family, changes, cache = MODELS[name]
     checkpoint = write_checkpoint(
         tmp_path / "model", family, dtype="bfloat16", max_position_embeddings=2048, **ALIGNED | changes
     )
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
     process = subprocess.Popen([*CORE, str(door.folder)], env=environ | {"PATH": "/nonexistent"})
-    drawing: dict[str, dict[str, Any]] = {
+    settings: dict[str, dict[str, Any]] = {
         "greedy": {"temperature": 0.0},
-        "drawn": {"temperature": 1.0, "top_k": 20, "top_p": 0.9, "seed": 1},
+        "sampled": {"temperature": 1.0, "top_k": 20, "top_p": 0.9, "seed": 1},
     }
     try:
         door.send(_sealed(checkpoint, cache))
         door.until(lambda message: isinstance(message, Loaded | Fatal), timeout_s=120)
         for prompt, length in PROMPTS.items():
             ids = [6 + i * 7 % 500 for i in range(length)]
-            for kind, params in drawing.items():
+            for kind, params in settings.items():
                 sampling = SamplingParams(max_tokens=12, ignore_eos=True, **params)
                 door.send(Submit(request_id=f"{prompt} {kind}", prompt_token_ids=ids, sampling=sampling))
-        left = {f"{prompt} {kind}" for prompt in PROMPTS for kind in drawing}
+        left = {f"{prompt} {kind}" for prompt in PROMPTS for kind in settings}
         while left:
             for message in door.until(lambda message: isinstance(message, Outputs), timeout_s=60):
                 for output in message.outputs if isinstance(message, Outputs) else ():

@@ -205,4 +205,4 @@ def test_flashinfer_attention_is_not_captured_into_graphs_by_the_native_engine()
 
 def test_flashinfer_does_not_sample_since_neighbours_would_change_the_tokens():
     native = replace(H100, engine="native", hidden_size=4096, cuda_graphs=False)
-    assert blamed(chosen(native)["sampling"], "flashinfer") is faults.FLASHINFER_DRAWS_BY_PLACE
+    assert blamed(chosen(native)["sampling"], "flashinfer") is faults.FLASHINFER_SAMPLES_BY_PLACE

@@ -1,4 +1,4 @@
-"""Sampling: what is drawn depends on a row's own logits, parameters and uniform number, and on nothing else.
+"""Sampling: what is sampled depends on a row's own logits, parameters and uniform number, and on nothing else.
 
 Each promise holds for plain torch and for Triton, interpreted.
 """
@@ -20,9 +20,9 @@ from tests.kernels.recorded import recorded
 CPU = torch.device("cpu")
 LAST = 1 - 2**-24
 
-# Rows cost much in the interpreter, so that it gets fewer where many draws show a distribution.
+# Rows cost much in the interpreter, so that it gets fewer where many samples show a distribution.
 backends = pytest.mark.parametrize("sample", [reference.sample, triton.sample], ids=["torch", "triton"])
-DRAWS = {reference.sample: 400, triton.sample: 16}
+SAMPLES = {reference.sample: 400, triton.sample: 16}
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -46,7 +46,7 @@ def test_triton_agrees_with_the_reference(case):
 
 
 def test_the_cases_launch_every_variant():
-    """Those with logprobs look up the drawn tokens, of which there are none here."""
+    """Those with logprobs look up the sampled tokens, of which there are none here."""
     with recorded([triton]) as launched:
         for case in cases(90):
             if "logprobs" not in case.name:
@@ -56,7 +56,7 @@ def test_the_cases_launch_every_variant():
 
 @backends
 def test_greedy_rows_take_the_most_likely_token_and_report_the_models_own_logprobs(sample):
-    """Penalties and forbidden tokens change what is drawn, and nothing of what is reported."""
+    """Penalties and forbidden tokens change what is sampled, and nothing of what is reported."""
     logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, 0.0, 0.0], [5.0, 0.0, 1.0]])
     rows = [Row(), Row(), Row(forbidden=[0], seen=seen((2, 1)), presence=2.0)]
     result = sample(logits.clone(), pack(rows, CPU, logprobs=1))
@@ -75,9 +75,9 @@ def test_of_equally_likely_tokens_a_greedy_row_takes_the_first(sample):
 
 
 @backends
-def test_a_plain_draw_follows_the_softmax(sample):
-    """Draws at evenly spread uniforms hit each token in proportion to its probability."""
-    count = DRAWS[sample]
+def test_a_plain_sample_follows_the_softmax(sample):
+    """Samples at evenly spread uniforms hit each token in proportion to its probability."""
+    count = SAMPLES[sample]
     logits = randn(1, 11)
     result = sample(logits.repeat(count, 1), pack(spread(Row(0.7), count), CPU))
     share = torch.bincount(result.token_ids, minlength=11) / count
@@ -85,9 +85,9 @@ def test_a_plain_draw_follows_the_softmax(sample):
 
 
 @backends
-def test_a_truncated_draw_follows_what_is_left_of_the_softmax(sample):
+def test_a_truncated_sample_follows_what_is_left_of_the_softmax(sample):
     """Top-k first, then top-p of what it leaves; kept tokens keep their proportions, in the vocabulary's order."""
-    count = DRAWS[sample]
+    count = SAMPLES[sample]
     probabilities = torch.tensor([0.1, 0.4, 0.05, 0.25, 0.2])
     rows = spread(Row(1.0, top_k=4, top_p=0.85), count)  # top-k leaves 0.95, of which 0.85 is 0.8075
     result = sample(torch.log(probabilities).repeat(count, 1), pack(rows, CPU))
@@ -97,8 +97,8 @@ def test_a_truncated_draw_follows_what_is_left_of_the_softmax(sample):
 
 
 @backends
-def test_top_k_top_p_and_min_p_each_limit_the_tokens_that_can_be_drawn(sample):
-    """The least likely token that is left, which the last uniform number draws, as they are in order here."""
+def test_top_k_top_p_and_min_p_each_limit_the_tokens_that_can_be_sampled(sample):
+    """The least likely token that is left, which the last uniform number samples, as they are in order here."""
     left = [
         (Row(top_k=2), 1),
         (Row(top_k=1), 0),
@@ -119,7 +119,7 @@ def test_top_k_top_p_and_min_p_each_limit_the_tokens_that_can_be_drawn(sample):
 
 @backends
 def test_equally_likely_tokens_are_kept_or_dropped_together(sample):
-    """The first and the last token that are left, which the first and the last uniform number draw."""
+    """The first and the last token that are left, which the first and the last uniform number sample."""
     left = [(Row(top_k=2), (1, 5)), (Row(top_p=0.5), (1, 5)), (Row(top_k=1), (1, 1)), (Row(top_k=5), (0, 5))]
     rows = [row._replace(temperature=1.0, uniform=end) for row, _ in left for end in (0.0, LAST)]
     logits = torch.tensor([0.0, 2.0, 1.0, 1.0, -0.0, 1.0]).repeat(len(rows), 1)
@@ -135,15 +135,15 @@ def test_a_tiny_temperature_is_as_good_as_greedy(sample, temperature):
 
 
 @backends
-def test_the_last_uniform_never_draws_a_token_of_probability_zero(sample):
+def test_the_last_uniform_never_samples_a_token_of_probability_zero(sample):
     logits = torch.tensor([[0.0, 0.0, -torch.inf]]).repeat(3, 1)
     rows = [Row(1.0, LAST), Row(1.0, LAST, top_k=3), Row(1.0, LAST, top_p=0.9999)]
     assert sample(logits, pack(rows, CPU)).token_ids.tolist() == [1, 1, 1]
 
 
 @backends
-def test_a_rows_draw_does_not_depend_on_its_neighbours(sample):
-    """Each row draws alone what it draws among others of all kinds, bit for bit the same logprob too."""
+def test_a_rows_sample_does_not_depend_on_its_neighbours(sample):
+    """Each row samples alone what it samples among others of all kinds, bit for bit the same logprob too."""
     logits = randn(6, 4999, seed=3)
     rows = [
         Row(1.0, 0.42), Row(), Row(1.0, 0.9, top_k=5), Row(0.9, 0.3, top_p=0.8),
@@ -167,7 +167,7 @@ def test_penalties_change_only_their_row_and_only_seen_tokens(sample):
 
 
 @backends
-def test_a_forbidden_token_is_never_drawn_even_if_penalties_favour_it(sample):
+def test_a_forbidden_token_is_never_sampled_even_if_penalties_favour_it(sample):
     logits = torch.tensor([[9.0, 1.0, 0.0]])
     row = Row(1.0, 0.0, top_k=3, forbidden=[0], seen=seen((0, 1)), presence=-100.0)
     assert sample(logits, pack([row], CPU)).token_ids.item() == 1

@@ -136,7 +136,7 @@ class NativeFootprint:
 
 
 def _heap(moment: Moment) -> int:
-    """What the heap holds of it. Rows of logits are as many as sequences draw: fewer of them are in the heap."""
+    """What the heap holds of it. Rows of logits are as many as sequences sample: fewer of them are in the heap."""
     if moment.name == SAMPLING:
         return sum(min(size, HEAP_BELOW) for size in moment.tensors)
     return sum(size for size in moment.tensors if size < HEAP_BELOW)

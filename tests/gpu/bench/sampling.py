@@ -34,6 +34,6 @@ def _row(device: torch.device, count: int, name: str, wish: Wish, scale: float) 
     logits = torch.randn(count, VOCABULARY, device=device) * scale
     batch = pack([wish._replace(uniform=(index + 0.5) / count) for index in range(count)], device)
     run = {"triton": functools.partial(triton.sample, logits, batch)}
-    if count == 1 or not batch.draws:  # torch takes the rows one by one
+    if count == 1 or not batch.samples:  # torch takes the rows one by one
         run["torch"] = functools.partial(reference.sample, logits, batch)
     return Row("sampling", f"{count} x {VOCABULARY} {name}", run, bytes=logits.nbytes)
