@@ -48,12 +48,12 @@ async def chat_completions(request: Request[Any, Any, Any], front_door: FrontDoo
 async def _ask(fields: ChatFields, model: ServedModel) -> Ask:
     check_logprobs(fields.top_logprobs, "top_logprobs")
     if fields.top_logprobs and not fields.logprobs:
-        raise bad_request("The field 'top_logprobs' needs 'logprobs' to be true.", "top_logprobs")
+        raise bad_request("top_logprobs needs logprobs; set logprobs to true.", "top_logprobs")
     messages = check_messages(fields.messages)
     variables = dict(fields.chat_template_kwargs or {})
     for name in ("messages", "tools"):
         if name in variables:
-            raise bad_request(f"'chat_template_kwargs' must not hold {name!r}.", f"chat_template_kwargs.{name}")
+            raise bad_request(f"chat_template_kwargs.{name} is reserved. Remove it.", f"chat_template_kwargs.{name}")
     variables.setdefault("add_generation_prompt", fields.add_generation_prompt is not False)
     prompt = await model.encode_chat(messages, variables)
     if not prompt:

@@ -49,10 +49,14 @@ async def completions(request: Request[Any, Any, Any], front_door: FrontDoor) ->
 async def _ask(fields: CompletionFields, model: ServedModel) -> Ask:
     check_logprobs(fields.logprobs, "logprobs")
     if fields.echo and fields.logprobs is not None:
-        raise bad_request("'echo' with 'logprobs' is not supported: prompts have no logprobs here.", "echo")
+        raise bad_request(
+            "echo: not supported with logprobs, as prompts have none here. Remove one of the two.", "echo"
+        )
     prompts = [await _encode(prompt, fields, model, param) for prompt, param in _prompts(fields.prompt)]
     if len(prompts) * (fields.n or 1) > MAX_CHOICES:
-        raise bad_request(f"The prompts times 'n' make more than {MAX_CHOICES} answers.", "n")
+        raise bad_request(
+            f"n: the prompts times n make more than {MAX_CHOICES} answers; send fewer prompts or a smaller n.", "n"
+        )
     room = [model.room(len(prompt), fields.max_tokens, "prompt") for prompt in prompts]
     wanted = fields.max_tokens or model.sampling_defaults.get("max_tokens", DEFAULT_MAX_TOKENS)
     return Ask(
@@ -69,11 +73,11 @@ def _prompts(prompt: str | list[Any]) -> list[tuple[str | list[int], str]]:
         return [(prompt, "prompt")]
     kinds = {type(part) for part in prompt}
     if not prompt or len(kinds) > 1:
-        raise bad_request("The field 'prompt' must be a text, texts, token ids, or lists of token ids.", "prompt")
+        raise bad_request("prompt is not valid; use a string, strings, token ids, or lists of token ids.", "prompt")
     if kinds == {int}:
         return [(prompt, "prompt")]
     if len(prompt) > MAX_PROMPTS:
-        raise bad_request(f"The field 'prompt' holds {len(prompt)} prompts; at most {MAX_PROMPTS} are taken.", "prompt")
+        raise bad_request(f"prompt: {len(prompt):,} prompts are too many; send {MAX_PROMPTS} or fewer.", "prompt")
     return [(part, f"prompt[{index}]") for index, part in enumerate(prompt)]
 
 
@@ -84,7 +88,7 @@ async def _encode(prompt: str | list[int], fields: CompletionFields, model: Serv
         model.check_token_ids(prompt, param)
         token_ids = prompt
     if not token_ids:
-        raise bad_request(f"The field {param!r} is empty: a model needs at least one token to go on from.", param)
+        raise bad_request(f"{param} is empty; send at least one token.", param)
     return token_ids
 
 

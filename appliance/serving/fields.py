@@ -70,9 +70,16 @@ MAX_SHOWN = 60
 # How msgspec says what it expects, and how people do.
 WORDS = (
     (" | null", ""), ("`", ""), ("int", "an integer"), ("float", "a number"), ("bool", "true or false"),
-    ("str", "a text"), ("array", "a list"), (" | ", " or "), ("object", "an object"),
-    (" >= ", " of at least "), (" <= ", " of at most "), (" > ", " above "), (" < ", " below "),
+    ("str", "a string"), ("array", "a list"), (" | ", " or "), ("object", "an object"),
 )  # fmt: skip
+
+# By how msgspec writes a limit: what is wrong with a value beyond it, with a text of such a length, and what is right.
+LIMITS = {
+    ">=": ("small", "short", "{} or more"),
+    "<=": ("large", "long", "{} or less"),
+    ">": ("small", "short", "more than {}"),
+    "<": ("large", "long", "less than {}"),
+}
 
 
 async def read_body(request: Request[Any, Any, Any]) -> bytes:
@@ -87,7 +94,7 @@ def decode(raw: bytes, type: type[T]) -> T:
     """Raises ApiError (400) naming the field, its value and what is expected."""
     content = _parse(raw)
     if not isinstance(content, dict):
-        raise bad_request(f"The body must be a JSON object, and is {_kind(content)}.")
+        raise bad_request(f"The body is {_kind(content)}; send a JSON object.")
     known = {field.encode_name for field in msgspec.structs.fields(type)}
     given = {}
     for name, value in content.items():
@@ -114,7 +121,7 @@ def _parse(raw: bytes) -> Any:
         raw.decode()
         return msgspec.json.decode(raw)
     except UnicodeDecodeError as error:
-        raise bad_request(f"The body is not UTF-8: invalid byte at position {error.start}.") from None
+        raise bad_request(f"The body is not UTF-8: invalid byte at position {error.start:,}.") from None
     except msgspec.DecodeError as error:
         raise bad_request(f"The body is not valid JSON: {error}.") from None
     except RecursionError:
@@ -125,36 +132,44 @@ def _check_refused(name: str, value: Any, known: set[str]) -> None:
     only = REFUSED_UNLESS.get(name)
     if only is None:
         nearest = difflib.get_close_matches(name, [*known, *REFUSED_UNLESS, *WITHOUT_EFFECT], n=1)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        raise bad_request(f"Unknown field {shown(name)}.{hint}", param=name, code="unknown_field")
+        hint = f" Did you mean {nearest[0]}?" if nearest else " Remove it."
+        raise bad_request(f"{shown(name)} is not a known field.{hint}", param=name, code="unknown_field")
     if value not in only.values:
         accepted = " or ".join(shown(accepted) for accepted in only.values)
-        but = f" Leave it out, or send {accepted}." if accepted else " Leave it out."
-        message = f"The field {name!r} is not supported with the value {shown(value)}: {only.why}.{but}"
+        remedy = f"Remove it, or send {accepted}." if accepted else "Remove it."
+        message = f"{name}: {shown(value)} is not supported: {only.why}. {remedy}"
         raise bad_request(message, param=name, code="unsupported_field")
 
 
 def _invalid(given: dict[str, Any], message: str) -> ApiError:
-    """msgspec says "Expected `int` >= 1 - at `$.n`"; people are told the value as well."""
+    """msgspec says "Expected `int` >= 1 - at `$.n`"; people read the value as well."""
     what, _, where = message.partition(" - at `$")
     param = where.rstrip("`").lstrip(".") or None
     value = _at(given, param) if param else None
-    expected = _in_words(what.removeprefix("Expected ").split(", got ")[0])
     if what.startswith("Object missing required field"):
         field = re.sub(r".*`(.+)`", r"\1", what)
         param = f"{param}.{field}" if param else field
-        return bad_request(f"The field {param!r} is missing.", param=param, code="missing_field")
+        return bad_request(f"{param} is missing.", param=param, code="missing_field")
     if what.startswith("Object contains unknown field"):
         field = re.sub(r".*`(.+)`", r"\1", what, flags=re.DOTALL)
-        return bad_request(f"Unknown field {shown(f'{param}.{field}')}.", f"{param}.{field}", "unknown_field")
-    return bad_request(f"The field {param!r} must be {expected}, and is {shown(value)}.", param, "invalid_value")
+        return bad_request(
+            f"{shown(f'{param}.{field}')} is not a known field. Remove it.", f"{param}.{field}", "unknown_field"
+        )
+    wrong = _wrong(what.removeprefix("Expected ").split(", got ")[0])
+    return bad_request(f"{param or 'The body'}: {shown(value)} {wrong}.", param, "invalid_value")
 
 
-def _in_words(expected: str) -> str:
-    """`int` >= 1  ->  an integer of at least 1"""
+def _wrong(expected: str) -> str:
+    """`int` >= 1  ->  is too small; use 1 or more"""
+    limit = re.search(r"(of length )?(>=|<=|>|<) (\S+)$", expected)
+    if limit:
+        number, unit = float(limit[3]), " characters" if limit[1] else ""
+        size, length, right = LIMITS[limit[2]]
+        bound = right.format(f"{int(limit[3].removesuffix('.0')):,}" if number.is_integer() else limit[3])
+        return f"is too {length if limit[1] else size}; use {bound}{unit}"
     for ours, theirs in WORDS:
         expected = expected.replace(ours, theirs)
-    return re.sub(r"\.0\b", "", expected)
+    return f"is not valid; use {expected}"
 
 
 def _at(content: Any, path: str) -> Any:

@@ -18,28 +18,28 @@ MAX_MESSAGES = 20_000
 def check_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Raises ApiError naming the message and its field."""
     if not messages:
-        raise bad_request("The field 'messages' is empty: send at least one message.", "messages")
+        raise bad_request("messages is empty; send at least one message.", "messages")
     if len(messages) > MAX_MESSAGES:
-        many = f"The field 'messages' has {len(messages)} messages, and may have at most {MAX_MESSAGES}."
-        raise bad_request(f"{many} Leave out the oldest, or join them.", "messages")
+        many = f"messages: {len(messages):,} messages are too many; send {MAX_MESSAGES:,} or fewer."
+        raise bad_request(f"{many} Remove the oldest, or join some.", "messages")
     return [_check(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
 def _check(message: dict[str, Any], param: str) -> dict[str, Any]:
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
-        known = ", ".join(ROLES)
+        known = " or ".join((", ".join(list(ROLES)[:-1]), list(ROLES)[-1]))
         why = " (this engine does not call tools)" if role in ("tool", "function") else ""
-        raise bad_request(f"{param}.role must be one of {known}, and is {shown(role)}{why}.", f"{param}.role")
+        raise bad_request(f"{param}.role: {shown(role)} is not supported{why}; use {known}.", f"{param}.role")
     checked = {"role": ROLES[role], "content": _text(message.get("content"), f"{param}.content")}
     for field, value in message.items():
         # Clients send back an answer as they got it: what was empty there asks for nothing.
         if field in ("role", "content") or value is None or value == []:
             continue
         if field not in TEXT_FIELDS:
-            raise bad_request(f"{param}.{field} is not supported.", f"{param}.{field}", "unsupported_field")
+            raise bad_request(f"{param}.{field} is not supported. Remove it.", f"{param}.{field}", "unsupported_field")
         if not isinstance(value, str):
-            raise bad_request(f"{param}.{field} must be a text, and is {shown(value)}.", f"{param}.{field}")
+            raise bad_request(f"{param}.{field}: {shown(value)} is not valid; use a string.", f"{param}.{field}")
         checked[field] = value
     return checked
 
@@ -48,17 +48,17 @@ def _text(content: Any, param: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise bad_request(f"{param} must be a text or a list of text parts, and is {shown(content)}.", param)
+        raise bad_request(f"{param}: {shown(content)} is not valid; use a string or a list of text parts.", param)
     texts = []
     for index, part in enumerate(content):
         place = f"{param}[{index}]"
         if not isinstance(part, dict):
-            raise bad_request(f"{place} must be a part with 'type' and 'text', and is {shown(part)}.", place)
+            raise bad_request(f"{place}: {shown(part)} is not valid; use an object with type and text.", place)
         kind, text = part.get("type"), part.get("text")
         if kind != "text":
-            message = f"{place}.type must be 'text', and is {shown(kind)}: this engine takes text only."
+            message = f'{place}.type: {shown(kind)} is not supported; use "text", as this engine takes text only.'
             raise bad_request(message, f"{place}.type", "unsupported_content")
         if not isinstance(text, str):
-            raise bad_request(f"{place}.text must be a text, and is {shown(text)}.", f"{place}.text")
+            raise bad_request(f"{place}.text: {shown(text)} is not valid; use a string.", f"{place}.text")
         texts.append(text)
     return "".join(texts)

@@ -70,10 +70,10 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
         """Raises ApiError for stop strings that cannot be."""
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         if len(stops) > MAX_STOPS:
-            raise bad_request(f"The field 'stop' holds {len(stops)} strings; at most {MAX_STOPS} are taken.", "stop")
+            raise bad_request(f"stop: {len(stops):,} strings are too many; use {MAX_STOPS} or fewer.", "stop")
         for stop in stops:
             if not 0 < len(stop) <= MAX_STOP_LENGTH:
-                message = f"A string in 'stop' must have 1 to {MAX_STOP_LENGTH} characters, and one has {len(stop)}."
+                message = f"stop: a string has {len(stop):,} characters; use 1 to {MAX_STOP_LENGTH:,}."
                 raise bad_request(message, "stop")
         return stops
 
@@ -100,18 +100,17 @@ def sampling_params(
     values["top_k"] = max(values.get("top_k", 0), 0)  # -1 is another spelling of "off"
     stop_token_ids = fields.stop_token_ids or []
     if len(stop_token_ids) > MAX_STOP_TOKEN_IDS:
-        count = f"{len(stop_token_ids):,}"
-        message = f"The field 'stop_token_ids' holds {count} ids; at most {MAX_STOP_TOKEN_IDS:,} are taken."
+        message = f"stop_token_ids: {len(stop_token_ids):,} ids are too many; use {MAX_STOP_TOKEN_IDS:,} or fewer."
         raise bad_request(message, "stop_token_ids")
     for token_id in stop_token_ids:
         if token_id >= vocab_size:
-            message = f"The field 'stop_token_ids' holds {token_id}, and the model's ids end at {vocab_size - 1}."
+            message = f"stop_token_ids: {token_id} is not in the vocabulary; use 0 to {vocab_size - 1}."
             raise bad_request(message, "stop_token_ids")
     if (fields.min_tokens or 0) > max_tokens:
-        message = f"The field 'min_tokens' ({fields.min_tokens}) is more than the tokens that may come ({max_tokens})."
+        message = f"min_tokens: {fields.min_tokens:,} is more than this answer can have; use {max_tokens:,} or less."
         raise bad_request(message, "min_tokens")
     if fields.min_tokens and len({*stop_token_ids, *eos_token_ids}) >= vocab_size:
-        message = "The field 'stop_token_ids' leaves no token for 'min_tokens': with the end tokens it is every token."
+        message = f"stop_token_ids: with min_tokens {fields.min_tokens:,}, every token is forbidden; use fewer ids."
         raise bad_request(message, "stop_token_ids")
     return SamplingParams(
         **values,
@@ -130,4 +129,4 @@ def _seed(seed: int, choice: int) -> int:
 
 def check_logprobs(count: int | None, param: str) -> None:
     if count is not None and not 0 <= count <= MAX_LOGPROBS:
-        raise bad_request(f"The field {param!r} must be 0 to {MAX_LOGPROBS}, and is {shown(count)}.", param)
+        raise bad_request(f"{param}: {shown(count)} is out of range; use 0 to {MAX_LOGPROBS}.", param)
