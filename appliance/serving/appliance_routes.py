@@ -107,7 +107,7 @@ async def drain(request: Request[Any, Any, Any], front_door: FrontDoor) -> Appli
     fields = decode(await read_body(request), DrainFields)
     if not 0 < fields.within_s <= LONGEST_DRAIN_S:
         most = f"{LONGEST_DRAIN_S:,}"
-        raise bad_request(f"The field 'within_s' is {fields.within_s:g}: use a number from 1 to {most}.", "within_s")
+        raise bad_request(f"within_s: {fields.within_s:g} is out of range; use 1 to {most}.", "within_s")
     front_door.supervisor.drain(fields.within_s)
     return front_door.supervisor.describe()
 
@@ -116,7 +116,7 @@ async def drain(request: Request[Any, Any, Any], front_door: FrontDoor) -> Appli
 async def attempt(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[AttemptAccepted | LaunchRecord]:
     fields = decode(await read_body(request), AttemptFields)
     if not fields.launch or not all(c.isalnum() or c in "-_" for c in fields.launch) or len(fields.launch) > 64:
-        raise bad_request("The field 'launch' must be letters, digits, - and _, at most 64.", "launch")
+        raise bad_request("launch is not valid; use up to 64 letters, digits, - and _.", "launch")
     try:
         outcome = await front_door.supervisor.attempt(fields.launch, fields.revision, fields.profile)
     except FileExistsError:
