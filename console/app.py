@@ -172,7 +172,6 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
                 new_keys=NewKeys(),
                 catalogue=catalogue,
                 log_store=log_store,
-                shelf=shelf,
                 importing=importing,
                 profiles=store,
                 inspector=inspector,

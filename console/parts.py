@@ -13,7 +13,6 @@ starts and stops the engine. `console.app` provides each under the parameter nam
 | TheNewKeys | new_keys | API keys that were just created and are still shown |
 | TheCatalogue | catalogue | which launches there are, from their folders |
 | TheLogStore | log_store | the logs' indexes |
-| TheShelf | shelf | the models that are here |
 | TheImporting | importing | what lies on a stick, and the queue that imports from it |
 | Profiles | profiles | profiles and their revisions |
 | TheMachines | machines | the machine that the engine runs on, or this one |
@@ -43,7 +42,6 @@ from console.live.follower import Follower
 from console.live.hub import Hub
 from console.logs.store import LogStore
 from console.models.importing import Importing
-from console.models.service import Shelf
 from console.profiles.activator import Activator
 from console.profiles.inspection import Inspector
 from console.profiles.store import ProfileStore
@@ -59,7 +57,6 @@ TheThrottle = NamedDependency[Throttle]
 TheNewKeys = NamedDependency[NewKeys]
 TheCatalogue = NamedDependency[Catalogue]
 TheLogStore = NamedDependency[LogStore]
-TheShelf = NamedDependency[Shelf]
 TheImporting = NamedDependency[Importing]
 Profiles = NamedDependency[ProfileStore]
 TheMachines = NamedDependency[Machines]

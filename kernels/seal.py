@@ -30,11 +30,6 @@ class NotCast(RuntimeError):
     """A sealed engine was asked for a kernel that its cast does not hold, or to compile in another way."""
 
 
-def sealed_to() -> Manifest | None:
-    """The cast that this process runs from; None when it is not sealed."""
-    return _manifest
-
-
 def seal(folder: Path) -> Manifest:
     """Run from the cast in `folder` from now on.
 

