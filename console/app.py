@@ -55,7 +55,7 @@ from console.logs.store import LogStore
 from console.models import import_routes as model_imports
 from console.models import routes as models
 from console.models.importing import Importing
-from console.models.service import Shelf
+from console.models.service import InstalledModels
 from console.pages import Notes
 from console.playground import routes as playground
 from console.profiles import routes as profiles
@@ -128,13 +128,13 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     store, inspector = ProfileStore(database), Inspector(config.home, machines=machines)
     preflight = Preflight(config.home, inspector, lambda: str(follower.client.base_url))
     activator = Activator(config.home, database, preflight, operations)
-    shelf = Shelf(config.home)
+    installed = InstalledModels(config.home)
     benchmarks = Benchmarks(config.home, database, follower)
     templates, answers = pages.environment(), Answers()
     backup_jobs = BackupJobs(config.home, database, operations, activator, follower, hub, templates)
     for name, feed in launch_live.feeds(catalogue, database, templates, follower).items():
         hub.add_feed(name, feed)
-    importing = Importing(config, shelf, store, hub, templates)
+    importing = Importing(config, installed, store, hub, templates)
     hub.add_feed("hardware", hardware_live.feed(machines, templates))
     follower.publishers.append(live_parts.publisher(templates, catalogue))
     automatic = AutomaticRollBack(config.home, store, activator)

@@ -16,7 +16,7 @@ from console.launches.pages import launch_context
 from console.live.follower import Follower
 from console.live.hub import Feed, Message
 
-PARTS = {"launch": "launches/now.html", "launch-story": "launches/story.html"}
+PARTS = {"launch": "launches/now.html", "launch-details": "launches/details.html"}
 """Feed -> template; its argument is a launch's id."""
 
 WHOLE = "launch"
@@ -57,12 +57,12 @@ def feeds(catalogue: Catalogue, database: Database, templates: Environment, foll
                 if html != told:
                     yield Message("", html)
                     told = html
-                story = context["story"]
-                if not story.runs and not story.current:
+                details = context["details"]
+                if not details.runs and not details.current:
                     replaced = replaced or time.monotonic()
                     if time.monotonic() - replaced > AFTERWARDS_S:
                         return
-                moving = name == WHOLE and story.runs and story.record.state != "ready"
+                moving = name == WHOLE and details.runs and details.record.state != "ready"
                 await asyncio.sleep(MOVING_S if moving else STANDING_S)
 
         return follow

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from console.launches.catalogue import Catalogue
-from console.launches.chronicle import chronicle
 from console.launches.folder import LaunchFolder
 from console.launches.service import Launches
+from console.launches.timeline import timeline
 from console.live.follower import Follower
 from console.live.view import EngineView
 
@@ -26,10 +26,10 @@ def launch_context(
 ) -> dict[str, Any]:
     """Reads the launch's folder: for a thread."""
     found = launches(catalogue, numbers, follower)
-    story = found.story(folder)
+    details = found.details(folder)
     return {
-        "story": story,
-        "happenings": chronicle(story.events, story.record.started),
+        "details": details,
+        "timeline": timeline(details.events, details.record.started),
         "sizes": folder.sizes(),
         "profile_text": folder.profile_text(),
         "roll_back_to": follower.view.roll_back_to,

@@ -73,11 +73,11 @@ async def launch_page(
 ) -> Template:
     """Of a launch that was asked for and has not begun yet, too: the page fills once it does."""
     if catalogue.find(launch_id) is None and await session.scalar(select(ActiveRevision.launch)) == launch_id:
-        return page(request, "launches/launch.html", title="A new launch", launch_id=launch_id, story=None)
+        return page(request, "launches/launch.html", title="A new launch", launch_id=launch_id, details=None)
     folder = existing(catalogue, launch_id)
     numbers = await launch_numbers(session)
     context = await asyncio.to_thread(launch_context, catalogue, folder, numbers, follower)
-    return page(request, "launches/launch.html", title=context["story"].row.name, launch_id=launch_id, **context)
+    return page(request, "launches/launch.html", title=context["details"].row.name, launch_id=launch_id, **context)
 
 
 @get("/launches/{launch_id:str}/{file:str}")
@@ -113,9 +113,9 @@ async def launch_delete(
     """The row first: if the database refuses, the folder is still whole."""
     folder = existing(catalogue, launch_id)
     numbers = await launch_numbers(session)
-    story = await asyncio.to_thread(lambda: launches(catalogue, numbers, follower).story(folder))
-    name = story.row.name
-    if story.runs or (story.current and follower.view.reachable):
+    details = await asyncio.to_thread(lambda: launches(catalogue, numbers, follower).details(folder))
+    name = details.row.name
+    if details.runs or (details.current and follower.view.reachable):
         raise Refusal(
             409,
             f"{name} is the engine's present launch: it is not deleted while the engine is there.",

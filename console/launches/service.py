@@ -54,7 +54,7 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class Story:
+class LaunchDetails:
     """One launch, and what else is known that helps to read it. `drawn` is its record as the phase line shows it;
     `document` the profile that it ran; `together` one fix in place of several."""
 
@@ -112,13 +112,13 @@ class Launches:
             profiles=sorted({record.profile for record in records if record.profile}),
         )
 
-    def story(self, folder: LaunchFolder) -> Story:
+    def details(self, folder: LaunchFolder) -> LaunchDetails:
         files = folder.read()
         record = files.record
         runs = self._runs(record)
         around = neighbours(self._catalogue, record)
         ran = document(self._catalogue, record.id)
-        return Story(
+        return LaunchDetails(
             row=self.row(record),
             sentence=sentence(record, runs=runs, requests_cut=self._requests_cut(record)),
             runs=runs,

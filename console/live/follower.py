@@ -41,7 +41,7 @@ EVERY_S_WHILE_MOVING = 0.25
 LIST_WITHIN_S = 1.0
 HISTORY_S = 600
 RECENT = 5
-HAPPENINGS = 8
+EVENTS_KEPT = 8
 LONGEST_LINE = 2000
 """Characters of a line of the engine's own output that pages show."""
 CONTROL_WITHIN_S = 1.0
@@ -87,7 +87,7 @@ class Follower:
         self._asking: asyncio.Task[None] | None = None
         self._control_says: tuple[EngineStatus, Finding | None] = EngineStatus(running=False), None
         self._output: deque[OutputLine] = deque(maxlen=TAIL_LINES)
-        self._happened: deque[EngineEvent] = deque(maxlen=HAPPENINGS)
+        self._happened: deque[EngineEvent] = deque(maxlen=EVENTS_KEPT)
         self._failing: dict[str, str] = {}
         self._woken = asyncio.Event()
         self.client = httpx.AsyncClient(base_url=engine_url, timeout=2.0, trust_env=False)

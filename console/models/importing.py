@@ -8,7 +8,7 @@ from console.live.hub import Hub
 from console.models import live
 from console.models.arrivals import Arrivals
 from console.models.imports import Imports
-from console.models.service import Shelf
+from console.models.service import InstalledModels
 from console.models.troubles import Place
 from console.profiles.store import ProfileStore
 from console.settings import ConsoleConfig
@@ -16,12 +16,12 @@ from console.settings import ConsoleConfig
 
 class Importing:
     def __init__(
-        self, config: ConsoleConfig, shelf: Shelf, store: ProfileStore, hub: Hub, templates: Environment
+        self, config: ConsoleConfig, installed: InstalledModels, store: ProfileStore, hub: Hub, templates: Environment
     ) -> None:
         place = Place(config.home.models, in_container=config.engine_control == "docker")
         self.arrivals = Arrivals(config.home, config.media, place)
         self.imports = Imports(config.home, place)
-        self.parts = live.Parts(shelf, store, self.arrivals, self.imports)
+        self.parts = live.Parts(installed, store, self.arrivals, self.imports)
         for name, feed in live.feeds(self.parts, templates).items():
             hub.add_feed(name, feed)
         self.imports.changed = live.publisher(self.parts, templates, hub)

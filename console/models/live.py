@@ -14,7 +14,7 @@ from console.live.hub import Feed, Hub, Message
 from console.models import choices
 from console.models.arrivals import Arrivals
 from console.models.imports import Imports
-from console.models.service import Model, Shelf
+from console.models.service import InstalledModels, Model
 from console.profiles.store import ProfileStore
 
 EVERY_S = 1.0
@@ -27,8 +27,8 @@ Context = dict[str, Any]
 class Parts:
     """What each part is rendered with, on the page and live."""
 
-    def __init__(self, shelf: Shelf, store: ProfileStore, arrivals: Arrivals, imports: Imports) -> None:
-        self._shelf = shelf
+    def __init__(self, installed: InstalledModels, store: ProfileStore, arrivals: Arrivals, imports: Imports) -> None:
+        self._installed = installed
         self._store = store
         self._arrivals = arrivals
         self._imports = imports
@@ -38,7 +38,7 @@ class Parts:
         used_by: dict[str, list[str]] = {}
         for summary in await self._store.summaries():
             used_by.setdefault(summary.model, []).append(summary.name)
-        models = await asyncio.to_thread(self._shelf.models)
+        models = await asyncio.to_thread(self._installed.models)
         return {"models": [_with_users(model, used_by) for model in models]}
 
     async def media(self, max_age_s: float = LOOK_EVERY_S) -> Context:
@@ -83,7 +83,7 @@ def feeds(parts: Parts, templates: Environment) -> dict[str, Feed]:
 
         return follow
 
-    return {"models": feed("models/shelf.html", parts.models), "media": feed("models/media.html", parts.media)}
+    return {"models": feed("models/installed.html", parts.models), "media": feed("models/media.html", parts.media)}
 
 
 def publisher(parts: Parts, templates: Environment, hub: Hub) -> Callable[[], None]:

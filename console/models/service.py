@@ -1,4 +1,4 @@
-"""The models that are here: every folder of the models folder, and the bundled one, each with what can be said about it
+"""The installed models: every folder of the models folder, and the bundled one, each with what can be said about it
 from its small files and headers. A damaged folder is a model with a problem."""
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Model:
         return [found for found in self.findings if found.severity is Severity.WARNING]
 
 
-class Shelf:
+class InstalledModels:
     """Looks into the models folder, and again only into folders that have changed."""
 
     def __init__(self, home: Home) -> None:

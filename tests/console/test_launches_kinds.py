@@ -357,7 +357,7 @@ async def test_the_cause_comes_to_an_open_page(home, console, engine_runs):
     """From starting to failed without a reload, with cause, fix and ways out; and what was done about it afterwards."""
     launch = starting(home, NOW)
     await console.follower.look()
-    messages = console.hub.listen({f"launch:{NOW}": "", f"launch-story:{NOW}": ""})
+    messages = console.hub.listen({f"launch:{NOW}": "", f"launch-details:{NOW}": ""})
     assert "15.0 GiB" in (await asyncio.wait_for(anext(messages), 5)).data
     launch.end_phases("failed")
     launch.diagnose()

@@ -176,16 +176,16 @@ async def test_deleting(client, home, console):
 
 
 async def test_the_server_goes_on_while_a_launch_is_looked_at_to_be_deleted(client, home, monkeypatch):
-    """Its story is read from many files, by a thread."""
+    """Its details are read from many files, by a thread."""
     failed_launch(home, BAD)
     loops = []
-    read = Launches.story
+    read = Launches.details
 
-    def story(*given):
+    def details(*given):
         loops.append(asyncio._get_running_loop())
         return read(*given)
 
-    monkeypatch.setattr(Launches, "story", story)
+    monkeypatch.setattr(Launches, "details", details)
     assert (await client.post(f"/launches/{BAD}/delete")).status_code == 200
     assert loops == [None]
 

@@ -10,12 +10,12 @@ import time
 import pytest
 
 from appliance.profile.schema import BUNDLED_MODEL
-from console.models.service import Shelf
+from console.models.service import InstalledModels
 from tests.tiny import write_checkpoint
 
 
 def by_name(home):
-    return {model.name: model for model in Shelf(home).models()}
+    return {model.name: model for model in InstalledModels(home).models()}
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
@@ -33,7 +33,7 @@ def test_a_whole_model(home, family):
 
 def test_the_bundled_model_comes_first(home):
     """It is there without a models folder, and can be used."""
-    models = Shelf(home).models()
+    models = InstalledModels(home).models()
     assert models[0].name == BUNDLED_MODEL
     assert models[0].status == "native"
 
@@ -129,16 +129,16 @@ def test_what_is_a_model_folder(home):
 def test_only_what_changed_is_read_again(home):
     """A second look costs next to nothing; a file that came or changed is seen."""
     write_checkpoint(home.models / "Tiny")
-    shelf = Shelf(home)
-    first = shelf.models()
-    assert [a is b for a, b in zip(first, shelf.models(), strict=True)] == [True, True]
+    installed = InstalledModels(home)
+    first = installed.models()
+    assert [a is b for a, b in zip(first, installed.models(), strict=True)] == [True, True]
     tokenizer = (home.models / "Tiny" / "tokenizer.json").read_bytes()
     (home.models / "Tiny" / "tokenizer.json").unlink()
-    assert shelf.models()[1].status == "damaged"
+    assert installed.models()[1].status == "damaged"
     (home.models / "Tiny" / "tokenizer.json").write_bytes(tokenizer)
-    assert shelf.models()[1].status == "native"
+    assert installed.models()[1].status == "native"
     shutil.rmtree(home.models / "Tiny")
-    assert len(shelf.models()) == 1
+    assert len(installed.models()) == 1
 
 
 async def test_the_page(client, home):

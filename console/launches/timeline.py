@@ -9,7 +9,7 @@ from appliance.protocol import DiagnosisReport, Event, FindingReport, PhaseChang
 from console.formats import progress, seconds
 
 
-class Happening(NamedTuple):
+class TimelineEntry(NamedTuple):
     sequence: int
     time: float
     after_s: float
@@ -18,7 +18,7 @@ class Happening(NamedTuple):
     bad: bool
 
 
-def chronicle(events: Iterable[Event], started: float) -> list[Happening]:
+def timeline(events: Iterable[Event], started: float) -> list[TimelineEntry]:
     """In order. A phase is one row, where it ended; one that has not ended is a row where it began."""
     rows = []
     events = list(events)
@@ -43,7 +43,7 @@ def chronicle(events: Iterable[Event], started: float) -> list[Happening]:
             case DiagnosisReport(diagnosis=diagnosis):
                 kind, text, bad = "diagnosis", diagnosis.summary, True
         if text:
-            rows.append(Happening(event.sequence, event.time, max(0.0, event.time - started), kind, text, bad))
+            rows.append(TimelineEntry(event.sequence, event.time, max(0.0, event.time - started), kind, text, bad))
     return rows
 
 
