@@ -20,6 +20,7 @@ from litestar_htmx import HTMXPlugin
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
 from appliance.serving.head import with_head
 from console import pages
 from console.access import routes as access
@@ -45,7 +46,6 @@ from console.hardware import routes as hardware
 from console.hardware.machines import Machines
 from console.launches import live as launch_live
 from console.launches import routes as launches
-from console.launches.catalogue import Catalogue
 from console.live import routes as live
 from console.live.follower import Follower
 from console.live.hub import Hub
@@ -116,11 +116,11 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     caller (tests do so)."""
     database = Database(config.home.database)
     hub = Hub()
-    follower = Follower(config.home, database, control, hub, config.engine_url, config.published_engine_url)
+    catalogue, log_store = Catalogue(config.home), LogStore(config.home)
+    follower = Follower(catalogue, database, control, hub, config.engine_url, config.published_engine_url)
     front_door = FrontDoor(config.home, lambda: str(follower.client.base_url))
     operations = EngineOperations(config.home, control, front_door, follower.wake)
     follower.drain = lambda: operations.drain
-    catalogue, log_store = Catalogue(config.home), LogStore(config.home)
     console = Console(config, database, control, operations, hub, follower, Notes(), Throttle(), catalogue, log_store)
     hub.add_feed("log", log_stream.feed(catalogue, log_store))
     kept = config.home.engine_machine if config.engine_control == "docker" else None

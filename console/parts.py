@@ -31,13 +31,13 @@ from litestar.di import NamedDependency
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
 from console.access.new_keys import NewKeys
 from console.access.sessions import SignedIn
 from console.access.throttle import Throttle
 from console.backups.jobs import BackupJobs
 from console.engine_control.operations import EngineOperations
 from console.hardware.machines import Machines
-from console.launches.catalogue import Catalogue
 from console.live.follower import Follower
 from console.live.hub import Hub
 from console.logs.store import LogStore

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from appliance.launches.states import ENDED
 from appliance.protocol import LaunchRecord, PhaseRecord, State
-from appliance.supervisor.states import ENDED
 from console.formats import progress
 
 BEFORE = "process start"

@@ -15,9 +15,8 @@ from appliance.diagnosis.diagnose import diagnose as diagnose_lines
 from appliance.diagnosis.log_bytes import NotTextError
 from appliance.diagnosis.log_text import read_log
 from appliance.home import Home
-from appliance.protocol import Diagnosis, EvidenceLine, LaunchRecord, State
-
-LOG, RECORD, STACKS, PROFILE = "engine.log", "launch.json", "stacks.txt", "profile.yaml"
+from appliance.launches.folder import LOG, LaunchFolder
+from appliance.protocol import Diagnosis, EvidenceLine, State
 
 
 @click.command()
@@ -72,10 +71,11 @@ def _of_input() -> tuple[Diagnosis, list[EvidenceLine]]:
 def _of_path(path: Path) -> tuple[Diagnosis, list[EvidenceLine]]:
     if not path.is_dir():
         return _of_log(path, str(path))
-    if not (path / LOG).is_file():
+    folder = LaunchFolder(path)
+    if not folder.log.is_file():
         raise click.UsageError(f"{path} has no {LOG}. Give a log file, or a launch's folder.")
-    record = _record_of(path)
-    found, lines = _of_log(path / LOG, str(path), _told_of(path, record))
+    record = folder.stored_record()
+    found, lines = _of_log(folder.log, str(path), _known_of(folder))
     if found.family is None and record is not None and record.diagnosis is not None:
         found = record.diagnosis  # the supervisor knew how it ended: a status, the kernel, a check
     return found, lines
@@ -91,32 +91,24 @@ def _of_log(path: Path, name: str, told: dict[str, Any] | None = None) -> tuple[
     return diagnose_lines(lines, **(told or {})), lines
 
 
-def _record_of(folder: Path) -> LaunchRecord | None:
-    try:
-        return msgspec.json.decode((folder / RECORD).read_bytes(), type=LaunchRecord)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def _told_of(folder: Path, record: LaunchRecord | None) -> dict[str, Any]:
+def _known_of(folder: LaunchFolder) -> dict[str, Any]:
     """What the supervisor knew of this launch besides its log."""
-    told: dict[str, Any] = {"profile": _profile_of(folder)}
+    known: dict[str, Any] = {"profile": _profile_of(folder)}
+    record = folder.stored_record()
     if record is None:
-        return told
-    told["failed"] = record.state in (State.FAILED, State.HUNG)
+        return known
+    known["failed"] = record.state in (State.FAILED, State.HUNG)
     if record.state is not State.HUNG:
-        return told
-    stacks = folder / STACKS
-    told["stacks"] = stacks.read_text(errors="replace") if stacks.is_file() else None
-    return {**told, "hang": record.reason}
+        return known
+    return {**known, "stacks": folder.read_stacks(), "hang": record.reason}
 
 
-def _profile_of(folder: Path) -> dict[str, Any] | None:
+def _profile_of(folder: LaunchFolder) -> dict[str, Any] | None:
     """What was launched; None where it was not kept."""
     from appliance.profile.document import parse
     from appliance.profile.schema import ProfileError
 
     try:
-        return parse((folder / PROFILE).read_bytes())
+        return parse(folder.profile.read_bytes())
     except (OSError, ProfileError):
         return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 
 from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
+from appliance.launches.events import EventLog
+from appliance.launches.states import ENDED
 from appliance.protocol import State, StateChange
-from appliance.supervisor.event_log import EventLog
-from appliance.supervisor.launch_folder import newest_records
-from appliance.supervisor.states import ENDED
 
 REASON = "It was cut off: the front door was killed, or the machine went down."
 # A front door runs one launch at a time, so the one that was cut off is among the newest.
@@ -17,7 +17,7 @@ LOOK_AT = 20
 
 def close_abandoned(home: Home) -> None:
     """Only whoever holds the lock of the state folder may call this: nobody else is running a launch then."""
-    for folder, record in newest_records(home, LOOK_AT):
+    for folder, record in Catalogue(home).newest(LOOK_AT):
         if record.state in ENDED:
             continue
         record.ended = record.since = folder.path.stat().st_mtime

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
 from appliance.protocol import Diagnosis, Fix, LaunchRecord, Phase, State
 from appliance.supervisor.abandoned import REASON as CUT_OFF
-from appliance.supervisor.launch_folder import newest_records
 
 WINDOW_S = 600.0
 MOST_FAILURES = 3
@@ -22,7 +22,7 @@ def failures(home: Home, launch: LaunchRecord, now: float) -> list[LaunchRecord]
     """The launches of this one's revision before it that failed within the window, newest first, back to the last one
     that was stopped, or ran another revision. Those that were refused count neither way: nothing was started."""
     found: list[LaunchRecord] = []
-    for _, record in newest_records(home, LOOK_AT):
+    for _, record in Catalogue(home).newest(LOOK_AT):
         ours = (record.profile, record.revision) == (launch.profile, launch.revision)
         if record.id == launch.id or record.attempt or (ours and (_refused(record) or _lost_its_power(record))):
             continue

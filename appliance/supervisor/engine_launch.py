@@ -20,6 +20,7 @@ from appliance.diagnosis.fatal_watch import FatalWatch
 from appliance.engine_client.channel import CoreGoneError
 from appliance.engine_client.client import EngineGoneError
 from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
 from appliance.protocol import Fatal, Load, Phase, Progress, State
 from appliance.selftest.launch_check import SelfTestError
 from appliance.supervisor.child import Child
@@ -27,7 +28,6 @@ from appliance.supervisor.deadlines import Watch
 from appliance.supervisor.ending import End, conclude, end_processes
 from appliance.supervisor.kernel_log import KernelLog, of_this_end, out_of_memory
 from appliance.supervisor.launch import Launch
-from appliance.supervisor.launch_folder import last_good
 from appliance.supervisor.log_capture import LogCapture
 from appliance.supervisor.probe import ProbeError, ProbeTimer
 
@@ -74,7 +74,7 @@ class EngineLaunch(ABC):
         self._fatal_watch = FatalWatch()
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[End] = self._loop.create_future()
-        self._watch = Watch(last_good(home, launch.record.profile), time.monotonic())
+        self._watch = Watch(Catalogue(home).last_good(launch.record.profile), time.monotonic())
         self._watch.phase(Phase.PREFLIGHT, time.monotonic())
         self._probe_timer = ProbeTimer(time.monotonic())
         self._tasks: set[asyncio.Task[None]] = set()

@@ -14,9 +14,10 @@ from collections.abc import AsyncGenerator
 import msgspec
 
 from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
+from appliance.launches.events import EventReader
+from appliance.launches.folder import EVENTS
 from appliance.protocol import Beat, Event
-from appliance.supervisor.event_log import EventReader
-from appliance.supervisor.launch_folder import EVENTS, LaunchFolder, launch_ids
 
 ASIDES_KEPT = 64
 
@@ -35,6 +36,7 @@ class UnknownEventError(ValueError):
 class EventStream:
     def __init__(self, home: Home) -> None:
         self._home = home
+        self._catalogue = Catalogue(home)
         self._wakers: set[asyncio.Event] = set()
         self._launch: str | None = None
         self._beat: Event | None = None
@@ -110,7 +112,7 @@ class EventStream:
         if after is None:
             return self._launch, 0
         launch, _, sequence = after.rpartition("/")
-        if not sequence.isdecimal() or launch not in launch_ids(self._home):
+        if not sequence.isdecimal() or self._catalogue.find(launch) is None:
             raise UnknownEventError(f"{after!r} is not an event ID. Write `<launch>/<sequence>`.")
         return launch, int(sequence)
 
@@ -121,12 +123,13 @@ class EventStream:
             return None
         if launch is None:
             return self._launch
-        for later in launch_ids(self._home):
+        for later in reversed(self._catalogue.ids()):
             if later > launch and later != self._launch and not self._is_attempt(later):
                 return later
         return self._launch
 
     def _is_attempt(self, launch: str) -> bool:
         """A refused attempt is not part of the sequence of launches."""
-        record = LaunchFolder(self._home.launch(launch)).read_record()
+        folder = self._catalogue.find(launch)
+        record = folder.stored_record() if folder else None
         return record is not None and record.attempt

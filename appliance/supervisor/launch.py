@@ -7,6 +7,9 @@ import time
 from typing import Any
 
 from appliance.home import Home
+from appliance.launches.events import EventLog
+from appliance.launches.folder import LaunchFolder
+from appliance.launches.states import ENDED, check_transition
 from appliance.protocol import (
     Beat,
     Diagnosis,
@@ -25,10 +28,7 @@ from appliance.protocol import (
     State,
     StateChange,
 )
-from appliance.supervisor.event_log import EventLog
 from appliance.supervisor.event_stream import EventStream
-from appliance.supervisor.launch_folder import LaunchFolder
-from appliance.supervisor.states import ENDED, check_transition
 
 # Progress is reported at most this often; the beginning and end of a phase always are.
 PROGRESS_INTERVAL_S = 0.1

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from appliance.launches.folder import LAUNCH_ID
 from console.backups.format import LATEST, BackupError
 from console.backups.snapshot import NOT_KEPT
 from console.db import schema
-from console.launches.folder import LAUNCH_ID
 from migrations import HEAD, REVISIONS
 
 OUR_OWN = (*NOT_KEPT, "alembic_version")

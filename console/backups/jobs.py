@@ -13,6 +13,7 @@ from typing import Any, Literal
 from jinja2 import Environment
 
 from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
 from console.backups import create, restore
 from console.backups.create import Report
 from console.backups.folder import Backup, BackupFolder
@@ -188,7 +189,7 @@ class BackupJobs:
         with self._activator.alone(f"the backup {name}"):
             restored = await asyncio.to_thread(work)
             # All folders anew: the index that follows the engine has read them for the database as it was.
-            await LaunchIndex(self._database, self._home).refresh()
+            await LaunchIndex(self._database, Catalogue(self._home)).refresh()
         said = (
             f"Restored {name}. Active profile: {restored.active or 'none'}. The previous state is in {restored.kept}."
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from jinja2 import Environment
 
+from appliance.launches.catalogue import Catalogue
 from console.dashboard.now import now
-from console.launches.catalogue import Catalogue
 from console.live.follower import Publisher
 from console.live.hub import Hub
 from console.live.view import EngineView

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from appliance.launches.catalogue import Catalogue
 from appliance.protocol import LaunchRecord
-from console.launches.catalogue import Catalogue
 from console.launches.follow_up import FollowUp
 from console.launches.neighbours import came_from, document
 from console.live.view import FAILED, EngineView

@@ -1,34 +1,28 @@
-"""Keeps the `launches` table in step with the folders `launches/<id>/`: the folder is the truth, rows are for lists."""
+"""Keeps the `launches` table in step with the folders `launches/<id>/`: the folder is the truth, a row is a copy of its
+record for queries."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 
-import msgspec
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
 from appliance.protocol import LaunchRecord, State
-from appliance.supervisor.launch_folder import RECORD
 from console.db.models import ActiveRevision, Launch
 from console.db.sessions import Database
 from console.launches.outcome import REFUSED, refused
 
-log = logging.getLogger(__name__)
-
-_decoder = msgspec.json.Decoder(LaunchRecord)
-
 
 class LaunchIndex:
-    """Remembers when each `launch.json` was last written, so that a look reads only those that changed."""
+    """Writes the rows of launches whose record has changed since it wrote them."""
 
-    def __init__(self, database: Database, home: Home) -> None:
+    def __init__(self, database: Database, catalogue: Catalogue) -> None:
         self._database = database
-        self._home = home
-        self._read: dict[str, tuple[int, int]] = {}
+        self._catalogue = catalogue
+        self._written: dict[str, LaunchRecord] = {}
 
     async def refresh(self) -> bool:
         """Whether anything changed."""
@@ -36,26 +30,19 @@ class LaunchIndex:
         if not changed:
             return False
         async with self._database.session() as session:
-            for _, _, record in changed:
-                await _write(session, record, self._home.launch(record.id))
-        self._read.update((name, stamp) for name, stamp, _ in changed)
+            for path, record in changed:
+                await _write(session, record, path)
+        self._written.update((path.name, record) for path, record in changed)
         return True
 
-    def _changed(self) -> list[tuple[str, tuple[int, int], LaunchRecord]]:
-        """(folder's name, when written and how large, record) of each, oldest first."""
-        changed: list[tuple[str, tuple[int, int], LaunchRecord]] = []
-        for path in self._home.launches.glob("*/launch.json"):
-            try:
-                stat = path.stat()
-                stamp = (stat.st_mtime_ns, stat.st_size)
-                if self._read.get(path.parent.name) != stamp:
-                    changed.append((path.parent.name, stamp, _decoder.decode(path.read_bytes())))
-            except OSError:
-                continue  # gone meanwhile, or not ours to read: the others are indexed all the same
-            except msgspec.MsgspecError as error:
-                log.warning("%s is not a launch record and is left out: %s", path, error)
-                self._read[path.parent.name] = stamp
-        return sorted(changed, key=lambda item: item[0])
+    def _changed(self) -> list[tuple[Path, LaunchRecord]]:
+        """(folder, record) of each, oldest first. A launch without a readable record has no row."""
+        found = []
+        for folder in reversed(self._catalogue.folders()):
+            record = folder.settled or folder.stored_record()
+            if record is not None and record is not self._written.get(folder.id):
+                found.append((folder.path, record))
+        return found
 
 
 async def _write(session: AsyncSession, record: LaunchRecord, folder: Path) -> None:
@@ -89,17 +76,15 @@ async def recent_launches(session: AsyncSession, limit: int) -> list[Launch]:
     return list(await session.scalars(select(Launch).order_by(Launch.launch_id.desc()).limit(limit)))
 
 
-async def last_good_record(session: AsyncSession, home: Home, profile: str, before: str) -> LaunchRecord | None:
+async def last_good_record(
+    session: AsyncSession, catalogue: Catalogue, profile: str, before: str
+) -> LaunchRecord | None:
     """The record of the last launch of `profile`, earlier than the launch `before`, that was ready: what the phase line
     compares with. None too where its folder has been deleted."""
     good = select(Launch.launch_id).where(Launch.profile == profile, Launch.ready_after_s.is_not(None))
     launch_id = await session.scalar(good.where(Launch.launch_id < before).order_by(Launch.launch_id.desc()).limit(1))
-    if launch_id is None:
-        return None
-    try:
-        return _decoder.decode((home.launch(launch_id) / RECORD).read_bytes())
-    except (OSError, msgspec.MsgspecError):
-        return None
+    folder = catalogue.find(launch_id) if launch_id is not None else None
+    return folder.stored_record() if folder is not None else None
 
 
 async def active_revision(session: AsyncSession) -> tuple[str, str] | None:

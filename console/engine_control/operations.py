@@ -16,10 +16,10 @@ from typing import Final, Literal
 import msgspec
 
 from appliance.home import Home
+from appliance.launches.states import ENDED
 from appliance.profile.active import read_active, write_active
 from appliance.profile.schema import ProfileError
 from appliance.protocol import State
-from appliance.supervisor.states import ENDED
 from console.engine_control.base import EngineControl, EngineControlError
 from console.engine_control.front_door import FrontDoor
 

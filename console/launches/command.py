@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
+from appliance.launches.folder import LaunchFolder
 from console import formats
-from console.launches.catalogue import Catalogue
-from console.launches.folder import LaunchFolder
 from console.launches.outcome import cause, outcome
 
 LATEST = "latest"

@@ -20,12 +20,11 @@ import yaml
 from appliance import __version__
 from appliance.front_door_token import front_door_token
 from appliance.home import Home
+from appliance.launches.folder import DIAGNOSIS, EVENTS, LOG, PROFILE, RECORD, STACKS, LaunchFolder
 from appliance.profile import document as documents
 from appliance.profile.schema import ProfileError
-from appliance.supervisor.launch_folder import DIAGNOSIS, EVENTS, LOG, PROFILE, RECORD, STACKS
 from console.hardware.machines import Machines
 from console.launches.archive import Part, stream
-from console.launches.folder import LaunchFolder
 from console.launches.follow_up import FOLLOW_UP
 from console.launches.log_excerpt import excerpt, is_whole
 from console.launches.redaction import Redactor, secrets_of_environment

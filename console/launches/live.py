@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 from jinja2 import Environment
 
+from appliance.launches.catalogue import Catalogue
 from console.db.sessions import Database
-from console.launches.catalogue import Catalogue
 from console.launches.numbers import launch_numbers
 from console.launches.pages import launch_context
 from console.live.follower import Follower

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from appliance.launches.catalogue import Catalogue
 from appliance.profile import document as documents
 from appliance.profile.schema import ProfileError
 from appliance.protocol import LaunchRecord
-from console.launches.catalogue import Catalogue
 from console.launches.fixes import Change, written
 from console.launches.follow_up import FollowUp, Kind, read_follow_up
 from console.launches.outcome import signature

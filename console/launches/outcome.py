@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from appliance.launches.states import ENDED
 from appliance.protocol import LaunchRecord, Phase, PhaseRecord, Severity, State
 from appliance.supervisor.abandoned import REASON as CUT_OFF_REASON
-from appliance.supervisor.states import ENDED
 from console.formats import progress, seconds
 
 REFUSED = "refused"

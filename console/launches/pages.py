@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from console.launches.catalogue import Catalogue
-from console.launches.folder import LaunchFolder
+from appliance.launches.catalogue import Catalogue
+from appliance.launches.folder import LaunchFolder
 from console.launches.service import Launches
 from console.launches.timeline import timeline
 from console.live.follower import Follower

@@ -11,12 +11,11 @@ from litestar.params import FromPath, FromQuery
 from litestar.response import Stream, Template
 from sqlalchemy import delete, select
 
-from appliance.supervisor.launch_folder import EVENTS, LOG, PROFILE, STACKS
+from appliance.launches.catalogue import Catalogue
+from appliance.launches.folder import EVENTS, LOG, PROFILE, STACKS, LaunchFolder
 from console.db.models import ActiveRevision, Launch
 from console.errors import Refusal
-from console.launches.catalogue import Catalogue
 from console.launches.export import export, file_name
-from console.launches.folder import LaunchFolder
 from console.launches.numbers import launch_numbers
 from console.launches.outcome import GROUPS
 from console.launches.pages import launch_context, launches
@@ -27,9 +26,9 @@ from console.parts import Folder, PageRequest, Session, TheCatalogue, TheFollowe
 
 FILES = {
     "log": (LOG, "text/plain; charset=utf-8", "log"),
-    "events": (EVENTS, "application/jsonl", "events.jsonl"),
+    "events": (EVENTS, "application/jsonl", EVENTS),
     "profile": (PROFILE, "application/yaml", "profile.yaml"),
-    "stacks": (STACKS, "text/plain; charset=utf-8", "stacks.txt"),
+    "stacks": (STACKS, "text/plain; charset=utf-8", STACKS),
 }
 """What can be downloaded: file, media type, and how its name ends there."""
 

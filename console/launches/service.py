@@ -9,12 +9,11 @@ from typing import Any
 
 import msgspec
 
+from appliance.launches.catalogue import Catalogue
+from appliance.launches.folder import STACKS, LaunchFolder
+from appliance.launches.states import ENDED
 from appliance.protocol import Event, Fix, LaunchRecord, Phase, State
-from appliance.supervisor.launch_folder import STACKS
-from appliance.supervisor.states import ENDED
-from console.launches.catalogue import Catalogue
 from console.launches.fixes import together
-from console.launches.folder import LaunchFolder
 from console.launches.neighbours import Neighbours, document, neighbours
 from console.launches.outcome import Outcome, broken_phase, cause, outcome, sentence, under_way
 from console.launches.stacks import Stacks, read_stacks

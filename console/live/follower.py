@@ -15,7 +15,7 @@ import httpx
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
 from appliance.protocol import ApplianceState, Finding, Severity, State
 from console.access.token import token_header
 from console.db.launch_index import LaunchIndex, active_revision, last_good_record, recent_launches
@@ -66,7 +66,7 @@ class Follower:
 
     def __init__(
         self,
-        home: Home,
+        catalogue: Catalogue,
         database: Database,
         control: EngineControl,
         hub: Hub,
@@ -78,11 +78,11 @@ class Follower:
         self.history: deque[LoadPoint] = deque(maxlen=HISTORY_S)
         self.publishers: list[Publisher] = []
         self.drain: Callable[[], Drain | None] = lambda: None
-        self._home = home
+        self._catalogue = catalogue
         self._database = database
         self._control = control
         self._hub = hub
-        self._index = LaunchIndex(database, home)
+        self._index = LaunchIndex(database, catalogue)
         self._listing: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._control_says: tuple[EngineStatus, Finding | None] = EngineStatus(running=False), None
@@ -126,6 +126,7 @@ class Follower:
             active = await active_revision(session)
             good = await roll_back_target(session) if state in (State.FAILED, State.HUNG) else None
             launch = appliance.launch if appliance else None
+            earlier = await last_good_record(session, self._catalogue, launch.profile, launch.id) if launch else None
             self.view = EngineView(
                 state=state,
                 since=since,
@@ -137,7 +138,7 @@ class Follower:
                 active=active,
                 roll_back_to=(good.profile.name, good.label) if good else None,
                 recent=await recent_launches(session, RECENT),
-                last_good=await last_good_record(session, self._home, launch.profile, launch.id) if launch else None,
+                last_good=earlier,
                 output=_lines_of_this_run(self._output, control) if appliance is None else [],
                 happened=list(self._happened),
                 controlled=self._control.kind != "none",
@@ -222,7 +223,7 @@ class Follower:
 
     async def _appliance_state(self) -> ApplianceState | None:
         try:
-            response = await self.client.get("/appliance/state", headers=token_header(self._home))
+            response = await self.client.get("/appliance/state", headers=token_header(self._catalogue.home))
         except httpx.TransportError:
             return None
         if response.status_code != 200:

@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from appliance.home import Home
-from appliance.supervisor.launch_folder import LOG
-from console.launches.catalogue import Catalogue
+from appliance.launches.catalogue import Catalogue
+from appliance.launches.folder import LOG
 from console.logs import ansi
 from console.logs.classify import Classifier, time_of
 from console.logs.tail import Tail

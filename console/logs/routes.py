@@ -15,10 +15,9 @@ from litestar.params import FromQuery, QueryParameter
 from litestar.response import Stream, Template
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from appliance.supervisor.launch_folder import LOG
+from appliance.launches.catalogue import Catalogue
+from appliance.launches.folder import LOG, LaunchFolder
 from console.errors import Refusal
-from console.launches.catalogue import Catalogue
-from console.launches.folder import LaunchFolder
 from console.launches.numbers import launch_numbers
 from console.logs.classify import Level
 from console.logs.index import LogIndex

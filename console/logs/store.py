@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 
 from appliance.home import Home
-from appliance.supervisor.launch_folder import LOG
+from appliance.launches.folder import LOG
 from console.logs.index import LogIndex
 
 KEPT = 8

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from console.launches.catalogue import Catalogue
+from appliance.launches.catalogue import Catalogue
 from console.live.hub import Message
 from console.logs.line import Line
 from console.logs.store import LogStore

@@ -13,11 +13,11 @@ from litestar.params import FromPath, URLEncodedBody
 from litestar.response import Template
 
 from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
 from appliance.profile import document as documents
 from console.engine_control.operations import WhenChosen
 from console.errors import Refusal
 from console.formats import counted
-from console.launches.catalogue import Catalogue
 from console.launches.follow_up import Kind, write_follow_up
 from console.pages import go_to, page
 from console.parts import Folder, PageRequest, Profiles, TheActivator, TheCatalogue, TheEngine

@@ -7,8 +7,8 @@ import asyncio
 import logging
 
 from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
 from appliance.protocol import LaunchRecord, State
-from console.launches.catalogue import Catalogue
 from console.launches.follow_up import write_follow_up
 from console.launches.neighbours import came_from
 from console.live.hub import Hub

@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
 from console import first_start
 from console.backups.pending import finish_if_alone
 from console.db.failures import DATABASE_ERRORS, explain
@@ -110,7 +111,7 @@ def working(do: Callable[[Work], Awaitable[T]]) -> T:
         try:
             if is_new:
                 await first_start.seed_database(home, database)
-            await LaunchIndex(database, home).refresh()
+            await LaunchIndex(database, Catalogue(home)).refresh()
             return await do(Work(home, database))
         finally:
             await database.close()

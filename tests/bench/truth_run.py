@@ -14,9 +14,9 @@ from typing import Any
 
 from appliance import hardware, preflight
 from appliance.home import Home
+from appliance.launches.folder import LaunchFolder
 from appliance.profile import document as documents
 from appliance.protocol import Finding, Fix, LaunchRecord, Severity, State
-from appliance.supervisor.launch_folder import LaunchFolder
 from tests.bench.faults.fault import Fault
 from tests.bench.faults.places import HOOK, Place
 from tests.bench.faults.scene import Scene
@@ -188,7 +188,7 @@ def _run(stage: Stage, fault: Fault, document: dict[str, Any]) -> Result:
     folder = LaunchFolder(scene.folder)
 
     def over() -> bool:
-        record = folder.read_record()
+        record = folder.stored_record()
         return record is not None and record.state in ENDED and time.time() - record.since > LAST_WORD_S
 
     told = page.wait_told(PATIENCE_S[fault.engine], over)
@@ -199,7 +199,7 @@ def _run(stage: Stage, fault: Fault, document: dict[str, Any]) -> Result:
     if stage.logs is not None:
         stage.logs.mkdir(parents=True, exist_ok=True)
         (stage.logs / f"{fault.engine}, {fault.name}.log").write_text("\n".join(log.lines))
-    record = folder.read_record()
+    record = folder.stored_record()
     return _judge_launch(stage, fault, document, record, scene, log, page.text, started, told, problems)
 
 

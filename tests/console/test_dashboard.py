@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from appliance.front_door_token import front_door_token
+from appliance.launches.catalogue import Catalogue
 from appliance.protocol import (
     ApplianceState,
     Diagnosis,
@@ -26,7 +27,6 @@ from appliance.protocol import (
 )
 from console.db.models import ActiveRevision, Profile, Revision
 from console.engine_control.base import EngineStatus, OutputLine
-from console.launches.catalogue import Catalogue
 from console.launches.follow_up import write_follow_up
 from console.live.view import EngineView
 from console.settings import ConsoleConfig

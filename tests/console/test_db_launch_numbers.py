@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from sqlalchemy import select
 
+from appliance.launches.catalogue import Catalogue
 from appliance.protocol import LaunchRecord, State
 from console.db.launch_index import LaunchIndex
 from console.db.models import Launch
@@ -31,7 +32,7 @@ async def numbers(console) -> dict[str, int]:
 
 
 async def test_numbers_have_no_gaps_and_are_never_given_again(console, home, record):
-    index = LaunchIndex(console.database, home)
+    index = LaunchIndex(console.database, Catalogue(home))
     for launch_id in ("20261120-100000-aaaa", "20261120-100001-aaaa"):
         for state in (State.PREFLIGHT, State.STARTING, State.READY, State.STOPPED):
             record(launch_id, state)
@@ -44,3 +45,20 @@ async def test_numbers_have_no_gaps_and_are_never_given_again(console, home, rec
     record("20261120-100002-aaaa", State.READY)
     await index.refresh()
     assert await numbers(console) == {"20261120-100000-aaaa": 1, "20261120-100002-aaaa": 3}
+
+
+async def test_a_damaged_record_keeps_no_other_launch_out(console, home, record):
+    """It has no row until it can be read; the others are indexed, and nothing is written again that did not change."""
+    catalogue = Catalogue(home)
+    index = LaunchIndex(console.database, catalogue)
+    damaged, whole = "20261120-100000-aaaa", "20261120-100001-aaaa"
+    record(damaged, State.READY)
+    (home.launch(damaged) / "launch.json").write_text('{"id": "2026')
+    record(whole, State.READY)
+    assert await index.refresh()
+    assert list(await numbers(console)) == [whole]
+    assert not await index.refresh()
+    record(damaged, State.STOPPED)
+    assert await index.refresh()
+    assert set(await numbers(console)) == {damaged, whole}
+    assert not await index.refresh()

@@ -15,10 +15,10 @@ import msgspec
 import pytest
 import yaml
 
+from appliance.launches.catalogue import Catalogue
 from appliance.protocol import Diagnosis, Event, EvidenceLine, Fix, LogLines
 from console.hardware.machines import Machines
 from console.launches import log_excerpt
-from console.launches.catalogue import Catalogue
 from console.launches.export import export
 from console.launches.follow_up import write_follow_up
 from console.profiles.inspection import Inspector

@@ -14,13 +14,13 @@ import psutil
 import pytest
 from msgspec import structs
 
+from appliance.launches.catalogue import Catalogue
 from appliance.protocol import Finding, Fix, Progress, Severity, State
 from appliance.supervisor.deadlines import FLOORS_S, VLLM_FLOORS_S
 from appliance.supervisor.stacks import dump_stacks, has_stacks
 from console.db.models import Launch
 from console.engine_control.base import EngineStatus
 from console.launches import fixes, stacks
-from console.launches.catalogue import Catalogue
 from console.launches.follow_up import read_follow_up, write_follow_up
 from console.launches.outcome import FACES, Kind, kind_of
 from console.launches.waiting import expectation

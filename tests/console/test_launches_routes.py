@@ -10,6 +10,7 @@ import shutil
 import pytest
 from sqlalchemy import select
 
+from appliance.launches.catalogue import Catalogue
 from appliance.protocol import Finding, FindingReport, Fix, Progress, Severity, State
 from console.db.launch_index import LaunchIndex
 from console.db.models import Launch
@@ -202,7 +203,7 @@ async def test_a_folder_of_launches_that_cannot_be_read_is_said(client, home):
 async def test_a_launch_that_cannot_be_read_keeps_no_other_from_being_indexed(home, console):
     failed_launch(home, BAD)
     (home.launches / GOOD / "launch.json").mkdir(parents=True)
-    index = LaunchIndex(console.database, home)
+    index = LaunchIndex(console.database, Catalogue(home))
     assert await index.refresh()
     async with console.database.session() as session:
         assert [row.launch_id for row in await session.scalars(select(Launch))] == [BAD]

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
 from appliance.protocol import State
-from console.launches.catalogue import Catalogue
 from console.live.hub import Hub
 from console.logs import stream
 from console.logs.store import LogStore

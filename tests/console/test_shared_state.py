@@ -13,7 +13,7 @@ import pytest
 
 from appliance.home import Home, write_atomically
 from appliance.home_lock import OwnerLock
-from appliance.supervisor.launch_folder import LaunchFolder
+from appliance.launches.folder import LaunchFolder
 from console.access.token import ensure_console_token, program_header
 from console.engine_control.shared_state import share
 
@@ -29,7 +29,7 @@ IMPORTS = """
 import os, shutil, sys
 from pathlib import Path
 from appliance.home import Home, write_atomically
-from appliance.supervisor.launch_folder import LaunchFolder
+from appliance.launches.folder import LaunchFolder
 from appliance.home_lock import OwnerLock
 from console.access.token import ensure_console_token
 from console.engine_control.shared_state import share

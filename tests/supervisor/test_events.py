@@ -13,12 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from appliance.home import Home
+from appliance.launches import events as launch_events
+from appliance.launches.catalogue import Catalogue
+from appliance.launches.events import EventLog, EventReader, last_sequence
+from appliance.launches.folder import LaunchFolder
 from appliance.protocol import Beat, Event, Load, LogLines, State, StateChange
-from appliance.supervisor import event_log
-from appliance.supervisor.event_log import EventLog, EventReader, last_sequence
 from appliance.supervisor.event_stream import EventStream, Told, UnknownEventError
 from appliance.supervisor.launch import Launch
-from appliance.supervisor.launch_folder import LaunchFolder, last_good, launch_ids
 
 
 def lines(count: int) -> LogLines:
@@ -39,8 +40,8 @@ def test_a_reader_gets_every_event_once(
     log = EventLog(path, "a")
     reader = EventReader(path, after)
     got: list[int] = []
-    before = event_log.READ_BYTES
-    event_log.READ_BYTES = size
+    before = launch_events.READ_BYTES
+    launch_events.READ_BYTES = size
     try:
         for count in writes:
             for number in range(count):
@@ -49,7 +50,7 @@ def test_a_reader_gets_every_event_once(
         while events := reader.read():
             got += [event.sequence for event in events]
     finally:
-        event_log.READ_BYTES = before
+        launch_events.READ_BYTES = before
         log.close()
     assert got == list(range(after + 1, sum(writes) + 1))
 
@@ -229,10 +230,10 @@ def test_the_last_good_launch_is_the_newest_of_the_same_profile(home: Home) -> N
     LaunchFolder(home.launch("20260101-000000-aaaa"))
     (home.launches / "20260109-000000-aaaa").mkdir()
     (home.launches / "20260109-000000-aaaa" / "launch.json").write_text("{")
-    found = last_good(home, "a")
+    found = Catalogue(home).last_good("a")
     assert found is not None
     assert found.ready_after_s == 2.5
-    assert len(launch_ids(home)) == 5
+    assert len(Catalogue(home).ids()) == 5
 
 
 def test_an_event_knows_its_id(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from appliance.exit_status import exit_in_words
 from appliance.home import Home
 from appliance.home_lock import HomeInUseError, Owner, OwnerLock
+from appliance.launches.catalogue import Catalogue
+from appliance.launches.states import TRANSITIONS, check_transition
 from appliance.protocol import LaunchRecord, Phase, PhaseRecord, State
 from appliance.supervisor.deadlines import FLOORS_S, SILENCE_S, Watch
-from appliance.supervisor.launch_folder import newest_records
 from appliance.supervisor.log_capture import MAX_LINE_BYTES, LineSplitter, LogCapture
-from appliance.supervisor.states import TRANSITIONS, check_transition
 
 
 def test_the_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:
@@ -187,4 +187,4 @@ def test_a_fault_of_who_listens_does_not_stop_the_reading(tmp_path: Path, capsys
 def test_a_folder_that_may_not_be_read_ends_no_launch(home: Home) -> None:
     """A launch that somebody ran as another user is passed over."""
     (home.launch("20260101-000000-0000") / "launch.json").mkdir(parents=True)
-    assert [*newest_records(home)] == []
+    assert [*Catalogue(home).newest(20)] == []

@@ -16,9 +16,9 @@ import pytest
 
 from appliance.engine_client.client import EngineGoneError
 from appliance.home import Home
+from appliance.launches.folder import LaunchFolder
 from appliance.protocol import LaunchRecord, LogLines, PhaseChange, SamplingParams, State, StateChange
 from appliance.supervisor.ending import End
-from appliance.supervisor.launch_folder import LaunchFolder
 from appliance.supervisor.native_core import NativeCore
 from tests.running import SOON_S
 from tests.supervisor.scripted import core_command, is_alive, make_profile, make_supervisor

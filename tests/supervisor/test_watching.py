@@ -15,12 +15,13 @@ import pytest
 from appliance.hardware import Gpu, Host, Inventory
 from appliance.hardware.gpu import GpuProcess
 from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
+from appliance.launches.folder import LaunchFolder
 from appliance.protocol import Diagnosis, Fix, LaunchRecord, PhaseRecord, State
 from appliance.supervisor import crash_loop, device_memory, supervisor
 from appliance.supervisor.abandoned import REASON as CUT_OFF
 from appliance.supervisor.child import Child
 from appliance.supervisor.kernel_log import KernelLog, KernelWord, of_this_end, out_of_memory
-from appliance.supervisor.launch_folder import LaunchFolder, newest_records
 from appliance.supervisor.probe import PROBE_AFTER_S, ProbeTimer
 from appliance.supervisor.stacks import dump_stacks
 from tests.supervisor.scripted import make_supervisor
@@ -201,7 +202,7 @@ async def test_an_engine_that_had_served_is_started_again_and_not_for_ever(
                 owner._engine.child.kill()
             await asyncio.sleep(0.01)
     await running
-    records = [record for _, record in newest_records(home)]
+    records = [record for _, record in Catalogue(home).newest(20)]
     assert [record.id for record in reversed(records[1:])] == ends
     assert len(ends) == 2
     assert [record.restart_of for record in records] == [ends[1], ends[0], None]
@@ -215,7 +216,7 @@ async def test_an_engine_that_never_served_is_not_started_again(home: Home) -> N
     """What kept it from starting would keep it again."""
     owner = make_supervisor(home, {"on-failure": "restart"}, at="configured", do="kill")
     await asyncio.wait_for(owner.run(), 30)
-    assert len([*newest_records(home)]) == 1
+    assert len([*Catalogue(home).newest(20)]) == 1
 
 
 CARD = Gpu(

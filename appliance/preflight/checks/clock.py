@@ -9,6 +9,7 @@ from pathlib import Path
 
 import appliance
 from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
@@ -49,11 +50,8 @@ def _witnesses(subject: Subject) -> Iterator[tuple[float, str]]:
 
 
 def _newest_launch(home: Home) -> Path | None:
-    """Their ids sort by time."""
-    try:
-        return max((path for path in home.launches.iterdir() if path.is_dir()), default=None)
-    except OSError:
-        return None
+    newest = next(iter(Catalogue(home).ids()), None)
+    return home.launch(newest) if newest else None
 
 
 def _changed(path: Path) -> float:

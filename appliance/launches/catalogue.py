@@ -1,13 +1,17 @@
-"""Which launches there are, from their folders alone: what the log, the launch pages and `ingot logs` agree on."""
+"""Which launches there are, from their folders alone: what supervisor, console and command line agree on."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 
 from appliance.home import Home
+from appliance.launches.folder import LAUNCH_ID, LaunchFolder
 from appliance.protocol import LaunchRecord
-from console.launches.folder import LAUNCH_ID, LaunchFolder
+
+LOOKED_BACK = 200
+"""How many launches are looked through for the last good one of a profile."""
 
 
 class Catalogue:
@@ -55,15 +59,31 @@ class Catalogue:
                 return None
             return self._folders.setdefault(launch_id, LaunchFolder(path))
 
-    def records(self) -> list[LaunchRecord]:
-        """Every launch in short, the newest first. Those that have ended are not looked at again."""
+    def folders(self) -> list[LaunchFolder]:
+        """Every launch's, the newest first."""
         names = self.ids()
         with self._lock:
-            folders = [
+            return [
                 self._folders.get(name) or self._folders.setdefault(name, LaunchFolder(self.home.launch(name)))
                 for name in names
             ]
-        return [folder.settled or folder.record() for folder in folders]
+
+    def records(self) -> list[LaunchRecord]:
+        """Every launch in short, the newest first. Those that have ended are not looked at again."""
+        return [folder.settled or folder.record() for folder in self.folders()]
+
+    def newest(self, limit: int) -> Iterator[tuple[LaunchFolder, LaunchRecord]]:
+        """The last `limit` launches, the newest first, without those whose record cannot be read."""
+        for folder in self.folders()[:limit]:
+            if (record := folder.settled or folder.stored_record()) is not None:
+                yield folder, record
+
+    def last_good(self, profile: str) -> LaunchRecord | None:
+        """The newest launch of this profile that became ready."""
+        for _, record in self.newest(LOOKED_BACK):
+            if record.profile == profile and record.ready_after_s is not None:
+                return record
+        return None
 
     def current(self) -> str | None:
         """The launch that the engine runs, or ran last. An attempt that preflight refused while an older launch went

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.home import Home
+from appliance.launches.catalogue import Catalogue
+from appliance.launches.folder import LaunchFolder
 from appliance.protocol import Progress, State
-from console.launches.catalogue import Catalogue
-from console.launches.folder import LaunchFolder
 from tests.console.launch_folders import DIAGNOSIS, STARTED, WrittenLaunch, failed_launch, ready_launch
 
 ID = "20261120-100000-aaaa"

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from appliance.protocol import Beat, Event, EventBody
+from appliance.protocol import Beat, Event, EventBody, LogLines
 
 READ_BYTES = 256 * 1024
+LONGEST_LINE = 4 << 20
+"""Bytes. A longer line is no event of ours, and is passed over without being held whole."""
+_LOG_EVENT = b'"body":{"type":"log"'
 
 
 class EventLog:
@@ -47,15 +50,29 @@ class EventLog:
 
 
 class EventReader:
-    """A place in one launch's events. Each `read` gives the complete lines that follow it, in order, each once."""
+    """A place in one launch's events. Each `read` gives the complete lines that follow it, in order, each once.
 
-    def __init__(self, path: Path, after: int = 0) -> None:
+    `after` leaves out the events up to that number; `logs=False` those that hold only lines of the log. `damaged`
+    counts the lines so far that are no events, such as one torn by a full disk.
+    """
+
+    def __init__(self, path: Path, after: int = 0, *, logs: bool = True) -> None:
+        self.damaged = 0
         self._path = path
         self._offset = 0
         self._after = after
+        self._logs = logs
+        self._passing_over = False
+
+    def cut_off(self) -> bool:
+        """Whether the file is now shorter than what was read of it."""
+        try:
+            return self._path.stat().st_size < self._offset
+        except FileNotFoundError:
+            return False
 
     def read(self) -> list[Event]:
-        """An empty list: nothing new so far. Lines that are no events (torn by a full disk) are passed over."""
+        """Some of what is new; an empty list where nothing is so far."""
         size = READ_BYTES
         while True:
             try:
@@ -65,17 +82,35 @@ class EventReader:
             except FileNotFoundError:
                 return []
             end = data.rfind(b"\n") + 1
-            if end == 0 and len(data) == size:
-                size *= 2  # one line is longer than what was read
+            if end == 0:
+                if len(data) < size:
+                    return []
+                if size < LONGEST_LINE:
+                    size *= 2  # one line is longer than what was read
+                else:
+                    self._offset += size
+                    self._passing_over = True
                 continue
             self._offset += end
-            events = [event for line in data[:end].splitlines() if (event := _parse(line))]
-            fresh = [event for event in events if event.sequence > self._after]
-            if fresh:
-                self._after = fresh[-1].sequence
-                return fresh
-            if end == 0:
-                return []
+            if events := self._events_of(data[:end]):
+                return events
+
+    def _events_of(self, data: bytes) -> list[Event]:
+        lines = data.split(b"\n")[:-1]
+        if self._passing_over:
+            self._passing_over = False
+            self.damaged += 1
+            del lines[0]
+        found = []
+        for line in lines:
+            if not line.strip() or (not self._logs and _LOG_EVENT in line[:300]):
+                continue
+            event = _parse(line)
+            if event is None:
+                self.damaged += 1
+            elif event.sequence > self._after and (self._logs or not isinstance(event.body, LogLines)):
+                found.append(event)
+        return found
 
 
 def last_sequence(path: Path) -> int:
@@ -114,5 +149,5 @@ _decoder = msgspec.json.Decoder(Event)
 def _parse(line: bytes) -> Event | None:
     try:
         return _decoder.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None

@@ -1,0 +1,78 @@
+"""A launch's record as its events tell it: what is shown where `launch.json` is missing, behind or damaged."""
+
+from __future__ import annotations
+
+import msgspec
+
+from appliance.launches.states import ENDED
+from appliance.protocol import (
+    DiagnosisReport,
+    Event,
+    FindingReport,
+    LaunchRecord,
+    PhaseChange,
+    PhaseRecord,
+    State,
+    StateChange,
+)
+
+
+def folded(events: list[Event], record: LaunchRecord | None, *, launch_id: str, started: float) -> LaunchRecord:
+    """The launch as its events tell it; what they do not tell (or no longer: a cut file) comes from `record`."""
+    first = events[0].time if events else started
+    told = LaunchRecord(id=launch_id, profile="", started=first, since=first)
+    if record is not None:
+        told = msgspec.structs.replace(
+            told,
+            profile=record.profile,
+            revision=record.revision,
+            engine=record.engine,
+            started=record.started,
+            exit_status=record.exit_status,
+            attempt=record.attempt,
+            restart_of=record.restart_of,
+        )
+    told.phases, told.findings = [], []
+    for event in events:
+        _apply(told, event)
+    if record is None:
+        return told
+    if record.since > told.since or not any(isinstance(event.body, StateChange) for event in events):
+        for name in ("state", "since", "reason", "ended", "ready_after_s"):
+            setattr(told, name, getattr(record, name))
+    told.phases = told.phases or record.phases
+    told.findings = told.findings or record.findings
+    told.diagnosis = told.diagnosis or record.diagnosis
+    told.reason = told.reason or record.reason
+    return told
+
+
+def _apply(told: LaunchRecord, event: Event) -> None:
+    match event.body:
+        case StateChange(state=state, reason=reason):
+            told.state, told.since, told.reason = state, event.time, reason
+            if state is State.READY and told.ready_after_s is None:
+                told.ready_after_s = event.time - told.started
+            told.ended = event.time if state in ENDED else None
+        case PhaseChange() as change:
+            _apply_phase(told.phases, change, event.time)
+        case FindingReport(finding=finding):
+            told.findings.append(finding)
+        case DiagnosisReport(diagnosis=diagnosis):
+            told.diagnosis = diagnosis
+
+
+def _apply_phase(phases: list[PhaseRecord], change: PhaseChange, time: float) -> None:
+    for phase in reversed(phases):
+        if phase.phase == change.phase and phase.outcome is None:
+            phase.seconds, phase.progress, phase.outcome = change.seconds, change.progress, change.outcome
+            return
+    phases.append(
+        PhaseRecord(
+            phase=change.phase,
+            started=time - change.seconds,
+            seconds=change.seconds,
+            progress=change.progress,
+            outcome=change.outcome,
+        )
+    )
