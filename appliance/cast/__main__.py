@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from appliance.cast.command import cast
+from appliance.cast.cast_command import cast
 from appliance.cast.verify import verify
 
 commands = click.Group("appliance.cast", commands={"cast": cast, "verify": verify})

@@ -31,7 +31,7 @@ from appliance.preflight.surroundings import Surroundings
 from appliance.preflight.vllm_source import VllmSource, vllm_source
 from appliance.profile import document
 from appliance.profile.schema import Profile
-from appliance.vllm.command import NOT_INHERITED, OFFLINE, Place, cache_variables
+from appliance.vllm.command_line import NOT_INHERITED, OFFLINE, Place, cache_variables
 from appliance.vllm.installation import read_installation
 from appliance.vllm.plan import VllmPlan
 from appliance.vllm.program import Program, find_program

@@ -145,7 +145,7 @@ class VllmLaunch(EngineLaunch):
     # ----------------------------------------------------------------------------------------------------------------
 
     def _run(self, plan: VllmPlan) -> None:
-        from appliance.vllm.command import Place, render  # late: a front door of the native engine never needs it
+        from appliance.vllm.command_line import Place, render  # late: a front door of the native engine never needs it
 
         place = Place.below(self._home, self.client.socket)
         place.caches.mkdir(mode=0o700, parents=True, exist_ok=True)

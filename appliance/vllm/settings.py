@@ -45,7 +45,7 @@ FLAGS: Final = (
     Rendered("prefix-caching", "enable-prefix-caching", lambda profile: profile.prefix_caching, unless=True),
 )
 
-# Settings that are the appliance's own affair, or whose flags command.py makes.
+# Settings that are the appliance's own affair, or whose flags command_line.py makes.
 OTHERWISE: Final = frozenset({
     "schema", "name", "model.path", "model.digest", "engine", "device", "max-model-len", "on-failure",
     "prefix-cache-salt",

@@ -15,22 +15,22 @@ HEAVY = ("torch", "transformers", "triton", "numpy")
 TRAINING = ("appliance.selftest.train", "appliance.selftest.score")
 LIGHT = [
     "appliance.cli",
-    "appliance.explain.command",
-    "appliance.preflight.command",
-    "appliance.serving.command",
+    "appliance.explain.explain_command",
+    "appliance.preflight.check_command",
+    "appliance.serving.serve_command",
     "appliance.supervisor",
-    "appliance.selftest.command",
-    "console.command",
+    "appliance.selftest.selftest_command",
+    "console.up_command",
     "console.app",
-    "console.profiles.command",
-    "console.logs.command",
+    "console.profiles.profile_command",
+    "console.logs.logs_command",
 ]
 
 
 @pytest.mark.parametrize("module", LIGHT)
 def test_what_must_start_in_a_moment_imports_no_torch(module):
     """The front door, the checks and the console: the module and all its package, as a process loads them."""
-    package = module.rpartition(".")[0] if module.endswith((".command", ".app", ".cli")) else module
+    package = module.rpartition(".")[0] if module.endswith(("_command", ".app", ".cli")) else module
     code = f"""
 import importlib, pkgutil, sys
 importlib.import_module({module!r})
@@ -50,6 +50,8 @@ def test_every_command_of_the_entry_point_group_loads_and_has_help():
     assert {point.name for point in points} >= {"check", "logs", "profile", "selftest", "serve", "up"}
     for point in points:
         assert point.load().help, f"ingot {point.name} has no help"
+        module = point.module.rpartition(".")[2]
+        assert module in (point.name, f"{point.name}_command"), f"ingot {point.name} cannot be found by its name"
 
 
 def test_the_import_contracts_hold():

@@ -19,7 +19,7 @@ import zstandard
 from click.testing import CliRunner
 
 from appliance.bundle import appliance_parts, entries, names, output
-from appliance.bundle.command import bundle as command
+from appliance.bundle.bundle_command import bundle as command
 from appliance.bundle.errors import BundleError
 from appliance.bundle.install_script import install_script
 from appliance.bundle.outline import read_outline
@@ -372,7 +372,7 @@ def test_a_signal_leaves_nothing(folder, signal, tmp_path, model):
     with (model / "more.bin").open("wb") as file:
         file.truncate(2 << 30)
     arguments = ["--sign", str(folder / "k.key"), "--out", str(folder / "m.ingot"), "--model", str(model)]
-    program = "from appliance.bundle.command import bundle; bundle()"
+    program = "from appliance.bundle.bundle_command import bundle; bundle()"
     child = subprocess.Popen([sys.executable, "-c", program, "create", *arguments], stderr=subprocess.DEVNULL)
     until = time.monotonic() + 30
     while not list(folder.glob(".m.ingot.partial/m.ingot")) and time.monotonic() < until:

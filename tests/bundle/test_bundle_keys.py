@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from click.testing import CliRunner
 
-from appliance.bundle.command import bundle as command
+from appliance.bundle.bundle_command import bundle as command
 from appliance.bundle.errors import BundleError
 from appliance.bundle.outline import read_outline
 from appliance.bundle.signature import Key, PublicKey, sign, verify

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from appliance.cast import command
+from appliance.cast import cast_command
 from kernels.cast import check, folder, manifest
 from kernels.cast.build import Order, Outcome, build, extending
 from kernels.cast.errors import CastError
@@ -62,13 +62,13 @@ def test_the_command_asks_for_what_the_folder_holds(tmp_path: Path, monkeypatch:
         ordered.append(order)
         return Outcome(failed={"x": "y"})
 
-    monkeypatch.setattr(command, "profile_and_context", lambda *_: ("small", model))
+    monkeypatch.setattr(cast_command, "profile_and_context", lambda *_: ("small", model))
     monkeypatch.setattr("kernels.cast.build.build", keep)
     arguments = ["--arch", "90", "--out", str(tmp_path / "cast"), "--triton-only"]
-    CliRunner().invoke(command.cast, [*arguments, "--profile", "small"])
-    CliRunner().invoke(command.cast, arguments)
+    CliRunner().invoke(cast_command.cast, [*arguments, "--profile", "small"])
+    CliRunner().invoke(cast_command.cast, arguments)
     written(tmp_path / "cast")
-    done = CliRunner().invoke(command.cast, [*arguments, "--profile", "small"])
+    done = CliRunner().invoke(cast_command.cast, [*arguments, "--profile", "small"])
     assert "is the cast that it was" in done.output
     limited, everything, again = ordered
     assert len(limited.variants) < len(everything.variants)
@@ -136,7 +136,7 @@ def test_a_cast_that_is_ended_leaves_no_process_and_the_command_that_goes_on(wor
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == command.INTERRUPTED
+    assert process.returncode == cast_command.INTERRUPTED
     assert errors.splitlines()[-1] == "Interrupted. What is compiled is kept: run the command again to go on."
     assert not (cast / ".work").exists()
     assert not [each for each in psutil.process_iter(["cmdline"]) if str(cast) in (each.info["cmdline"] or [])]

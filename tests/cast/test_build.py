@@ -17,7 +17,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from appliance.cast.command import cast as cast_command
+from appliance.cast.cast_command import cast as cast_command
 from kernels.cast import build as building
 from kernels.cast import check, folder, manifest
 from kernels.cast.build import build
@@ -197,7 +197,7 @@ def test_an_unwritable_folder_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     def refuse(*_: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path))
 
-    monkeypatch.setattr("appliance.cast.command.build.build", refuse)
+    monkeypatch.setattr("appliance.cast.cast_command.build.build", refuse)
     done = CliRunner().invoke(cast_command, ["--arch", "90", "--out", str(tmp_path)])
     assert done.exit_code == 1
     told = f"{tmp_path} cannot be written: Read-only file system. Name another folder with --out.\n"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from appliance.cast import command
+from appliance.cast import cast_command
 from kernels.cast import check
 from kernels.cast.build import Order, Outcome, build
 from kernels.cast.errors import CastError
@@ -71,7 +71,7 @@ def test_two_profiles_of_one_name_are_both_cast_for(tmp_path: Path, monkeypatch:
         "rotary_dim": 64,
     }
     models = {name: Context(hidden_size=size, intermediate_size=size, **shape) for name, size in sizes.items()}
-    monkeypatch.setattr(command, "profile_and_context", lambda source, *_: ("default", models[source]))
+    monkeypatch.setattr(cast_command, "profile_and_context", lambda source, *_: ("default", models[source]))
     ordered: list[Order] = []
 
     def keep(order: Order, _: Any) -> Outcome:
@@ -81,7 +81,7 @@ def test_two_profiles_of_one_name_are_both_cast_for(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("kernels.cast.build.build", keep)
     for profiles in (["a.yaml"], ["b.yaml"], ["a.yaml", "b.yaml"]):
         named = [word for profile in profiles for word in ("--profile", profile)]
-        done = CliRunner().invoke(command.cast, ["--arch", "90", "--out", str(tmp_path), "--triton-only", *named])
+        done = CliRunner().invoke(cast_command.cast, ["--arch", "90", "--out", str(tmp_path), "--triton-only", *named])
         assert done.exit_code == 1
     one, two, both = (set(order.variants) for order in ordered)
     assert one != two

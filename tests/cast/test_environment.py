@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from appliance.cast.command import cast
+from appliance.cast.cast_command import cast
 from kernels.cast import check, environment
 from kernels.cast.errors import CastError
 from tests.cast.test_trust import written
@@ -38,7 +38,7 @@ def test_another_file_is_no_matter_of_the_folder(tmp_path: Path, monkeypatch: py
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", "/usr/bin/cc")
 
-    monkeypatch.setattr("appliance.cast.command.build.build", refuse)
+    monkeypatch.setattr("appliance.cast.cast_command.build.build", refuse)
     done = CliRunner().invoke(cast, ["--arch", "90", "--out", str(tmp_path / "cast"), "--triton-only"])
     assert done.exit_code == 1
     assert "/usr/bin/cc cannot be used: Permission denied." in done.output

@@ -16,7 +16,7 @@ from appliance.plan.launch import NativePlan
 from appliance.preflight import PreflightContext, Report, run
 from appliance.profile.document import apply_patch
 from appliance.protocol import Finding, Severity
-from appliance.serving.command import serve
+from appliance.serving.serve_command import serve
 from kernels.cast import check, manifest
 from tests.cast.conftest import Workshop
 from tests.tiny import ALIGNED, write_checkpoint

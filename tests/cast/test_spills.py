@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from appliance.cast.command import cast as cast_command
+from appliance.cast.cast_command import cast as cast_command
 from kernels.cast import manifest
 from kernels.cast.architectures import ARCHITECTURES
 from kernels.cast.build import build
@@ -44,7 +44,7 @@ def test_a_spill_is_recorded_and_warned_of(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(tile, 128, variants.Tile(128, 64, 8, 2))
     spilling = variants.prefill(80, "bfloat16", 128, True, False)
     small = variant("odd", "tests.cast.odd_kernels:well_kernel", ("*fp32", "i32"), {"BLOCK": 128})
-    monkeypatch.setattr("appliance.cast.command.plan.triton_variants", lambda *_: (spilling, small))
+    monkeypatch.setattr("appliance.cast.cast_command.plan.triton_variants", lambda *_: (spilling, small))
     done = CliRunner().invoke(
         cast_command, ["--arch", "sm_80", "--out", str(tmp_path / "cast"), "--triton-only", "--jobs", "1"]
     )

@@ -302,7 +302,7 @@ async def test_stopped_on_purpose_is_remembered_until_somebody_starts_it(console
 @pytest.mark.parametrize("kind", ["process", "docker"])
 @pytest.mark.parametrize("stopped", [True, False])
 async def test_a_console_that_starts_leaves_a_stopped_engine_stopped(console, control, kind, stopped):
-    from console.command import _start_early
+    from console.up_command import _start_early
 
     control.kind = kind
     write_active(console.home, ActiveProfile(launch=None, revision="r1", document={"name": "chat"}))

@@ -204,7 +204,7 @@ async def test_the_page_offers_it_and_it_can_be_taken_home(client, home, leaky):
 
 
 def run(home, *arguments):
-    command = [sys.executable, "-c", "from console.launches.command import launches; launches()", *arguments]
+    command = [sys.executable, "-c", "from console.launches.launches_command import launches; launches()", *arguments]
     return subprocess.run(command, env={**os.environ, "INGOT_HOME": str(home.root)}, capture_output=True, timeout=60)
 
 

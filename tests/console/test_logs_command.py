@@ -13,7 +13,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from console.logs.command import logs
+from console.logs.logs_command import logs
 from tests.console.launch_folders import WrittenLaunch, failed_launch, ready_launch
 
 OLD, NEW = "20261120-100000-aaaa", "20261120-110000-bbbb"

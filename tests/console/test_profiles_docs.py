@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from appliance.profile import document as documents
 from appliance.profile.schema import SETTINGS
-from console.profiles.command import profile
+from console.profiles.profile_command import profile
 from console.profiles.reference import tables
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from appliance.diagnosis.causes import FAMILIES
-from appliance.diagnosis.command import diagnose
+from appliance.diagnosis.diagnose_command import diagnose
 from appliance.protocol import LaunchRecord, State
 from tests.diagnosis import made_up_logs as logs
 

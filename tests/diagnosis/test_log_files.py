@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 
 from appliance.diagnosis import log_bytes, log_text
-from appliance.diagnosis.command import diagnose as diagnose_command
 from appliance.diagnosis.diagnose import diagnose
+from appliance.diagnosis.diagnose_command import diagnose as diagnose_command
 from appliance.diagnosis.log_bytes import NotTextError, text_pieces
 from appliance.diagnosis.log_text import read_log
 from tests.diagnosis import made_up_logs as logs

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 from rich.console import Console
 
-from appliance.explain.command import explain
+from appliance.explain.explain_command import explain
 from appliance.explain.printing import show
 from appliance.explain.report import machine_with, report
 from appliance.explain.words import sentences, source_label

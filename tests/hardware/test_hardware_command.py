@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from appliance.hardware import Inventory, inventory
-from appliance.hardware.command import hardware
 from appliance.hardware.engine_machine import place, telling, this_machine
+from appliance.hardware.hardware_command import hardware
 from appliance.hardware.machine import replayed
 from appliance.hardware.patience import Patience
 from appliance.hardware.record import record
@@ -173,7 +173,7 @@ def test_a_driver_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pyte
     """It is just the one that somebody wants to record."""
     released = threading.Event()
     hanging = SimpleNamespace(nvmlInit=released.wait, NVMLError=RuntimeError)
-    monkeypatch.setattr("appliance.hardware.command.load_nvml", lambda: hanging)
+    monkeypatch.setattr("appliance.hardware.hardware_command.load_nvml", lambda: hanging)
     monkeypatch.setattr(Patience.__init__, "__defaults__", (0.1,))
     refused = run("--record", str(tmp_path / "recording.json"))
     released.set()

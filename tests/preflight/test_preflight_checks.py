@@ -343,7 +343,7 @@ def test_the_registry_is_in_order() -> None:
 
 def ingot_check(home: Home, *arguments: str) -> subprocess.CompletedProcess[str]:
     program = (
-        "import sys; from appliance.preflight.command import check\n"
+        "import sys; from appliance.preflight.check_command import check\n"
         "try: check(sys.argv[1:])\n"
         "finally: print(sorted({'torch', 'transformers', 'rich', 'numpy'} & set(sys.modules)), file=sys.stderr)"
     )

@@ -20,7 +20,7 @@ from appliance.preflight import PreflightContext, Report, run
 from appliance.preflight.surroundings import Surroundings
 from appliance.profile import document as documents
 from appliance.protocol import Severity
-from appliance.vllm.command import Command, Place, render
+from appliance.vllm.command_line import Command, Place, render
 from appliance.vllm.plan import VllmPlan
 from appliance.vllm.program import find_program
 from tests.vllm.provoked import Provoked, make_model

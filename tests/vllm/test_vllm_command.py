@@ -15,11 +15,11 @@ from appliance.hardware import Host, Inventory
 from appliance.hardware.known import known_gpu
 from appliance.home import Home
 from appliance.preflight import PreflightContext, run
-from appliance.preflight.command import check
+from appliance.preflight.check_command import check
 from appliance.preflight.surroundings import Surroundings
 from appliance.profile.document import apply_patch
 from appliance.profile.schema import SETTINGS
-from appliance.vllm.command import NO_DOMAIN, NOT_INHERITED, Command, Place, render
+from appliance.vllm.command_line import NO_DOMAIN, NOT_INHERITED, Command, Place, render
 from appliance.vllm.plan import VllmPlan
 from appliance.vllm.settings import FLAGS, OTHERWISE
 from tests.tiny import write_checkpoint

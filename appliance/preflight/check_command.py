@@ -20,7 +20,7 @@ from appliance.profile import document as documents
 from appliance.profile.chosen import NoSuchProfileError, chosen_document
 from appliance.profile.schema import ProfileError
 from appliance.protocol import Finding, Fix, Severity
-from appliance.vllm.command import Place, render
+from appliance.vllm.command_line import Place, render
 from appliance.vllm.plan import VllmPlan
 
 
