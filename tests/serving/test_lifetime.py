@@ -238,6 +238,27 @@ def test_events_are_followed_and_resumed_over_http(home: Home) -> None:
         assert response.status_code == 400
 
 
+def test_a_client_follows_from_the_state_it_has_read(home: Home) -> None:
+    """State first, then the events after its `last_event`: the next change comes first, and nothing before it."""
+    home.front_door_digest.write_text(digest("token"))
+    with Door(home) as door:
+        door.wait("ready")
+        state = door.state()
+        launch, _, sequence = state["last_event"].rpartition("/")
+        with httpx.stream(
+            "GET", f"{door.url}/appliance/events", headers={"Last-Event-ID": state["last_event"]}, timeout=10
+        ) as response:
+            lines = response.iter_lines()
+            drained = door.http.post(
+                "/appliance/drain", json={"within_s": 5}, headers={"Authorization": "Bearer token"}
+            )
+            assert drained.status_code == 202
+            first = next(line for line in lines if line.startswith("id: "))
+            event = json.loads(next(line for line in lines if line.startswith("data: "))[6:])
+        assert first == f"id: {launch}/{int(sequence) + 1}"
+        assert (event["body"]["type"], event["body"]["state"]) == ("state", "draining")
+
+
 def test_an_attempt_over_http(home: Home) -> None:
     """422 with the launch that failed, 200 with the findings of one that would not, 400 and 409 for nonsense."""
     home.front_door_digest.write_text(digest("token"))
