@@ -11,6 +11,7 @@ from litestar.response import Stream, Template
 from appliance.profile.schema import BUNDLED_MODEL
 from console.pages import page
 from console.parts import Folder, PageRequest, Profiles, TheFollower
+from console.playground.inputs import INPUTS
 from console.playground.proxy import Unreachable, ask, error_body
 
 FIRST_QUESTIONS = (
@@ -28,10 +29,6 @@ OTHER_QUESTIONS = (
 )
 
 
-API_DEFAULTS = {"temperature": "1", "top_p": "1", "top_k": "0", "max_tokens": "no limit", "seed": "random"}
-"""What holds for a setting that neither the request nor the profile gives."""
-
-
 @get("/playground")
 async def playground(request: PageRequest, profiles: Profiles) -> Template:
     active = await profiles.active()
@@ -43,7 +40,8 @@ async def playground(request: PageRequest, profiles: Profiles) -> Template:
         "playground/playground.html",
         title="Playground",
         questions=FIRST_QUESTIONS if bundled else OTHER_QUESTIONS,
-        defaults=API_DEFAULTS | {name.replace("-", "_"): f"{value:g}" for name, value in given.items()},
+        inputs=INPUTS,
+        defaults={name.replace("-", "_"): f"{value:g}" for name, value in given.items()},
     )
 
 

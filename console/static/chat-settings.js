@@ -49,16 +49,19 @@ export class Settings {
   #check(field) {
     const about = field.parentElement.querySelector("[data-about]");
     if (!about) return true;
-    const good = field.validity.valid && !(field.name === "top_p" && field.value !== "" && Number(field.value) <= 0);
+    const good = usable(field);
     field.parentElement.classList.toggle("field-wrong", !good);
     field.setAttribute("aria-invalid", !good);
-    about.textContent = good ? about.dataset.about : `Use ${wanted(field)}.`;
+    about.textContent = good ? about.dataset.about : about.dataset.wanted;
     return good;
   }
 }
 
-function wanted(field) {
-  const kind = field.step === "1" ? "a whole number" : "a number";
-  if (field.name === "top_p") return "a number above 0, at most 1";
-  return Number(field.max) > 1e6 ? `${kind}${Number(field.min) < 0 ? "" : ` from ${field.min}`}` : `${kind} from ${field.min} to ${field.max}`;
+function usable(field) {
+  if (!field.validity.valid) return false;
+  if (field.value === "") return true;
+  const value = Number(field.value);
+  // A browser's own check of the step loses fractions where the range is that of all whole numbers.
+  if (field.step === "1" && !Number.isSafeInteger(value)) return false;
+  return !field.dataset.above || value > Number(field.dataset.above);
 }

@@ -10,7 +10,7 @@ export class ChatError extends Error {
 const REMEDIES = {
   engine_not_ready: "Your message is kept: send it again when the engine is ready.",
   engine_unreachable: "Start the engine with the button on top, then send the message again.",
-  engine_failed: "The dashboard says why it ended and how to mend it.",
+  engine_failed: "The dashboard says why it ended and how to fix it.",
   context_length_exceeded: "Clear the conversation, ask for fewer tokens, or edit an early message and go on from there.",
 };
 
@@ -30,7 +30,7 @@ export async function* streamChat(body, signal) {
   }
   if (!response.ok) throw await refusal(response);
   let ended = false;
-  for await (const data of events(response.body)) {
+  for await (const data of events(response.body, signal)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);
     if (chunk.error) throw inWords(chunk.error);
@@ -42,16 +42,22 @@ export async function* streamChat(body, signal) {
     }
     if (chunk.usage) yield { usage: chunk.usage };
   }
-  if (!ended) throw new ChatError("The answer was cut off: the connection to the engine ended.", "Ask again.");
+  if (!ended) throw cutOff("engine");
+}
+
+function cutOff(end) {
+  return new ChatError(`The answer was cut off: the connection to the ${end} ended.`, "Ask again.");
 }
 
 // The data of each event of a stream; pieces may be cut anywhere, also inside a character.
-export async function* events(stream) {
+async function* events(stream, signal) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch((error) => {
+        throw signal.aborted ? error : cutOff("console");
+      });
       if (done) return;
       const parts = (rest + value).split(/\r?\n\r?\n/);
       rest = parts.pop();

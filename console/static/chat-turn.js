@@ -9,6 +9,7 @@ export class Turn {
     this.stats = null;
     this.error = null;
     this.stopped = false;
+    this.left = false; // the page was left before the answer was whole
     this.finish = null;
     this.onEdit = onEdit;
     this.onAgain = onAgain;
@@ -79,10 +80,11 @@ export class Turn {
   #answerFoot() {
     this.foot.replaceChildren();
     if (this.error) this.foot.append(this.#problem());
+    if (this.left) this.foot.append(this.#leftNote());
     const words = this.#figures();
     const row = make("div", "chat-row");
     if (this.content) row.append(button("copy", "Copy the answer", null, false, this.content));
-    row.append(button("rotate-cw", "Ask again", () => this.onAgain(this)));
+    row.append(button("rotate-cw", "Ask again", () => this.onAgain(this), this.left));
     if (words.length) row.append(make("span", "chat-figures", words.join(" · ")));
     this.foot.append(row);
   }
@@ -94,6 +96,13 @@ export class Turn {
     if (this.error.remedy) text.append(make("p", "", this.error.remedy));
     box.append(text);
     return box;
+  }
+
+  #leftNote() {
+    const words = this.content ? "This answer was cut off when you left the page." : "You left the page before the answer began.";
+    const note = make("p", "small dim", words);
+    note.dataset.left = "";
+    return note;
   }
 
   #figures() {
@@ -116,12 +125,12 @@ export class Turn {
 
   // ---- over a reload -------------------------------------------------------------------------------------------
   get kept() {
-    const { role, content, stats, error, stopped, finish } = this;
-    return { role, content, stats, error, stopped, finish };
+    const { role, content, stats, error, stopped, left, finish } = this;
+    return { role, content, stats, error, stopped, left, finish };
   }
 
-  restore({ stats, error, stopped, finish }) {
-    Object.assign(this, { error: error ?? null, stopped: !!stopped, finish: finish ?? null });
+  restore({ stats, error, stopped, left, finish }) {
+    Object.assign(this, { error: error ?? null, stopped: !!stopped, left: !!left, finish: finish ?? null });
     if (this.role === "assistant") this.end(stats ?? null);
   }
 }

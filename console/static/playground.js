@@ -10,8 +10,9 @@ const KEPT = "ingot-playground";
 const input = $("chat-input");
 const scroll = $("chat-scroll");
 const settings = new Settings($("chat-settings-form"), keep);
-let turns = []; // [{role, content, stats, error, stopped}] with their views
+let turns = []; // [{role, content, stats, error, stopped, left}] with their views
 let running = null; // AbortController of the answer that comes
+let leaving = false; // the browser was asked to go to another page
 
 // ---- the engine ------------------------------------------------------------------------------------------------
 const engine = () => $("chat-state").querySelector(".chat-state").dataset;
@@ -73,6 +74,7 @@ async function answer() {
   let last = 0;
   let usage = null;
   running = new AbortController();
+  addEventListener("beforeunload", beginLeaving);
   busy(true);
   turn.begin();
   toEnd(true);
@@ -88,10 +90,12 @@ async function answer() {
       if (piece.usage) usage = piece.usage;
     }
   } catch (error) {
-    if (running.signal.aborted) turn.stopped = true;
+    if (turn.left || leaving) turn.left = true;
+    else if (running.signal.aborted) turn.stopped = true;
     else turn.error = error instanceof ChatError ? { message: error.message, remedy: error.remedy } : { message: String(error) };
   }
   running = null;
+  removeEventListener("beforeunload", beginLeaving);
   turn.end(first ? stats(begun, first, last, usage) : null);
   busy(false);
   keep();
@@ -112,6 +116,22 @@ function stats(begun, first, last, usage) {
 
 function stop() {
   running?.abort();
+}
+
+// Some browsers end a page's requests before they hide it. What begins here may also be a download, which keeps the page.
+function beginLeaving() {
+  leaving = true;
+  setTimeout(() => (leaving = false), 5000);
+}
+
+// The page goes away, and the answer's connection with it: what has come is kept, and says that it is not all.
+function leave() {
+  const turn = turns.at(-1);
+  if (running && turn) {
+    turn.left = true;
+    stop();
+  }
+  keep();
 }
 
 function again(turn) {
@@ -184,7 +204,7 @@ input.addEventListener("keydown", (event) => {
   event.preventDefault();
   $("chat-form").requestSubmit();
 });
-addEventListener("pagehide", keep);
+addEventListener("pagehide", leave);
 document.addEventListener("keydown", (event) => event.key === "Escape" && running && stop());
 
 $("chat-form").addEventListener("submit", async (event) => {
@@ -199,7 +219,7 @@ $("chat-stop").addEventListener("click", () => {
   input.focus();
 });
 $("chat-clear").addEventListener("click", async () => {
-  if (!turns.length || !(await ingot.confirm(`Clear this conversation of ${turns.length} messages?`, "Clear"))) return;
+  if (!turns.length || !(await ingot.confirm(`Clear this conversation (${turns.length} messages)?`, "Clear"))) return;
   stop();
   cutAfter(0);
   keep();

@@ -24,7 +24,8 @@ JSON = {"Accept": "application/json"}
 
 
 class Door:
-    """A front door that serves `requests`; a drain goes on until the test lets them finish."""
+    """A front door that serves `requests`; a drain goes on until the test lets them finish. A chat gets `words` at once
+    and no end until `answered` is set."""
 
     def __init__(self) -> None:
         self.state = State.READY
@@ -32,6 +33,9 @@ class Door:
         self.until: float | None = None
         self.drains: list[float] = []
         self.refuses = 0
+        self.words: list[str] = []
+        self.chats: list[dict[str, Any]] = []
+        self.answered = threading.Event()
         door = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -39,7 +43,12 @@ class Door:
                 self._answer(200)
 
             def do_POST(self) -> None:
-                within_s = json.loads(self.rfile.read(int(self.headers["content-length"])))["within_s"]
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                if self.path == "/v1/chat/completions":
+                    door.chats.append(body)
+                    self._stream()
+                    return
+                within_s = body["within_s"]
                 if door.refuses:
                     self._answer(door.refuses)
                     return
@@ -47,6 +56,16 @@ class Door:
                 door.until = time.time() + within_s
                 door.state = State.DRAINING if door.requests else State.STOPPED
                 self._answer(202)
+
+            def _stream(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Type", "text/event-stream")
+                self.end_headers()
+                for word in door.words:
+                    chunk = {"choices": [{"delta": {"content": word}}]}
+                    self.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+                self.wfile.flush()
+                door.answered.wait(20)
 
             def _answer(self, status: int) -> None:
                 told = ApplianceState(
@@ -70,6 +89,7 @@ class Door:
         self.requests, self.state, self.until = 0, State.STOPPED, None
 
     def close(self) -> None:
+        self.answered.set()
         self._server.shutdown()
         self._server.server_close()
 

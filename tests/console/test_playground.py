@@ -12,7 +12,9 @@ import pytest
 import uvicorn
 
 from appliance.front_door_token import front_door_token
+from appliance.protocol import SAMPLING_LIMITS
 from console.access.sessions import COOKIE
+from console.playground.inputs import INPUTS
 from tests.console.conftest import BROWSER
 
 BODY = {"messages": [{"role": "user", "content": "What does sealed mean? é\u2028"}], "stream": True}
@@ -140,3 +142,11 @@ async def test_stop_frees_the_engine_at_once(browser, door):
         assert response.status_code == 200
         await anext(response.aiter_raw())
     await asyncio.wait_for(door.gone.wait(), 1)
+
+
+def test_every_setting_stays_within_what_the_engine_takes():
+    """A value that the page lets through is not refused by the engine."""
+    for name, row in INPUTS.items():
+        least, most = SAMPLING_LIMITS.get(name, (row.minimum, row.maximum))
+        assert least <= row.minimum < row.maximum <= most
+        assert f"{row.maximum:,.12g}" in row.wanted or name == "seed"

@@ -1,0 +1,85 @@
+"""The playground in a real browser: an answer that is cut by leaving the page, and settings that cannot be used."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import watched_tab
+from tests.browser.scripted_console import ScriptedConsole, scripted_console
+
+
+@pytest.fixture
+def scripted(tmp_path):
+    with scripted_console(tmp_path / "home") as made:
+        made.door.words = ["Half ", "an answer"]
+        yield made
+
+
+@pytest.fixture
+def tab(browser: Browser, scripted: ScriptedConsole):
+    context = scripted.signed_in(browser)
+    with watched_tab(context) as page:
+        page.goto(f"{scripted.url}/playground")
+        expect(page.locator("#chat-send")).to_be_enabled()
+        yield page
+    context.close()
+
+
+def ask(page: Page, words: str) -> None:
+    page.locator("#chat-input").fill(words)
+    page.locator("#chat-send").click()
+
+
+def test_leaving_in_the_middle_of_an_answer_keeps_what_came(tab: Page, scripted: ScriptedConsole):
+    """Back on the page: the text so far, a word on why it ends there, no error, and one press to ask again."""
+    ask(tab, "Why?")
+    expect(tab.locator(".chat-answer")).to_contain_text("Half an answer")
+    tab.goto(f"{scripted.url}/hardware")
+    tab.go_back()
+    expect(tab.locator(".chat-answer")).to_contain_text("Half an answer")
+    expect(tab.locator("[data-left]")).to_be_visible()
+    expect(tab.locator(".chat-foot .callout-bad")).to_have_count(0)
+    tab.get_by_role("button", name="Ask again").click()
+    expect(tab.locator("#chat-stop")).to_be_visible()
+    assert [chat["messages"] for chat in scripted.door.chats] == [[{"role": "user", "content": "Why?"}]] * 2
+
+
+def test_an_answer_that_the_engine_cuts_is_an_error_in_words(tab: Page, scripted: ScriptedConsole):
+    ask(tab, "Why?")
+    expect(tab.locator(".chat-answer")).to_contain_text("Half an answer")
+    scripted.door.answered.set()
+    expect(tab.locator(".chat-foot .callout-bad")).to_be_visible()
+    expect(tab.locator(".chat-foot .callout-bad")).not_to_contain_text("TypeError")
+    expect(tab.locator("[data-left]")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"),
+    [
+        ("temperature", "5", "2"),
+        ("temperature", "-0.1", "0.7"),
+        ("seed", "1.5", "-7"),
+        ("seed", "9007199254740993", "9007199254740991"),
+        ("top_p", "0", "0.95"),
+        ("top_k", "2.5", "40"),
+        ("max_tokens", "0", "16"),
+    ],
+)
+def test_a_setting_outside_its_range_is_not_sent(
+    tab: Page, scripted: ScriptedConsole, name: str, wrong: str, right: str
+):
+    field = tab.locator(f"#set-{name}")
+    about = tab.locator(f"#about-{name}")
+    if not field.is_visible():
+        tab.locator("#chat-settings-toggle").click()
+    field.fill(wrong)
+    assert field.get_attribute("aria-invalid") == "true"
+    assert about.text_content() == about.get_attribute("data-wanted")
+    ask(tab, "Why?")
+    expect(tab.locator(".chat-turn")).to_have_count(0)
+    field.fill(right)
+    assert field.get_attribute("aria-invalid") == "false"
+    ask(tab, "Why?")
+    expect(tab.locator(".chat-answer")).to_contain_text("Half an answer")
+    assert [chat[name] for chat in scripted.door.chats] == [float(right)]
