@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from litestar import get
@@ -19,12 +19,14 @@ from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import LOG, LaunchFolder
 from console.errors import Refusal
 from console.launches.numbers import launch_numbers
+from console.launches.outcome import Outcome, outcome, under_way
+from console.launches.pages import engine_runs
 from console.logs.classify import Level
 from console.logs.index import LogIndex
 from console.logs.line import Line
 from console.logs.stream import CURRENT, position
 from console.pages import fragment, page
-from console.parts import PageRequest, Session, TheCatalogue, TheLogStore
+from console.parts import PageRequest, Session, TheCatalogue, TheFollower, TheLogStore
 
 FIRST_LINES = 300
 """Lines that the page comes with, so that it reads without scripts."""
@@ -53,6 +55,7 @@ async def log_page(
     request: PageRequest,
     session: Session,
     catalogue: TheCatalogue,
+    follower: TheFollower,
     log_store: TheLogStore,
     launch: FromQuery[str] = CURRENT,
     line: Annotated[int, QueryParameter(ge=0, le=10**9)] = 0,
@@ -73,7 +76,7 @@ async def log_page(
         request,
         "logs/log.html",
         title="Log",
-        **await _about(session, catalogue, folder, follows=launch == CURRENT),
+        **await _about(session, catalogue, folder, runs=engine_runs(follower.view), follows=launch == CURRENT),
         position=position(shown, total),
         total=total,
         rows=rows,
@@ -85,17 +88,21 @@ async def log_page(
         processes=index.processes,
         whole=not asked and len(rows) == total,
         unfinished=None if asked else await asyncio.to_thread(index.unfinished),
-        launches=await _choices(session, catalogue, shown),
     )
 
 
 @get("/log/head")
 async def log_head(
-    session: Session, catalogue: TheCatalogue, launch: FromQuery[str] = CURRENT, follows: FromQuery[bool] = False
+    session: Session,
+    catalogue: TheCatalogue,
+    follower: TheFollower,
+    launch: FromQuery[str] = CURRENT,
+    follows: FromQuery[bool] = False,
 ) -> Template:
-    """The page's head: the page asks for it when its launch, or how that stands, has changed."""
-    about = await _about(session, catalogue, _folder(catalogue, launch), follows=follows)
-    return fragment("logs/head.html", **about)
+    """The page's head and its list of launches: the page asks for them when a launch's state has changed."""
+    folder = _folder(catalogue, launch)
+    about = await _about(session, catalogue, folder, runs=engine_runs(follower.view), follows=follows)
+    return fragment("logs/renewed.html", **about)
 
 
 @get("/log/lines")
@@ -208,25 +215,36 @@ def _first_rows(index: LogIndex, *, line: int, q: str, level: Level, process: st
     return index.lines(index.total - FIRST_LINES + 1, FIRST_LINES)
 
 
-async def _about(session: AsyncSession, catalogue: Catalogue, folder: LaunchFolder, *, follows: bool) -> dict[str, Any]:
-    """What the page's head says."""
+async def _about(
+    session: AsyncSession, catalogue: Catalogue, folder: LaunchFolder, *, runs: bool, follows: bool
+) -> dict[str, Any]:
+    """What the page's head says, and the launches to choose from. `runs`: there is an engine."""
     numbers = await launch_numbers(session)
     before = (name for name in catalogue.ids() if name < folder.id)
     older = next((name for name in before if (catalogue.home.launch(name) / LOG).exists()), None)
+    current = catalogue.current()
     return {
         "launch": folder.id,
         "number": numbers.get(folder.id),
         "record": folder.record(),
+        "outcome": _outcome(folder, current, runs=runs),
         "has_log": folder.log.exists(),
         "follows": follows,
         "older": older,
         "older_number": numbers.get(older) if older else None,
+        "launches": _choices(catalogue, numbers, folder.id, current, runs=runs),
     }
 
 
-async def _choices(session: AsyncSession, catalogue: Catalogue, shown: str) -> list[tuple[str, str]]:
-    """(id, what it is called) of the launches to choose from."""
-    numbers = await launch_numbers(session)
+class LaunchChoice(NamedTuple):
+    id: str
+    name: str
+    word: str
+
+
+def _choices(
+    catalogue: Catalogue, numbers: dict[str, int], shown: str, current: str | None, *, runs: bool
+) -> list[LaunchChoice]:
     ids = catalogue.ids()[:RECENT_LAUNCHES]
     if shown not in ids:
         ids.append(shown)
@@ -237,8 +255,14 @@ async def _choices(session: AsyncSession, catalogue: Catalogue, shown: str) -> l
             record = folder.record()
             name = f"Launch {numbers[launch_id]}" if launch_id in numbers else launch_id
             what = f"{record.profile or 'unknown profile'} {record.revision}".rstrip()
-            choices.append((launch_id, f"{name} · {what} · {record.state}"))
+            word = _outcome(folder, current, runs=runs).word
+            choices.append(LaunchChoice(launch_id, f"{name} · {what} · {word}", word))
     return choices
+
+
+def _outcome(folder: LaunchFolder, current: str | None, *, runs: bool) -> Outcome:
+    record = folder.record()
+    return outcome(record, runs=under_way(record, current, engine_runs=runs))
 
 
 route_handlers: list[HTTPRouteHandler] = [log_page, log_head, log_lines, log_matches, log_download]

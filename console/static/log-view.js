@@ -18,6 +18,7 @@ export class LogView {
     this.made = new Map(); // line number -> element
     this.query = "";
     this.current = 0; // the line that a search or a link points at
+    this.reveal = false; // its match is still to be scrolled to, sideways
     this.following = false;
     this.frame = 0;
     this.lines.textContent = "";
@@ -118,6 +119,7 @@ export class LogView {
     this.made.get(this.current)?.classList.remove("log-asked");
     this.current = number;
     this.made.get(number)?.classList.add("log-asked");
+    this.reveal = true;
     this.scrollTo(number);
   }
 
@@ -160,6 +162,18 @@ export class LogView {
     if (this.viewport.classList.contains("log-wrapped")) this.#measure(first, wanted, offset);
     const missing = wanted.filter((number) => !this.store.get(number));
     if (missing.length) this.#fetch(missing);
+    if (this.reveal) this.#reveal();
+  }
+
+  // A match beyond the right edge, or left of it, is scrolled to the middle; a line without one stays as it is.
+  #reveal() {
+    const element = this.made.get(this.current);
+    if (!element?.line) return; // its text is on the way
+    this.reveal = false;
+    const mark = element.querySelector("mark")?.getBoundingClientRect();
+    const room = this.viewport.getBoundingClientRect();
+    if (!mark || (mark.left >= room.left && mark.right <= room.left + this.viewport.clientWidth)) return;
+    this.viewport.scrollLeft += (mark.left + mark.right) / 2 - (room.left + this.viewport.clientWidth / 2);
   }
 
   #make(wanted) {

@@ -82,7 +82,7 @@ function start() {
     ingot.toast("The engine started anew. This is the log of its new launch.");
   }
 
-  // The head says how the launch stands; `recent` comes whenever that may have changed.
+  // The head says how the launch stands, and the list of launches how each ended; `recent` comes whenever that may have changed.
   function showHead() {
     const query = new URLSearchParams({ launch: store.launch, follows: !!follows });
     // Where the console is away it comes with the next `recent`, which follows a new connection.
@@ -158,9 +158,10 @@ function start() {
   function pauseButton() {
     const button = $("log-pause");
     button.setAttribute("aria-pressed", paused);
-    const fresh = store.total - seenAtPause;
-    const words = paused ? (fresh ? `Go on: ${fresh.toLocaleString("en")} new ${fresh === 1 ? "line" : "lines"}` : "Go on") : "Pause";
-    button.querySelector("span").textContent = words;
+    setText(button.querySelector("span"), paused ? "Resume" : "Pause");
+    const fresh = paused ? store.total - seenAtPause : 0;
+    const words = fresh ? `${fresh.toLocaleString("en")} new ${fresh === 1 ? "line" : "lines"}` : "To the end";
+    setText($("log-end").querySelector("span"), words);
   }
 
   function wrap(on) {

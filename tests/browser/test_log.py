@@ -29,6 +29,11 @@ def marks(page: Page, word: str) -> list[int]:
     return [int(found[1]) for found in re.finditer(rf"{word} (\d+)\b", page.locator("#log-view").inner_text())]
 
 
+def toolbar(page: Page) -> list[object]:
+    """Where each tool stands."""
+    return [tool.bounding_box() for tool in page.locator(".log-bar select, .log-tools button").all()]
+
+
 def test_lines_written_while_the_network_is_away_appear_once_it_is_back(
     page: Page, signed_in: BrowserContext, running: Appliance, log
 ):
@@ -50,13 +55,16 @@ def test_pause_keeps_collecting_and_says_how_much(page: Page, running: Appliance
     page.goto(f"{running.console}/log")
     log("early 0")
     expect(page.locator("#log-view")).to_contain_text("early 0")
-    page.get_by_role("button", name=re.compile("Pause")).click()
+    before = toolbar(page)
+    page.locator("#log-pause").click()
     log(*(f"late {n}" for n in range(23)))
-    expect(page.get_by_role("button", name=re.compile("23 new lines"))).to_be_visible()
+    expect(page.locator("#log-end")).to_contain_text("23")
     assert marks(page, "late") == []
-    page.get_by_role("button", name=re.compile("23 new lines")).click()
+    assert toolbar(page) == before
+    page.locator("#log-end").click()
     expect(page.locator("#log-view")).to_contain_text("late 22")
     assert marks(page, "late") == list(range(23))
+    assert toolbar(page) == before
 
 
 def test_colours_are_classes_and_a_hostile_line_is_only_text(page: Page, running: Appliance, log):
@@ -75,6 +83,16 @@ def test_search_counts_and_steps_through_matches(page: Page, running: Appliance,
     expect(page.locator("#log-view")).to_contain_text("hay 499")
     page.get_by_role("searchbox").or_(page.locator("#log-query")).first.fill("needle")
     expect(page.locator("#log-count")).to_contain_text("10")
+
+
+def test_a_match_beyond_the_edge_is_scrolled_to(page: Page, running: Appliance, log):
+    """To the right, and back to the left for a match at a line's beginning."""
+    page.goto(f"{running.console}/log")
+    log("leftmost " + "x" * 3000 + " rightmost", "the end")
+    expect(page.locator("#log-view")).to_contain_text("the end")
+    for word in ("rightmost", "leftmost"):
+        page.locator("#log-query").fill(word)
+        expect(page.locator("#log-view mark", has_text=word)).to_be_in_viewport(ratio=1)
 
 
 def test_ten_thousand_lines_scroll_and_only_a_window_of_them_is_in_the_page(page: Page, running: Appliance, log):

@@ -6,8 +6,10 @@ import html
 
 import pytest
 
+from console.engine_control.base import EngineStatus
 from console.logs.index import LogIndex
 from tests.console.launch_folders import failed_launch, ready_launch
+from tests.console.launch_kinds import refused
 
 OLD, NEW = "20261120-100000-aaaa", "20261120-110000-bbbb"
 HOSTILE = [
@@ -137,6 +139,24 @@ async def test_a_refused_attempt_does_not_take_the_logs_place(client, home):
     ready_launch(home, OLD)
     failed_launch(home, NEW, attempt=True)
     assert f'data-launch="{OLD}"' in (await client.get("/log")).text
+
+
+@pytest.mark.parametrize("path", ["/log", f"/log/head?launch={NEW}"])
+async def test_a_launch_that_has_ended_is_not_called_ready(client, home, path):
+    """Its folder may still say so, where its process ended without a word: list and head say what became of it."""
+    refused(home, OLD)
+    ready_launch(home, NEW)
+    text = (await client.get(path)).text
+    assert f'<option value="{OLD}" data-outcome="refused"' in text
+    assert f'<option value="{NEW}" data-outcome="cut off"' in text
+    assert '<span class="log-outcome" data-outcome="cut off"' in text
+
+
+async def test_a_launch_that_runs_is_called_ready(client, console, control, home):
+    control.present = EngineStatus(running=True)
+    await console.follower.look()
+    ready_launch(home, NEW)
+    assert f'<option value="{NEW}" data-outcome="ready"' in (await client.get("/log")).text
 
 
 async def test_visitors_see_no_log(visitor, home):
