@@ -96,9 +96,9 @@ def _time(context: Context, moment: float, words: str, kind: str) -> Markup:
     )
 
 
-def counted(count: int, one: str, many: str) -> str:
-    """`1 request`, `1,200 requests`."""
-    return f"{count:,} {one if count == 1 else many}"
+def counted(count: int, one: str, many: str = "") -> str:
+    """`1 request`, `1,200 requests`; `many` where it is not `one` with an s."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 def number(value: float | None) -> str:
@@ -140,6 +140,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ago": ago,
     "since": since,
     "until": until,
+    "counted": counted,
     "number": number,
     "percent": percent,
     "progress": progress,

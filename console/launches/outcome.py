@@ -8,7 +8,7 @@ from typing import NamedTuple
 from appliance.launches.states import ENDED
 from appliance.protocol import LaunchRecord, Phase, PhaseRecord, Severity, State
 from appliance.supervisor.abandoned import REASON as CUT_OFF_REASON
-from console.formats import progress, seconds
+from console.formats import counted, progress, seconds
 
 REFUSED = "refused"
 """The word, in lists too, for a launch that preflight refused."""
@@ -147,7 +147,7 @@ def sentence(record: LaunchRecord, *, runs: bool, requests_cut: int = 0) -> str:
     kind = kind_of(record, runs=runs)
     took = seconds(max(0.0, (record.ended or record.since) - record.started))
     served = seconds(max(0.0, (record.ended or record.since) - record.started - (record.ready_after_s or 0.0)))
-    cut = f" {requests_cut} {'request was' if requests_cut == 1 else 'requests were'} cut off." if requests_cut else ""
+    cut = f" {counted(requests_cut, 'request was', 'requests were')} cut off." if requests_cut else ""
     where = _where(record)
     match kind:
         case Kind.RUNNING:

@@ -113,7 +113,7 @@ export class Turn {
     const { rate, first_ms, tokens, prompt_tokens } = this.stats;
     if (rate) words.push(`${rate.toLocaleString("en", { maximumFractionDigits: rate < 10 ? 1 : 0 })} tok/s`);
     words.push(`first token ${first_ms < 1000 ? `${first_ms} ms` : `${(first_ms / 1000).toFixed(1)} s`}`);
-    if (tokens) words.push(`${tokens.toLocaleString("en")} tokens of answer, ${prompt_tokens.toLocaleString("en")} of prompt`);
+    if (tokens) words.push(`${tokens.toLocaleString("en")} ${tokens === 1 ? "token" : "tokens"} of answer, ${prompt_tokens.toLocaleString("en")} of prompt`);
     return words;
   }
 

@@ -68,8 +68,13 @@
 
   function figures([, rate, running, waiting, cache]) {
     const texts = [null, rate >= 10 || rate % 1 === 0 ? Math.round(rate).toLocaleString("en") : rate.toFixed(1)];
-    texts.push(running, waiting, `${Math.round(cache * 100)} %`);
-    for (const node of document.querySelectorAll("[data-load]")) node.textContent = texts[node.dataset.load];
+    texts.push(running.toLocaleString("en"), waiting.toLocaleString("en"), `${Math.round(cache * 100)} %`);
+    for (const node of document.querySelectorAll("[data-load]")) {
+      const text = texts[node.dataset.load];
+      node.textContent = text;
+      const unit = node.parentElement.querySelector("[data-unit]");
+      if (unit) unit.textContent = text === "1" ? unit.dataset.unit : unit.dataset.units;
+    }
   }
 
   async function refill() {

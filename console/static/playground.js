@@ -219,7 +219,7 @@ $("chat-stop").addEventListener("click", () => {
   input.focus();
 });
 $("chat-clear").addEventListener("click", async () => {
-  if (!turns.length || !(await ingot.confirm(`Clear this conversation (${turns.length} messages)?`, "Clear"))) return;
+  if (!turns.length || !(await ingot.confirm(`Clear this conversation? It has ${turns.length} ${turns.length === 1 ? "message" : "messages"}.`, "Clear"))) return;
   stop();
   cutAfter(0);
   keep();

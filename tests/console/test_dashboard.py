@@ -95,6 +95,16 @@ async def test_ready(client, console, door):
     assert (await client.get("/dashboard/load", headers={"Accept": "application/json"})).json()[-1][2] == 6
 
 
+@pytest.mark.parametrize(("running", "unit"), [(0, "requests"), (1, "request"), (1234, "requests")])
+async def test_figures_agree_with_their_units(client, console, door, running, unit):
+    door.state = ApplianceState(state=State.READY, since=1.0, version="0", load=Load(running=running))
+    await console.follower.look()
+    text = (await client.get("/")).text
+    shown = re.search(r'<span data-load="2">([\d,]+)</span> <small[^>]*>(\w+)</small>', text)
+    assert shown is not None
+    assert shown.groups() == (f"{running:,}", unit)
+
+
 async def test_starting_shows_the_phases_as_they_go(client, console, door):
     """Each phase with its time, the running one with how far it is; the button is Stop."""
     now = time.time()
