@@ -28,12 +28,13 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A change that a program can apply (`patch`), or a command for a person (`command`); `text` says it in words.
 
     `patch` maps dotted profile keys to new values: `{"backends.moe": "auto", "max-model-len": 4096}`; None removes the
-    key, so that its default holds again.
+    key, so that its default holds again. `options` are patches of which a person chooses one.
     """
 
     text: str
     patch: dict[str, Any] | None = None
     command: str | None = None
+    options: tuple[dict[str, Any], ...] = ()
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

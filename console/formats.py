@@ -25,7 +25,7 @@ def gib(size: float | None) -> str:
 
 
 def seconds(duration: float | None) -> str:
-    """A duration as short as it can be read: `34 ms`, `6.2 s`, `2 m 05 s`, `2 h 14 m`, `3 d 4 h`."""
+    """A duration as short as it can be read: `34 ms`, `6.2 s`, `2 min 05 s`, `2 h 14 min`, `3 d 4 h`."""
     if duration is None:
         return ""
     if duration < 1:
@@ -34,10 +34,10 @@ def seconds(duration: float | None) -> str:
         return f"{duration:.1f} s"
     minutes, rest = divmod(int(duration), 60)
     if minutes < 60:
-        return f"{minutes} m {rest:02} s"
+        return f"{minutes} min {rest:02} s"
     hours, minutes = divmod(minutes, 60)
     if hours < 24:
-        return f"{hours} h {minutes:02} m"
+        return f"{hours} h {minutes:02} min"
     days, hours = divmod(hours, 24)
     return f"{days} d {hours} h"
 
@@ -58,7 +58,7 @@ def ago(context: Context, moment: float | None) -> Markup:
 
 @pass_context
 def since(context: Context, moment: float | None) -> Markup:
-    """How long ago a time was: `2 h 14 m`, kept current by the page's script."""
+    """How long ago a time was: `2 h 14 min`, kept current by the page's script."""
     if moment is None:
         return Markup("")
     return _time(context, moment, coarse(max(0.0, time.time() - moment)), "since")

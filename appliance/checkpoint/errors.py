@@ -11,7 +11,8 @@ from appliance.protocol import Finding, Fix, Severity
 
 class CheckpointError(ValueError):
     """`id` is stable and names the fault (`shard-missing`); `file` is where it was found; `field` is the key inside
-    that file and `value` what stands there; `remedy` says what to do, `patch` and `command` as a program takes them."""
+    that file and `value` what stands there; `remedy` says what to do, `patch`, `command` and `options` as a program
+    takes them."""
 
     def __init__(
         self,
@@ -25,6 +26,7 @@ class CheckpointError(ValueError):
         evidence: tuple[str, ...] = (),
         patch: dict[str, Any] | None = None,
         command: str | None = None,
+        options: tuple[dict[str, Any], ...] = (),
     ) -> None:
         super().__init__(f"{message} {remedy}")
         self.id = id
@@ -33,7 +35,7 @@ class CheckpointError(ValueError):
         self.field = field
         self.value = value
         self.evidence = evidence
-        self.fix = Fix(text=remedy, patch=patch, command=command)
+        self.fix = Fix(text=remedy, patch=patch, command=command, options=options)
 
     def finding(self) -> Finding:
         evidence = ((str(self.file),) if self.file else ()) + self.evidence

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.json_file import read_object
+from appliance.checkpoint.safetensors import read_index
 from appliance.home import Home
 from appliance.profile.schema import BUNDLED_MODEL
 
@@ -18,6 +21,9 @@ REQUIRED: Final = (
     ("tokenizer.json", "tokenizer.model"),
     ("model.safetensors", "model.safetensors.index.json"),
 )
+MAX_OPTIONS: Final = 8
+"""Models that are offered in the place of one that is missing."""
+
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
@@ -81,8 +87,25 @@ def model_names(home: Home) -> list[str]:
     return sorted(str(name) for name in names if not any(part.startswith(".") for part in name.parts))
 
 
-def _error(id: str, path: str, message: str, remedy: str, patch: dict[str, Any] | None = None) -> CheckpointError:
-    return CheckpointError(id, message, field="model.path", value=path, remedy=remedy, patch=patch)
+def is_whole(folder: Path) -> bool:
+    """Whether a model folder has its config, a tokenizer, and every weight file with a header that can be read."""
+    try:
+        read_object(folder / "config.json", "config")
+        read_index(folder)
+        return all(any((folder / name).exists() for name in names) for names in REQUIRED)
+    except (CheckpointError, OSError):
+        return False
+
+
+def _error(
+    id: str,
+    path: str,
+    message: str,
+    remedy: str,
+    patch: dict[str, Any] | None = None,
+    options: tuple[dict[str, Any], ...] = (),
+) -> CheckpointError:
+    return CheckpointError(id, message, field="model.path", value=path, remedy=remedy, patch=patch, options=options)
 
 
 def _outside(path: str, message: str) -> CheckpointError:
@@ -108,9 +131,12 @@ def _refuse_outside(path: str, home: Home, models: Path) -> None:
 
 def _missing(path: str, home: Home) -> CheckpointError:
     names = model_names(home)
-    nearest = difflib.get_close_matches(path, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(path, names, n=MAX_OPTIONS, cutoff=0.5)
+    nearest = [name for name in close if is_whole(home.models / name)][:1]
     nearest = nearest or difflib.get_close_matches(path, [BUNDLED_MODEL], cutoff=0.75)
-    nearest = nearest or [name for name in names if PurePosixPath(name).name == PurePosixPath(path).name][:1]
+    if not nearest:
+        same = (name for name in names if PurePosixPath(name).name == PurePosixPath(path).name)
+        nearest = [name for name in same if is_whole(home.models / name)][:1]
     where = f"in the models folder {home.models}"
     if nearest:
         what = "bundled model" if nearest[0] == BUNDLED_MODEL else "nearest model there"
@@ -123,8 +149,10 @@ def _missing(path: str, home: Home) -> CheckpointError:
         message = f"{path} was not found {where}. It looks like the id of a hub repository."
         remedy = "Ingot downloads nothing. Copy the repository into the models folder and use that folder's name."
         return _error("model-is-hub-id", path, message, remedy)
-    remedy = f"Copy it there, or choose one of: {', '.join(names[:8])}." if names else "Copy the model's folder there."
-    return _error("model-missing", path, f"{path} was not found {where}.", remedy)
+    others = list(islice((name for name in names if is_whole(home.models / name)), MAX_OPTIONS))
+    remedy = f"Copy it there, or choose one of: {', '.join(others)}." if others else "Copy the model's folder there."
+    options = tuple({"model.path": name} for name in others)
+    return _error("model-missing", path, f"{path} was not found {where}.", remedy, options=options)
 
 
 def _not_a_folder(path: str, file: Path) -> CheckpointError:

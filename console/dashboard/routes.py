@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from litestar import get
+from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
 from litestar.response import Template
 from sqlalchemy import func, select
 
 from console.dashboard.examples import examples
 from console.dashboard.now import now
 from console.db.models import ApiKey, Launch
+from console.errors import Refusal
+from console.launches.follow_up import dismiss
 from console.live.follower import LoadPoint
-from console.pages import page
+from console.pages import go_to, page
 from console.parts import PageRequest, Session, TheCatalogue, TheFollower
 
 NEW_USER_LAUNCHES = 3
@@ -41,4 +45,22 @@ async def load(follower: TheFollower) -> list[LoadPoint]:
     return list(follower.history)
 
 
-route_handlers: list[HTTPRouteHandler] = [dashboard, load]
+@post("/dashboard/attempts/{launch_id:str}/dismiss", status_code=200)
+async def dismiss_attempt(
+    request: PageRequest, follower: TheFollower, catalogue: TheCatalogue, launch_id: FromPath[str]
+) -> Response[Any]:
+    """Of a refused attempt: every open dashboard drops its card."""
+    folder = catalogue.find(launch_id)
+    if folder is None or folder.started_an_engine():
+        message = f"{launch_id} is not a refused attempt."
+        raise Refusal(404, message, "The list of launches shows what there is.", field="launch", value=launch_id)
+    try:
+        await asyncio.to_thread(dismiss, folder.path)
+    except OSError as error:
+        message = f"The attempt could not be dismissed: {error.strerror} ({error.filename})."
+        raise Refusal(503, message, f"Make {folder.path} writable for the user that runs the console.") from error
+    follower.wake()
+    return go_to(request, "/")
+
+
+route_handlers: list[HTTPRouteHandler] = [dashboard, load, dismiss_attempt]

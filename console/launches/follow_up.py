@@ -15,6 +15,7 @@ from appliance.home import Home, write_atomically
 log = logging.getLogger(__name__)
 
 FOLLOW_UP = "follow-up.json"
+DISMISSED = "dismissed"
 
 Kind = Literal["fix", "roll-back", "automatic-roll-back"]
 
@@ -44,3 +45,12 @@ def read_follow_up(folder: Path) -> FollowUp | None:
         return msgspec.json.decode((folder / FOLLOW_UP).read_bytes(), type=FollowUp)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def dismiss(folder: Path) -> None:
+    """Keep a refused attempt off the dashboard from now on; its own page stays. Raises OSError."""
+    (folder / DISMISSED).touch()
+
+
+def is_dismissed(folder: Path) -> bool:
+    return (folder / DISMISSED).exists()

@@ -122,9 +122,9 @@
   function span(seconds) {
     if (seconds < 60) return `${Math.floor(seconds)} s`;
     const minutes = Math.floor(seconds / 60);
-    if (minutes < 60) return `${minutes} m ${String(Math.floor(seconds % 60)).padStart(2, "0")} s`;
+    if (minutes < 60) return `${minutes} min ${String(Math.floor(seconds % 60)).padStart(2, "0")} s`;
     const hours = Math.floor(minutes / 60);
-    if (hours < 24) return `${hours} h ${String(minutes % 60).padStart(2, "0")} m`;
+    if (hours < 24) return `${hours} h ${String(minutes % 60).padStart(2, "0")} min`;
     return `${Math.floor(hours / 24)} d ${hours % 24} h`;
   }
 

@@ -89,7 +89,27 @@ def test_a_missing_model_names_the_nearest(home: Home) -> None:
     assert refused("bundle", home).fix.patch == {"model.path": "bundled"}
     hub = refused("meta-llama/Llama-3.1-8B-Instruct", home)
     assert hub.id == "model-is-hub-id"
-    assert "Qwen3-8B" in refused("gemma", home).fix.text
+    assert refused("gemma", home).fix.options == ({"model.path": "Qwen3-8B"},)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "model.safetensors").unlink(),
+        lambda folder: (folder / "model.safetensors").write_bytes(b"\x00" * 20),
+        lambda folder: (folder / "tokenizer.json").unlink(),
+        lambda folder: (folder / "config.json").write_text("{"),
+    ],
+)
+def test_a_broken_folder_is_not_offered(home: Home, damage) -> None:
+    """Neither as the nearest, nor by its last part, nor among the choices."""
+    write_checkpoint(home.models / "whole")
+    damage(write_checkpoint(home.models / "Qwen3-8B"))
+    for path in ("Qwen3-8b", "Qwen/Qwen3-8B", "gemma"):
+        fix = refused(path, home).fix
+        assert fix.patch is None
+        assert "Qwen3-8B." not in fix.text
+    assert refused("gemma", home).fix.options == ({"model.path": "whole"},)
 
 
 def test_a_models_folder_that_is_missing_is_told(tmp_path: Path) -> None:

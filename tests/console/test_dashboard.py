@@ -180,6 +180,32 @@ async def test_an_attempt_with_several_errors_is_told_in_short(client, console, 
     assert 'href="/launches/20261120-110000-bbbb">' in text
 
 
+async def test_a_refused_attempt_can_be_dismissed(client, console, door, home):
+    """Its card goes for good, from open pages too; its own page stays."""
+    refused(home, "20261120-110000-bbbb", attempt=True)
+    attempt = Catalogue(home).find("20261120-110000-bbbb").record()
+    door.state = ApplianceState(
+        state=State.READY, since=time.time(), version="0", launch=_launch(State.READY), attempt=attempt
+    )
+    await console.follower.look()
+    card = f'data-attempt="{attempt.id}"'
+    messages = console.hub.listen({"now": ""})
+    assert card in (await asyncio.wait_for(anext(messages), 5)).data
+    done = await client.post(f"/dashboard/attempts/{attempt.id}/dismiss", follow_redirects=False)
+    assert done.headers["location"] == "/"
+    assert card not in (await client.get("/")).text
+    await console.follower.look()
+    assert card not in (await asyncio.wait_for(anext(messages), 5)).data
+    await messages.aclose()
+    assert (await client.get(f"/launches/{attempt.id}")).status_code == 200
+
+
+async def test_only_a_refused_attempt_can_be_dismissed(client, home):
+    failed_launch(home, "20261120-090000-aaaa")
+    for launch in ("20261120-090000-aaaa", "20261120-110000-bbbb", ".."):
+        assert (await client.post(f"/dashboard/attempts/{launch}/dismiss")).status_code == 404
+
+
 async def test_a_roll_back_by_itself_says_that_it_is_one(client, console, door, home):
     """What runs now is not what was asked for: the dashboard says so as long as it runs."""
     failed_launch(home, "20261120-090000-aaaa")

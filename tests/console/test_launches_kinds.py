@@ -31,17 +31,18 @@ from tests.tiny import write_checkpoint
 
 GOOD, BAD, NOW = "20261120-100000-aaaa", "20261120-110000-bbbb", "20261120-120000-cccc"
 
-SENTENCES = {
-    "refused": "Refused in preflight after 210 ms: nothing was started.",
-    "failed": "Failed after 4.2 s, in “graphs”.",
-    "failed-vllm": "Failed after 21.0 s, in “compile”.",
-    "failed-serving": "Failed while serving, 1 h 30 m after it became ready.",
-    "hung": "Hung, in “graphs”: ended after 2 m 04 s without further progress.",
-    "crash-loop": "Not started: this revision had failed too often within a short time.",
-    "cut-off": "Cut off: its process ended without a message, after serving for 2 h 00 m.",
-    "stopped": "Stopped on request after serving for 10 m 00 s.",
-    "stopped-starting": "Stopped on request after 1.2 s, before it was ready.",
+FIGURES = {
+    "refused": ("210 ms",),
+    "failed": ("4.2 s", "graphs"),
+    "failed-vllm": ("21.0 s", "compile"),
+    "failed-serving": ("1 h 30 min",),
+    "hung": ("2 min 04 s", "graphs"),
+    "crash-loop": (),
+    "cut-off": ("2 h 00 min",),
+    "stopped": ("10 min 00 s",),
+    "stopped-starting": ("1.2 s",),
 }
+"""What the sentence names: how long it took, how long it served, the phase."""
 
 
 def text_of(response):
@@ -55,10 +56,12 @@ def engine_runs(control):
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_each_kind_of_end_has_its_sentence(client, home, kind):
-    ids = gallery(home)
-    text = text_of(await client.get(f"/launches/{ids[kind]}"))
-    assert SENTENCES[kind] in text
-    assert "ago" in text
+    page = unescape((await client.get(f"/launches/{gallery(home)[kind]}")).text)
+    assert f'data-kind="{"failed" if kind == "failed-vllm" else kind}"' in page
+    sentence = re.search(r'<h2 class="launch-sentence">(.+?)</h2>', page)
+    assert sentence is not None
+    assert [figure for figure in FIGURES[kind] if figure not in sentence[1]] == []
+    assert "data-ago=" in page
 
 
 def test_every_kind_has_a_face_and_is_told_from_the_record(home):
@@ -111,6 +114,14 @@ async def test_findings_have_a_fix_each_and_one_for_all(client, home):
     assert "cp ORIGINAL/tokenizer.json" in text
     assert fixes.PLACE in text
     assert fixes.PLACES["docker"] in text
+
+
+async def test_each_choice_of_a_fix_is_a_button(client, home):
+    options = ({"model.path": "Qwen3-8B"}, {"model.path": "org/tiny"})
+    refused(home, BAD, structs.replace(TOKENIZER, fix=Fix(text="Choose one.", options=options)))
+    text = unescape((await client.get(f"/launches/{BAD}")).text)
+    for option in options:
+        assert f"""name="patch" value="{json.dumps(option)}">""" in text
 
 
 def test_fixes_that_disagree_are_not_joined(home):
@@ -230,7 +241,8 @@ async def test_what_helped_before_is_told(client, home):
     assert 'data-fixed-by="20261119-110000-aaaa" data-kind="next"' in answer.text
     assert "backends.moe was flashinfer becomes triton" in text
     write_follow_up(home, "20261119-100000-aaaa", "fix", launch=mended.record.id, profile="qwen3-8b", revision="r6")
-    assert 'data-kind="fix"' in (await client.get(f"/launches/{BAD}")).text
+    again = (await client.get(f"/launches/{BAD}")).text
+    assert 'data-fixed-by="20261119-110000-aaaa" data-kind="fix"' in again
 
 
 async def test_a_roll_back_by_itself_links_both_launches(client, home):
