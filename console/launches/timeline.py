@@ -19,17 +19,19 @@ class TimelineEntry(NamedTuple):
 
 
 def timeline(events: Iterable[Event], started: float) -> list[TimelineEntry]:
-    """In order. A phase is one row, where it ended; one that has not ended is a row where it began."""
+    """In order. A phase is one row, where it ended; one that has not ended is a row where it began. A cause that has a
+    card of its own on the page is not repeated."""
     rows = []
     events = list(events)
     ended = {event.body.phase for event in events if isinstance(event.body, PhaseChange) and event.body.outcome}
     begun = set(ended)
+    causes = [event.body.diagnosis.summary for event in events if isinstance(event.body, DiagnosisReport)]
     for event in events:
         text, bad = "", False
         kind = "event"
         match event.body:
             case StateChange(state=state, reason=reason):
-                kind, text = "state", f"{state}: {reason}" if reason else str(state)
+                kind, text = "state", str(state) if not reason or repeats(reason, causes) else f"{state}: {reason}"
                 bad = state in ("failed", "hung")
             case PhaseChange() as change:
                 if change.outcome is None and change.phase in begun:
@@ -40,11 +42,16 @@ def timeline(events: Iterable[Event], started: float) -> list[TimelineEntry]:
             case FindingReport(finding=finding):
                 kind, text = "finding", f"{finding.severity}: {finding.message}"
                 bad = finding.severity == "error"
-            case DiagnosisReport(diagnosis=diagnosis):
-                kind, text, bad = "diagnosis", diagnosis.summary, True
+            case DiagnosisReport():
+                kind, text, bad = "diagnosis", "cause found", True
         if text:
             rows.append(TimelineEntry(event.sequence, event.time, max(0.0, event.time - started), kind, text, bad))
     return rows
+
+
+def repeats(reason: str, causes: Iterable[str]) -> bool:
+    """Whether a reason says no more than one of the causes."""
+    return any(reason in cause or cause in reason for cause in causes)
 
 
 def _phase(change: PhaseChange) -> str:

@@ -124,6 +124,15 @@ async def test_each_choice_of_a_fix_is_a_button(client, home):
         assert f"""name="patch" value="{json.dumps(option)}">""" in text
 
 
+async def test_the_cause_of_a_crash_stands_once_on_its_page(client, home):
+    """In its card; not again as the reason, in the list of events, and beside the state."""
+    launch = failed_launch(home, BAD)
+    summary = launch.record.diagnosis.summary
+    launch.change(State.FAILED, summary)
+    page = unescape((await client.get(f"/launches/{BAD}")).text)
+    assert page.count(summary) == 1
+
+
 def test_fixes_that_disagree_are_not_joined(home):
     launch = refused(home, BAD, CONTEXT, FORCED)
     assert fixes.together(launch.record).patch == {"max-model-len": 40960, "backends.moe": None}
