@@ -34,10 +34,11 @@ def main() -> None:
     after_load = {"allocated": torch.cuda.memory_allocated(), "reserved": torch.cuda.memory_reserved()}
     torch.cuda.reset_peak_memory_stats()
     random = np.random.default_rng(0)
-    longest = random.integers(5, 500, config.max_model_len - 10).tolist()
+    vocab = engine.loaded.vocab_size
+    longest = random.integers(5, vocab, config.max_model_len - 10).tolist()
     least_free = _generate(engine, [longest], 1)
     for count in (config.max_num_seqs, *random.integers(1, config.max_num_seqs, 3).tolist()):
-        prompts = random.integers(5, 500, (count, int(random.integers(1, 300)))).tolist()
+        prompts = random.integers(5, vocab, (count, int(random.integers(1, 300)))).tolist()
         least_free = min(least_free, _generate(engine, prompts, 4))
     # They share the pages of the first, so that all of them decode together at their full length.
     least_free = min(least_free, _generate(engine, [longest] * config.max_num_seqs, 2))
@@ -57,7 +58,9 @@ def main() -> None:
 
 def _generate(engine: Engine, prompts: list[list[int]], new: int) -> int:
     """The least that the driver had free meanwhile."""
-    sampling = SamplingParams(max_tokens=new, temperature=0.8, top_p=0.9, seed=1, ignore_eos=True, logprobs=5)
+    sampling = SamplingParams(  # the penalty fills the histories
+        max_tokens=new, temperature=0.8, top_p=0.9, repetition_penalty=1.1, seed=1, ignore_eos=True, logprobs=5
+    )
     for number, prompt in enumerate(prompts):
         refused = engine.submit(Submit(request_id=str(number), prompt_token_ids=prompt, sampling=sampling))
         assert refused is None, refused
