@@ -35,13 +35,14 @@ def main() -> None:
     torch.cuda.reset_peak_memory_stats()
     random = np.random.default_rng(0)
     vocab = engine.loaded.vocab_size
-    longest = random.integers(5, vocab, config.max_model_len - 10).tolist()
+    together = config.max_num_seqs + 8  # tokens each, since those that share a prompt are admitted one a step
+    longest = random.integers(5, vocab, config.max_model_len - together - 2).tolist()
     least_free = _generate(engine, [longest], 1)
     for count in (config.max_num_seqs, *random.integers(1, config.max_num_seqs, 3).tolist()):
         prompts = random.integers(5, vocab, (count, int(random.integers(1, 300)))).tolist()
         least_free = min(least_free, _generate(engine, prompts, 4))
     # They share the pages of the first, so that all of them decode together at their full length.
-    least_free = min(least_free, _generate(engine, [longest] * config.max_num_seqs, 2))
+    least_free = min(least_free, _generate(engine, [longest] * config.max_num_seqs, together))
     found = {
         "process": free_before - least_free,
         "context": context,
