@@ -53,6 +53,7 @@ with httpx.Client(base_url=link.split("/setup")[0], follow_redirects=True, trust
     browser.post("/setup", data=form).raise_for_status()
     made = browser.post("/access/keys", data={"name": "made before"})
     made.raise_for_status()
+    browser.post("/access/require-key").raise_for_status()
     print("key:", re.search(r"ingot-[A-Za-z0-9_-]{20,}", made.text)[0])
 """
 
