@@ -41,7 +41,7 @@ def test_back_to_how_it_was(page: Page, running: Appliance, backup: Path):
     keys = page.get_by_role("row").filter(has_text="API keys")
     expect(keys.get_by_role("cell")).to_have_text(["1", "0"])
     assert violations(page) == []
-    page.locator("form[data-ends-requests] button").click()
+    page.locator("main form[data-ends-requests] button").click()
     expect(page.get_by_text(f"Restored {backup.name}").first).to_be_visible(timeout=20_000)
     expect(page.locator(".backup")).to_have_count(2)
     page.goto(f"{running.console}/access")
@@ -89,7 +89,7 @@ def test_into_a_new_installation(browser: Browser, backup: Path, tmp_path: Path)
         page.get_by_role("button", name="Upload").click()
         expect(page.get_by_text(f"Received {backup.name}.")).to_be_visible()
         page.get_by_role("link", name=f"Restore {backup.name}").click()
-        page.locator("form[data-ends-requests] button").click()
+        page.locator("main form[data-ends-requests] button").click()
         expect(page).to_have_url(re.compile("/sign-in"), timeout=20_000)
         name, password = ADMINISTRATOR
         page.get_by_label("Name").fill(name)
@@ -112,6 +112,6 @@ def test_it_works_without_scripts(browser: Browser, signed_in: BrowserContext, r
     page.get_by_role("button", name="Upload").click()
     expect(page.locator(".toast")).to_contain_text("Received ingot-backup-")
     page.get_by_role("link", name=f"Restore {backup.name}").click()
-    page.locator("form[data-ends-requests] button").click()
+    page.locator("main form[data-ends-requests] button").click()
     expect(page.locator("body")).to_contain_text(re.compile(f"Restor(ed|ing) {backup.name}"))  # a toast, or under way
     context.close()
