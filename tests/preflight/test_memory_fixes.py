@@ -83,7 +83,7 @@ def test_a_fix_that_is_offered_works(models: Home, where: str, profile: str) -> 
 
 
 def test_who_holds_the_memory_is_said_by_name(models: Home) -> None:
-    finding = memory_error(look(models, machine(card("GPU-0", 300 * MIB)), {}))
+    finding = memory_error(look(models, machine(card("GPU-0", 280 * MIB)), {}))
     assert finding is not None
     assert "in use by python3 (4242): 7.7 GiB" in finding.evidence
     assert finding.fix is not None
