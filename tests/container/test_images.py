@@ -206,5 +206,5 @@ def test_a_sealed_start_without_a_driver_is_told(without_a_driver):
     assert "sealed-without-gpu" in json.dumps(state())
     told = subprocess.run(["docker", "logs", without_a_driver], capture_output=True, text=True, check=True)
     log = told.stdout + told.stderr
-    assert "sealed-without-gpu: This engine is sealed to a cast for GPUs, and there is no GPU" in log
+    assert "sealed-without-gpu" in log
     assert "Traceback" not in log
