@@ -113,7 +113,7 @@ class EngineGauges(Collector):
             ),
             (
                 "num_preemptions",
-                "Requests set back to free cache for others, since the engine started.",
+                "Requests preempted to free KV cache, since the engine started.",
                 load.preemptions,
             ),
             ("prompt_tokens_per_second", "Prompt tokens computed in the last second.", load.prompt_tokens_per_s),

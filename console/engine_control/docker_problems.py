@@ -1,4 +1,4 @@
-"""What Docker's refusals mean and how each is mended. A refusal that no row knows is told as Docker words it."""
+"""What Docker's refusals mean and how to fix each. A refusal without a row is reported in Docker's own words."""
 
 from __future__ import annotations
 
