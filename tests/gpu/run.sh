@@ -2,7 +2,7 @@
 # Everything that needs a GPU, part by part. Each part has its own time limit, so that one that hangs cannot hide the
 # others, and all of them together end within INGOT_GPU_SECONDS (460).
 #
-#   tests/gpu/run.sh prepare [sm_90]   where there is a network and nvcc: puts the wheels that a bare GPU machine may lack
+#   tests/gpu/run.sh prepare [sm_90]   where there are a network, nvcc and .venv: puts the wheels that a bare GPU machine may lack
 #                                      into .gpu-wheels, and FlashInfer's modules for Llama's heads into .gpu-cast
 #   tests/gpu/run.sh [PART ...]        on the GPU machine: torch, Triton, transformers and gcc installed, no network
 #
@@ -36,7 +36,12 @@ if [ "${1:-}" = prepare ]; then
         --dest "$wheels/front-door" click httptools httpx jinja2 litestar litestar-htmx nvidia-ml-py prometheus-client psutil \
         py-spy pyyaml rich tokenizers uvicorn
     rm -f "$wheels"/front-door/{numpy,hf_xet,huggingface_hub,faker,msgspec}*.whl
-    python3 - "${2:-sm_90}" "$modules" <<'PY'
+    # Ingot's own venv has no FlashInfer, which only GPUs use: what building its modules takes lies beside it.
+    site="$(mktemp -d)"
+    trap 'rm -rf "$site"' EXIT
+    .venv/bin/python -m pip install --quiet --no-deps --constraint constraints.txt --target "$site" \
+        flashinfer-python apache-tvm-ffi einops ninja tabulate nvidia-cublas==13.1.1.3 nvidia-curand==10.4.0.35
+    PATH="$site/bin:$PATH" PYTHONPATH="$PWD:$site" .venv/bin/python - "${2:-sm_90}" "$modules" <<'PY'
 import sys
 from pathlib import Path
 from kernels.cast.architectures import architecture_named
