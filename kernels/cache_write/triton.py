@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.cache_write import variants
 from kernels.float8 import encode_e4m3
-from kernels.launch import architecture, launch
+from kernels.launch import architecture, cdiv, launch
 from kernels.variants import Variant
 
 
@@ -38,7 +38,7 @@ def cache_write(
     if variant.arguments[2] == "*u8":
         key_cache, value_cache = key_cache.view(torch.uint8), value_cache.view(torch.uint8)
     launch(
-        cache_write_kernel, variant, (triton.cdiv(tokens, variants.ROWS) * chunks,),
+        cache_write_kernel, variant, (cdiv(tokens, variants.ROWS) * chunks,),
         key, value, key_cache, value_cache, slot_mapping, tokens, size // variants.UNIT,
         key_stride // variants.UNIT, value_stride // variants.UNIT, 1.0 / key_scale, 1.0 / value_scale,
     )  # fmt: skip
@@ -52,7 +52,7 @@ def _plan(
     for count in (size, key_stride, value_stride):
         assert count % variants.UNIT == 0, f"a width or stride of {count} is no multiple of {variants.UNIT}"
     names = (str(dtype).removeprefix("torch."), str(cache_dtype).removeprefix("torch."))
-    return variants.of(arch, *names), triton.cdiv(size, variants.BLOCK)
+    return variants.of(arch, *names), cdiv(size, variants.BLOCK)
 
 
 # The slot mapping may begin anywhere in a longer tensor.

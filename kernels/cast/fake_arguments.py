@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import torch
 from triton.runtime.jit import MockTensor
 
-from kernels.variants import TRITON_TYPES, Variant
+from kernels.launch import POINTERS
+from kernels.variants import Variant
 
-_DTYPES = {f"*{triton}": getattr(torch, name) for name, triton in TRITON_TYPES.items()} | {
-    "*u8": torch.uint8,
-    "*i32": torch.int32,
-    "*i64": torch.int64,
-}
 # Any number does: their values have no part in a variant.
 _NUMBERS = {"i32": 32, "fp32": 0.5}
 
 
 def fake_arguments(variant: Variant) -> list[MockTensor | int | float]:
-    return [MockTensor(_DTYPES[kind]) if kind.startswith("*") else _NUMBERS[kind] for kind in variant.arguments]
+    return [MockTensor(POINTERS[kind]) if kind.startswith("*") else _NUMBERS[kind] for kind in variant.arguments]

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.embedding import variants
-from kernels.launch import launch
+from kernels.launch import cdiv, launch
 from kernels.variants import Variant
 
 
@@ -28,7 +28,7 @@ def embedding(token_ids: Tensor, table: Tensor) -> Tensor:
 def _plan(dtype: torch.dtype, size: int) -> tuple[Variant, int]:
     """The variant, and how many programs share a row."""
     assert size % variants.UNIT == 0, f"rows of {size} are no multiple of {variants.UNIT}"
-    return variants.of(str(dtype).removeprefix("torch.")), triton.cdiv(size, variants.BLOCK)
+    return variants.of(str(dtype).removeprefix("torch.")), cdiv(size, variants.BLOCK)
 
 
 # Token ids may begin anywhere in a longer tensor of them.

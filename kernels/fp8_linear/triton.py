@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.float8 import decode_e4m3
 from kernels.fp8_linear import GROUP, variants
-from kernels.launch import architecture, launch
+from kernels.launch import architecture, cdiv, launch
 
 _of = functools.cache(variants.of)
 _rounding = functools.cache(variants.rounding)
@@ -44,13 +44,13 @@ def fp8_linear(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | N
     target = out if splits == 1 else x.new_empty(splits, tokens, outputs, dtype=torch.float32)
     launch(
         fp8_linear_kernel, _of(arch, dtype, tile, splits > 1),
-        (triton.cdiv(tokens, tile.block_m) * triton.cdiv(outputs, 2 * tile.block_n), splits),
+        (cdiv(tokens, tile.block_m) * cdiv(outputs, 2 * tile.block_n), splits),
         x, scale, weight, weight_scale, out if bias is None else bias, target,
         tokens, outputs // variants.UNIT, inner // variants.UNIT, splits, int(bias is not None),
     )  # fmt: skip
     if splits > 1:
         launch(
-            reduce_kernel, _reduce(dtype), (triton.cdiv(tokens * outputs, variants.REDUCE_BLOCK),),
+            reduce_kernel, _reduce(dtype), (cdiv(tokens * outputs, variants.REDUCE_BLOCK),),
             target, out if bias is None else bias, out,
             tokens, outputs // variants.UNIT, splits, int(bias is not None),
         )  # fmt: skip
@@ -60,12 +60,12 @@ def fp8_linear(x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | N
 def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
     """As `reference.quantise`, with the scales transposed: [ceil(I / 128), T]."""
     tokens, inner = x.shape
-    groups = triton.cdiv(inner, GROUP)
+    groups = cdiv(inner, GROUP)
     out = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
     scale = torch.empty(groups, tokens, dtype=torch.float32, device=x.device)
     launch(
         quantise_kernel, _rounding(str(x.dtype).removeprefix("torch.")),
-        (tokens * triton.cdiv(groups, variants.ROUNDED_GROUPS),),
+        (tokens * cdiv(groups, variants.ROUNDED_GROUPS),),
         x, out, scale, tokens, inner // variants.UNIT,
     )  # fmt: skip
     return out, scale

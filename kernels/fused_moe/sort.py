@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.fused_moe import variants
-from kernels.launch import launch
+from kernels.launch import cdiv, launch
 
 _count = functools.cache(variants.count)
 _place = functools.cache(variants.place)
@@ -40,7 +40,7 @@ def sort_by_expert(expert_ids: Tensor, num_experts: int, block_m: int) -> Sorted
     most = variants.most_blocks(pairs, num_experts, block_m)
     order = torch.empty(pairs, dtype=torch.int32, device=expert_ids.device)
     blocks = torch.empty(1 + most, 4, dtype=torch.int32, device=expert_ids.device)
-    block, chunks = variants.block_of(num_experts), triton.cdiv(pairs, variants.CHUNK)
+    block, chunks = variants.block_of(num_experts), cdiv(pairs, variants.CHUNK)
     counts = order
     if counted := pairs > variants.COUNTED_FROM:
         counts = torch.empty(chunks, block, dtype=torch.int32, device=expert_ids.device)

@@ -22,7 +22,7 @@ from kernels.fused_moe import variants
 from kernels.fused_moe.products import fp8_product_kernel, plain_product_kernel
 from kernels.fused_moe.sort import Sorted, sort_by_expert
 from kernels.fused_moe.variants import Tile
-from kernels.launch import architecture, launch
+from kernels.launch import architecture, cdiv, launch
 
 _plain_variant = functools.cache(variants.plain_product)
 _fp8_variant = functools.cache(variants.fp8_product)
@@ -107,7 +107,7 @@ class Products(NamedTuple):
         order, blocks = self.pairs
         launch(
             plain_product_kernel, _plain_variant(_name(a), self.tile, activation),
-            (self.pairs.most * triton.cdiv(b.shape[1], self.tile.block_n),),
+            (self.pairs.most * cdiv(b.shape[1], self.tile.block_n),),
             a, b, order, blocks, self.weights, out,
             out.shape[1] // variants.UNIT, b.shape[2] // variants.UNIT, self.weights.shape[1], self.limit,
         )  # fmt: skip
@@ -127,7 +127,7 @@ class Products(NamedTuple):
         arch, (order, blocks) = architecture(), self.pairs
         launch(
             fp8_product_kernel, _fp8_variant(arch, dtype, self.tile, activation),
-            (self.pairs.most * triton.cdiv(b.shape[1], 2 * self.tile.block_n),),
+            (self.pairs.most * cdiv(b.shape[1], 2 * self.tile.block_n),),
             a, a_scale, b if has_fp8(arch) else b.view(torch.uint8), b_scale, order, blocks, self.weights,
             out, out_scale, out.shape[1] // variants.UNIT, b.shape[2] // variants.UNIT, self.weights.shape[1],
             a.shape[0], out.shape[0], self.limit,
@@ -139,7 +139,7 @@ def add_up(rows: Tensor, out: Tensor) -> None:
     (tokens, hidden), top_k = out.shape, rows.shape[0] // out.shape[0]
     launch(
         sum_kernel, _sum_variant(_name(rows), variants.places_of(top_k)),
-        (tokens * triton.cdiv(hidden, variants.SUM_BLOCK),), rows, out, hidden // variants.UNIT, top_k,
+        (tokens * cdiv(hidden, variants.SUM_BLOCK),), rows, out, hidden // variants.UNIT, top_k,
     )  # fmt: skip
 
 

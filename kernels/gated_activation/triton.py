@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.gated_activation import ACTIVATIONS, variants
-from kernels.launch import launch
+from kernels.launch import cdiv, launch
 from kernels.variants import Variant
 
 
@@ -21,7 +21,7 @@ def gated_activation(gate_up: Tensor, activation: str = "silu", limit: float | N
     if rows:
         variant, chunks = _plan(gate_up.dtype, size, gate_up.stride(0), activation, limit is not None)
         launch(
-            gated_activation_kernel, variant, (triton.cdiv(rows, variants.ROWS) * chunks,),
+            gated_activation_kernel, variant, (cdiv(rows, variants.ROWS) * chunks,),
             gate_up, out, rows, size // variants.UNIT, gate_up.stride(0) // variants.UNIT,
             0.0 if limit is None else limit,
         )  # fmt: skip
@@ -35,7 +35,7 @@ def _plan(dtype: torch.dtype, size: int, stride: int, activation: str, limited: 
         raise ValueError(f"unknown activation {activation!r} (known: {', '.join(ACTIVATIONS)})")
     assert size % variants.UNIT == 0, f"a width of {size} is no multiple of {variants.UNIT}"
     assert stride % variants.UNIT == 0, f"a stride of {stride} is no multiple of {variants.UNIT}"
-    return variants.of(str(dtype).removeprefix("torch."), activation, limited), triton.cdiv(size, variants.BLOCK)
+    return variants.of(str(dtype).removeprefix("torch."), activation, limited), cdiv(size, variants.BLOCK)
 
 
 @triton.jit(do_not_specialize=["rows", "size8", "stride8", "limit"])

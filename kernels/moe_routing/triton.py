@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import launch
+from kernels.launch import cdiv, launch
 from kernels.moe_routing import Routing, variants
 from kernels.variants import Variant
 
@@ -25,7 +25,7 @@ def moe_routing(logits: Tensor, routing: Routing, bias: Tensor | None = None) ->
     if tokens:
         variant, rows_each = _plan(logits.dtype, experts, routing)
         launch(
-            moe_routing_kernel, variant, (triton.cdiv(tokens, rows_each),),
+            moe_routing_kernel, variant, (cdiv(tokens, rows_each),),
             logits.contiguous(), weights if bias is None else bias, weights, ids,
             tokens, experts, routing.top_k, routing.num_groups, routing.top_groups, int(bias is not None),
             int(routing.renormalise), routing.scale,

@@ -13,10 +13,9 @@ import functools
 from collections.abc import Iterator
 
 import torch
-import triton
 from torch import Tensor
 
-from kernels.launch import architecture, launch
+from kernels.launch import architecture, cdiv, launch
 from kernels.paged_attention import GATHERED_TOKENS, SCRATCH_BYTES, SPLIT, part_bytes, variants
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.paged_attention.triton_kernels import decode_kernel, gather_kernel, merge_kernel, prefill_kernel
@@ -75,7 +74,7 @@ def paged_attention(
         weights = torch.empty((count, num_heads, parts, 2), dtype=torch.float32, device=query.device)
         launch(
             decode_kernel, _decode(arch, dtype, head_dim, fp8, soft_cap is not None, rows),
-            (kv_heads * triton.cdiv(group, rows), parts, count),
+            (kv_heads * cdiv(group, rows), parts, count),
             query, key_cache, value_cache, out, partial, weights, sink_values, metadata.seq_lens, metadata.block_tables,
             first, token_stride16, kv_heads, group, table_width, page_shift, window, int(sinks is not None),
             scale * key_scale, cap, value_scale,
@@ -109,15 +108,20 @@ def paged_attention(
 def _decode_runs(context_lens: list[int], room: int) -> Iterator[tuple[int, int, int]]:
     """Neighbouring sequences to be decoded by one launch, as (first, count, parts of the longest): so many that count *
     parts, which all of them are given, is at most `room`; at least one."""
+    if not context_lens:
+        return
+    parts = cdiv(max(context_lens), SPLIT)
+    if len(context_lens) * parts <= room:
+        yield 0, len(context_lens), parts
+        return
     first, parts = 0, 0
     for seq, length in enumerate(context_lens):
-        longer = max(parts, triton.cdiv(length, SPLIT))
+        longer = max(parts, cdiv(length, SPLIT))
         if seq > first and (seq - first + 1) * longer > room:
             yield first, seq - first, parts
-            first, longer = seq, triton.cdiv(length, SPLIT)
+            first, longer = seq, cdiv(length, SPLIT)
         parts = longer
-    if context_lens:
-        yield first, len(context_lens) - first, parts
+    yield first, len(context_lens) - first, parts
 
 
 def _worth_gathering(metadata: AttentionMetadata, group: int) -> bool:
@@ -141,7 +145,7 @@ def _gather(
     together = torch.empty((2, sum(contexts), kv_heads, head_dim), dtype=dtype, device=key_cache.device)
     variant = _gathering(arch, str(dtype).removeprefix("torch."), key_cache.dtype.itemsize == 1)
     launch(
-        gather_kernel, variant, (triton.cdiv(max(contexts), int(variant.options["TOKENS"])), len(contexts)),
+        gather_kernel, variant, (cdiv(max(contexts), int(variant.options["TOKENS"])), len(contexts)),
         key_cache, value_cache, together[0], together[1],
         metadata.query_start_loc, metadata.seq_lens, metadata.block_tables,
         decodes, kv_heads * head_dim // 16, metadata.block_tables.stride(0), block_size.bit_length() - 1, window,

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import launch
+from kernels.launch import cdiv, launch
 from kernels.rms_norm import variants
 from kernels.variants import Variant
 
@@ -27,7 +27,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
     if rows:
         variant, rows_each = _plan(x.dtype, shape[-1], strides, residual is not None)
         launch(
-            rms_norm_kernel, variant, (triton.cdiv(rows, rows_each),),
+            rms_norm_kernel, variant, (cdiv(rows, rows_each),),
             x, weight, x if residual is None else residual, out,
             rows, heads, shape[-1] // variants.UNIT, strides[0] // variants.UNIT, strides[-2] // variants.UNIT, eps,
         )  # fmt: skip

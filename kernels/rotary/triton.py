@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import launch
+from kernels.launch import cdiv, launch
 from kernels.rotary import variants
 from kernels.variants import Variant
 
@@ -26,7 +26,7 @@ def rotary(x: Tensor, positions: Tensor, cos_sin: Tensor, interleaved: bool = Fa
     half = cos_sin.shape[1] // 2
     variant, rows_each = _plan(x.dtype, half, token_stride, head_stride, interleaved)
     launch(
-        rotary_kernel, variant, (triton.cdiv(tokens * heads, rows_each),),
+        rotary_kernel, variant, (cdiv(tokens * heads, rows_each),),
         x, positions, cos_sin, tokens * heads, heads, half // variants.unit_of(half),
         token_stride // variants.STRIDE_UNIT, head_stride // variants.STRIDE_UNIT,
     )  # fmt: skip

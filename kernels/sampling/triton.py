@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.launch import launch
+from kernels.launch import cdiv, launch
 from kernels.sampling import batch as words
 from kernels.sampling import variants
 from kernels.sampling.batch import Sampled, SamplingBatch
@@ -45,7 +45,7 @@ _LOWEST_KEY = tl.constexpr(-(2**31))
 def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     """As `reference.sample`, for up to `variants.MAX_VOCAB` tokens and 65535 rows."""
     rows, vocab = logits.shape
-    chunks = triton.cdiv(vocab, variants.CHUNK)
+    chunks = cdiv(vocab, variants.CHUNK)
     device = logits.device
     logprobs = torch.log_softmax(logits, dim=-1) if batch.logprobs is not None else None
     parameters = logits if batch.parameters is None else batch.parameters
@@ -54,7 +54,7 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
         finite = logits.amax(dim=-1).isfinite()  # before they are edited
         edits = batch.edits.shape[1]
         launch(
-            edit_kernel, _edit(), (triton.cdiv(edits, variants.EDITS),),
+            edit_kernel, _edit(), (cdiv(edits, variants.EDITS),),
             logits, parameters, batch.edits, edits, rows, vocab,
         )  # fmt: skip
     token_ids = torch.empty(rows, dtype=torch.int64, device=device)

@@ -1,0 +1,77 @@
+"""Which arguments a held kernel serves. That it computes what Triton's own launch does is tested on a GPU."""
+
+from __future__ import annotations
+
+import inspect
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from kernels import launch
+from kernels.rotary import triton, variants
+
+# What Triton knows of a kernel's parameters; its interpreter does not say.
+PARAMETERS = [
+    SimpleNamespace(name=name, do_not_specialize_on_alignment=name == "positions_ptr")
+    for name in inspect.signature(triton.rotary_kernel.fn).parameters
+]
+
+
+@pytest.fixture
+def held(monkeypatch):
+    driver = SimpleNamespace(get_current_device=lambda: 0, get_current_stream=lambda device: 70 + device)
+    monkeypatch.setattr(launch, "driver", SimpleNamespace(active=driver))
+    compiled = SimpleNamespace(
+        metadata=SimpleNamespace(global_scratch_size=0), function="function", packed_metadata="packed", calls=[]
+    )
+    compiled.run = lambda *arguments: compiled.calls.append(arguments)
+    variant = variants.of("bfloat16", 64, variants.unit_of(64), False)
+    return launch._Held(SimpleNamespace(params=PARAMETERS), variant, compiled), variant, compiled
+
+
+def arguments(**other):
+    x = torch.zeros(64, 128, dtype=torch.bfloat16)
+    positions = torch.zeros(8, dtype=torch.int64)
+    given = {"x": x, "positions": positions, "table": x, "rows": 1, "heads": 1, "half": 8, "token": 16, "head": 16}
+    return tuple((given | other).values())
+
+
+def test_whatever_triton_would_choose_it_for(held):
+    kernel, _, _ = held
+    assert kernel.fits(arguments())
+    assert kernel.fits(arguments(positions=torch.zeros(9, dtype=torch.int64)[1:])), "positions begin anywhere"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"x": torch.zeros(64, 128, dtype=torch.float16)},
+        {"x": torch.zeros(129, dtype=torch.bfloat16)[1:]},
+        {"positions": torch.zeros(8, dtype=torch.int32)},
+        {"rows": 1 << 31},
+        {"token": -(1 << 31) - 1},
+    ],
+    ids=["another dtype", "an odd address", "narrower positions", "too many rows", "a stride too far back"],
+)
+def test_nothing_else(held, other):
+    kernel, _, _ = held
+    assert not kernel.fits(arguments(**other))
+
+
+def test_it_is_launched_on_the_current_stream_with_the_variants_constants(held):
+    kernel, variant, compiled = held
+    given = arguments()
+    kernel.launch((5,), given)
+    (call,) = compiled.calls
+    assert call[:6] == (5, 1, 1, 70, "function", "packed")
+    assert call[9:17] == given
+    assert call[17:] == tuple(value for name, value in variant.constants)
+    assert [name for name, _ in variant.constants] == [parameter.name for parameter in PARAMETERS[len(given) :]]
+
+
+def test_what_the_interpreter_runs_is_not_held(monkeypatch):
+    monkeypatch.setattr(launch, "_held", {})
+    x = torch.randn(4, 2, 128, dtype=torch.bfloat16)
+    triton.rotary(x, torch.arange(4), torch.randn(16, 128, dtype=torch.bfloat16))
+    assert launch._held == {}
