@@ -1,1 +1,2 @@
-"""How the front door speaks to a core: the channel, and the client whose requests and tokens pass through it."""
+"""The native engine as the front door has it: its core as a process, the channel to it, the client whose requests and
+tokens pass through that, and its launch."""

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
-from pathlib import Path
 
 import zmq
 import zmq.asyncio
 
+from appliance.engine_process.errors import NotListeningError
+from appliance.engine_process.socket_folder import make_socket_folder
 from appliance.protocol import FromCore, ToCore, decode_from_core, encode
 
-# The system's limit for the path of a Unix socket is 107 bytes.
-LONGEST_FOLDER = 90
 LISTENING_AGAIN_S = 0.005
 
 
-class CoreGoneError(RuntimeError):
+class CoreGoneError(NotListeningError):
     """No core to send to."""
 
 
 class CoreChannel:
     def __init__(self) -> None:
-        folder = tempfile.mkdtemp(prefix="ingot-core-")  # readable by this user only
-        if len(folder) > LONGEST_FOLDER:
-            Path(folder).rmdir()
-            folder = tempfile.mkdtemp(prefix="ingot-core-", dir="/tmp")
-        self.folder = Path(folder)
+        self.folder = make_socket_folder("ingot-core-")
         self._context = zmq.asyncio.Context()
         self._to_core = zmq.Context(self._context).socket(zmq.PUSH)
         self._to_core.sndhwm = 0  # what is in flight is limited by the number of requests, not here

@@ -7,6 +7,7 @@ import itertools
 from typing import Protocol
 
 from appliance.engine_client.channel import CoreGoneError
+from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
 from appliance.protocol import (
     Abort,
     AboutCore,
@@ -20,14 +21,6 @@ from appliance.protocol import (
 )
 
 MAX_IN_FLIGHT = 4096
-
-
-class EngineGoneError(RuntimeError):
-    """The engine ended while it generated; the message says why."""
-
-
-class TooManyRequestsError(RuntimeError):
-    """More requests wait than the front door keeps."""
 
 
 class Channel(Protocol):

@@ -9,9 +9,9 @@ from msgspec import structs
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.preflight.subject import Subject
-from appliance.preflight.vllm_source import VllmSource, method_name
 from appliance.profile.shown import shown
 from appliance.protocol import Finding, Fix
+from appliance.vllm.source import VllmSource, method_name
 from kernels.catalogue import engines_of
 from kernels.selection import AUTO
 

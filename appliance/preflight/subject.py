@@ -22,19 +22,19 @@ from appliance.hardware.device import Device, select_device, visible_gpus
 from appliance.hardware.engine_machine import Machine
 from appliance.hardware.gpu import Gpu
 from appliance.hardware.own_engine import without_own_engine
+from appliance.packages import Packages
 from appliance.plan.effective import Effective, resolve, workers
 from appliance.plan.launch import LaunchPlan, NativePlan, inventory_after
 from appliance.plan.vllm_memory import vllm_memory
 from appliance.preflight.context import PreflightContext
-from appliance.preflight.packages import Packages
 from appliance.preflight.surroundings import Surroundings
-from appliance.preflight.vllm_source import VllmSource, vllm_source
 from appliance.profile import document
 from appliance.profile.schema import Profile
 from appliance.vllm.command_line import NOT_INHERITED, OFFLINE, Place, cache_variables
 from appliance.vllm.installation import read_installation
 from appliance.vllm.plan import VllmPlan
 from appliance.vllm.program import Program, find_program
+from appliance.vllm.source import VllmSource, vllm_source
 from kernels.cast.setting import cast_folder, cast_summary
 from kernels.libraries import DISTRIBUTIONS, installed
 

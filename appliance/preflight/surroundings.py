@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from appliance.preflight.packages import Packages
+from appliance.packages import Packages
 
 _MOST_BYTES = 4 << 20
 

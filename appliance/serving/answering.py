@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from litestar import Request
 
-from appliance.engine_client.client import CoreClient, EngineGoneError, TooManyRequestsError
+from appliance.engine_client.client import CoreClient
+from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
 from appliance.protocol import SamplingParams
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import ApiError, ClientGoneError, engine_gone

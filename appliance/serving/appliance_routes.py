@@ -11,12 +11,12 @@ import msgspec
 from litestar import Request, Response, get, post
 from litestar.response import Stream
 
+from appliance.launches.event_stream import EventStream, Told, UnknownEventError
 from appliance.protocol import ApplianceState, Finding, LaunchRecord, State
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.fields import decode, read_body
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.stream import HEARTBEAT, named_frame, sse
-from appliance.supervisor.event_stream import EventStream, Told, UnknownEventError
 
 HEARTBEAT_S = 10.0
 LONGEST_DRAIN_S = 86400

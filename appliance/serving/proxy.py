@@ -14,16 +14,16 @@ from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
 from litestar.types import Receive, Scope, Send
 
-from appliance.engine_client.client import EngineGoneError, TooManyRequestsError
+from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
 from appliance.serving.access import Access
 from appliance.serving.errors import ApiError, ClientGoneError, engine_gone, not_ready, too_large
 from appliance.serving.stream import HEADERS as STREAM_HEADERS
 from appliance.serving.stream import frame
-from appliance.supervisor.vllm_http import Answer, UpstreamGoneError
+from appliance.vllm.http import Answer, UpstreamGoneError
 
 if TYPE_CHECKING:
     from appliance.serving.front_door import FrontDoor
-    from appliance.supervisor.vllm_launch import VllmLaunch
+    from appliance.vllm.launch import VllmLaunch
 
 # What a client may reach: everything that answers about the model, nothing that changes the engine. vLLM's adapters,
 # sleep, profiling, remote calls, stored answers and development routes are not here, and so are not there.

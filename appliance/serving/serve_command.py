@@ -62,7 +62,7 @@ def serve(host: str, port: int, profile_file: Path | None, jit: bool) -> None:
     lock.sign(Owner(pid=os.getpid(), host=host, port=port, started=STARTED))
     print(f"Ingot answers at {url(host, port)}", flush=True)
 
-    from appliance.supervisor.native_core import start_ahead
+    from appliance.engine_client.core import start_ahead
 
     core = start_ahead()
     from appliance.serving.server import Options, serve

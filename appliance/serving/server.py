@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 import uvicorn
 
+from appliance.engine_client.core import NativeCore
 from appliance.home import Home
 from appliance.serving.access import Access
 from appliance.serving.app import make_app
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.http_protocol import HttpProtocol
-from appliance.supervisor.native_core import NativeCore
 from appliance.supervisor.supervisor import Supervisor
 
 # Streams that are still open when everything else has ended are cut after this.

@@ -1,1 +1,1 @@
-"""Starts an engine, watches it, reports on it, and ends it."""
+"""Decides over launches: which profile runs on which engine, whether it may start again, and when it stops."""

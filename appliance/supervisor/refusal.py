@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from appliance.engine_process.launch import Launch
 from appliance.home import Home
+from appliance.launches.event_stream import EventStream
 from appliance.protocol import Finding, Fix, Phase, Severity, State
-from appliance.supervisor.event_stream import EventStream
-from appliance.supervisor.launch import Launch
 from appliance.supervisor.source import read_source
 from appliance.supervisor.supervisor import run_preflight, tell_findings
 

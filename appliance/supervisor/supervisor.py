@@ -20,15 +20,15 @@ import msgspec
 
 from appliance import __version__
 from appliance.engine_client.client import CoreClient
+from appliance.engine_client.core import CORE_COMMAND, NativeCore
+from appliance.engine_client.launch import NativeLaunch, Prepare
+from appliance.engine_process.ending import End
+from appliance.engine_process.engine_launch import EngineLaunch
+from appliance.engine_process.launch import Launch
 from appliance.home import Home
+from appliance.launches.event_stream import EventStream
 from appliance.protocol import ApplianceState, Diagnosis, Finding, LaunchRecord, Load, Phase, Severity, State
-from appliance.supervisor.ending import End
-from appliance.supervisor.engine_launch import EngineLaunch
-from appliance.supervisor.event_stream import EventStream
-from appliance.supervisor.launch import Launch
-from appliance.supervisor.native_core import CORE_COMMAND, NativeCore
-from appliance.supervisor.native_launch import NativeLaunch, Prepare
-from appliance.supervisor.vllm_launch import OnFigures, VllmLaunch
+from appliance.vllm.launch import OnFigures, VllmLaunch
 
 if TYPE_CHECKING:
     from appliance.plan.launch import LaunchPlan

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from appliance.engine_process.deadlines import STOPPED_WITHIN_S
 from appliance.protocol import Finding, Severity
-from appliance.supervisor.deadlines import STOPPED_WITHIN_S
 from console.engine_control.base import TAIL_LINES, EngineControlError, EngineEvent, EngineStatus, OutputLine
 from console.engine_control.docker_api import DockerApi, DockerHostError, DockerRefusal, DockerUnreachable
 from console.engine_control.docker_inspection import HAPPENINGS, read_event, read_inspection

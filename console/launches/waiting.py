@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from appliance.engine_process.deadlines import TIMES_LAST_GOOD, floors
 from appliance.protocol import LaunchRecord, State
-from appliance.supervisor.deadlines import TIMES_LAST_GOOD, floors
 
 COMING_UP = frozenset({State.PREFLIGHT, State.STARTING})
 

@@ -14,10 +14,10 @@ import psutil
 import pytest
 from msgspec import structs
 
+from appliance.engine_process.deadlines import FLOORS_S, VLLM_FLOORS_S
+from appliance.engine_process.stacks import dump_stacks, has_stacks
 from appliance.launches.catalogue import Catalogue
 from appliance.protocol import Finding, Fix, Progress, Severity, State
-from appliance.supervisor.deadlines import FLOORS_S, VLLM_FLOORS_S
-from appliance.supervisor.stacks import dump_stacks, has_stacks
 from console.db.models import Launch
 from console.engine_control.base import EngineStatus
 from console.launches import fixes, stacks

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appliance.diagnosis.diagnose import diagnose
-from appliance.supervisor.stacks import dump_stacks
+from appliance.engine_process.stacks import dump_stacks
 
 IN_A_COLLECTIVE = """Process 7: python -m vllm
 Python v3.12

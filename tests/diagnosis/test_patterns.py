@@ -27,7 +27,7 @@ LIMIT_S = 0.5
 # A line is cut at 4,000 characters before it is read, and an exception's text at 6,000.
 LINE = 3990
 # Every repetition in these is bounded. The rest of the console reads lines that are cut, or is measured below.
-BOUNDED = ("appliance.diagnosis", "appliance.supervisor", "appliance.vllm", "console.logs.classify")
+BOUNDED = ("appliance.diagnosis", "appliance.engine_process", "appliance.vllm", "console.logs.classify")
 
 
 @pytest.mark.parametrize("package", BOUNDED)
@@ -106,9 +106,10 @@ def test_no_row_is_slow_on_pieces_of_its_own_phrases(cause: Cause) -> None:
         assert seconds(lines_of(unit, f"ValueError: {sign} ")) < LIMIT_S, unit
 
 
+READ = ("appliance.diagnosis", "appliance.engine_process", "appliance.vllm", "console.logs", "console.launches")
 OTHERS = [
     (place, pattern)
-    for package in ("appliance.diagnosis", "appliance.supervisor", "appliance.vllm", "console.logs", "console.launches")
+    for package in READ
     for place, pattern in patterns_of(package)
     if not place.startswith("appliance.diagnosis.ca")
 ]

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.engine_client.channel import CoreChannel, CoreGoneError
-from appliance.engine_client.client import CoreClient, EngineGoneError, merge
+from appliance.engine_client.client import CoreClient, merge
+from appliance.engine_process.errors import EngineGoneError
 from appliance.protocol import (
     AboutCore,
     CoreBeat,

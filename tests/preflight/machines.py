@@ -15,8 +15,8 @@ from msgspec import structs
 from appliance.hardware import Inventory
 from appliance.hardware.machine import replayed
 from appliance.home import Home
+from appliance.packages import Packages
 from appliance.preflight import PreflightContext, Report, Surroundings, run
-from appliance.preflight.packages import Packages
 from appliance.preflight.registry import CHECKS
 from appliance.profile.document import apply_patch
 from appliance.protocol import Finding

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from appliance.home import Home
+from appliance.packages import Packages
 from appliance.preflight import Surroundings
 from appliance.preflight.checks.variables import NCCL, OURS, SHARED, misspelt
-from appliance.preflight.packages import Packages
 from appliance.protocol import Severity
 from tests.preflight.machines import ids, install, look, one, recorded, sane, vllm, write
 from tests.tiny import write_checkpoint

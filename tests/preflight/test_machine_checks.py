@@ -21,9 +21,9 @@ from msgspec import structs
 from appliance.hardware import Inventory
 from appliance.hardware.gpu import GpuProcess
 from appliance.home import Home
+from appliance.packages import Packages
 from appliance.preflight import Surroundings
 from appliance.preflight.elf import needed_glibc
-from appliance.preflight.packages import Packages
 from appliance.protocol import Finding, Severity
 from tests.preflight.machines import GIB, ids, install, look, one, recorded, sane, vllm, write
 from tests.tiny import FP8, write_checkpoint

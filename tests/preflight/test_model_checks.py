@@ -11,9 +11,9 @@ import pytest
 
 from appliance.home import Home
 from appliance.preflight import Surroundings
-from appliance.preflight.vllm_source import Method, vllm_source
 from appliance.protocol import Severity
 from appliance.vllm.program import find_program
+from appliance.vllm.source import Method, vllm_source
 from kernels.catalogue import OPS
 from kernels.selection import Context, explain
 from tests.preflight.machines import ids, install, look, one, recorded, sane, vllm, write

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from appliance import hardware
 from appliance.home import Home
+from appliance.packages import Packages
 from appliance.preflight import PreflightContext, Surroundings, run
-from appliance.preflight.packages import Packages
 from appliance.preflight.registry import CHECKS
 from appliance.profile.active import bundled_profile
 from appliance.profile.vllm_options import VARIABLES

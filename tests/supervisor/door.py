@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 from appliance.address import listen
+from appliance.engine_client.core import NativeCore
 from appliance.home import Home
 from appliance.serving.server import Options, serve
-from appliance.supervisor.native_core import NativeCore
 
 
 def main() -> int:

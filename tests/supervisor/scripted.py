@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 from tokenizers import Tokenizer
 
+from appliance.engine_client.core import NativeCore
 from appliance.home import Home
-from appliance.supervisor.native_core import NativeCore
 from appliance.supervisor.supervisor import Supervisor
 from tests.supervisor.scripted_core import TEXT
 from tests.tiny import write_checkpoint

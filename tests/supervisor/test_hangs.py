@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from appliance.engine_client.client import EngineGoneError, Generation
+from appliance.engine_client import launch as native_launch
+from appliance.engine_client.client import Generation
+from appliance.engine_process import deadlines, engine_launch, probe
+from appliance.engine_process.errors import EngineGoneError
 from appliance.home import Home
 from appliance.protocol import Phase, SamplingParams, State
-from appliance.supervisor import deadlines, engine_launch, native_launch, probe
 from tests.supervisor.scripted import is_alive, make_supervisor
 from tests.supervisor.watched import log_of, read_to_end, record_of, wait_for
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from appliance.engine_client.client import EngineGoneError
+from appliance.engine_client.core import NativeCore
+from appliance.engine_process.ending import End
+from appliance.engine_process.errors import EngineGoneError
 from appliance.home import Home
 from appliance.launches.folder import LaunchFolder
 from appliance.protocol import LaunchRecord, LogLines, PhaseChange, SamplingParams, State, StateChange
-from appliance.supervisor.ending import End
-from appliance.supervisor.native_core import NativeCore
 from tests.running import SOON_S
 from tests.supervisor.scripted import core_command, is_alive, make_profile, make_supervisor
 from tests.supervisor.watched import events_of, gone, log_of, read_to_end, record_of, wait_for
@@ -172,7 +172,7 @@ async def test_a_failed_core_leaves_no_process_behind(home: Home, tmp_path: Path
 
 async def test_a_core_ends_whose_front_door_was_gone_before_it_began(tmp_path: Path) -> None:
     """Killed in the moment after it has started the core: whoever adopts the core is not taken for its parent."""
-    code = "import os; from appliance.supervisor.native_core import NativeCore; core = NativeCore()\n"
+    code = "import os; from appliance.engine_client.core import NativeCore; core = NativeCore()\n"
     code += "print(core.child.pid, flush=True); os._exit(9)"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     door = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=PIPE, env=environment)

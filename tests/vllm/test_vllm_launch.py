@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from appliance.supervisor.probe import PROBE_AFTER_S
+from appliance.engine_process.probe import PROBE_AFTER_S
 from tests.running import SOON_S, fetch, wait_for
 from tests.vllm.real import PROFILE, Engine, family, front_door
 from tests.vllm.stand_in import install
@@ -52,7 +52,7 @@ def started(tmp_path: Path, program: Path, profile: dict[str, Any] | None = None
 def server_of(engine: Engine) -> psutil.Process:
     """vLLM's own first process, below the guard."""
     started = [process for process in family(engine.process.pid) if "--max-num-seqs=256" in process.cmdline()]
-    return next(process for process in started if "appliance.supervisor.guard" not in process.cmdline())
+    return next(process for process in started if "appliance.engine_process.guard" not in process.cmdline())
 
 
 def phases(state: dict[str, Any]) -> dict[str, str]:

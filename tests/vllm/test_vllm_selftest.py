@@ -7,7 +7,7 @@ import io
 import wave
 from typing import Any
 
-from appliance.supervisor.vllm_selftest import PROOFS
+from appliance.vllm.selftest import PROOFS
 
 
 def test_speech_is_proved_by_a_second_of_silence() -> None:

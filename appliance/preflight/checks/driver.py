@@ -8,7 +8,7 @@ from pathlib import Path
 
 from appliance.hardware.gpu import Gpu
 from appliance.hardware.problems import COMPATIBILITY, DRIVER_TOO_OLD, OLDEST_DRIVER
-from appliance.preflight.packages import Version, release
+from appliance.packages import Version, release
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 

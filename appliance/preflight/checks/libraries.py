@@ -6,8 +6,8 @@ import platform
 import re
 from collections.abc import Iterator
 
+from appliance.packages import Packages, release
 from appliance.preflight.elf import needed_glibc
-from appliance.preflight.packages import Packages, release
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 

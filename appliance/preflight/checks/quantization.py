@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from appliance.preflight.subject import Subject
-from appliance.preflight.vllm_source import SPELLINGS, Method, method_name
 from appliance.protocol import Finding, Fix, Severity
+from appliance.vllm.source import SPELLINGS, Method, method_name
 
 # What a method needs where the installed vLLM does not say it as a constant (capability, number formats).
 ELSE: Final = {

@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from appliance.packages import release
 from appliance.preflight.cache_folders import Place, places
-from appliance.preflight.packages import release
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 

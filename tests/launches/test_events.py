@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from appliance.engine_process.launch import Launch
 from appliance.home import Home
 from appliance.launches import events as launch_events
 from appliance.launches.catalogue import Catalogue
+from appliance.launches.event_stream import EventStream, Told, UnknownEventError
 from appliance.launches.events import EventLog, EventReader, last_sequence
 from appliance.launches.folder import LaunchFolder
 from appliance.protocol import Beat, Event, Load, LogLines, State, StateChange
-from appliance.supervisor.event_stream import EventStream, Told, UnknownEventError
-from appliance.supervisor.launch import Launch
 
 
 def lines(count: int) -> LogLines:

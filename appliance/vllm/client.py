@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from appliance.engine_client.client import EngineGoneError, TooManyRequestsError
-from appliance.supervisor.vllm_http import Answer, Headers, UpstreamGoneError, ask
+from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
+from appliance.vllm.http import Answer, Headers, UpstreamGoneError, ask
 
 MAX_IN_FLIGHT = 4096
 # An answer that breaks off is noticed before the end of the process that gave it is understood.

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from appliance.engine_client.channel import CoreChannel
-from appliance.supervisor.child import Child
+from appliance.engine_process.child import Child
 
 CORE_COMMAND = (sys.executable, "-m", "appliance.engine")
 

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from appliance.engine_client.channel import CoreGoneError
-from appliance.engine_client.client import CoreClient, EngineGoneError
+from appliance.engine_client.client import CoreClient
+from appliance.engine_client.core import NativeCore
+from appliance.engine_process.ending import End
+from appliance.engine_process.engine_launch import FATAL_GRACE_S, EngineLaunch
+from appliance.engine_process.errors import EngineGoneError
+from appliance.engine_process.launch import Launch
+from appliance.engine_process.probe import PROBE_LIMIT_S, ProbeError
 from appliance.home import Home
 from appliance.protocol import (
     AboutCore,
@@ -29,11 +35,6 @@ from appliance.protocol import (
 )
 from appliance.selftest.answers import MODEL, Answer
 from appliance.selftest.launch_check import SelfTestError, Subject, check_launch, sample_weights
-from appliance.supervisor.ending import End
-from appliance.supervisor.engine_launch import FATAL_GRACE_S, EngineLaunch
-from appliance.supervisor.launch import Launch
-from appliance.supervisor.native_core import NativeCore
-from appliance.supervisor.probe import PROBE_LIMIT_S, ProbeError
 
 if TYPE_CHECKING:
     from appliance.plan.launch import LaunchPlan, NativePlan

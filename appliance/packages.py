@@ -9,8 +9,6 @@ from email.parser import HeaderParser
 from functools import cached_property
 from pathlib import Path
 
-from appliance.vllm.program import Program
-
 Version = tuple[int, ...]
 
 _RELEASE = re.compile(r"\d+(?:\.\d+)*")
@@ -56,9 +54,9 @@ class Packages:
     folders: tuple[Path, ...]
 
     @classmethod
-    def of(cls, program: Program) -> Packages:
-        """Those of the Python that a program runs in. Nothing is found where the command is a wrapper of its own."""
-        base = program.python.parent.parent
+    def of(cls, python: Path) -> Packages:
+        """Those of the Python at `python`. Nothing is found where that is no Python but a wrapper of its own."""
+        base = python.parent.parent
         patterns = ("lib/python3*/site-packages", "lib/python3*/dist-packages", "lib64/python3*/site-packages")
         return cls(tuple(dict.fromkeys(path.resolve() for pattern in patterns for path in sorted(base.glob(pattern)))))
 

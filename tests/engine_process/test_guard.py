@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from appliance.supervisor import guard
-from appliance.supervisor.child import Child
+from appliance.engine_process import guard
+from appliance.engine_process.child import Child
 from tests.supervisor.scripted import is_alive
 
-GUARD = [sys.executable, "-m", "appliance.supervisor.guard", "--"]
+GUARD = [sys.executable, "-m", "appliance.engine_process.guard", "--"]
 # A process that leaves the group, whose parent ends at once, and that hears no SIGTERM.
 ORPHAN = """
 import os, signal, subprocess, sys
@@ -84,7 +84,7 @@ def test_the_whole_family_ends_within_three_seconds_of_the_front_door(tmp_path: 
         "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ORPHAN + "import time; time.sleep(600)"
     )
     front_door = (
-        "import os, sys, time\nfrom appliance.supervisor.child import Child\n"
+        "import os, sys, time\nfrom appliance.engine_process.child import Child\n"
         f"Child({[*GUARD, sys.executable, '-c', code, str(note)]!r}, os.environ)\ntime.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", front_door])
@@ -125,6 +125,6 @@ async def test_it_ends_though_no_file_can_be_opened(monkeypatch: pytest.MonkeyPa
     def full(_pid: int) -> list[int]:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("appliance.supervisor.child.descendants", full)
+    monkeypatch.setattr("appliance.engine_process.child.descendants", full)
     child = Child(["sleep", "600"], os.environ)
     assert await child.end(0.1) == -signal.SIGTERM

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from appliance.home import Home
+from appliance.launches.event_stream import EventStream
 from appliance.launches.events import EventLog
 from appliance.launches.folder import LaunchFolder
 from appliance.launches.states import ENDED, check_transition
@@ -28,7 +29,6 @@ from appliance.protocol import (
     State,
     StateChange,
 )
-from appliance.supervisor.event_stream import EventStream
 
 # Progress is reported at most this often; the beginning and end of a phase always are.
 PROGRESS_INTERVAL_S = 0.1

@@ -1,4 +1,4 @@
-"""The small parts of the supervisor, each by itself."""
+"""The small parts of a supervised engine, each by itself: log, deadlines, ends in words; and the lock of the home."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.engine_process.deadlines import FLOORS_S, SILENCE_S, Watch
+from appliance.engine_process.log_capture import MAX_LINE_BYTES, LineSplitter, LogCapture
 from appliance.exit_status import exit_in_words
 from appliance.home import Home
 from appliance.home_lock import HomeInUseError, Owner, OwnerLock
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.states import TRANSITIONS, check_transition
 from appliance.protocol import LaunchRecord, Phase, PhaseRecord, State
-from appliance.supervisor.deadlines import FLOORS_S, SILENCE_S, Watch
-from appliance.supervisor.log_capture import MAX_LINE_BYTES, LineSplitter, LogCapture
 
 
 def test_the_second_holder_is_told_who_the_first_is(tmp_path: Path) -> None:

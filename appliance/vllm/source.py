@@ -14,13 +14,13 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.preflight.packages import Packages
+from appliance.packages import Packages
 from appliance.vllm.program import Program
 
 _REGISTRY = "model_executor/models/registry.py"
 _QUANTIZATION = "model_executor/layers/quantization"
 _ROPE = "model_executor/layers/rotary_embedding/__init__.py"
-_VARIABLE = re.compile(r"""^    ["']([A-Z][A-Z0-9_]+)["']\s*:""", re.MULTILINE)
+_VARIABLE = re.compile(r"""^    ["']([A-Z][A-Z0-9_]{1,127})["']\s{0,8}:""", re.MULTILINE)
 
 
 # What a checkpoint calls a method, where vLLM calls it otherwise.
@@ -134,7 +134,7 @@ _ROPE_TYPE = ("scaling_type", "rope_type")
 
 def vllm_source(program: Program) -> VllmSource:
     """Read again only when it was installed again."""
-    packages = Packages.of(program)
+    packages = Packages.of(program.python)
     init = packages.file("vllm/__init__.py")
     try:
         changed = init.stat().st_mtime_ns if init else 0

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from appliance.selftest.launch_check import SelfTestError
-from appliance.supervisor.vllm_http import fetch
+from appliance.vllm.http import fetch
 
 PROMPT: Final = "1 + 1 ="
 SILENCE_HZ: Final = 16000

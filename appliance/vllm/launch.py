@@ -7,35 +7,33 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from appliance.engine_client.channel import LONGEST_FOLDER
+from appliance.engine_process.child import Child
+from appliance.engine_process.deadlines import STEP_LIMITS_S
+from appliance.engine_process.ending import End
+from appliance.engine_process.engine_launch import FATAL_GRACE_S, EngineLaunch
+from appliance.engine_process.launch import Launch
+from appliance.engine_process.probe import ProbeError
+from appliance.engine_process.socket_folder import make_socket_folder
 from appliance.home import Home
 from appliance.protocol import Load, Phase, Progress, State
 from appliance.selftest.launch_check import SelfTestError
-from appliance.supervisor.child import Child
-from appliance.supervisor.deadlines import STEP_LIMITS_S
-from appliance.supervisor.ending import End
-from appliance.supervisor.engine_launch import FATAL_GRACE_S, EngineLaunch
-from appliance.supervisor.launch import Launch
-from appliance.supervisor.probe import ProbeError
-from appliance.supervisor.vllm_client import VllmClient
-from appliance.supervisor.vllm_http import UpstreamGoneError, fetch
-from appliance.supervisor.vllm_selftest import Asker
+from appliance.vllm.client import VllmClient
 from appliance.vllm.figures import Figures, computed_between, load_between, own_families, read_figures
+from appliance.vllm.http import UpstreamGoneError, fetch
 from appliance.vllm.log_phases import PhaseReader, Step
+from appliance.vllm.selftest import Asker
 
 if TYPE_CHECKING:
     from appliance.plan.launch import LaunchPlan
     from appliance.vllm.plan import VllmPlan
 
-GUARD = (sys.executable, "-m", "appliance.supervisor.guard", "--")
+GUARD = (sys.executable, "-m", "appliance.engine_process.guard", "--")
 # vLLM ends its workers and frees the GPU within this, where it is well.
 SHUTDOWN_GRACE_S = 5.0
 POLL_S = 0.1
@@ -65,7 +63,7 @@ class VllmLaunch(EngineLaunch):
     def __init__(self, home: Home, launch: Launch, on_figures: OnFigures) -> None:
         super().__init__(home, launch)
         self._watch.runs_vllm()
-        self._folder = _private_folder()
+        self._folder = make_socket_folder("ingot-vllm-")  # whoever may open the socket may use vLLM without a key
         self.client = VllmClient(self._folder / "vllm.sock")
         self.served: ServedByVllm | None = None
         self._on_figures = on_figures
@@ -239,12 +237,3 @@ class VllmLaunch(EngineLaunch):
             self.load = load_between(before, self._figures, now - read_at)
             read_at = answered_at = now
             self.launch.beat(self.load)
-
-
-def _private_folder() -> Path:
-    """Readable by this user only: whoever may open the socket may use vLLM without a key."""
-    folder = tempfile.mkdtemp(prefix="ingot-vllm-")
-    if len(folder) > LONGEST_FOLDER:
-        Path(folder).rmdir()
-        folder = tempfile.mkdtemp(prefix="ingot-vllm-", dir="/tmp")
-    return Path(folder)

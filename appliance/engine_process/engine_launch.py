@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.diagnosis.fatal_watch import FatalWatch
-from appliance.engine_client.channel import CoreGoneError
-from appliance.engine_client.client import EngineGoneError
+from appliance.engine_process.child import Child
+from appliance.engine_process.deadlines import Watch
+from appliance.engine_process.ending import End, conclude, end_processes
+from appliance.engine_process.errors import EngineGoneError, NotListeningError
+from appliance.engine_process.kernel_log import KernelLog, of_this_end, out_of_memory
+from appliance.engine_process.launch import Launch
+from appliance.engine_process.log_capture import LogCapture
+from appliance.engine_process.probe import ProbeError, ProbeTimer
 from appliance.home import Home
 from appliance.launches.catalogue import Catalogue
 from appliance.protocol import Fatal, Load, Phase, Progress, State
 from appliance.selftest.launch_check import SelfTestError
-from appliance.supervisor.child import Child
-from appliance.supervisor.deadlines import Watch
-from appliance.supervisor.ending import End, conclude, end_processes
-from appliance.supervisor.kernel_log import KernelLog, of_this_end, out_of_memory
-from appliance.supervisor.launch import Launch
-from appliance.supervisor.log_capture import LogCapture
-from appliance.supervisor.probe import ProbeError, ProbeTimer
 
 if TYPE_CHECKING:
     from appliance.hardware import Gpu
@@ -53,7 +52,7 @@ CRASHES = (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGFPE, signal.S
 STOPPED_INTERVAL_S = 1.0
 
 # What may go wrong on our side of a launch without being a bug in this program.
-EXPECTED = (SelfTestError, CheckpointError, CoreGoneError, EngineGoneError)
+EXPECTED = (SelfTestError, CheckpointError, NotListeningError, EngineGoneError)
 
 
 class EngineLaunch(ABC):
@@ -179,7 +178,7 @@ class EngineLaunch(ABC):
         """After the cause is reported, and before anything else starts."""
         if not self.gpus or self._capture is None:
             return
-        from appliance.supervisor.device_memory import wait_until_free  # late, as all of the hardware
+        from appliance.engine_process.device_memory import wait_until_free  # late, as all of the hardware
 
         for gpu in self.gpus:
             self._capture.add(wait_until_free(gpu))
@@ -294,7 +293,7 @@ class EngineLaunch(ABC):
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if isinstance(error, CoreGoneError):
+        if isinstance(error, NotListeningError):
             # Not listening is not the cause: it is about to exit, and its log or its status will say why.
             self._loop.call_later(GONE_GRACE_S, self.finish, End(state=State.FAILED, otherwise=str(error)))
             return

@@ -1,4 +1,4 @@
-"""`python -m appliance.supervisor.guard -- COMMAND`: runs a command and leaves nothing of it behind.
+"""`python -m appliance.engine_process.guard -- COMMAND`: runs a command and leaves nothing of it behind.
 
 For an engine that is not ours. Its processes may start processes, and sessions of their own, and know nothing of the
 front door. The guard is the parent of them all (orphans come to it, not to init), holds the pipe whose end says that

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
+from appliance.engine_process.child import Child
+from appliance.engine_process.launch import Launch
+from appliance.engine_process.stacks import dump_stacks, has_stacks
 from appliance.exit_status import exit_in_words
 from appliance.launches.folder import LaunchFolder
 from appliance.profile.schema import ProfileError
 from appliance.protocol import Diagnosis, Fatal, State
-from appliance.supervisor.child import Child
-from appliance.supervisor.launch import Launch
-from appliance.supervisor.stacks import dump_stacks, has_stacks
 
 # An engine holds nothing that would be lost: it is asked first only so that its log ends in peace.
 TERM_GRACE_S = 1.0
