@@ -25,13 +25,13 @@ from appliance.hardware.own_engine import without_own_engine
 from appliance.packages import Packages
 from appliance.plan.effective import Effective, resolve, workers
 from appliance.plan.launch import LaunchPlan, NativePlan, inventory_after
-from appliance.plan.vllm_memory import vllm_memory
 from appliance.preflight.context import PreflightContext
 from appliance.preflight.surroundings import Surroundings
 from appliance.profile import document
 from appliance.profile.schema import Profile
 from appliance.vllm.command_line import NOT_INHERITED, OFFLINE, Place, cache_variables
 from appliance.vllm.installation import read_installation
+from appliance.vllm.memory import vllm_memory
 from appliance.vllm.plan import VllmPlan
 from appliance.vllm.program import Program, find_program
 from appliance.vllm.source import VllmSource, vllm_source

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from appliance.home import Home
-from appliance.plan.vllm_memory import cpu_cache_gib
+from appliance.vllm.memory import cpu_cache_gib
 from appliance.vllm.settings import FLAGS
 from kernels.selection import AUTO, Explanation, VllmOptions
 

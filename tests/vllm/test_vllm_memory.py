@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from appliance.checkpoint.fields import Fields
-from appliance.checkpoint.memory.attention_kinds import cache_shape
-from appliance.checkpoint.memory.vllm import graph_sizes
 from appliance.hardware import Host, Inventory
 from appliance.hardware.device import select_device
 from appliance.hardware.known import known_gpu
-from appliance.plan.vllm_memory import vllm_memory
 from appliance.profile.document import apply_patch, load
+from appliance.vllm.attention_kinds import cache_shape
+from appliance.vllm.footprint import graph_sizes
+from appliance.vllm.memory import vllm_memory
 from tests.tiny import write_checkpoint
 
 GIB = 1 << 30

@@ -11,13 +11,13 @@ from msgspec import structs
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.json_file import read_object
 from appliance.checkpoint.memory import MemoryPlan, plan_memory
-from appliance.checkpoint.memory.vllm import Spread, vllm_footprint
 from appliance.checkpoint.outline import read_outline
 from appliance.checkpoint.safetensors import read_index
 from appliance.hardware.device import Device
 from appliance.hardware.machine import Inventory
 from appliance.plan.capacity import device_memory, memory_limits
 from appliance.profile.schema import Profile
+from appliance.vllm.footprint import Spread, vllm_footprint
 from kernels.selection import AUTO
 
 GIB: Final = 1 << 30

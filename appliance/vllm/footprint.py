@@ -12,11 +12,11 @@ from msgspec import structs
 
 from appliance.checkpoint.fields import Fields
 from appliance.checkpoint.json_file import read_object
-from appliance.checkpoint.memory.attention_kinds import cache_shape
 from appliance.checkpoint.memory.cache_shape import CacheShape
 from appliance.checkpoint.memory.formats import ITEM_BYTES, MIB
 from appliance.checkpoint.memory.plan import MemoryLimits, Workspace
 from appliance.checkpoint.safetensors import DTYPE_BITS, TensorIndex
+from appliance.vllm.attention_kinds import cache_shape
 
 # Beside weights and cache, before the first batch: on a GPU the context with torch's, cuBLAS' and vLLM's kernels; on a
 # CPU all of vLLM's processes, as vLLM 0.32 takes them with what they share counted once: 460 to 510 MiB its server,
