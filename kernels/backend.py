@@ -67,17 +67,9 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class VllmOptions:
-    """How `vllm serve` is told to use a backend: flags without their dashes, and environment variables."""
-
-    arguments: Mapping[str, str] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Backend:
-    """One implementation of an op. `function` is `module:name` and is imported only once it is chosen; a backend inside
-    vLLM has `options` instead.
+    """One implementation of an op. `function` is `module:name` and is imported only once it is chosen; one inside vLLM
+    has none.
 
     Empty tuples mean "any". Capabilities are (major, minor), both ends included. `lacks` names flags of the context
     that the backend cannot serve. `cpu_features` gives, by dtype, the sets of processor flags of which one set must be
@@ -107,7 +99,6 @@ class Backend:
     prepare: str = ""
     preferred_on: tuple[tuple[int, int], ...] = ()
     faults: tuple[Fault, ...] = ()
-    options: VllmOptions = VllmOptions()
     source: str | None = None
 
     @property

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from kernels.backend import Backend, CastNeeds, Condition, Fault, Objection, VllmOptions
+from kernels.backend import Backend, CastNeeds, Condition, Fault, Objection
 from kernels.context import CastSummary, Context
 
 __all__ = [
     "AUTO", "Backend", "BackendRefusedError", "CastSummary", "Choice", "Condition", "Context", "Explanation", "Fault",
-    "Objection", "Op", "Verdict", "VllmOptions", "choose", "choose_all", "chosen_names", "explain", "verdicts",
+    "Objection", "Op", "Verdict", "choose", "choose_all", "chosen_names", "explain", "verdicts",
 ]  # fmt: skip
 
 AUTO = "auto"

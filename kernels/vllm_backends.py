@@ -1,4 +1,4 @@
-"""What vLLM has to choose from, op by op, with the flags and variables that choose it.
+"""What vLLM has to choose from, op by op. How it is made to use one of them is for `appliance/vllm/backends.py`.
 
 Capabilities, dtypes and head sizes are those that vLLM 0.32 tests for before it uses a backend; where a report says
 that it should not, the row names the fault. Ops that only vLLM runs are here whole.
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from kernels import faults
-from kernels.backend import Backend, Condition, VllmOptions
+from kernels.backend import Backend, Condition
 from kernels.selection import Op
 
 _HALVES = ("bfloat16", "float16")
@@ -20,11 +20,6 @@ _SPARSE_MLA_ONLY_ON_DATACENTRE_GPUS = "https://github.com/vllm-project/vllm/issu
 _DEEP_GEMM_FROM_SM90 = "https://github.com/vllm-project/vllm/issues/35021"
 
 _backend = partial(Backend, engine="vllm", devices=("cuda",), min_capability=(8, 0), dtypes=_HALVES)
-
-
-def _with(flag: str, value: str) -> VllmOptions:
-    return VllmOptions(arguments={flag: value})
-
 
 _ON_DEEP_GEMM: Mapping[str, Any] = {
     "dtypes": ("bfloat16",),
@@ -42,19 +37,16 @@ _FP8_BLOCKS = Condition(
 )
 
 PAGED_ATTENTION = (
-    _backend(
-        "flash-attn", faults=(faults.FLASH_ATTENTION_3_ONLY,), options=_with("attention-backend", "FLASH_ATTN"),
-    ),
+    _backend("flash-attn", faults=(faults.FLASH_ATTENTION_3_ONLY,)),
     _backend(
         "flashinfer",
         head_dims=(64, 128, 256, 512),
         max_capability=(12, 1),
         lacks=("attention_sinks",),
         libraries=("flashinfer",),
-        options=_with("attention-backend", "FLASHINFER"),
     ),
-    _backend("triton", dtypes=(*_HALVES, "float32"), options=_with("attention-backend", "TRITON_ATTN")),
-)  # fmt: skip
+    _backend("triton", dtypes=(*_HALVES, "float32")),
+)
 
 LATENT_ATTENTION = Op(
     "latent_attention",
@@ -64,7 +56,6 @@ LATENT_ATTENTION = Op(
             kv_cache_dtypes=_HALVES,
             min_capability=(9, 0),
             max_capability=(9, 0),
-            options=_with("attention-backend", "FLASH_ATTN_MLA"),
         ),
         _backend(
             "flashinfer",
@@ -72,17 +63,15 @@ LATENT_ATTENTION = Op(
             min_capability=(10, 0),
             max_capability=(10, 3),
             libraries=("flashinfer",),
-            options=_with("attention-backend", "FLASHINFER_MLA"),
         ),
         _backend(
             "flashmla",
             kv_cache_dtypes=_CACHE_IN_16_OR_8_BITS,
             min_capability=(9, 0),
             max_capability=(10, 3),
-            options=_with("attention-backend", "FLASHMLA"),
             source=_SPARSE_MLA_ONLY_ON_DATACENTRE_GPUS,
         ),
-        _backend("triton", kv_cache_dtypes=_CACHE_IN_16_OR_8_BITS, options=_with("attention-backend", "TRITON_MLA")),
+        _backend("triton", kv_cache_dtypes=_CACHE_IN_16_OR_8_BITS),
     ),
     setting="attention",
     needed=lambda context: context.latent_attention and not context.sparse_attention,
@@ -98,7 +87,6 @@ SPARSE_MLA = Op(
             head_dims=(512, 576),
             min_capability=(9, 0),
             max_capability=(10, 3),
-            options=_with("attention-backend", "FLASHMLA_SPARSE"),
             source=_SPARSE_MLA_ONLY_ON_DATACENTRE_GPUS,
         ),
         _backend(
@@ -107,7 +95,6 @@ SPARSE_MLA = Op(
             min_capability=(10, 0),
             max_capability=(10, 3),
             libraries=("flashinfer",),
-            options=_with("attention-backend", "FLASHINFER_MLA_SPARSE"),
         ),
         _backend(
             "flashinfer-sm120",
@@ -115,7 +102,6 @@ SPARSE_MLA = Op(
             min_capability=(12, 0),
             max_capability=(12, 1),
             libraries=("flashinfer",),
-            options=_with("attention-backend", "FLASHINFER_MLA_SPARSE_SM120"),
         ),
         _backend(
             "tilelang", min_capability=(9, 0), max_capability=(10, 3), faults=(faults.NO_TILELANG_IN_VLLM,),
@@ -137,9 +123,8 @@ GDN_PREFILL = Op(
             conditions=(Condition("gated_delta_head_dim", one_of=(128,)),),
             libraries=("flashinfer",),
             faults=(faults.FLASHINFER_GDN_COMPILES,),
-            options=_with("gdn-prefill-backend", "flashinfer"),
         ),
-        _backend("triton", options=_with("gdn-prefill-backend", "triton")),
+        _backend("triton"),
     ),
     setting="gdn-prefill",
     needed=lambda context: context.gated_delta_head_dim > 0,
@@ -147,10 +132,10 @@ GDN_PREFILL = Op(
 )
 
 FP8_LINEAR = (
-    _backend("deepgemm", options=_with("linear-backend", "deep_gemm"), **_ON_DEEP_GEMM),
-    _backend("cutlass", min_capability=(9, 0), max_capability=(12, 1), options=_with("linear-backend", "cutlass")),
-    _backend("triton", faults=(faults.TRITON_FP8_BEFORE_SM89,), options=_with("linear-backend", "triton")),
-    _backend("marlin", options=_with("linear-backend", "marlin")),
+    _backend("deepgemm", **_ON_DEEP_GEMM),
+    _backend("cutlass", min_capability=(9, 0), max_capability=(12, 1)),
+    _backend("triton", faults=(faults.TRITON_FP8_BEFORE_SM89,)),
+    _backend("marlin"),
 )
 
 MOE_ROUTING = (
@@ -160,14 +145,8 @@ MOE_ROUTING = (
         devices=("cuda",),
         conditions=(Condition("num_expert_groups", at_least=2),),
         faults=(faults.GROUPED_ROUTING_WITHOUT_GROUPS,),
-        options=VllmOptions(environment={"VLLM_USE_FUSED_MOE_GROUPED_TOPK": "1"}),
     ),
-    Backend(
-        "top-k",
-        engine="vllm",
-        devices=("cuda",),
-        options=VllmOptions(environment={"VLLM_USE_FUSED_MOE_GROUPED_TOPK": "0"}),
-    ),
+    Backend("top-k", engine="vllm", devices=("cuda",)),
 )
 
 FUSED_MOE = (
@@ -178,23 +157,18 @@ FUSED_MOE = (
         max_capability=(10, 3),
         libraries=("flashinfer",),
         faults=(faults.GROUPED_ROUTING_WITHOUT_GROUPS,),
-        options=_with("moe-backend", "flashinfer_trtllm"),
     ),
-    _backend(
-        "deepgemm", conditions=(_FP8_BLOCKS,),
-        options=_with("moe-backend", "deep_gemm"), **_ON_DEEP_GEMM,
-    ),
-    _backend("triton", faults=(faults.TRITON_FP8_BEFORE_SM89,), options=_with("moe-backend", "triton")),
-    _backend("marlin", conditions=(_FP8_BLOCKS,), options=_with("moe-backend", "marlin")),
+    _backend("deepgemm", conditions=(_FP8_BLOCKS,), **_ON_DEEP_GEMM),
+    _backend("triton", faults=(faults.TRITON_FP8_BEFORE_SM89,)),
+    _backend("marlin", conditions=(_FP8_BLOCKS,)),
     _backend(
         "flashinfer-cutlass",
         min_capability=(9, 0),
         max_capability=(12, 1),
         libraries=("flashinfer",),
         faults=(faults.FLASHINFER_CUTLASS_BF16_GRAPHS, faults.FLASHINFER_CUTLASS_FP8_BLOCKS),
-        options=_with("moe-backend", "flashinfer_cutlass"),
     ),
-)  # fmt: skip
+)
 
 # Whether DeepGEMM is loaded and warmed up at all: vLLM decides that apart from what computes a layer.
 DEEP_GEMM = Op(
@@ -207,14 +181,8 @@ DEEP_GEMM = Op(
             min_capability=(9, 0),
             max_capability=(12, 1),
             faults=(faults.DEEP_GEMM_WITHOUT_FP8, faults.DEEP_GEMM_ABSENT, faults.DEEP_GEMM_ON_SM12X),
-            options=VllmOptions(environment={"VLLM_USE_DEEP_GEMM": "1", "VLLM_DEEP_GEMM_WARMUP": "relax"}),
             source=_DEEP_GEMM_FROM_SM90,
         ),
-        Backend(
-            "skip",
-            engine="vllm",
-            devices=("cuda",),
-            options=VllmOptions(environment={"VLLM_USE_DEEP_GEMM": "0", "VLLM_DEEP_GEMM_WARMUP": "skip"}),
-        ),
+        Backend("skip", engine="vllm", devices=("cuda",)),
     ),
 )

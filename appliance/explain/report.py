@@ -20,6 +20,7 @@ from appliance.hardware.machine import Inventory
 from appliance.home import Home
 from appliance.plan.effective import resolve, workers
 from appliance.profile.schema import Profile
+from appliance.vllm.backends import options_of
 from kernels.backend import Objection
 from kernels.cast.architectures import ARCHITECTURES
 from kernels.catalogue import OPS
@@ -52,7 +53,7 @@ class OtherBackend:
 @dataclass(frozen=True)
 class Row:
     """One op. `chosen` is None where the op is refused; `kernels` is how many compiled ones the chosen backend may
-    launch, which is what a cast has to hold for it. `options` are what tells vLLM of the choice."""
+    launch, which is what a cast has to hold for it. `arguments` and `environment` make vLLM use it."""
 
     op: str
     setting: str | None
@@ -148,6 +149,7 @@ def rows(explanations: Iterable[Explanation]) -> tuple[Row, ...]:
 
 def _row(explanation: Explanation) -> Row:
     chosen = explanation.chosen
+    options = options_of(explanation.op.name, chosen.name) if chosen and chosen.engine == "vllm" else None
     return Row(
         op=explanation.op.name,
         setting=explanation.op.setting,
@@ -156,8 +158,8 @@ def _row(explanation: Explanation) -> Row:
         others=tuple(_others(explanation)),
         kernels=len(explanation.needs.variants) + len(explanation.needs.modules),
         refusal=str(explanation.refusal or ""),
-        arguments=chosen.options.arguments if chosen and chosen.engine == "vllm" else None,
-        environment=chosen.options.environment if chosen and chosen.engine == "vllm" else None,
+        arguments=options.arguments if options else None,
+        environment=options.environment if options else None,
     )
 
 

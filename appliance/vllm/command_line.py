@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from appliance.home import Home
+from appliance.vllm.backends import BackendOptions, options_of
 from appliance.vllm.memory import cpu_cache_gib
 from appliance.vllm.settings import FLAGS
-from kernels.selection import AUTO, Explanation, VllmOptions
+from kernels.selection import AUTO, Explanation
 
 if TYPE_CHECKING:
     from appliance.vllm.plan import VllmPlan
@@ -162,12 +163,12 @@ def _several_hosts(plan: VllmPlan) -> Iterator[tuple[str, str]]:
         yield "GLOO_SOCKET_IFNAME", ray.network_interface
 
 
-def chosen_backends(plan: VllmPlan) -> Iterator[VllmOptions]:
+def chosen_backends(plan: VllmPlan) -> Iterator[BackendOptions]:
     """How vLLM is told of backends: of those that the profile names, and where `auto` passed one over for a known
     fault. Otherwise it chooses by itself, as its authors measured."""
     for explanation in plan.effective.selection if plan.effective else ():
         if explanation.chosen is not None and (explanation.requested != AUTO or _avoids_a_fault(explanation)):
-            yield explanation.chosen.options
+            yield options_of(explanation.op.name, explanation.chosen.name)
 
 
 def _avoids_a_fault(explanation: Explanation) -> bool:

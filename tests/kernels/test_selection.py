@@ -21,7 +21,6 @@ from kernels.selection import (
     Context,
     Fault,
     Op,
-    VllmOptions,
     choose,
     choose_all,
     chosen_names,
@@ -167,7 +166,7 @@ def test_on_a_gpu_that_no_kernel_is_written_for_torch_serves(capability):
 
 def test_each_engine_has_its_own_backends():
     """A backend of the other engine is unknown, and an op that an engine decides for itself is not chosen."""
-    inside = Backend("flash-attn", engine="vllm", options=VllmOptions({"attention-backend": "FLASH_ATTN"}))
+    inside = Backend("flash-attn", engine="vllm")
     op, ours = Op("attention", (Backend("torch", "m:p"), inside)), Op("norm", (Backend("torch", "m:p"),))
     assert {name: choice.backend.name for name, choice in choose_all([op, ours], HOPPER).items()} == {
         "attention": "torch",

@@ -22,10 +22,10 @@ from appliance.diagnosis.log_text import read_log
 from appliance.home import Home
 from appliance.profile.vllm_json import OBJECTS
 from appliance.profile.vllm_options import FLAGS, GONE, INSTEAD, VARIABLES
+from appliance.vllm.backends import OPTIONS
 from appliance.vllm.installation import read_installation
 from appliance.vllm.program import find_program
 from appliance.vllm.settings import FLAGS as RENDERED
-from kernels.catalogue import OPS
 from tests.running import fetch, wait_for
 from tests.vllm.bare import errors, preflight, start
 from tests.vllm.provoked import PROVOKED, Provoked
@@ -123,7 +123,7 @@ def test_the_lists_of_options_are_those_of_this_vllm() -> None:
     flags, variables = options_of(found.python, found.path)
     known = {flag.name for flag in FLAGS} | {row.flag for row in RENDERED} | {"uds", "allowed-media-domains"}
     assert known - flags == set()
-    told = [backend.options for op in OPS for backend in op.of("vllm")]
+    told = [options for backends in OPTIONS.values() for options in backends.values()]
     assert {flag for options in told for flag in options.arguments} - flags == set()
     assert {name for options in told for name in options.environment} - variables == set()
     ours = {variable.name for variable in VARIABLES if variable.name.startswith("VLLM_")}
