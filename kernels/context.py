@@ -80,6 +80,11 @@ class Context:
         return 0 if self.capability is None else self.capability[0] * 10 + self.capability[1]
 
     @property
+    def left_to_engine(self) -> bool:
+        """Whether nothing is to be chosen: vLLM's build for CPUs has one backend of each kind."""
+        return self.engine == "vllm" and self.device == "cpu"
+
+    @property
     def widest_norm(self) -> int:
         """Elements of the longest row that is normalised."""
         return max(self.hidden_size, self.num_heads * self.head_dim if self.qk_norm == "all" else 0)

@@ -44,11 +44,8 @@ class Op:
         )
 
     def concerns(self, context: Context) -> bool:
-        """Whether there is something to choose for this model with this engine; vLLM's build for CPUs has one backend
-        of each kind."""
-        if context.engine == "vllm" and context.device == "cpu":
-            return False
-        return bool(self.of(context.engine)) and self.needed(context)
+        """Whether there is something to choose for this model with this engine."""
+        return not context.left_to_engine and bool(self.of(context.engine)) and self.needed(context)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from appliance.engines import NATIVE, VLLM, engine_named
 from appliance.protocol import LaunchRecord, Phase
 
 SILENCE_S = 15.0
@@ -32,9 +33,12 @@ VLLM_FLOORS_S: dict[str, float] = FLOORS_S | {
 }
 
 
+BY_ENGINE = {NATIVE.name: FLOORS_S, VLLM.name: VLLM_FLOORS_S}
+
+
 def floors(engine: str) -> dict[str, float]:
-    """By phase, for "native" or "vllm", as a launch's record names its engine."""
-    return VLLM_FLOORS_S if engine == "vllm" else FLOORS_S
+    """By phase; `engine` as a launch's record names it."""
+    return BY_ENGINE[engine_named(engine).name]
 
 
 # How long one step of the engine may take. A GPU needs a second or so for the largest one (all of
@@ -47,7 +51,7 @@ STEP_LIMITS_S: dict[str, float] = {"cuda": 60.0, "cpu": 900.0}
 class Watch:
     """Pure bookkeeping over a clock that its caller reads (monotonic seconds)."""
 
-    def __init__(self, last_good: LaunchRecord | None, now: float) -> None:
+    def __init__(self, last_good: LaunchRecord | None, now: float, engine: str = NATIVE.name) -> None:
         self._learned = {record.phase: record.seconds for record in last_good.phases} if last_good else {}
         self._heard = now
         self._said_hello = False
@@ -55,7 +59,7 @@ class Watch:
         self._busy_s = 0.0
         self.longest_step_s = 0.0
         self._step_limit_s = max(STEP_LIMITS_S.values())
-        self._floors_s = floors("native")
+        self._floors_s = floors(engine)
         self._began: dict[str, float] = {}
         self._moved: dict[str, float] = {}
 
@@ -71,9 +75,6 @@ class Watch:
     def runs_on(self, device: str) -> None:
         """`device` as the core is configured with, such as "cuda:0"."""
         self._step_limit_s = STEP_LIMITS_S[device.partition(":")[0]]
-
-    def runs_vllm(self) -> None:
-        self._floors_s = floors("vllm")
 
     def excuse(self, now: float) -> None:
         """We were not listening ourselves (a machine that swaps or slept): the silence until now does not count."""

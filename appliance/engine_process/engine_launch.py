@@ -25,6 +25,7 @@ from appliance.engine_process.kernel_log import KernelLog, of_this_end, out_of_m
 from appliance.engine_process.launch import Launch
 from appliance.engine_process.log_capture import LogCapture
 from appliance.engine_process.probe import ProbeError, ProbeTimer
+from appliance.engines import engine_named
 from appliance.home import Home
 from appliance.launches.catalogue import Catalogue
 from appliance.protocol import Fatal, Load, Phase, Progress, State
@@ -56,10 +57,7 @@ EXPECTED = (SelfTestError, CheckpointError, NotListeningError, EngineGoneError)
 
 
 class EngineLaunch(ABC):
-    """`start` brings the engine up to `ready`; what else differs between the engines is in the methods below it.
-    Where an engine is several processes, the status of its first one does not tell how another one ended."""
-
-    several_processes = False
+    """`start` brings the engine up to `ready`; what else differs between the engines is in the methods below it."""
 
     def __init__(self, home: Home, launch: Launch) -> None:
         self.launch = launch
@@ -73,7 +71,8 @@ class EngineLaunch(ABC):
         self._fatal_watch = FatalWatch()
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[End] = self._loop.create_future()
-        self._watch = Watch(Catalogue(home).last_good(launch.record.profile), time.monotonic())
+        record = launch.record
+        self._watch = Watch(Catalogue(home).last_good(record.profile), time.monotonic(), record.engine)
         self._watch.phase(Phase.PREFLIGHT, time.monotonic())
         self._probe_timer = ProbeTimer(time.monotonic())
         self._tasks: set[asyncio.Task[None]] = set()
@@ -150,10 +149,11 @@ class EngineLaunch(ABC):
         said = await asyncio.to_thread(self._kernel_log.since_start)  # which closes it, too
         if self._capture is not None:
             if end.state is not State.STOPPED:
+                several = engine_named(self.launch.record.engine).several_processes
                 said = of_this_end(
                     said,
-                    killed=self.several_processes or status == -signal.SIGKILL,
-                    crashed=self.several_processes or (status is not None and -status in CRASHES),
+                    killed=several or status == -signal.SIGKILL,
+                    crashed=several or (status is not None and -status in CRASHES),
                 )
                 self._capture.add([str(word) for word in said])
                 killed_by_kernel = out_of_memory(said)

@@ -138,7 +138,7 @@ def _vllm_context(profile: Profile, outline: Outline, device: Device, libraries:
         cuda_graphs=device.gpu is not None and not profile.enforce_eager,
         workers=workers(profile),
         libraries=libraries,
-        engine="vllm",
+        engine=profile.engine,
         **outline.shape,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from appliance.engines import engine_named
 from appliance.explain.report import Report
 from appliance.profile.sizes import size_text
 from kernels.cast.architectures import ARCHITECTURES
@@ -13,7 +14,7 @@ def about(report: Report) -> str:
     """What was judged: the model, its format, the device, the engine."""
     gpu = report.device.gpu
     where = "on the CPU" if gpu is None else f"on {gpu.name} ({report.context.place}, {size_text(gpu.memory_bytes)})"
-    engine = "the native engine" if report.context.engine == "native" else "vLLM"
+    engine = engine_named(report.context.engine).title
     cache = f", cache in {report.context.cache_dtype}" if report.context.cache_dtype != report.context.dtype else ""
     return f"{report.architecture} in {report.context.dtype}{cache} {where}, with {engine}"
 
@@ -34,7 +35,7 @@ def source_label(source: str) -> str:
 
 def _cast_needs(report: Report) -> str:
     """What a cast for this model and device has to hold."""
-    if report.device.gpu is None or report.context.engine != "native":
+    if report.device.gpu is None or not engine_named(report.context.engine).sealable:
         return ""
     if report.context.cast is not None:
         return f"The engine is sealed to a cast that holds the {report.kernels:,} kernels it needs."

@@ -17,6 +17,7 @@ from appliance.checkpoint.memory import (
     plan_memory,
 )
 from appliance.checkpoint.selection import selection_context
+from appliance.engines import engine_named
 from appliance.hardware.device import Device, select_device
 from appliance.hardware.engine_machine import Machine
 from appliance.hardware.machine import Inventory
@@ -77,8 +78,9 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
     dtype: str = values["dtype"].value
     if profile.kv_cache_dtype == "auto":
         values["kv-cache-dtype"] = EffectiveValue(dtype, "default", "the same as dtype")
-    if profile.engine == "native":
-        values["enforce-eager"] = EffectiveValue(True, "engine", "the native engine does not use CUDA graphs yet")
+    engine = engine_named(profile.engine)
+    if not engine.cuda_graphs:
+        values["enforce-eager"] = EffectiveValue(True, "engine", f"{engine.title} does not use CUDA graphs yet")
     context = _context(profile, config, device, values, machine)
     selection = explain(OPS, context, profile.backends)
     limits = memory_limits(profile, dtype=dtype, kv_cache_dtype=values["kv-cache-dtype"].value)
@@ -149,7 +151,7 @@ def _attention(selection: Sequence[Explanation], context: Context, limits: Memor
     """What the chosen backend of attention works in, by the longest context. Nothing where the launch is refused for
     want of one; and vLLM measures by itself what its own takes."""
     chosen = next((explanation.chosen for explanation in selection if explanation.op is PAGED_ATTENTION), None)
-    if chosen is None or chosen.engine != "native":
+    if chosen is None or engine_named(chosen.engine).measures_memory:
         return lambda _: ()
     name, tokens, seqs = chosen.name, limits.max_num_batched_tokens, limits.max_num_seqs
     return lambda length: workspace_tensors(name, context, Step(tokens, seqs, length))
@@ -157,7 +159,7 @@ def _attention(selection: Sequence[Explanation], context: Context, limits: Memor
 
 def workers(profile: Profile) -> int:
     """Processes that run one model together."""
-    flags = profile.vllm.extra_args if profile.engine == "vllm" else {}
+    flags = profile.engine_options.extra_args
     others = [flags.get(f"{kind}-parallel-size", 1) for kind in ("pipeline", "data")]
     return math.prod([profile.tensor_parallel_size, *others])
 
@@ -183,7 +185,7 @@ def backend_values(profile: Profile, context: Context, selection: Sequence[Expla
 def why_unused(setting: str, context: Context) -> str:
     """Why nothing is chosen by a setting, for a model of which selection did not ask it."""
     engine = context.engine
-    if engine == "vllm" and context.device == "cpu":
+    if context.left_to_engine:
         return "vLLM has one backend of each kind on a CPU"
     absent = [op.absent for op in OPS if op.setting == setting and op.of(engine)]
     return f"the model has no {absent[0]}" if absent else f"the {engine} engine has no such layers"

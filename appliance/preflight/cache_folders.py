@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from appliance.engines import NAMES, VLLM
 from appliance.preflight.subject import Subject
 
 
@@ -21,7 +22,7 @@ class CacheFolder:
     below: str = ""
     needed: bool = True
     package: str = ""
-    engines: tuple[str, ...] = ("native", "vllm")
+    engines: tuple[str, ...] = NAMES
     on_cpu: bool = False
 
 
@@ -30,14 +31,15 @@ class Place(NamedTuple):
     path: Path
 
 
+_VLLM: Final = (VLLM.name,)
 CACHE_FOLDERS: Final = (
     CacheFolder("Triton's kernels", "TRITON_CACHE_DIR", ".triton/cache", package="triton"),
     CacheFolder("FlashInfer's kernels", "FLASHINFER_WORKSPACE_BASE", ".cache/flashinfer", ".cache/flashinfer",
                 package="flashinfer-python"),
-    CacheFolder("vLLM's compiled graphs", "VLLM_CACHE_ROOT", ".cache/vllm", engines=("vllm",), on_cpu=True),
-    CacheFolder("vLLM's settings", "VLLM_CONFIG_ROOT", ".config/vllm", needed=False, engines=("vllm",), on_cpu=True),
-    CacheFolder("DeepGEMM's kernels", "DG_JIT_CACHE_DIR", ".deep_gemm", package="deep-gemm", engines=("vllm",)),
-    CacheFolder("Hub library files", "HF_HOME", ".cache/huggingface", needed=False, engines=("vllm",),
+    CacheFolder("vLLM's compiled graphs", "VLLM_CACHE_ROOT", ".cache/vllm", engines=_VLLM, on_cpu=True),
+    CacheFolder("vLLM's settings", "VLLM_CONFIG_ROOT", ".config/vllm", needed=False, engines=_VLLM, on_cpu=True),
+    CacheFolder("DeepGEMM's kernels", "DG_JIT_CACHE_DIR", ".deep_gemm", package="deep-gemm", engines=_VLLM),
+    CacheFolder("Hub library files", "HF_HOME", ".cache/huggingface", needed=False, engines=_VLLM,
                 on_cpu=True),
 )  # fmt: skip
 

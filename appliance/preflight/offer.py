@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from appliance.checkpoint.errors import CheckpointError
+from appliance.engines import VLLM
 from appliance.preflight.subject import Subject
 from appliance.profile.shown import shown
 from appliance.protocol import Finding, Fix
@@ -18,7 +19,7 @@ from kernels.selection import AUTO
 
 def with_vllm(subject: Subject, finding: Finding) -> Finding:
     """The finding, with the other engine as its fix if that is one, or with the reason why it is none."""
-    if subject.engine != "native" or subject.context.surroundings is None:
+    if subject.traits.reads_more or subject.context.surroundings is None:
         return finding
     text = finding.fix.text if finding.fix else "Choose another model."
     source, architecture = subject.vllm_source, _architecture(subject)
@@ -32,7 +33,7 @@ def with_vllm(subject: Subject, finding: Finding) -> Finding:
     else:
         fix = Fix(
             text=f"Use the installed vLLM ({source.version}), which supports {architecture}.",
-            patch={"engine": "vllm"} | _foreign_backends(subject),
+            patch={"engine": VLLM.name} | _foreign_backends(subject),
         )
     return structs.replace(finding, fix=fix)
 
@@ -63,5 +64,5 @@ def _foreign_backends(subject: Subject) -> dict[str, Any]:
     return {
         f"backends.{setting}": None
         for setting, name in subject.profile.backends.items()
-        if name != AUTO and "vllm" not in engines_of(setting, name)
+        if name != AUTO and VLLM.name not in engines_of(setting, name)
     }

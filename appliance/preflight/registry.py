@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from appliance import engines
 from appliance.preflight.checks import (
     allocator,
     architecture,
@@ -64,7 +65,7 @@ class Check:
     group: str = ""
     remedy: str = ""
     after: tuple[str, ...] = ()
-    engines: tuple[str, ...] = ("native", "vllm")
+    engines: tuple[str, ...] = engines.NAMES
     on_config: bool = False
     local: bool = False
 
@@ -72,10 +73,10 @@ class Check:
         # A recording tells of another machine's hardware: this one's files and libraries say nothing of that.
         if self.local and (subject.context.surroundings is None or subject.context.inventory.replayed):
             return False
-        return not self.on_config or subject.engine == "native" or subject.readable
+        return not self.on_config or not subject.traits.reads_more or subject.readable
 
 
-NATIVE, VLLM = ("native",), ("vllm",)
+NATIVE, VLLM = (engines.NATIVE.name,), (engines.VLLM.name,)
 PROFILE, MODEL, DEVICE, MEMORY = "Profile", "Model", "Device", "Memory"
 LIBRARIES, ENVIRONMENT, MACHINE = "Libraries", "Environment", "Machine"
 

@@ -12,6 +12,7 @@ import msgspec
 from appliance.checkpoint.errors import CheckpointError
 from appliance.hardware.device import DeviceError
 from appliance.preflight.context import CheckResult, PreflightContext, Report
+from appliance.preflight.engine_subjects import subject_of
 from appliance.preflight.registry import CHECKS, ENVIRONMENT, LIBRARIES, MACHINE, MODEL, Check
 from appliance.preflight.subject import Subject
 from appliance.profile.schema import ProfileError
@@ -24,7 +25,7 @@ T = TypeVar("T")
 def run(context: PreflightContext, checks: Sequence[Check] = CHECKS) -> Report:
     """All findings, in the order of the checks. Reads the folder's small files and headers, never the weights. There
     is a plan only where every check was asked for."""
-    subject = Subject(context)
+    subject = subject_of(context)
     findings: list[Finding] = []
     results: list[CheckResult] = []
     stopped: set[str] = set()

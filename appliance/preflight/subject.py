@@ -6,9 +6,10 @@ that builds on the part names that one in its `after`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from appliance.checkpoint.chat_template import ChatTemplate
 from appliance.checkpoint.config import ModelConfig, read_architecture, read_config
@@ -18,28 +19,28 @@ from appliance.checkpoint.json_file import read_object
 from appliance.checkpoint.memory import MemoryPlan
 from appliance.checkpoint.safetensors import TensorIndex, read_index
 from appliance.checkpoint.tokenizer import Tokenizer
+from appliance.engines import Engine
 from appliance.hardware.device import Device, select_device, visible_gpus
 from appliance.hardware.engine_machine import Machine
 from appliance.hardware.gpu import Gpu
 from appliance.hardware.own_engine import without_own_engine
 from appliance.packages import Packages
 from appliance.plan.effective import Effective, resolve, workers
-from appliance.plan.launch import LaunchPlan, NativePlan, inventory_after
+from appliance.plan.launch import LaunchPlan, inventory_after
 from appliance.preflight.context import PreflightContext
 from appliance.preflight.surroundings import Surroundings
 from appliance.profile import document
 from appliance.profile.schema import Profile
-from appliance.vllm.command_line import NOT_INHERITED, OFFLINE, Place, cache_variables
-from appliance.vllm.installation import read_installation
-from appliance.vllm.memory import vllm_memory
-from appliance.vllm.plan import VllmPlan
 from appliance.vllm.program import Program, find_program
 from appliance.vllm.source import VllmSource, vllm_source
-from kernels.cast.setting import cast_folder, cast_summary
-from kernels.libraries import DISTRIBUTIONS, installed
+from kernels.cast.setting import cast_summary
 
 
-class Subject:
+class Subject(ABC):
+    """What differs by engine is abstract here, and in `engine_subjects.py`."""
+
+    traits: ClassVar[Engine]
+
     def __init__(self, context: PreflightContext) -> None:
         self.context = context
         inventory = inventory_after(context.inventory, context.running)
@@ -54,7 +55,7 @@ class Subject:
     @property
     def engine(self) -> str:
         """Known before the document is: checks that its engine does not concern are left out."""
-        return "vllm" if self.context.document.get("engine") == "vllm" else "native"
+        return self.traits.name
 
     @cached_property
     def folder(self) -> Path:
@@ -107,7 +108,7 @@ class Subject:
         return Machine(
             inventory=self.inventory,
             environ=environ,
-            libraries=told.libraries if told else self._libraries,
+            libraries=told.libraries if told else self.libraries,
             cast=told.cast if told else cast_summary(environ),
         )
 
@@ -116,24 +117,18 @@ class Subject:
         return resolve(self.profile, config=self.config, machine=self.machine)
 
     @property
-    def _libraries(self) -> dict[str, str]:
-        """Those of vLLM's own Python need not be ours."""
-        if self.engine != "vllm":
-            return installed()
-        found = {name: self.packages.version(distribution) for name, distribution in DISTRIBUTIONS.items()}
-        return {name: version for name, version in found.items() if version is not None}
+    @abstractmethod
+    def libraries(self) -> dict[str, str]:
+        """The version of each library that backends need, where the engine has it here."""
 
     @cached_property
+    @abstractmethod
     def memory(self) -> MemoryPlan | None:
-        """None where only vLLM can tell."""
-        return self.memory_of(self.profile) if self.engine == "vllm" else self.effective.memory
+        """None where only the engine can tell."""
 
+    @abstractmethod
     def memory_of(self, profile: Profile) -> MemoryPlan | None:
         """As it would be with another profile of the same model."""
-        if profile.engine == "vllm":
-            device = select_device(profile.device, self.inventory, self.context.environ)
-            return vllm_memory(profile, self.folder, device, self.inventory)
-        return resolve(profile, config=self.config, machine=self.machine).memory
 
     @cached_property
     def vllm(self) -> Program | None:
@@ -152,29 +147,19 @@ class Subject:
         return self.context.surroundings
 
     @property
+    @abstractmethod
     def packages(self) -> Packages:
         """What is installed beside the engine."""
-        if self.engine == "vllm":
-            return self.vllm_source.packages if self.vllm_source else Packages(())
-        return self.here.packages
 
     @cached_property
+    @abstractmethod
     def engine_environ(self) -> dict[str, str]:
         """What the engine's process is given, before the device is put into it."""
-        environ = dict(self.context.environ)
-        if self.engine == "native":
-            return environ
-        kept = {name: value for name, value in environ.items() if name not in NOT_INHERITED}
-        return kept | OFFLINE | cache_variables(Place.below(self.context.home)) | self.profile.vllm.environment
 
     @property
+    @abstractmethod
     def compiles(self) -> bool:
         """Whether the engine may compile kernels as it runs."""
-        if self.engine == "vllm":
-            return self.device.gpu is not None or not self.profile.enforce_eager
-        if self.device.gpu is None or cast_folder(self.context.environ) is not None or not self.readable:
-            return False
-        return any(explained.chosen and explained.chosen.is_compiled for explained in self.effective.selection)
 
     @cached_property
     def readable(self) -> bool:
@@ -184,30 +169,6 @@ class Subject:
         except CheckpointError:
             return False
 
+    @abstractmethod
     def plan(self) -> LaunchPlan | None:
-        """None where another machine is asked about, of whose vLLM nothing is known here."""
-        if self.profile.engine == "vllm":
-            installation = read_installation(self.vllm) if self.vllm else None
-            if self.vllm is None or installation is None:
-                assert self.context.surroundings is None, "the engine check comes first"
-                return None
-            return VllmPlan(
-                profile=self.profile,
-                folder=self.folder,
-                device=self.device,
-                program=self.vllm,
-                gpus=self.gpus,
-                reads_uuids=installation.reads_uuids,
-                config=self.config if self.readable else None,
-                effective=self.effective if self.readable else None,
-                estimate=self.memory,
-            )
-        return NativePlan(
-            profile=self.profile,
-            folder=self.folder,
-            device=self.device,
-            effective=self.effective,
-            config=self.config,
-            index=self.index,
-            cast=cast_folder(self.context.environ),
-        )
+        """None where another machine is asked about, of whose engine nothing is known here."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from appliance import engines
 from appliance.profile.setting import REQUIRED, Setting, Type
 from kernels.catalogue import backend_names
 from kernels.selection import AUTO
@@ -103,8 +104,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         key="engine",
         type=Type.TEXT,
-        default="native",
-        allowed=("native", "vllm"),
+        default=engines.NATIVE.name,
+        allowed=engines.NAMES,
         group="Engine",
         help="`native` is Ingot's own engine; `vllm` is for models and clusters it does not support.",
     ),
@@ -382,6 +383,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     on_failure: str
     vllm: VllmOptions
     ray: RaySettings = RaySettings()
+
+    @property
+    def engine_options(self) -> VllmOptions:
+        """What `vllm` holds where that is the engine; nothing where it is unused."""
+        return self.vllm if self.engine == "vllm" else VllmOptions({}, {})
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from appliance.engine_client.client import CoreClient
+from appliance.engines import engine_named
 from appliance.home import Home
 from appliance.serving.errors import not_ready
 from appliance.serving.served_model import ServedModel
@@ -40,7 +41,7 @@ class FrontDoor:
     def on_vllm(self) -> bool:
         """Whether the engine of this launch is vLLM, however far that has come."""
         record = self.supervisor.record
-        return record is not None and record.engine == "vllm"
+        return record is not None and engine_named(record.engine).own_server
 
     def count(self, before: Figures, now: Figures) -> None:
         """What vLLM has counted between two looks at it."""

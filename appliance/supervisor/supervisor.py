@@ -25,6 +25,7 @@ from appliance.engine_client.launch import NativeLaunch, Prepare
 from appliance.engine_process.ending import End
 from appliance.engine_process.engine_launch import EngineLaunch
 from appliance.engine_process.launch import Launch
+from appliance.engines import VLLM, engine_named
 from appliance.home import Home
 from appliance.launches.event_stream import EventStream
 from appliance.protocol import ApplianceState, Diagnosis, Finding, LaunchRecord, Load, Phase, Severity, State
@@ -310,7 +311,7 @@ class Supervisor:
 
     def _make_engine(self, source: Source, launch: Launch) -> EngineLaunch:
         """Raises OSError when no process can be had."""
-        if source.document.get("engine") == "vllm":
+        if engine_named(source.document.get("engine")) is VLLM:
             if self._core is not None:
                 self._core.kill()  # started ahead, before it was known whose launch this is
                 self._core = None

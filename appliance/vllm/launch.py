@@ -58,11 +58,8 @@ class ServedByVllm(msgspec.Struct, frozen=True, kw_only=True):
 class VllmLaunch(EngineLaunch):
     """`on_figures` is told what vLLM's counters were and what they are, once a second."""
 
-    several_processes = True
-
     def __init__(self, home: Home, launch: Launch, on_figures: OnFigures) -> None:
         super().__init__(home, launch)
-        self._watch.runs_vllm()
         self._folder = make_socket_folder("ingot-vllm-")  # whoever may open the socket may use vLLM without a key
         self.client = VllmClient(self._folder / "vllm.sock")
         self.served: ServedByVllm | None = None

@@ -13,7 +13,7 @@ from appliance.hardware.engine_machine import Machine
 from appliance.home import Home
 from appliance.plan.launch import NativePlan
 from appliance.preflight import PreflightContext, run
-from appliance.preflight.subject import Subject
+from appliance.preflight.engine_subjects import subject_of
 from appliance.profile.document import apply_patch, load
 from kernels.catalogue import OPS
 from kernels.context import CastSummary
@@ -71,7 +71,7 @@ def test_an_h100_with_flashinfer_in_its_cast_is_planned_with_flashinfer(home, do
 
 def test_a_change_is_weighed_with_the_backends_that_would_run_it(home, document, h100):
     """What a fix proposes is planned as the profile itself is: before, with whatever this process had installed."""
-    subject = Subject(asked(home, document, h100))
+    subject = subject_of(asked(home, document, h100))
     assert subject.memory_of(subject.profile) == subject.effective.memory
     longer = load(apply_patch(document, {"max-num-seqs": 8}))
     assert subject.memory_of(longer).workspace.attention == subject.effective.memory.workspace.attention
@@ -83,7 +83,7 @@ def test_a_cast_without_flashinfer_is_planned_with_what_it_holds(home, document,
     found = run(asked(home, document, bare))
     assert isinstance(found.plan, NativePlan)
     assert found.plan.engine_config().backends["paged_attention"] == "triton"
-    subject = Subject(asked(home, document, bare))
+    subject = subject_of(asked(home, document, bare))
     on_the_cpu = load(apply_patch(document, {"device": "cpu"}))
     assert subject.memory_of(on_the_cpu).kind == "host"
 

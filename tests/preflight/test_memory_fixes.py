@@ -11,8 +11,8 @@ from appliance.hardware import Gpu, Host, Inventory
 from appliance.hardware.gpu import GpuProcess
 from appliance.home import Home
 from appliance.preflight import PreflightContext, Report, run
+from appliance.preflight.engine_subjects import subject_of
 from appliance.preflight.registry import CHECKS
-from appliance.preflight.subject import Subject
 from appliance.profile.document import apply_patch
 from appliance.protocol import Finding
 from tests.tiny import write_checkpoint
@@ -120,7 +120,7 @@ def test_the_host_s_memory_is_the_gpu_s_where_they_share_it(models: Home) -> Non
 
 def look_at_plan(home: Home, inventory: Inventory) -> Any:
     document = {"name": "chat", "model": {"path": "long"}}
-    return Subject(PreflightContext(home=home, document=document, environ={}, inventory=inventory)).effective.memory
+    return subject_of(PreflightContext(home=home, document=document, environ={}, inventory=inventory)).effective.memory
 
 
 def test_something_stays_free_of_memory_that_others_need_too(models: Home) -> None:
@@ -132,7 +132,7 @@ def test_something_stays_free_of_memory_that_others_need_too(models: Home) -> No
 
     def available(inventory: Inventory) -> int:
         context = PreflightContext(home=models, document=apply_patch(subject, whole), environ={}, inventory=inventory)
-        return Subject(context).effective.memory.available_bytes
+        return subject_of(context).effective.memory.available_bytes
 
     assert available(machine(own)) == 8 * GIB
     assert available(machine(shared)) == 8 * GIB - 256 * MIB

@@ -19,7 +19,7 @@ VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 def run(subject: Subject) -> Iterator[Finding]:
     profile = subject.profile
-    ours = profile.vllm.environment if profile.engine == "vllm" else {}
+    ours = profile.engine_options.environment
     variable = _read_by_torch({**subject.context.environ, **ours})
     if variable is None or not _shares_graphs(profile):
         return
@@ -49,4 +49,4 @@ def _shares_graphs(profile: Profile) -> bool:
     """Whether several GPUs share buffers of CUDA graphs."""
     if profile.tensor_parallel_size == 1 or profile.enforce_eager:
         return False
-    return not (profile.engine == "vllm" and profile.vllm.extra_args.get("disable-custom-all-reduce"))
+    return not profile.engine_options.extra_args.get("disable-custom-all-reduce")

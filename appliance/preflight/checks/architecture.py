@@ -18,7 +18,7 @@ GENERIC, LISTED = "TransformersForCausalLM", "transformers/models/auto/modeling_
 
 
 def run(subject: Subject) -> Iterator[Finding]:
-    if subject.engine == "vllm":
+    if subject.traits.reads_more:
         yield from _against_vllm(subject)
         return
     try:

@@ -19,7 +19,7 @@ def run(subject: Subject) -> Iterator[Finding]:
         here = subject.here.at(place.path)
         if not can_write(here):
             nearest = nearest_existing(here)
-            if nearest not in told or subject.engine == "native":  # each of the native engine's has its own way out
+            if nearest not in told or not subject.traits.caches_in_home:  # then each has its own way out
                 yield _unwritable(subject, place, nearest)
             told.add(nearest)
         elif (owner := _foreign_owner(subject, here)) is not None:
@@ -43,7 +43,7 @@ def _unwritable(subject: Subject, place: Place, nearest: Path | None) -> Finding
 
 
 def _way_out(subject: Subject, row: CacheFolder, nearest: Path | None) -> Fix:
-    if subject.engine == "vllm":  # its caches lie in the state folder
+    if subject.traits.caches_in_home:
         return Fix(
             text="Make the engine's user the owner of that folder.",
             command=f"chown -R {subject.here.uid} {shlex.quote(str(nearest))}",

@@ -22,8 +22,6 @@ CASTS, PROFILE = "ingot cast ", "--profile"
 
 def run(subject: Subject) -> Iterator[Finding]:
     gpu, environ = subject.device.gpu, subject.context.environ
-    if subject.profile.engine != "native":
-        return
     if gpu is None:
         if cast_folder(environ) is not None and subject.profile.device == "auto":
             yield _without_gpu(subject)

@@ -22,5 +22,5 @@ def run(subject: Subject) -> Iterator[Finding]:
     except CheckpointError as error:
         if error.id != FOR_VLLM_TO_JUDGE:
             raise
-        if subject.engine == "native":
+        if not subject.traits.reads_more:
             yield with_vllm(subject, error.finding())

@@ -23,7 +23,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     wanted = subject.profile.max_model_len
     if wanted is None:
         return
-    if subject.engine == "native":
+    if not subject.traits.reads_more:
         longest = subject.config.context_length
         if wanted > longest:
             yield _too_long(subject, wanted, longest, "beyond that it generates noise", Severity.ERROR)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from appliance.engines import NAMES, VLLM
 from appliance.plan.effective import workers
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
@@ -24,7 +25,7 @@ def _on_gpu(subject: Subject) -> bool:
 
 
 def _with_graphs(subject: Subject) -> bool:
-    return _on_gpu(subject) and subject.engine == "vllm" and not subject.profile.enforce_eager
+    return _on_gpu(subject) and not subject.profile.enforce_eager
 
 
 def _over_several(subject: Subject) -> bool:
@@ -54,12 +55,12 @@ class Contradiction:
     says: str
     severity: Severity = Severity.WARNING
     applies: Applies = _always
-    engines: tuple[str, ...] = ("native", "vllm")
+    engines: tuple[str, ...] = NAMES
     source: str = ""
 
 
 _YES: Final = r"(?i:1|true|yes|on)"
-_VLLM: Final = ("vllm",)
+_VLLM: Final = (VLLM.name,)
 ROWS: Final = (
     Contradiction("CUDA_LAUNCH_BLOCKING", _YES, "makes every kernel wait for the previous one; it is meant for "
                                                 "debugging, not "
@@ -95,7 +96,7 @@ def run(subject: Subject) -> Iterator[Finding]:
         if not re.fullmatch(row.value, value.strip(), re.DOTALL) or not row.applies(subject):
             continue
         told.add(row.name)
-        in_profile = subject.engine == "vllm" and row.name in subject.profile.vllm.environment
+        in_profile = row.name in subject.profile.engine_options.environment
         field = f"vllm.environment.{row.name}" if in_profile else row.name
         yield Finding(
             id="variable-contradicts",

@@ -22,7 +22,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     if torch is None or not torch.told:  # a driver too old for any torch is known all the same
         yield from (problem for problem in inventory.problems if problem.id == DRIVER_TOO_OLD and gpu is not None)
         return
-    if torch.cuda is None and gpu is not None and subject.engine == "native":
+    if torch.cuda is None and gpu is not None and not subject.traits.own_python:
         yield _without_cuda(subject, gpu, torch.version)
     if torch.cuda is None or gpu is None:  # vLLM's builds have a check of their own
         return

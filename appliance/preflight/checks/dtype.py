@@ -26,7 +26,7 @@ def run(subject: Subject) -> Iterator[Finding]:
                 value="bfloat16",
                 fix=Fix(text="Use float16.", patch={"dtype": "float16"}),
             )
-    yield from _native_cache(subject) if subject.engine == "native" else _vllm_cache(subject)
+    yield from _vllm_cache(subject) if subject.traits.reads_more else _native_cache(subject)
 
 
 def _native_cache(subject: Subject) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from appliance.vllm.program import PROGRAM
 
 
 def run(subject: Subject) -> Iterator[Finding]:
-    if subject.profile.engine == "native":
+    if not subject.traits.own_python:
         return
     if subject.vllm is None and subject.context.surroundings is None:
         return  # another machine may well have it; its own front door checks

@@ -39,5 +39,5 @@ def run(subject: Subject) -> Iterator[Finding]:
         field="device",
         value=subject.profile.device,
         evidence=(words, DROPPED),
-        fix=Fix(text=fix, patch={"device": "cpu"} if subject.engine == "native" else None),
+        fix=Fix(text=fix, patch={"device": "cpu"} if subject.traits.one_build else None),
     )

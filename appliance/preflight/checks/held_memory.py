@@ -9,7 +9,6 @@ from appliance.hardware.gpu import Gpu
 from appliance.preflight.subject import Subject
 from appliance.profile.sizes import size_text
 from appliance.protocol import Finding, Fix, Severity
-from appliance.vllm.plan import VllmPlan
 
 # What a context and the engine's own start take before vLLM looks, which NVML cannot report beforehand.
 OWN_START = 512 << 20
@@ -26,7 +25,7 @@ def run(subject: Subject) -> Iterator[Finding]:
         return
     held = gpu.memory_bytes - gpu.memory_free_bytes
     who, verb = _holders(gpu), "are" if len(gpu.processes) > 1 else "is"
-    refuses = subject.engine == "vllm" and profile.kv_cache_memory_bytes is None
+    refuses = subject.traits.needs_its_share and profile.kv_cache_memory_bytes is None
     share = math.floor((gpu.memory_free_bytes - OWN_START) / gpu.memory_bytes * 100) / 100
     text = f"End {who or 'what holds it'}" if who else "End the programs using it (`nvidia-smi` lists them)"
     consequence = "vLLM refuses to start with less than its share" if refuses else "the KV cache gets smaller"
@@ -61,8 +60,7 @@ def _of_the_running(subject: Subject) -> set[str]:
     running = subject.context.running
     if running is None:
         return set()
-    gpus = (running.device.gpu, *(running.gpus if isinstance(running, VllmPlan) else ()))
-    return {gpu.uuid for gpu in gpus if gpu is not None}
+    return {gpu.uuid for gpu in (running.device.gpu, *running.taken) if gpu is not None}
 
 
 def _lines(gpu: Gpu) -> Iterator[str]:

@@ -40,7 +40,7 @@ def _committed(subject: Subject) -> Iterator[Finding]:
         return
     left = max(figures["CommitLimit"] - figures["Committed_AS"], 0)
     wanted = CUDA_RESERVES if subject.device.gpu is not None else 0
-    if subject.readable and subject.engine == "native":
+    if subject.readable and not subject.traits.measures_memory:
         wanted += subject.effective.memory.needed_bytes if subject.device.gpu is None else 0
     if left >= max(wanted, 1 << 30):
         return

@@ -25,8 +25,8 @@ def run(subject: Subject) -> Iterator[Finding]:
 
 def _open_files(subject: Subject) -> Iterator[Finding]:
     limit = subject.context.inventory.host.open_files
-    # A request has its client's connection, and with vLLM the one on which it is handed on.
-    wanted = OWN_FILES + subject.profile.max_num_seqs * (2 if subject.engine == "vllm" else 1)
+    # A request has its client's connection, and with a server behind the front door the one on which it is handed on.
+    wanted = OWN_FILES + subject.profile.max_num_seqs * (2 if subject.traits.own_server else 1)
     if limit is not None and limit < wanted:
         yield Finding(
             id="open-files-few",
@@ -70,7 +70,7 @@ def _locked_memory(subject: Subject) -> Iterator[Finding]:
     limit = subject.context.inventory.host.locked_memory_bytes
     over_hosts = subject.profile.ray.address is not None
     without = subject.engine_environ.get("NCCL_IB_DISABLE") == "1"
-    cards = subject.engine == "vllm" and over_hosts and not without and _has_infiniband(subject)
+    cards = subject.traits.several_gpus and over_hosts and not without and _has_infiniband(subject)
     if cards and limit is not None and limit < 64 * MIB:
         yield Finding(
             id="locked-memory-small",

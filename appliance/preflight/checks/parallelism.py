@@ -13,7 +13,7 @@ from appliance.protocol import Finding, Fix, Severity
 
 def run(subject: Subject) -> Iterator[Finding]:
     size = subject.profile.tensor_parallel_size
-    if subject.engine == "native":
+    if not subject.traits.several_gpus:
         if size > 1:
             yield _native(size)
         return

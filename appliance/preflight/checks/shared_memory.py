@@ -21,7 +21,7 @@ NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshootin
 
 def run(subject: Subject) -> Iterator[Finding]:
     host, count = subject.context.inventory.host, workers(subject.profile)
-    if subject.engine == "native" or host.shm_bytes is None:
+    if not subject.traits.several_processes or host.shm_bytes is None:
         return
     alone_on_cpu = count < 2 and (subject.profile.device == "cpu" or not subject.inventory.gpus)
     if count < 2 and not alone_on_cpu:

@@ -52,7 +52,7 @@ def run(subject: Subject) -> Iterator[Finding]:
             "export TMPDIR=/tmp",
         )
     mount = subject.here.mount_of(Path(place))
-    if mount is not None and "noexec" in mount.options and subject.compiles and subject.engine == "vllm":
+    if mount is not None and "noexec" in mount.options and subject.compiles and subject.traits.torch_compile:
         yield _finding(
             "temporary-folder-noexec",
             Severity.WARNING,

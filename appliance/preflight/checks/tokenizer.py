@@ -22,7 +22,7 @@ ONE_SOURCE: Final = "copy tokenizer.json, tokenizer_config.json and config.json 
 
 
 def run(subject: Subject) -> Iterator[Finding]:
-    if subject.engine == "vllm" and not (subject.folder / "tokenizer.json").exists():
+    if subject.traits.reads_more and not (subject.folder / "tokenizer.json").exists():
         return  # vLLM reads other kinds as well: the check of hub access looks whether there is one
     tokenizer = subject.tokenizer
     try:

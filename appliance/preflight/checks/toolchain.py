@@ -23,7 +23,7 @@ NVCC_USERS: Final = ("flashinfer-python", "deep-gemm")
 
 def run(subject: Subject) -> Iterator[Finding]:
     gpu = subject.device.gpu
-    if not subject.compiles or (gpu is None and subject.engine == "native"):
+    if not subject.compiles:
         return
     if not _c_compiler(subject):
         yield _missing(
@@ -67,7 +67,7 @@ def _headers(subject: Subject) -> Iterator[Finding]:
     if version is None:
         return
     places = [f"/usr/include/{version}", f"/usr/local/include/{version}"]
-    if subject.engine == "native":
+    if not subject.traits.own_python:
         places.append(sysconfig.get_paths()["include"])
     elif subject.vllm is not None:
         places += [str(home / "include" / version) for home in _homes(subject.vllm.python)]

@@ -10,16 +10,14 @@ from appliance.protocol import Finding, Fix, Severity
 
 
 def run(subject: Subject) -> Iterator[Finding]:
-    profile = subject.profile
-    if profile.engine != "native":
-        if profile.prefix_cache_salt != "none":
-            yield _unused("prefix-cache-salt", profile.prefix_cache_salt, "only `engine: native` salts its cache")
-        return
-    if profile.vllm.extra_args:
+    profile, engine = subject.profile, subject.traits
+    if profile.prefix_cache_salt != "none" and not engine.salts_prefix_cache:
+        yield _unused("prefix-cache-salt", profile.prefix_cache_salt, "only `engine: native` salts its cache")
+    if profile.vllm.extra_args and not profile.engine_options.extra_args:
         yield _unused("vllm.extra-args", sorted(profile.vllm.extra_args), "it applies to `engine: vllm` only")
-    if profile.ray.address is not None:
+    if profile.ray.address is not None and not engine.several_gpus:
         yield _unused("ray", profile.ray.address, "only `engine: vllm` runs on several hosts")
-    if profile.vllm.environment:
+    if profile.vllm.environment and not profile.engine_options.environment:
         yield _unused("vllm.environment", sorted(profile.vllm.environment), "it applies to `engine: vllm` only")
 
 

@@ -63,17 +63,17 @@ _LOOKS_LIKE: Final = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+")
 def run(subject: Subject) -> Iterator[Finding]:
     environ = subject.engine_environ
     known = [*OURS, *SHARED, *NCCL]
-    if subject.engine == "vllm":
+    if subject.traits.lists_variables:
         source = subject.vllm_source
         listed = source.variables if source and subject.context.surroundings else frozenset()
         known += sorted(listed) or [name for name in VARIABLE_BY_NAME if name.startswith("VLLM_")]
         yield from _gone(subject, listed)
         yield from _values(subject, environ)
     slips = dict(misspelt(environ, known))
-    if subject.engine == "vllm":
+    if subject.traits.lists_variables:
         yield from _unread(subject, listed, slips)
     for name, right in slips.items():
-        in_profile = name in subject.profile.vllm.environment and subject.engine == "vllm"
+        in_profile = name in subject.profile.engine_options.environment
         yield Finding(
             id="variable-misspelt",
             severity=Severity.WARNING,

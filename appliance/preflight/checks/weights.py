@@ -29,7 +29,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     expected = expected_tensors(config)
     yield from _missing(index, expected)
     yield from _misshapen(index, expected)
-    if subject.engine == "native":
+    if not subject.traits.reads_more:
         yield from _unreadable(index, expected)
     yield from _unused(index, expected.keys() | optional_tensors(config), config.architecture)
 

@@ -1,0 +1,89 @@
+"""The engines, and how they differ as far as others have to know it: a trait each, which they ask for by its name.
+
+Where an engine is really dispatched (its launch, its part of preflight, what is explained of it) its name is compared;
+tests/architecture/test_engine_places.py lists those places.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    title: str
+    """In a sentence."""
+    own_python: bool
+    """It is installed apart from Ingot, or not at all, with libraries of its own."""
+    one_build: bool
+    """The same build runs on GPUs and on the CPU."""
+    reads_more: bool
+    """It runs architectures, quantisations and tokenizers that Ingot does not read, and judges them by itself."""
+    own_server: bool
+    """Its own HTTP server answers, and the front door passes requests on to it."""
+    several_processes: bool
+    """The status of its first process does not tell how another one ended; they share memory."""
+    several_gpus: bool
+    """It can split a model over GPUs, and over hosts."""
+    torch_compile: bool
+    """It compiles the model with torch.compile, on a CPU too."""
+    cuda_graphs: bool
+    measures_memory: bool
+    """It measures when it starts what a step takes; a plan made before that is an estimate."""
+    needs_its_share: bool
+    """It does not start where less of a GPU is free than the profile gives it."""
+    caches_in_home: bool
+    """It is given cache folders in the state folder, rather than those that its libraries choose."""
+    lists_variables: bool
+    """Its source lists the environment variables that it reads."""
+    sealable: bool
+    """It can run from a cast alone."""
+    salts_prefix_cache: bool
+
+
+NATIVE: Final = Engine(
+    name="native",
+    title="the native engine",
+    own_python=False,
+    one_build=True,
+    reads_more=False,
+    own_server=False,
+    several_processes=False,
+    several_gpus=False,
+    torch_compile=False,
+    cuda_graphs=False,
+    measures_memory=False,
+    needs_its_share=False,
+    caches_in_home=False,
+    lists_variables=False,
+    sealable=True,
+    salts_prefix_cache=True,
+)
+VLLM: Final = Engine(
+    name="vllm",
+    title="vLLM",
+    own_python=True,
+    one_build=False,
+    reads_more=True,
+    own_server=True,
+    several_processes=True,
+    several_gpus=True,
+    torch_compile=True,
+    cuda_graphs=True,
+    measures_memory=True,
+    needs_its_share=True,
+    caches_in_home=True,
+    lists_variables=True,
+    sealable=False,
+    salts_prefix_cache=False,
+)
+
+ENGINES: Final = {engine.name: engine for engine in (NATIVE, VLLM)}
+NAMES: Final = tuple(ENGINES)
+
+
+def engine_named(name: Any) -> Engine:
+    """The native one for whatever is no engine's name: a document that is not valid has an engine, too."""
+    return ENGINES.get(name, NATIVE) if isinstance(name, str) else NATIVE

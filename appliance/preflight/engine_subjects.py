@@ -1,0 +1,116 @@
+"""What the checks look at, as far as it differs by engine."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from appliance.checkpoint.memory import MemoryPlan
+from appliance.engines import NATIVE, VLLM, engine_named
+from appliance.hardware.device import select_device
+from appliance.packages import Packages
+from appliance.plan.effective import resolve
+from appliance.plan.launch import NativePlan
+from appliance.preflight.context import PreflightContext
+from appliance.preflight.subject import Subject
+from appliance.profile.schema import Profile
+from appliance.vllm.command_line import NOT_INHERITED, OFFLINE, Place, cache_variables
+from appliance.vllm.installation import read_installation
+from appliance.vllm.memory import vllm_memory
+from appliance.vllm.plan import VllmPlan
+from kernels.cast.setting import cast_folder
+from kernels.libraries import DISTRIBUTIONS, installed
+
+
+class NativeSubject(Subject):
+    traits = NATIVE
+
+    @property
+    def libraries(self) -> dict[str, str]:
+        return installed()
+
+    @cached_property
+    def memory(self) -> MemoryPlan:
+        return self.effective.memory
+
+    def memory_of(self, profile: Profile) -> MemoryPlan:
+        return resolve(profile, config=self.config, machine=self.machine).memory
+
+    @property
+    def packages(self) -> Packages:
+        return self.here.packages
+
+    @cached_property
+    def engine_environ(self) -> dict[str, str]:
+        return dict(self.context.environ)
+
+    @property
+    def compiles(self) -> bool:
+        if self.device.gpu is None or cast_folder(self.context.environ) is not None or not self.readable:
+            return False
+        return any(explained.chosen and explained.chosen.is_compiled for explained in self.effective.selection)
+
+    def plan(self) -> NativePlan:
+        return NativePlan(
+            profile=self.profile,
+            folder=self.folder,
+            device=self.device,
+            effective=self.effective,
+            config=self.config,
+            index=self.index,
+            cast=cast_folder(self.context.environ),
+        )
+
+
+class VllmSubject(Subject):
+    traits = VLLM
+
+    @property
+    def libraries(self) -> dict[str, str]:
+        """Those of vLLM's own Python need not be ours."""
+        found = {name: self.packages.version(distribution) for name, distribution in DISTRIBUTIONS.items()}
+        return {name: version for name, version in found.items() if version is not None}
+
+    @cached_property
+    def memory(self) -> MemoryPlan | None:
+        return self.memory_of(self.profile)
+
+    def memory_of(self, profile: Profile) -> MemoryPlan | None:
+        device = select_device(profile.device, self.inventory, self.context.environ)
+        return vllm_memory(profile, self.folder, device, self.inventory)
+
+    @property
+    def packages(self) -> Packages:
+        return self.vllm_source.packages if self.vllm_source else Packages(())
+
+    @cached_property
+    def engine_environ(self) -> dict[str, str]:
+        kept = {name: value for name, value in self.context.environ.items() if name not in NOT_INHERITED}
+        return kept | OFFLINE | cache_variables(Place.below(self.context.home)) | self.profile.vllm.environment
+
+    @property
+    def compiles(self) -> bool:
+        return self.device.gpu is not None or not self.profile.enforce_eager
+
+    def plan(self) -> VllmPlan | None:
+        installation = read_installation(self.vllm) if self.vllm else None
+        if self.vllm is None or installation is None:
+            assert self.context.surroundings is None, "the engine check comes first"
+            return None
+        return VllmPlan(
+            profile=self.profile,
+            folder=self.folder,
+            device=self.device,
+            program=self.vllm,
+            gpus=self.gpus,
+            reads_uuids=installation.reads_uuids,
+            config=self.config if self.readable else None,
+            effective=self.effective if self.readable else None,
+            estimate=self.memory,
+        )
+
+
+_BY_ENGINE: dict[str, type[Subject]] = {kind.traits.name: kind for kind in (NativeSubject, VllmSubject)}
+
+
+def subject_of(context: PreflightContext) -> Subject:
+    return _BY_ENGINE[engine_named(context.document.get("engine")).name](context)
