@@ -193,6 +193,8 @@ class BackupJobs:
         said = (
             f"Restored {name}. Active profile: {restored.active or 'none'}. The previous state is in {restored.kept}."
         )
+        if restored.revoked:
+            said += f" API keys that were revoked since stay revoked: {', '.join(restored.revoked)}."
         try:
             await self._engine.restart(when)
         except EngineControlError as error:

@@ -119,6 +119,8 @@ def restored_text(result: Restored, home: Home) -> str:
     ]
     if result.migrated:
         lines.append(f"Its database was brought from schema {result.schema} to this version's.")
+    if result.revoked:
+        lines.append(f"API keys that were revoked since stay revoked: {', '.join(result.revoked)}.")
     if result.kept:
         lines.append(f"The state before is in {home.root / 'backups' / result.kept}.")
     if is_held(home.lock):

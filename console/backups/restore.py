@@ -22,12 +22,12 @@ from console import first_start
 from console.access.keys import restore_keys
 from console.backups import create, format, plan, reading
 from console.backups.adopt import adopt
+from console.backups.carry_over import carry_over
 from console.backups.create import Report, silent
 from console.backups.disk_space import DiskSpace, not_written
 from console.backups.format import ACTIVE, LAUNCHES, SELFTEST, TRUSTED_KEYS, BackupError, Manifest, Summary
 from console.backups.plan import Plan
 from console.backups.snapshot import contents_of
-from console.db import schema
 from console.db.sessions import Database
 from migrations import HEAD
 
@@ -40,7 +40,7 @@ FROM = "from"
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """What a restore did. `here_already` are launches of the backup that this state had, and kept as it has them;
-    `kept` is the backup of the state before."""
+    `revoked` names the keys of the backup that have been revoked since; `kept` is the backup of the state before."""
 
     name: str
     ingot: str
@@ -50,6 +50,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     here_already: int
     accounts: list[str]
     active: str
+    revoked: list[str]
     kept: str | None
 
 
@@ -101,13 +102,13 @@ def restore(
         manifest = staged.fill(raw, size, report)
         present = contents_of(staged.database, launches=0, trusted_keys=[])
         judge(present)
-        staged.write_active()
-        steps = staged.plan()
-        here_already = sum(os.path.lexists(home.launch(launch)) for launch in steps.launches)
         DiskSpace(home.root, "The restore", 3 * staged.database.stat().st_size)
         os.sync()  # now, so that it takes no time between what is kept and what replaces it
         kept = _keep_present(home)
-        _carry_sign_ins(home.database, staged.database)
+        revoked = carry_over(home, staged.database)
+        staged.write_active()
+        steps = staged.plan()
+        here_already = sum(os.path.lexists(home.launch(launch)) for launch in steps.launches)
         _replace(home, stage, steps)
     return Restored(
         name=name,
@@ -118,6 +119,7 @@ def restore(
         here_already=here_already,
         accounts=present.accounts,
         active=present.active,
+        revoked=revoked,
         kept=kept,
     )
 
@@ -269,21 +271,3 @@ def _keep_present(home: Home) -> str | None:
         if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return None
         raise
-
-
-def _carry_sign_ins(database: Path, staged: Path) -> None:
-    """Who is signed in now stays so where the backup has the same account, by name and moment of making."""
-    try:
-        if schema.current(database) != HEAD:
-            return
-    except sqlite3.DatabaseError:
-        return
-    with closing(sqlite3.connect(staged, isolation_level=None)) as connection:
-        connection.execute("ATTACH ? AS live", (str(database),))
-        columns = [row[1] for row in connection.execute("PRAGMA main.table_info(sessions)")]
-        listed = ", ".join("ours.id" if name == "user_id" else f"open.{name}" for name in columns)
-        connection.execute(
-            f"INSERT INTO main.sessions ({', '.join(columns)}) SELECT {listed} FROM live.sessions AS open "
-            "JOIN live.users AS theirs ON theirs.id = open.user_id "
-            "JOIN main.users AS ours ON ours.name = theirs.name AND ours.created = theirs.created"
-        )
