@@ -1,4 +1,4 @@
-"""The address that the front door listens on."""
+"""Addresses: the one that the front door or the console listens on, and those of its clients."""
 
 from __future__ import annotations
 
@@ -27,3 +27,16 @@ def listen(host: str, port: int) -> socket.socket:
 
 def url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def network_of(address: str) -> str:
+    """What counts as one address: of IPv6 the /64, since whoever has one address there has all of them."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped:
+            return str(parsed.ipv4_mapped)
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return str(parsed)

@@ -8,12 +8,12 @@ import signal
 import socket
 from collections.abc import Iterator
 
-import uvicorn
 from rich.console import Console as Terminal
 from rich.markup import escape
 
 from appliance.profile.schema import ProfileError
 from appliance.protocol import State
+from appliance.serving.http_server import Server
 from console import address, first_start, formats
 from console.access import unattended
 from console.access.keys import restore_keys
@@ -27,14 +27,6 @@ from console.settings import ConsoleConfig
 
 SETTLED = frozenset({State.READY, State.FAILED, State.HUNG})
 TELL_EVERY_S = 0.1
-
-
-class Server(uvicorn.Server):
-    """uvicorn without its signal handlers: they belong to `serve`, which has more to end than one server."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 async def serve(
@@ -53,17 +45,7 @@ async def serve(
         app = create_app(config, control)
         console: Console = app.state.console
         restored, code = await make_ready(config, console)
-    server = Server(
-        uvicorn.Config(
-            app,
-            http="h11",  # which limits the head of a request; nothing here is in a hurry
-            log_level="warning",
-            access_log=False,
-            timeout_graceful_shutdown=1,
-            server_header=False,
-            proxy_headers=False,
-        )
-    )
+    server = Server(app, log_level="warning")
 
     def end() -> None:
         console.hub.close()

@@ -1,20 +1,60 @@
-"""HTTP as the front door speaks it: uvicorn's fast parser, with a limit on what comes before a request's body."""
+"""HTTP as the front door and the console speak it: uvicorn's fast parser, with limits on what anybody can do without
+a key: send a head of any length, send next to nothing for ever, or open every connection there is."""
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+import resource
+from collections import Counter
+from typing import ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from appliance.address import network_of
+
 MAX_HEAD_BYTES: Final = 64 << 10
+HEAD_TIMEOUT_S: Final = 10.0
+"""For a request's line and headers, and for the first request of a connection to begin."""
+BODY_WINDOW_S: Final = 60.0
+BODY_WINDOW_BYTES: Final = 1 << 10
+"""At least so much of a body has to arrive in each window, or the rest of it. A link that stalls for a while can go
+on; a body of which a byte comes now and then ends."""
+MOST_OF_ADDRESS: Final = 2048
+"""Connections of one address, or half of what this process may open, if that is fewer."""
+
+TOO_MANY: Final = b"Too many connections are open from this address.\n"
+REFUSAL: Final = (
+    b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%s" % (len(TOO_MANY), TOO_MANY)
+)
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """The parser itself keeps a request line and headers of any length: whoever sends them without an end, and needs
-    no key for that, would fill the memory."""
+    """One connection. While an answer is computed and sent, and while we read nothing ourselves, no clock runs."""
 
+    _open: ClassVar[Counter[str]] = Counter()
+    _network = ""
     _in_head = True
     _head_bytes = 0
+    _body_bytes = 0
+    _clock: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._network = network_of(self.client[0]) if self.client else ""
+        self._open[self._network] += 1
+        if self._network and self._open[self._network] > _most_of_address():
+            transport.write(REFUSAL)
+            transport.close()
+            return
+        self._start_clock(HEAD_TIMEOUT_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_clock()
+        self._open[self._network] -= 1
+        if not self._open[self._network]:
+            del self._open[self._network]
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -25,8 +65,40 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0
+        self._start_clock(HEAD_TIMEOUT_S)
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head, self._body_bytes = False, 0
+        self._start_clock(BODY_WINDOW_S)
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._stop_clock()
+        super().on_message_complete()
+
+    def _start_clock(self, seconds: float) -> None:
+        self._stop_clock()
+        self._clock = self.loop.call_later(seconds, self._on_time_over)
+
+    def _stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _on_time_over(self) -> None:
+        waiting_for_us = self.flow.read_paused or (not self._in_head and self.cycle.waiting_for_100_continue)
+        if waiting_for_us or (not self._in_head and self._body_bytes >= BODY_WINDOW_BYTES):
+            self._body_bytes = 0
+            self._start_clock(HEAD_TIMEOUT_S if self._in_head else BODY_WINDOW_S)
+        else:
+            self.transport.abort()  # closing would wait for a client that reads nothing either
+
+
+def _most_of_address() -> int:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_OF_ADDRESS if files == resource.RLIM_INFINITY else min(MOST_OF_ADDRESS, files // 2)

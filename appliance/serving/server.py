@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import uvicorn
 
 from appliance.engine_client.core import NativeCore
 from appliance.home import Home
 from appliance.serving.access import Access
 from appliance.serving.app import make_app
 from appliance.serving.front_door import FrontDoor
-from appliance.serving.http_protocol import HttpProtocol
+from appliance.serving.http_server import Server
 from appliance.supervisor.supervisor import Supervisor
-
-# Streams that are still open when everything else has ended are cut after this.
-CLOSE_STREAMS_S = 1
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,14 +27,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     profile_file: Path | None = None
     started: float
-
-
-class Server(uvicorn.Server):
-    """uvicorn, with the signals left to us: a stop has to drain the engine first."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def serve(options: Options, listener: socket.socket, core: NativeCore | None) -> int:
@@ -62,16 +49,7 @@ async def _serve(options: Options, listener: socket.socket, core: NativeCore | N
     )
     front_door.supervisor = supervisor
     access = Access(options.home, options.host)
-    config = uvicorn.Config(
-        make_app(front_door, access),
-        http=HttpProtocol,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=CLOSE_STREAMS_S,
-    )
-    server = Server(config)
+    server = Server(make_app(front_door, access), lifespan="off", log_config=None)
     stopping = asyncio.Event()
     _on_signals(stopping.set, supervisor)
     answering = asyncio.create_task(server.serve(sockets=[listener]))

@@ -7,7 +7,7 @@ import time
 from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from console.access.throttle import network_of
+from appliance.address import network_of
 from console.db.models import KnownAddress
 
 MOST = 100

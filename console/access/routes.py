@@ -11,9 +11,10 @@ from litestar.params import FromQuery, URLEncodedBody
 from litestar.response import Redirect
 from sqlalchemy import delete, func, select
 
+from appliance.address import network_of
 from console.access import account, known_addresses, passwords, sessions, setup
 from console.access.next_page import local_path
-from console.access.throttle import FAILURES, FAILURES_OF_ACCOUNT, FAILURES_OF_KNOWN_ADDRESS, network_of
+from console.access.throttle import FAILURES, FAILURES_OF_ACCOUNT, FAILURES_OF_KNOWN_ADDRESS
 from console.db.models import SignIn, User
 from console.pages import go_to, page
 from console.parts import Config, PageRequest, Session, TheNewKeys, TheThrottle

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -57,16 +56,3 @@ class Throttle:
         if failures is None or len(failures) < most:
             return 0.0
         return max(0.0, failures[0] + WINDOW_S - now)
-
-
-def network_of(address: str) -> str:
-    """What counts as one address: of IPv6 the /64, since whoever has one address there has all of them."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped:
-            return str(parsed.ipv4_mapped)
-        return str(ipaddress.ip_network((parsed, 64), strict=False))
-    return str(parsed)

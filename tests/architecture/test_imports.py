@@ -74,3 +74,20 @@ def test_every_module_says_what_it_is_for_and_stays_readable_in_one_sitting():
         assert len(source.splitlines()) <= 500, f"{path} is too long to be read in one sitting"
         if source.strip() and "versions" not in path.parts:
             assert ast.get_docstring(ast.parse(source)), f"{path} does not say what it is for"
+
+
+def test_every_server_of_ours_has_the_limits_of_one_place():
+    """Front door and console run the same server: its limits on slow clients hold for both."""
+    product = [path for room in ("appliance", "console") for path in (ROOT / room).rglob("*.py")]
+    users = {path.relative_to(ROOT).as_posix() for path in product if _imports(path, "uvicorn")}
+    assert users == {"appliance/serving/http_protocol.py", "appliance/serving/http_server.py"}
+
+
+def _imports(path: Path, package: str) -> bool:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return any(name.split(".")[0] == package for name in names)

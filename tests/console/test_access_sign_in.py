@@ -11,10 +11,11 @@ import httpx
 import pytest
 from sqlalchemy import select, update
 
+from appliance.address import network_of
 from console.access import setup
 from console.access.next_page import local_path
 from console.access.sessions import COOKIE, hashed
-from console.access.throttle import FAILURES, FAILURES_OF_ACCOUNT, WINDOW_S, Throttle, network_of
+from console.access.throttle import FAILURES, FAILURES_OF_ACCOUNT, WINDOW_S, Throttle
 from console.app import create_app
 from console.db.models import SetUpCode, SignIn, User
 from tests.console.conftest import BASE_URL, BROWSER, PASSWORD
