@@ -120,7 +120,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     follower = Follower(catalogue, database, control, hub, config.engine_url, config.published_engine_url)
     front_door = FrontDoor(config.home, lambda: str(follower.client.base_url))
     operations = EngineOperations(config.home, control, front_door, follower.wake)
-    follower.drain = lambda: operations.drain
+    follower.drain, follower.undone = lambda: operations.drain, lambda: operations.undone
     console = Console(config, database, control, operations, hub, follower, Notes(), Throttle(), catalogue, log_store)
     hub.add_feed("log", log_stream.feed(catalogue, log_store))
     kept = config.home.engine_machine if config.engine_control == "docker" else None
@@ -136,6 +136,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
         hub.add_feed(name, feed)
     importing = Importing(config, installed, store, hub, templates)
     hub.add_feed("hardware", hardware_live.feed(machines, templates))
+    follower.publishers.append(lambda view, _: operations.seen(view.appliance, running=view.control.running))
     follower.publishers.append(live_parts.publisher(templates, catalogue))
     automatic = AutomaticRollBack(config.home, store, activator)
     follower.publishers.append(automatic)

@@ -7,6 +7,7 @@ then stays stopped when the console itself starts again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import logging
 import time
@@ -19,7 +20,7 @@ from appliance.home import Home
 from appliance.launches.states import ENDED
 from appliance.profile.active import read_active, write_active
 from appliance.profile.schema import ProfileError
-from appliance.protocol import State
+from appliance.protocol import ApplianceState, Finding, Severity, State
 from console.engine_control.base import EngineControl, EngineControlError
 from console.engine_control.front_door import FrontDoor
 
@@ -33,6 +34,7 @@ OVERDUE_S: Final = 10.0
 """So long after the deadline the engine is no longer waited for."""
 
 SERVING: Final = frozenset({State.READY, State.DRAINING})
+LAUNCHING: Final = frozenset({State.PREFLIGHT, State.STARTING, State.READY})
 Next = Literal["stop", "restart"]
 WhenChosen = Literal["", "now", "when-finished"]
 """The field `when` of a form that may end requests; empty where nobody has been asked yet."""
@@ -51,6 +53,13 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     until: float
 
 
+class Undone(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests have finished, and `then` failed: `finding` says why."""
+
+    then: Next
+    finding: Finding
+
+
 class RequestsRunning(Exception):
     """`what` would end `requests` that are running, and nobody has said whether to wait for them."""
 
@@ -61,7 +70,8 @@ class RequestsRunning(Exception):
 
 
 class EngineOperations:
-    """One engine's. `drain` is what is waited for, if anything; `wake` is called after each change."""
+    """One engine's. `drain` is what is waited for, if anything; `undone` what was waited for in vain, until something
+    else is done; `wake` is called after each change."""
 
     def __init__(
         self,
@@ -72,6 +82,7 @@ class EngineOperations:
         drain_within_s: float = DRAIN_WITHIN_S,
     ) -> None:
         self.drain: Drain | None = None
+        self.undone: Undone | None = None
         self._home = home
         self._control = control
         self._front_door = front_door
@@ -122,6 +133,14 @@ class EngineOperations:
         elif state is not None and state.state is State.STOPPED and not is_stopped(self._home):
             await self._end("restart", When.NOW)
 
+    def seen(self, appliance: ApplianceState | None, *, running: bool) -> None:
+        """Somebody else may start or stop the engine, such as `docker compose up`: what that settles is forgotten."""
+        launching = appliance is not None and appliance.state in LAUNCHING
+        if self.undone is not None and (launching or (self.undone.then == "stop" and not running)):
+            self.undone = None
+        if launching and appliance is not None and appliance.launch is not None:
+            forget_stop_before(self._home, appliance.launch.started)
+
     async def close(self) -> None:
         self._call_off()
 
@@ -152,7 +171,7 @@ class EngineOperations:
     def _call_off(self) -> None:
         if self._waiting is not None and self._waiting is not asyncio.current_task():
             self._waiting.cancel()
-        self._waiting = self.drain = None
+        self._waiting = self.drain = self.undone = None
 
     async def _when_drained(self, drain: Drain) -> None:
         while time.time() < drain.until + OVERDUE_S:
@@ -164,6 +183,7 @@ class EngineOperations:
             await self._carry_out(drain.then)
         except EngineControlError as error:
             log.warning("The engine was drained, and then could not %s: %s", drain.then, error)
+            self.undone = Undone(then=drain.then, finding=_after_drain(drain.then, error.finding))
         finally:
             if self.drain is drain:
                 self.drain = self._waiting = None
@@ -189,6 +209,22 @@ def mark_stopped(home: Home, *, stopped: bool) -> None:
         home.engine_stopped.touch()
     else:
         home.engine_stopped.unlink(missing_ok=True)
+
+
+def forget_stop_before(home: Home, started: float) -> None:
+    """A launch that began after the engine was stopped on purpose was wanted by somebody."""
+    with contextlib.suppress(FileNotFoundError):
+        if home.engine_stopped.stat().st_mtime < started:
+            mark_stopped(home, stopped=False)
+
+
+def _after_drain(then: Next, finding: Finding) -> Finding:
+    return Finding(
+        id="undone-after-drain",
+        severity=Severity.ERROR,
+        message=f"All requests have finished, but the engine did not {then}. {finding.message}",
+        fix=finding.fix,
+    )
 
 
 def is_stopped(home: Home) -> bool:

@@ -28,7 +28,7 @@ from console.engine_control.base import (
     EngineStatus,
     OutputLine,
 )
-from console.engine_control.operations import Drain
+from console.engine_control.operations import Drain, Undone
 from console.live.hub import Hub
 from console.live.view import EngineView
 from console.logs.ansi import plain
@@ -62,7 +62,7 @@ Publisher = Callable[[EngineView, Hub], Awaitable[None] | None]
 
 class Follower:
     """`view` is the engine as last seen; `wake()` makes it look at once; publishers are called after each look. `drain`
-    says what the engine is drained for."""
+    says what the engine is drained for, `undone` what could not be done after that."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class Follower:
         self.history: deque[LoadPoint] = deque(maxlen=HISTORY_S)
         self.publishers: list[Publisher] = []
         self.drain: Callable[[], Drain | None] = lambda: None
+        self.undone: Callable[[], Undone | None] = lambda: None
         self._catalogue = catalogue
         self._database = database
         self._control = control
@@ -133,6 +134,7 @@ class Follower:
                 reachable=appliance is not None,
                 control=control,
                 drain=self.drain(),
+                undone=self.undone(),
                 unknown=problem,
                 appliance=appliance,
                 active=active,

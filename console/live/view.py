@@ -8,7 +8,7 @@ from appliance.protocol import ApplianceState, Finding, LaunchRecord, Load, Seve
 from console.db.models import Launch
 from console.engine_control.actions import ACTIONS, AFTER_PROBLEM, GONE, OFFERED, WITH_PROBLEM, Action
 from console.engine_control.base import EngineEvent, EngineStatus, OutputLine
-from console.engine_control.operations import Drain
+from console.engine_control.operations import Drain, Undone
 from console.formats import seconds
 from console.launches.outcome import sentence
 
@@ -43,11 +43,12 @@ LAST_WORDS = 20
 class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     """The engine in one immutable value; every page is drawn from it.
 
-    `reachable`: the front door answers. `drain` says what is done once the engine has finished its requests. `active`
-    names the active revision ("qwen3-8b", "r7"); `roll_back_to` the last revision that was ready, where that is another
-    one. `last_good` is the earlier launch of the same profile to compare with. `output` is what the engine's process
-    wrote itself, while its front door says nothing; `happened` is what happened to that process lately. `unknown` says
-    why what runs the engine cannot be asked. `controlled`: this console can start and stop the engine.
+    `reachable`: the front door answers. `drain` says what is done once the engine has finished its requests, `undone`
+    what then failed. `active` names the active revision ("qwen3-8b", "r7"); `roll_back_to` the last revision that was
+    ready, where that is another one. `last_good` is the earlier launch of the same profile to compare with. `output` is
+    what the engine's process wrote itself, while its front door says nothing; `happened` is what happened to that
+    process lately. `unknown` says why what runs the engine cannot be asked. `controlled`: this console can start and
+    stop the engine.
     """
 
     state: State = State.IDLE
@@ -55,6 +56,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     reachable: bool = False
     control: EngineStatus = EngineStatus(running=False)
     drain: Drain | None = None
+    undone: Undone | None = None
     unknown: Finding | None = None
     appliance: ApplianceState | None = None
     active: tuple[str, str] | None = None
@@ -144,7 +146,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def problem(self) -> Finding | None:
         """What is wrong with what runs the engine, in a card with its fix."""
-        return self.unknown or self.control.problem
+        return self.unknown or self.control.problem or (self.undone.finding if self.undone else None)
 
     @property
     def last_words(self) -> list[OutputLine]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import threading
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 
 from appliance.profile.active import ActiveProfile, read_active, write_active
-from appliance.protocol import ApplianceState, Finding, Severity, State
+from appliance.protocol import ApplianceState, Finding, LaunchRecord, Severity, State
 from console.engine_control.actions import ACTIONS, OFFERED
 from console.engine_control.base import EngineControlError, EngineStatus
 from console.engine_control.operations import Drain, RequestsRunning, When, is_stopped, request_launch
@@ -29,7 +30,8 @@ class Door:
 
     def __init__(self) -> None:
         self.state = State.READY
-        self.requests = 0
+        self.requests = self.asked = 0
+        self.launch: LaunchRecord | None = None
         self.until: float | None = None
         self.drains: list[float] = []
         self.refuses = 0
@@ -40,6 +42,7 @@ class Door:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                door.asked += 1
                 self._answer(200)
 
             def do_POST(self) -> None:
@@ -69,7 +72,12 @@ class Door:
 
             def _answer(self, status: int) -> None:
                 told = ApplianceState(
-                    state=door.state, since=1.0, version="0", requests=door.requests, drain_until=door.until
+                    state=door.state,
+                    since=1.0,
+                    version="0",
+                    launch=door.launch,
+                    requests=door.requests,
+                    drain_until=door.until,
                 )
                 body = msgspec.json.encode(told)
                 self.send_response(status)
@@ -83,6 +91,13 @@ class Door:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    async def asked_again(self, times: int) -> None:
+        """Returns once somebody has asked for its state so often."""
+        until = self.asked + times
+        async with asyncio.timeout(20):
+            while self.asked < until:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
     def finish(self) -> None:
         """The last of its requests has come to its end."""
@@ -108,10 +123,10 @@ def config(config, door):
 
 async def called(control, *calls: str) -> None:
     """Returns as soon as these, and no others, have been asked of what runs the engine."""
-    for _ in range(400):
-        if control.calls:
-            break
-        await asyncio.sleep(0.01)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(20):
+            while not control.calls:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
     assert control.calls == list(calls)
 
 
@@ -182,7 +197,7 @@ async def test_when_finished_drains_and_then_does_it(console, control, door, the
     assert console.engine.drain is not None
     assert (console.engine.drain.then, control.calls) == (then, [])
     door.requests = 1
-    await asyncio.sleep(0.6)
+    await door.asked_again(3)
     assert control.calls == []
     door.finish()
     await called(control, then)
@@ -268,6 +283,67 @@ async def test_a_fix_that_waits_is_saved_and_starts_later(client, console, contr
     assert again.launch == answer.json()["launch"]
 
 
+@pytest.fixture
+def docker_fails(control):
+    """Nothing can be done with the container until the test says otherwise."""
+    broken = [True]
+    remembered = {name: getattr(control, name) for name in ("start", "stop", "restart")}
+
+    def failing(name):
+        async def act():
+            if broken:
+                raise EngineControlError(
+                    Finding(id="docker-unreachable", severity=Severity.ERROR, message="No Docker.")
+                )
+            await remembered[name]()
+
+        return act
+
+    for name in remembered:
+        setattr(control, name, failing(name))
+    return broken
+
+
+async def undone(console):
+    """Returns as soon as what the drain was for has failed."""
+    async with asyncio.timeout(20):
+        while console.engine.undone is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("then", ["stop", "restart"])
+async def test_what_fails_after_a_drain_is_shown(client, console, control, door, docker_fails, then):
+    """On the dashboard, until it is done after all."""
+    door.requests = 3
+    await getattr(console.engine, then)(When.FINISHED)
+    door.finish()
+    await undone(console)
+    view = await console.follower.look()
+    assert view.drain is None
+    assert view.problem is not None
+    assert view.problem.id == "undone-after-drain"
+    assert [action.id for action in view.actions] == ["start"]
+    assert "No Docker." in (await client.get("/")).text
+    docker_fails.clear()
+    await console.engine.start()
+    assert (await console.follower.look()).problem is None
+
+
+@pytest.mark.parametrize(("then", "after"), [("restart", "launches"), ("stop", "goes")])
+async def test_what_somebody_else_did_after_all_is_no_longer_undone(console, control, door, docker_fails, then, after):
+    door.requests = 3
+    await getattr(console.engine, then)(When.FINISHED)
+    door.finish()
+    await undone(console)
+    if after == "launches":
+        door.state = State.STARTING
+    else:
+        door.close()
+        control.present = EngineStatus(running=False, ended="exit code 0")
+    await console.follower.look()
+    assert console.engine.undone is None
+
+
 # ---- every state -----------------------------------------------------------------------------------------------------
 
 ROLL_BACK = ("chat", "r1")
@@ -331,6 +407,17 @@ async def test_a_console_that_starts_leaves_a_stopped_engine_stopped(console, co
     nothing_left_to_start = await _start_early(dataclasses.replace(console.config, engine_port=1), control)
     assert nothing_left_to_start == (stopped or kind == "process")
     assert control.calls == (["start"] if kind == "process" and not stopped else [])
+
+
+@pytest.mark.parametrize(("started_after_s", "stays"), [(60, False), (-60, True)])
+async def test_a_launch_after_the_stop_says_that_the_engine_is_wanted(console, door, started_after_s, stays):
+    """`docker compose up` starts what the page stopped; the launch that is being stopped says nothing."""
+    await console.engine.stop()
+    stopped = console.home.engine_stopped.stat().st_mtime
+    door.launch = LaunchRecord(id="20261120-100000-aaaa", profile="chat", started=stopped + started_after_s)
+    door.state = State.STARTING
+    await console.follower.look()
+    assert is_stopped(console.home) == stays
 
 
 @pytest.mark.parametrize("state", [State.STOPPED, State.FAILED, State.HUNG])
