@@ -119,6 +119,7 @@ class Site:
             text=True,
             timeout=60,
             env=environment,
+            start_new_session=True,  # the stand-in's power cut ends all of its processes
         )
         return done.returncode, done.stdout
 

@@ -10,13 +10,14 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from appliance.bundle.install_script import install_script
 from appliance.bundle.pack import Order, create
 from appliance.bundle.signature import Key
 from tests.bundle.conftest import members_of, tar_of, write_members
-from tests.bundle.install_site import BUNDLE, MACHINE, ROLES, USAGE, Site, make
+from tests.bundle.install_site import BUNDLE, MACHINE, ROLES, STUB, USAGE, Site, make
 from tests.running import free_port
 from tests.tiny import write_checkpoint
 
@@ -122,8 +123,8 @@ def test_another_key_at_an_upgrade(installed, tmp_path):
     "name", ["compose/compose.yaml", "images/gate.tar.zst", "images/engine.tar.zst", "models/tiny/model.safetensors"]
 )
 def test_a_changed_file_is_named(site, first, tmp_path, name):
-    """Nothing starts, and of the images nothing but the gate's was loaded: that neither, where it is the one that was
-    changed, on a machine that has no other to check the signature with."""
+    """Nothing starts, and no image is loaded that was changed: of the gate's, which the signature is checked with on a
+    machine that has no other, nothing is loaded at all."""
 
     def flip(members):
         members[name] = bytes([members[name][0] ^ 1]) + members[name][1:]
@@ -134,8 +135,74 @@ def test_a_changed_file_is_named(site, first, tmp_path, name):
     assert f"{name} " in told
     assert not site.calls(" up ")
     loaded = {call.rsplit("/", 1)[1] for call in site.calls("load")}
-    assert loaded == (set() if name == "images/gate.tar.zst" else {"gate.tar.zst"})
+    assert name.rpartition("/")[2] not in loaded
+    assert bool(loaded) is (name != "images/gate.tar.zst")
     assert bool(site.calls("minisign")) is bool(loaded)
+
+
+def tools(folder: Path, **scripts: str) -> Path:
+    """A folder with programs of these names, each of which runs its script before the real one, or the stand-in."""
+    folder.mkdir()
+    for name, script in scripts.items():
+        real = STUB / name if (STUB / name).exists() else shutil.which(name)
+        (folder / name).write_text(f'#!/bin/sh\n{script}\nexec "{real}" "$@"\n')
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def install_with(site: Site, bundle: Path, folder: Path) -> tuple[int, str]:
+    arguments = (bundle, "--into", site.into, "--public-key", site.key.public.text)
+    return site.run(bundle.with_name("install.sh"), *arguments, first_path=folder)
+
+
+def test_an_image_is_loaded_while_the_next_is_checked(site, first, tmp_path):
+    """The console's image is not loaded until the engine's is being checked, nor that checked until Docker begins."""
+    wait = 'for _ in $(seq 200); do [ -e "$STUB/{0}" ] && break; sleep 0.1; done; [ -e "$STUB/{0}" ] || exit 1'
+    checks = f'grep -q images/engine "$2" && ! grep -q images/console "$2" && {{ : >"$STUB/checks"; {wait}; }}'
+    loads = f'case "$*" in load*console*) : >"$STUB/loads"; {wait.format("checks")} ;; esac'
+    folder = tools(tmp_path / "tools", sha256sum=checks.replace("{0}", "loads"), docker=loads)
+    status, told = install_with(site, first, folder)
+    assert status == 0, told
+    assert (site.told / "checks").exists()
+
+
+def test_an_image_is_loaded_only_once_it_has_its_hash(site, first, tmp_path):
+    """What Docker is given is what was signed, at the moment it is given."""
+    given = '[ "$1" != load ] || sha256sum "$3" >>"$STUB/given"'
+    status, told = install_with(site, first, tools(tmp_path / "tools", docker=given))
+    assert status == 0, told
+    signed = (site.into / "current" / "SHA256SUMS").read_text().split()
+    sums = [line.split()[0] for line in (site.told / "given").read_text().splitlines()]
+    assert len(sums) == len(ROLES)
+    assert set(sums) <= set(signed)
+
+
+def test_a_load_that_fails_ends_the_install(site, first, tmp_path):
+    """With Docker's own words; the same command goes on from there."""
+    fails = 'case "$*" in load*console*) echo "no space left on device" >&2; exit 1 ;; esac'
+    status, told = install_with(site, first, tools(tmp_path / "tools", docker=fails))
+    assert status == 1
+    assert "no space left on device" in told
+    assert not site.calls(" up ")
+    assert not os.path.lexists(site.into / ".lock")
+    status, told = site.install(first)
+    assert status == 0, told
+    assert "Reading" not in told
+
+
+def test_a_refused_install_leaves_nobody_at_work(site, first, tmp_path):
+    """Docker is still busy with the console's image when the engine's turns out to be changed."""
+
+    def flip(members):
+        members["images/engine.tar.zst"] = b"x" + members["images/engine.tar.zst"][1:]
+
+    busy = 'case "$*" in load*console*) echo $$ >"$STUB/busy"; exec sleep 600 ;; esac'
+    wait = 'until [ -s "$STUB/busy" ]; do sleep 0.1; done'
+    wait = f'[ "$1" != -c ] || ! grep -q images/engine "$2" || grep -q images/console "$2" || {wait}'
+    folder = tools(tmp_path / "tools", docker=busy, sha256sum=wait)
+    status, _ = install_with(site, changed(first, tmp_path / "evil", flip), folder)
+    assert status == BUNDLE
+    assert not psutil.pid_exists(int((site.told / "busy").read_text()))
 
 
 @pytest.mark.parametrize("name", ["bundle.env", "manifest.json", "install.sh", "SHA256SUMS"])

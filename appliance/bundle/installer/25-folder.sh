@@ -76,6 +76,9 @@ leave() {
     case $code in
     129 | 130 | 143) say "Interrupted. Run the same command to resume." >&2 ;;
     esac
+    for process in "$loader" "$loading"; do
+        [ -z "$process" ] || ! kill "$process" 2>/dev/null || wait "$process" || :
+    done
     [ -z "$locked" ] || rm -f "$locked"
     exit "$code"
 }

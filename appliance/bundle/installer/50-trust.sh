@@ -66,6 +66,7 @@ find_verifier() {
             die 4 "images/gate.tar.zst does not have the hash in this install.sh: it was changed or damaged, or" \
                 "install.sh belongs to another bundle. Copy both again, and run the install.sh beside the bundle."
         load gate
+        used gate
     fi
     verifier=$(image_of gate "$stage/images")
 }

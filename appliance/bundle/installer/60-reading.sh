@@ -49,10 +49,12 @@ casts_are_there() {
 }
 
 # Take what is needed from the bundle, without what an earlier run took and checked. Only signed names are extracted,
-# into a folder of this run: where only the script was killed, its tar still writes into that of its own.
+# into a folder of this run: where only the script was killed, its tar still writes into that of its own. Images come
+# first, since Docker loads each that has its hash while the rest is still being checked.
 extract() {
     touch "$stage/whole"
-    keep_whole
+    keep_whole ''
+    [ "$kind" = models ] || begin_loading
     comm -23 "$stage/needed" "$stage/whole" | cut -c 67- >"$stage/missing"
     [ -s "$stage/missing" ] || return 0
     say "Reading $(wc -l <"$stage/missing") files from $base ($(amount "$total"))."
@@ -67,14 +69,16 @@ extract() {
     odd=$(find "$stage/incoming.$$" ! -type f ! -type d | head -n 1)
     [ -z "$odd" ] || { rm -f "$odd"; die 4 "Refused:" \
         "${odd#"$stage/incoming.$$/"} in the bundle is not a plain file. The bundle was changed."; }
-    keep_whole
+    for role in gate console engine; do keep_whole "  images/$role\.tar\.zst\$"; done
+    keep_whole ''
     bad=$(comm -23 "$stage/needed" "$stage/whole" | cut -c 67- | head -n 1)
     [ -z "$bad" ] || refuse_damaged "$bad"
 }
 
-# Move to files/ what of the needed was extracted and has its hash; note it in `whole` after it has reached the disk.
+# keep_whole PATTERN: move to files/ what of the needed lines of this pattern (empty: all that are left) was extracted
+# and has its hash; note it in `whole` after it has reached the disk.
 keep_whole() {
-    comm -23 "$stage/needed" "$stage/whole" >"$stage/unchecked"
+    comm -23 "$stage/needed" "$stage/whole" | grep -e "$1" >"$stage/unchecked" || [ -z "$1" ] || return 0
     comm -12 "$stage/needed" "$stage/whole" >"$stage/found"
     checked=0 step=0
     : >"$stage/right"
@@ -94,7 +98,7 @@ keep_whole() {
     # The lines of these names, which have no spaces.
     sort "$stage/right" >"$stage/right.sorted"
     sort -k 2,2 "$stage/unchecked" | join -1 2 -2 1 -o 1.1,1.2 - "$stage/right.sorted" | sed 's/ /  /' >>"$stage/found"
-    rm -rf "$stage"/incoming.*
+    [ -n "$1" ] || rm -rf "$stage"/incoming.*
     find "$stage/files" -exec sync {} +
     # Gone again, since an earlier run put it into its place, and from there it vanished.
     while read -r sum name; do

@@ -4,20 +4,49 @@
 load() {
     file=$stage/files/images/$1.tar.zst
     say "Loading the image of the $1 ($(amount "$(stat -c %s "$file")") packed)."
-    quietly docker load -i "$file" || die 1 "Docker could not load images/$1.tar.zst: $(tail -n 3 "$log")"
+    docker load -i "$file" >>"$log" 2>&1 &
+    loading=$!
+    wait "$loading" || die 1 "Docker could not load images/$1.tar.zst: $(tail -n 3 "$log")"
+    loading=''
     local_id=$(id_of "$(tag_of "$1")") ||
         die 4 "images/$1.tar.zst does not hold $(tag_of "$1"). The bundle is faulty: create it again."
     sed -i "/^$1 /d" "$stage/images" 2>/dev/null || :
     echo "$1 $local_id" >>"$stage/images"
     sync "$stage/images"
+}
+
+# used ROLE: its archive is of no use any more. What it took is kept for the next count of the disk.
+used() {
+    file=$stage/files/images/$1.tar.zst
+    [ -f "$file" ] || return 0
     echo $(($(cat "$stage/consumed" 2>/dev/null || echo 0) + $(stat -c %s "$file"))) >"$stage/consumed"
     rm -f "$file"
 }
 
+# Images are loaded one after the other, each once it is known to be whole, beside whatever else is done.
+begin_loading() {
+    load_images &
+    loader=$!
+}
+
 load_images() {
+    trap '[ -z "$loading" ] || ! kill "$loading" || wait "$loading"; exit 143' TERM
     for role in gate console engine; do
-        image_is_there "$role" || load "$role"
+        image_is_there "$role" && continue
+        until grep -q "  images/$role\.tar\.zst\$" "$stage/whole"; do still_wanted && sleep 0.1; done
+        still_wanted && load "$role"
     done
+}
+
+# Where only the script was killed, its next run is to find nobody else at work.
+still_wanted() { kill -0 $$ 2>/dev/null || exit 1; }
+
+finish_loading() {
+    status=0
+    wait "$loader" || status=$?
+    loader=''
+    [ "$status" -eq 0 ] || exit "$status" # it has said why
+    for role in gate console engine; do used "$role"; done
     # compose.gpu.yaml asks for the engine under a name with its architecture.
     [ "$variant" != cuda ] || docker tag "$(tag_of engine)" "ingot-engine:$release-$arch"
 }

@@ -30,7 +30,7 @@ install() {
         say "Create a profile for each new model on the console's Models page."
         return
     fi
-    load_images
+    finish_loading
     place_release
     [ "$release" = "$installed" ] || upgrade
     place_models

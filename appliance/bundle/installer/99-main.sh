@@ -4,7 +4,7 @@
 main() {
     told=$*
     here=$(cd "$(dirname "$0")" && pwd -P)
-    into='' bundle='' public_key='' yes='' purge='' command=install locked='' gpu='' installed=''
+    into='' bundle='' public_key='' yes='' purge='' command=install locked='' gpu='' installed='' loader='' loading=''
     [ ! -e "$here/current" ] || into=$here
     while [ $# -gt 0 ]; do
         case $1 in
