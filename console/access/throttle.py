@@ -45,11 +45,16 @@ class Throttle:
             failures.append(now)
             self._failures[key] = failures
         while len(self._failures) > REMEMBERED:
-            del self._failures[next(iter(self._failures))]
+            self._forget_one()
 
     def succeeded(self, *keys: str) -> None:
         for key in keys:
             self._failures.pop(key, None)
+
+    def _forget_one(self) -> None:
+        """The oldest of those that need not wait: a flood from many addresses must not let a guesser begin anew."""
+        allowed = (key for key, failures in self._failures.items() if len(failures) < (failures.maxlen or 0))
+        del self._failures[next(allowed, next(iter(self._failures)))]
 
     def _wait(self, key: str, most: int, now: float) -> float:
         failures = self._failures.get(key)

@@ -15,7 +15,14 @@ from appliance.address import network_of
 from console.access import setup
 from console.access.next_page import local_path
 from console.access.sessions import COOKIE, hashed
-from console.access.throttle import FAILURES, FAILURES_OF_ACCOUNT, WINDOW_S, Throttle
+from console.access.throttle import (
+    FAILURES,
+    FAILURES_OF_ACCOUNT,
+    FAILURES_OF_KNOWN_ADDRESS,
+    REMEMBERED,
+    WINDOW_S,
+    Throttle,
+)
 from console.app import create_app
 from console.db.models import SetUpCode, SignIn, User
 from tests.console.conftest import BASE_URL, BROWSER, PASSWORD
@@ -162,6 +169,20 @@ def test_throttle_counts_each_key_and_forgets():
     throttle.attempt({"address 1": 1})
     throttle.succeeded("address 1")
     assert throttle.wait_s({"address 1": 1}) == 0
+
+
+def test_a_flood_does_not_let_a_guesser_begin_anew():
+    """Thousands of addresses, each with a name of its own, push neither the account nor the guesser out of memory, and
+    nobody who signed in before has to wait."""
+    throttle = Throttle(clock=lambda: 0.0)
+    guesser = {"address 6.6.6.6": FAILURES, "account admin": FAILURES_OF_ACCOUNT}
+    for number in range(FAILURES_OF_ACCOUNT):
+        throttle.attempt({f"address 6.6.{number}.6": FAILURES, "account admin": FAILURES_OF_ACCOUNT})
+    for number in range(2 * REMEMBERED):
+        throttle.attempt({f"address {number}": FAILURES, f"account {number}": FAILURES_OF_ACCOUNT})
+    assert throttle.wait_s(guesser) > 0
+    assert throttle.wait_s({"account admin from 10.0.0.1": FAILURES_OF_KNOWN_ADDRESS}) == 0
+    assert len(throttle._failures) <= REMEMBERED
 
 
 @pytest.mark.parametrize(
