@@ -44,10 +44,10 @@ def texts(tree: ast.AST) -> Iterator[str]:
 
 
 def named_in(source: str) -> set[str]:
-    tree = ast.parse(source)
+    tree, known = ast.parse(source), names()
     called = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    return {name for name in names() for text in texts(tree) if name == text or (name in FILES and name in text)} | (
-        called & names()
+    return {name for text in texts(tree) for name in known if name == text or (name in FILES and name in text)} | (
+        called & known
     )
 
 

@@ -20,6 +20,9 @@ from console import address, run
 from console.db import schema
 from tests import tiny
 
+ENDS_WITHIN_S = 15.0
+"""Nobody waits for what an open page, or Docker, might still say."""
+
 
 def _free_port() -> int:
     with socket.socket() as taken:
@@ -94,7 +97,7 @@ def test_the_way_in_is_printed_and_answers(up, home):
     assert httpx.get(link, trust_env=False).status_code == 200
     code = link.split("=")[1]
     assert httpx.get(link, trust_env=False).text.count(code) == 1
-    assert console.end() < 3
+    assert console.end() < ENDS_WITHIN_S
 
 
 async def test_the_address_is_written_before_the_way_in_is_printed(config, control, monkeypatch):
@@ -122,7 +125,7 @@ def test_in_a_container_without_docker(up, home, monkeypatch, tmp_path):
     console.until(r"Engine\s+Docker cannot be reached")
     answer = httpx.get(f"http://127.0.0.1:{console.port}/setup?code={code}", trust_env=False)
     assert answer.status_code == 200
-    assert console.end() < 6
+    assert console.end() < ENDS_WITHIN_S
 
 
 def test_console_and_engine_run_and_end_together(up, small):
@@ -135,9 +138,9 @@ def test_console_and_engine_run_and_end_together(up, small):
     family = [psutil.Process(owner.pid), *psutil.Process(owner.pid).children(recursive=True)]
     assert len(family) >= 2
     with httpx.stream("GET", f"http://127.0.0.1:{console.port}/sign-in", trust_env=False):
-        assert console.end() < 6
+        assert console.end() < ENDS_WITHIN_S
     assert console.process.returncode == 0
-    _, alive = psutil.wait_procs(family, timeout=3)
+    _, alive = psutil.wait_procs(family, timeout=20)
     assert alive == []
 
 

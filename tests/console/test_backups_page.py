@@ -164,22 +164,22 @@ async def test_one_thing_at_a_time(client, console, made, monkeypatch):
 
     monkeypatch.setattr(create, "create", slow)
     monkeypatch.setattr(routes, "AT_ONCE_S", 0.05)
-    page = (await client.post("/backups")).text
-    await asyncio.sleep(0.1)
-    page = (await client.get("/backups")).text
+    await client.post("/backups")
+    page = await _page_with(client, "3.0 MiB of 4.0 MiB")
     assert 'data-kind="backup"' in page
-    assert "3.0 MiB of 4.0 MiB" in page
     for path in ("/backups", f"/backups/{made}/restore", f"/backups/{made}/check"):
         refused = await client.post(path)
         assert refused.status_code == 409
     go_on.set()
-    for _ in range(200):
-        await asyncio.sleep(0.02)
-        page = (await client.get("/backups")).text
-        if "data-kind=" not in page:
-            break
-    assert "callout-good" in page
+    assert "data-kind=" not in await _page_with(client, "callout-good")
     assert "callout-good" not in (await client.post("/backups/-/dismiss")).text
+
+
+async def _page_with(client, text: str) -> str:
+    async with asyncio.timeout(30):
+        while text not in (page := (await client.get("/backups")).text):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return page
 
 
 async def test_the_console_does_not_wait_for_a_long_backup(client, console, made, monkeypatch):

@@ -241,7 +241,9 @@ async def test_engine_that_ended_without_a_word(client, console, control, door):
     control.present = EngineStatus(running=False, ended="exit code 3", exit_code=3)
     control.output = [OutputLine(1795168305.0, "a line that the engine wrote")]
     following = asyncio.create_task(console.follower.run())
-    await asyncio.sleep(0.5)
+    async with asyncio.timeout(30):
+        while not console.follower.view.output:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     text = (await client.get("/")).text
     following.cancel()
     assert "exit code 3" in text
@@ -276,10 +278,11 @@ async def test_parts_are_published_once_for_all_pages(console, door, monkeypatch
         original(topic, data)
 
     monkeypatch.setattr(console.hub, "send", send)
-    door.state = ApplianceState(state=State.STOPPED, since=time.time() - 50, version="0")
-    for _ in range(3):
+    now = time.time()
+    door.state = ApplianceState(state=State.STOPPED, since=now - 50, version="0")
+    for later in range(3):
+        monkeypatch.setattr(time, "time", lambda later=later: now + later)
         await console.follower.look()
-        await asyncio.sleep(1.05)
     assert {"now", "recent", "strip"} <= set(seen)
     assert len(seen) == len(set(seen))
 

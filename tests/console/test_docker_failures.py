@@ -68,7 +68,6 @@ async def test_a_daemon_that_restarts_loses_no_line(control, docker):
         docker.wrote(stamp(2), "the last words\n")
         docker.wrote(stamp(3), "after\n")
         docker.state["StartedAt"] = stamp(3)
-        await asyncio.sleep(0.5)
         await docker.start()
         await until(lambda: has(lines, "after"))
     assert [line.text for line in lines] == ["before", "the last words", "after"]
@@ -126,15 +125,18 @@ async def test_events_go_on_after_a_daemon_that_restarts(control, docker):
         docker.happenings.put_nowait(happened("start"))
         await until(lambda: _count(events, 1))
         await docker.stop()
-        await asyncio.sleep(0.3)
         await docker.start()
-        await asyncio.sleep(1)
+        await until(lambda: _asked(docker, "/events?", 2))
         docker.happenings.put_nowait({"Action": 5})  # taken by the stream that broke
         docker.happenings.put_nowait(happened("die"))
         docker.happenings.put_nowait(happened("die"))
         await until(lambda: _count(events, 2))
     assert [event.text for event in events][:2] == ["started", "ended: exit code 1"]
     assert docker.asked[0] == f"GET /v1.44{events_path('ingot-engine')}"
+
+
+async def _asked(docker, call: str, times: int) -> bool:
+    return sum(call in asked for asked in docker.asked) >= times
 
 
 async def _count(items: list, number: int) -> bool:

@@ -141,7 +141,7 @@ async def test_a_line_that_stands_unfinished_is_shown(home, monkeypatch):
     launch = ready_launch(home, OLD)
     (launch.folder / "engine.log").write_text("row 1\nloading 3 of")
     messages = stream.feed(Catalogue(home), LogStore(home))(OLD, "")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         first, second = await anext(messages), await anext(messages)
         assert json.loads(second.data)["line"]["number"] == 2
         assert (first.position, second.position) == (f"{OLD}#1", "")
@@ -196,7 +196,7 @@ async def test_a_page_that_listens_when_nothing_is_there_yet(home):
     messages = hub.listen({"log:current": ""}, heartbeat_s=0.05)
     assert await anext(messages) is None
     ready_launch(home, OLD).change(State.STOPPED)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         kinds = []
         async for message in messages:
             if message is not None:

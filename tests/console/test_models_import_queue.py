@@ -72,7 +72,7 @@ class Waiting:
 
 
 async def until(wanted: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not wanted():  # noqa: ASYNC110  a thread changes it
             await asyncio.sleep(0.01)
 

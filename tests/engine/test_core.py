@@ -230,5 +230,5 @@ def test_a_core_whose_parent_is_killed_ends_by_itself(front_door):
     front_door.until(is_a(Hello))
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=3)
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=20)
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

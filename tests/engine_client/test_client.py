@@ -111,7 +111,7 @@ async def test_a_core_that_has_spoken_is_sent_to_only_when_it_listens() -> None:
         await asyncio.sleep(0.05)
         assert not waiting.done()
         listens.connect(f"ipc://{channel.folder}/to-core")
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 30)
         channel.send(Shutdown())
         assert decode_to_core(await asyncio.to_thread(listens.recv)) == Shutdown()
         channel.close()

@@ -131,7 +131,7 @@ async def test_a_stopped_process_anywhere_in_the_family_is_found() -> None:
     worker = int(child.output.readline())
     assert child.stopped() is None
     os.kill(worker, 19)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while child.stopped() is None and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert (child.stopped() or "").startswith(f"process {worker} (")
@@ -144,7 +144,7 @@ def test_stacks_tell_of_every_process_what_it_is() -> None:
 
     process = subprocess.Popen(["sh", "-c", "sleep 601 & wait"])
     try:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while not re.search(r"(?m)^Process \d+, state \w(, in \S+)?: sleep 601", text := dump_stacks(process.pid)):
             assert time.monotonic() < deadline, text
         assert re.search(rf"(?m)^Process {process.pid}, state \w(, in \S+)?: sh -c", text)

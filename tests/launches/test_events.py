@@ -85,7 +85,7 @@ def new_launch(home: Home, stream: EventStream, launch_id: str, *, attempt: bool
 async def take(stream: EventStream, count: int, after: str | None = None) -> list[Told]:
     got: list[Told] = []
     follow = stream.follow(after)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         async for told in follow:
             got.append(told)
             if len(got) >= count:

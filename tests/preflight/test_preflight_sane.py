@@ -22,6 +22,7 @@ from appliance.profile.active import bundled_profile
 from appliance.profile.vllm_options import VARIABLES
 from appliance.protocol import Severity
 from tests.preflight.machines import NAMES, install, look, recorded, sane, vllm
+from tests.running import processor_s
 from tests.tiny import FP8, write_checkpoint
 
 # Machines on which something is wrong: what hardware says of itself, and what only a check finds.
@@ -81,9 +82,9 @@ def test_this_machine_with_the_bundled_model_has_no_warning(home: Home) -> None:
         inventory=hardware.inventory(home=home),
         surroundings=Surroundings.here(),
     )
-    started = time.perf_counter()
+    started = processor_s()
     report = run(context)
-    seconds = time.perf_counter() - started
+    seconds = processor_s() - started
     assert serious(report) == []
     assert seconds < 2
     assert {check.id for check in report.checks} == {check.id for check in CHECKS if "native" in check.engines}

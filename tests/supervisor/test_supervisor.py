@@ -207,7 +207,7 @@ async def test_draining_lets_a_running_request_finish(home: Home) -> None:
     while not generation.finished or tokens < 50:
         tokens += len((await generation.read()).token_ids)
     client.release(generation)
-    await asyncio.wait_for(stopping, 2)
+    await asyncio.wait_for(stopping, 20)
     await running
     assert tokens == 50
     assert supervisor.state is State.STOPPED

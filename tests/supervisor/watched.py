@@ -19,7 +19,7 @@ async def wait_for(supervisor: Supervisor, *states: State, timeout_s: float = 30
             await asyncio.sleep(0.005)
 
 
-async def gone(*pids: int, within_s: float = 1) -> None:
+async def gone(*pids: int, within_s: float = 10) -> None:
     """A process that was killed takes a moment to vanish."""
     async with asyncio.timeout(within_s):
         while any(map(is_alive, pids)):  # noqa: ASYNC110

@@ -130,6 +130,8 @@ async def generate(
                 frame = b"data: " + json.dumps({"choices": [{"text": f" {number}"}]}).encode() + b"\n\n"
                 writer.write(f"{len(frame):x}\r\n".encode() + frame + b"\r\n")
                 await writer.drain()
+                while "user" in body and not os.path.exists(body["user"]):  # noqa: ASYNC110  a test makes it
+                    await asyncio.sleep(0.01)
                 done, _ = await asyncio.wait({hung_up}, timeout=BEHAVIOUR.get("waits_s", 0.001))
                 if done:
                     print("client hung up", flush=True)
