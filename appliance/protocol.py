@@ -284,8 +284,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     """Generate. Lower `priority` runs first; equal ones in order of arrival. A `probe` is the appliance's own question
-    whether the engine still generates, and is left out of its load. Requests find each other's prompts in the prefix
-    cache only where their `cache_salt` is the same."""
+    (of the self-test, or whether the engine still generates), and is left out of its load. Requests find each other's
+    prompts in the prefix cache only where their `cache_salt` is the same."""
 
     request_id: str
     prompt_token_ids: list[int]

@@ -124,7 +124,7 @@ class NativeLaunch(EngineLaunch):
         self._end_phase(Phase.SELF_TEST)
 
     async def _generate(self, prompt_token_ids: list[int], sampling: SamplingParams) -> Answer:
-        generation = self.client.start(prompt_token_ids, sampling)
+        generation = self.client.start(prompt_token_ids, sampling, probe=True)
         token_ids: list[int] = []
         logprobs: list[float] = []
         alternatives: list[dict[int, float]] = []

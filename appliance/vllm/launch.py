@@ -27,6 +27,7 @@ from appliance.vllm.client import VllmClient
 from appliance.vllm.figures import Figures, computed_between, load_between, own_families, read_figures
 from appliance.vllm.http import UpstreamGoneError, fetch
 from appliance.vllm.log_phases import PhaseReader, Step
+from appliance.vllm.own_questions import OwnQuestions
 from appliance.vllm.selftest import Asker
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class VllmLaunch(EngineLaunch):
         self.served: ServedByVllm | None = None
         self._on_figures = on_figures
         self._figures = Figures()
+        self._own = OwnQuestions()
         self._reader: PhaseReader | None = None
         self._device = "cpu"
         self._asker: Asker | None = None
@@ -91,7 +93,6 @@ class VllmLaunch(EngineLaunch):
         except (UpstreamGoneError, TimeoutError) as error:
             await asyncio.sleep(FATAL_GRACE_S)  # its end, or its last exception, says more than this
             raise SelfTestError(f"self-test: vLLM: {error or 'no answer in time'}") from error
-        self._figures = read_figures(await self.metrics())  # the self-test is nobody's traffic
         self._do(self._watch_load())
         self._ready()
 
@@ -105,7 +106,8 @@ class VllmLaunch(EngineLaunch):
     async def probe(self) -> None:
         assert self._asker is not None, "the self-test has made it"
         try:
-            await self._asker.ask(1, timeout_s=2 * self.probe_limit_s())
+            with self._own.asking():
+                await self._asker.ask(1, timeout_s=2 * self.probe_limit_s())
         except (UpstreamGoneError, TimeoutError) as error:
             await asyncio.sleep(FATAL_GRACE_S)  # as above
             raise ProbeError(f"vLLM: {error or 'no answer in time'}") from error
@@ -186,6 +188,10 @@ class VllmLaunch(EngineLaunch):
     async def _self_test(self, name: str) -> None:
         self._asker = Asker(self.client.socket, name)
         await self._asker.ask(SELF_TEST_TOKENS, timeout_s=self.probe_limit_s())
+        before = read_figures(await self.metrics())
+        await self._asker.ask(1, timeout_s=self.probe_limit_s())  # as every probe will
+        self._figures = read_figures(await self.metrics())
+        self._own.learn(before, self._figures)
         self._phase(Phase.SELF_TEST, Progress(done=1, total=1, unit="prompts"))
         self._end_phase(Phase.SELF_TEST)
 
@@ -226,7 +232,7 @@ class VllmLaunch(EngineLaunch):
                     self.finish(End(state=State.HUNG, reason=reason))
                 self.load = Load()
                 continue
-            before, self._figures = self._figures, read_figures(raw)
+            before, self._figures = self._figures, self._own.left_out(read_figures(raw))
             self._on_figures(before, self._figures)
             # Not from what the front door passes on: vLLM's server answers much without its core.
             if computed_between(before, self._figures):

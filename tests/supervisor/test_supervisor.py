@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from appliance.engine_client.client import CoreClient, Generation
 from appliance.engine_client.core import NativeCore
 from appliance.engine_process.ending import End
 from appliance.engine_process.errors import EngineGoneError
@@ -50,6 +51,24 @@ async def test_a_good_launch_goes_through_its_states_and_phases_in_order(home: H
     assert record.state is State.STOPPED
     assert record.ready_after_s is not None
     assert [phase.phase for phase in record.phases] == [phase for phase, _ in ended]
+
+
+async def test_the_self_tests_tokens_are_nobodys_load(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chart of the load does not begin with a spike."""
+    asked: list[bool] = []
+    start = CoreClient.start
+
+    def seen(self: CoreClient, *of: Any, probe: bool = False, **more: Any) -> Generation:
+        asked.append(probe)
+        return start(self, *of, probe=probe, **more)
+
+    monkeypatch.setattr(CoreClient, "start", seen)
+    supervisor = make_supervisor(home)
+    running = asyncio.create_task(supervisor.run())
+    await wait_for(supervisor, State.READY)
+    assert set(asked) == {True}
+    await supervisor.stop()
+    await running
 
 
 @pytest.mark.parametrize("at", ["start", "hello", "configured", "loaded", "submit"])

@@ -4,7 +4,7 @@ FAKE_VLLM, as JSON, says what goes otherwise: `fails` (lines, then exit status 1
 `hangs` (after so many lines, with a `bar` in the next), `nan`, `only` (an answer by route, of a model that generates
 nothing; the rest is not there, or `unsupported` with this status), `breaks` (killed after so many pieces of a
 stream), `waits_s` between pieces, `deaf` (to SIGTERM), `leaves` (a process in a session of its own), `silent`
-(generates nothing after `ready`).
+(generates nothing after `ready`), `cries` (lines, which it logs when it is asked for tokens of a text, and lives on).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ START = """\
 
 BEHAVIOUR: dict[str, Any] = json.loads(os.environ.get("FAKE_VLLM", "{}"))
 MAX_MODEL_LEN = 480
+SELF_TEST_QUESTIONS = 2
 counters = {"prompt": 0, "output": 0, "stop": 0}
 running = 0
 
@@ -95,6 +96,7 @@ async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mo
     elif path in ("/v1/completions", "/v1/chat/completions") and "only" not in BEHAVIOUR:
         await generate(reader, writer, body, model)
     elif path == "/tokenize":
+        print(*BEHAVIOUR.get("cries", ()), sep="\n", flush=True)
         await send(writer, {"tokens": [1, 2], "seen": sorted(headers), "target": target, "method": method})
     else:
         await send(writer, {"error": {"message": "Not Found", "type": "NotFoundError", "code": 404}}, status=404)
@@ -108,7 +110,7 @@ async def generate(
         message = f"The model `{body.get('model')}` does not exist."
         await send(writer, {"error": {"message": message, "type": "NotFoundError", "code": 404}}, status=400)
         return
-    if BEHAVIOUR.get("silent") and counters["output"]:
+    if BEHAVIOUR.get("silent") and counters["stop"] >= SELF_TEST_QUESTIONS:
         print("waits for ever", flush=True)
         await asyncio.sleep(600)
     tokens = int(body.get("max_tokens") or 4)

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -231,12 +232,37 @@ def test_what_vllms_server_answers_by_itself_hides_no_core_that_generates_nothin
         wait_for("the core is asked for a token", probed, 1.5 * PROBE_AFTER_S, every_s=1)
 
 
+def numbers(engine: Engine) -> dict[str, float]:
+    """Samples of /metrics that have no labels, and vLLM's, by the name of their family."""
+    with urllib.request.urlopen(f"{engine.url}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name.partition("{")[0]: float(value) for name, _, value in samples}
+
+
+def test_our_own_questions_are_nobodys_load(tmp_path: Path, program: Path) -> None:
+    """Neither the self-test nor a probe: vLLM counts their tokens, our counters do not, and lose none of a client's."""
+    with started(tmp_path, program, cries=OUT_OF_MEMORY) as engine:
+        engine.wait("ready", timeout_s=30)
+        before = numbers(engine)["vllm:generation_tokens_total"]
+        assert before > 0
+        fetch(f"{engine.url}/tokenize", {"model": "real", "prompt": "x"})  # what it logs makes a probe due
+        wait_for("a probe", lambda: numbers(engine)["vllm:generation_tokens_total"] == before + 1, 5)
+        fetch(f"{engine.url}/v1/completions", {"model": "real", "prompt": "x", "max_tokens": 11})
+
+        def counted() -> dict[str, float] | None:
+            told = numbers(engine)
+            return told if told["ingot:generation_tokens_total"] else None
+
+        told = wait_for("the tokens are counted", counted, 5)
+        assert (told["ingot:generation_tokens_total"], told["ingot:prompt_tokens_total"]) == (11, 3)
+
+
 def test_figures_become_the_dashboards_load_and_our_counters(tmp_path: Path, program: Path) -> None:
     """vLLM's own metrics are there too, under their own names; those of its Python are not."""
     with started(tmp_path, program) as engine:
         engine.wait("ready", timeout_s=30)
         fetch(f"{engine.url}/v1/completions", {"model": "real", "prompt": "x", "max_tokens": 11})
-        import urllib.request
 
         def counted() -> str | None:
             with urllib.request.urlopen(f"{engine.url}/metrics") as answer:
