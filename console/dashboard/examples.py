@@ -9,8 +9,8 @@ from console.live.view import EngineView
 CURL = """\
 curl {base}/v1/chat/completions \\
 {key}  -H 'Content-Type: application/json' \\
-  -d '{{"model": "{model}",
-       "messages": [{{"role": "user", "content": "What is Ingot?"}}]}}'"""
+  -d '{{"model": "{model}", "messages": [
+    {{"role": "user", "content": "What is Ingot?"}}]}}'"""
 
 PYTHON = """\
 from openai import OpenAI
@@ -21,7 +21,9 @@ client = OpenAI(
 )
 answer = client.chat.completions.create(
     model="{model}",
-    messages=[{{"role": "user", "content": "What is Ingot?"}}],
+    messages=[
+        {{"role": "user", "content": "What is Ingot?"}},
+    ],
 )
 print(answer.choices[0].message.content)"""
 
