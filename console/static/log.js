@@ -85,8 +85,10 @@ function start() {
   // The head says how the launch stands, and the list of launches how each ended; `recent` comes whenever that may have changed.
   function showHead() {
     const query = new URLSearchParams({ launch: store.launch, follows: !!follows });
+    // The options are new, and a browser then chooses the last of them.
+    const choose = () => { $("log-launch").value = follows ? "current" : store.launch; };
     // Where the console is away it comes with the next `recent`, which follows a new connection.
-    htmx.ajax("GET", `/log/head?${query}`, "#log-head").catch(() => {});
+    htmx.ajax("GET", `/log/head?${query}`, "#log-head").then(choose, () => {});
   }
   ingot.live.on("recent", showHead);
 
