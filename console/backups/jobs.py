@@ -38,7 +38,7 @@ Kind = Literal["backup", "check", "restore"]
 @dataclass
 class Job:
     """`done` of `total` bytes. Over once `ended` is set; then `outcome` says what came of it, and `failure` why it
-    failed where it did."""
+    failed where it did. `cancelled`: it ends at the next it reports."""
 
     kind: Kind
     name: str
@@ -48,6 +48,7 @@ class Job:
     ended: float | None = None
     outcome: str = ""
     failure: BackupError | None = None
+    cancelled: bool = False
 
     @property
     def share(self) -> float | None:
@@ -120,6 +121,14 @@ class BackupJobs:
             self.job = None
             self._publish()
 
+    def cancel(self) -> Job | None:
+        """End what is under way, at the next it reports; returns it. A restore that was decided reports no more."""
+        if self.job is None or self.job.ended is not None:
+            return None
+        self.job.cancelled = True
+        self._publish()
+        return self.job
+
     async def close(self) -> None:
         """End what is under way, at the next it reports. A restore that was decided reports no more, and is done in
         moments, or finished by the next start."""
@@ -148,6 +157,8 @@ class BackupJobs:
             nonlocal told
             if self._closing:
                 raise BackupError("The console is stopping.", "Try again when it is back.", status=503)
+            if job.cancelled:
+                raise BackupError("Cancelled. Nothing was changed.", "Start it again at any time.", status=409)
             if time.monotonic() - told >= TELL_EVERY_S:
                 told = time.monotonic()
                 loop.call_soon_threadsafe(heard, done, total)

@@ -75,6 +75,14 @@ async def dismiss(request: PageRequest, backup_jobs: TheBackupJobs) -> Response[
     return go_to(request, "/backups")
 
 
+@post("/backups/-/cancel")
+async def cancel(request: PageRequest, backup_jobs: TheBackupJobs) -> Response[Any]:
+    job = backup_jobs.cancel()
+    if job is not None and await backup_jobs.settled(job, AT_ONCE_S):
+        return go_to(request, "/backups", say=job.failure.message if job.failure else job.outcome)
+    return go_to(request, "/backups")
+
+
 @get("/backups/{name:str}")
 async def download(name: FromPath[str], backup_jobs: TheBackupJobs) -> File:
     with _refused():
@@ -150,6 +158,7 @@ route_handlers: list[HTTPRouteHandler] = [
     make_backup,
     upload,
     dismiss,
+    cancel,
     download,
     check,
     confirm,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from appliance.home import Home
-from console.backups import create, routes, upload
+from console.backups import create, restore, routes, upload
 from console.db import schema
 from console.profiles.errors import UnderWay
 from migrations import HEAD
@@ -201,6 +201,37 @@ async def test_the_console_does_not_wait_for_a_long_backup(client, console, made
     backup_jobs = client.app.dependencies["backup_jobs"].dependency()
     await backup_jobs.close()
     assert backup_jobs.job.failure.status == 503
+    assert [path.name for path in (console.home.root / "backups").iterdir()] == [made]
+
+
+@pytest.mark.parametrize("what", ["backup", "check"])
+async def test_what_takes_long_can_be_cancelled(client, console, made, monkeypatch, what):
+    """It ends at the next it reports, is no longer shown, and leaves no rest."""
+    go_on = threading.Event()
+    module, name = (create, "create") if what == "backup" else (restore, "check")
+    real = getattr(module, name)
+
+    def slow(*arguments, **options):
+        *others, report = (*arguments, options.pop("report")) if "report" in options else arguments
+
+        def patient(done: int, total: int) -> None:
+            go_on.wait(20)
+            report(done, total)
+
+        return real(*others, report=patient, **options)
+
+    monkeypatch.setattr(module, name, slow)
+    monkeypatch.setattr(routes, "AT_ONCE_S", 0.05)
+    assert (
+        f'data-kind="{what}"' in (await client.post("/backups" if what == "backup" else f"/backups/{made}/check")).text
+    )
+    backup_jobs = client.app.dependencies["backup_jobs"].dependency()
+    job = backup_jobs.cancel()
+    assert job.cancelled
+    go_on.set()
+    assert await backup_jobs.settled(job, 10)
+    assert (job.outcome, job.failure.status) == ("", 409)
+    assert "data-kind=" not in (await client.post("/backups/-/cancel")).text
     assert [path.name for path in (console.home.root / "backups").iterdir()] == [made]
 
 
