@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.browser.scripted_console import ScriptedConsole, scripted_console
 from tests.running import ADMINISTRATOR, Appliance, appliance
 
 HERE = Path(__file__).parent
@@ -42,6 +43,22 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
     """`ingot up` on a fresh state folder; the tests of a module share it, in the order in which they stand."""
     with appliance(tmp_path_factory.mktemp("browser") / "home") as started:
         yield started
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Iterator[ScriptedConsole]:
+    """A console whose engine says what the test tells it to."""
+    with scripted_console(tmp_path / "home") as made:
+        yield made
+
+
+@pytest.fixture
+def scripted_tab(browser: Browser, scripted: ScriptedConsole) -> Iterator[Page]:
+    """A watched tab of its administrator, on no page yet."""
+    context = scripted.signed_in(browser)
+    with watched_tab(context) as page:
+        yield page
+    context.close()
 
 
 @pytest.fixture(scope="module")

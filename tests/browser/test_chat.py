@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import watched_tab
-from tests.browser.scripted_console import ScriptedConsole, scripted_console
-
-
-@pytest.fixture
-def scripted(tmp_path):
-    with scripted_console(tmp_path / "home") as made:
-        made.door.words = ["Half ", "an answer"]
-        yield made
+from tests.browser.scripted_console import ScriptedConsole
 
 
 @pytest.fixture
-def tab(browser: Browser, scripted: ScriptedConsole):
-    context = scripted.signed_in(browser)
-    with watched_tab(context) as page:
-        page.goto(f"{scripted.url}/playground")
-        expect(page.locator("#chat-send")).to_be_enabled()
-        yield page
-    context.close()
+def tab(scripted_tab: Page, scripted: ScriptedConsole) -> Page:
+    scripted.door.words = ["Half ", "an answer"]
+    scripted_tab.goto(f"{scripted.url}/playground")
+    expect(scripted_tab.locator("#chat-send")).to_be_enabled()
+    return scripted_tab
 
 
 def ask(page: Page, words: str) -> None:

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from appliance.protocol import State
-from tests.browser.conftest import watched_tab
-from tests.browser.scripted_console import ScriptedConsole, scripted_console
+from tests.browser.scripted_console import ScriptedConsole
 
 
 @pytest.fixture
-def scripted(tmp_path):
-    with scripted_console(tmp_path / "home") as made:
-        yield made
-
-
-@pytest.fixture
-def tab(browser: Browser, scripted: ScriptedConsole):
-    context = scripted.signed_in(browser)
-    with watched_tab(context) as page:
-        page.goto(f"{scripted.url}/hardware")
-        expect(page.locator("[data-state=ready]")).to_be_visible()
-        yield page
-    context.close()
+def tab(scripted_tab: Page, scripted: ScriptedConsole) -> Page:
+    scripted_tab.goto(f"{scripted.url}/hardware")
+    expect(scripted_tab.locator("[data-state=ready]")).to_be_visible()
+    return scripted_tab
 
 
 def press(page: Page, action: str) -> None:
