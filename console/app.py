@@ -121,6 +121,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     front_door = FrontDoor(config.home, lambda: str(follower.client.base_url))
     operations = EngineOperations(config.home, control, front_door, follower.wake)
     follower.drain, follower.undone = lambda: operations.drain, lambda: operations.undone
+    follower.acting = lambda: operations.acting
     console = Console(config, database, control, operations, hub, follower, Notes(), Throttle(), catalogue, log_store)
     hub.add_feed("log", log_stream.feed(catalogue, log_store))
     kept = config.home.engine_machine if config.engine_control == "docker" else None

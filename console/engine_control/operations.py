@@ -71,7 +71,7 @@ class RequestsRunning(Exception):
 
 class EngineOperations:
     """One engine's. `drain` is what is waited for, if anything; `undone` what was waited for in vain, until something
-    else is done; `wake` is called after each change."""
+    else is done; `acting` while it is started or stopped; `wake` is called after each change."""
 
     def __init__(
         self,
@@ -83,6 +83,7 @@ class EngineOperations:
     ) -> None:
         self.drain: Drain | None = None
         self.undone: Undone | None = None
+        self.acting = False
         self._home = home
         self._control = control
         self._front_door = front_door
@@ -197,9 +198,12 @@ class EngineOperations:
             await self._do(self._control.stop)
 
     async def _do(self, act: Callable[[], Awaitable[None]]) -> None:
+        self.acting = True
+        self._wake()
         try:
             await act()
         finally:
+            self.acting = False
             self._wake()
 
 

@@ -9,16 +9,11 @@ from appliance.launches.folder import LaunchFolder
 from console.launches.service import Launches
 from console.launches.timeline import timeline
 from console.live.follower import Follower
-from console.live.view import EngineView
-
-
-def engine_runs(view: EngineView) -> bool:
-    return view.reachable or view.control.running
 
 
 def launches(catalogue: Catalogue, numbers: dict[str, int], follower: Follower) -> Launches:
     loads = [(point[0], point[2]) for point in follower.history]
-    return Launches(catalogue, numbers, engine_runs=engine_runs(follower.view), loads=loads)
+    return Launches(catalogue, numbers, engine_runs=follower.view.runs, loads=loads)
 
 
 def launch_context(

@@ -62,7 +62,8 @@ Publisher = Callable[[EngineView, Hub], Awaitable[None] | None]
 
 class Follower:
     """`view` is the engine as last seen; `wake()` makes it look at once; publishers are called after each look. `drain`
-    says what the engine is drained for, `undone` what could not be done after that."""
+    says what the engine is drained for, `undone` what could not be done after that, `acting` whether it is being started
+    or stopped."""
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Follower:
         self.publishers: list[Publisher] = []
         self.drain: Callable[[], Drain | None] = lambda: None
         self.undone: Callable[[], Undone | None] = lambda: None
+        self.acting: Callable[[], bool] = lambda: False
         self._catalogue = catalogue
         self._database = database
         self._control = control
@@ -135,6 +137,7 @@ class Follower:
                 control=control,
                 drain=self.drain(),
                 undone=self.undone(),
+                acting=self.acting(),
                 unknown=problem,
                 appliance=appliance,
                 active=active,

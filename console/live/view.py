@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
+from appliance.launches.states import ENDED
 from appliance.protocol import ApplianceState, Finding, LaunchRecord, Load, Severity, State
 from console.db.models import Launch
 from console.engine_control.actions import ACTIONS, AFTER_PROBLEM, GONE, OFFERED, WITH_PROBLEM, Action
 from console.engine_control.base import EngineEvent, EngineStatus, OutputLine
 from console.engine_control.operations import Drain, Undone
 from console.formats import seconds
-from console.launches.outcome import sentence
+from console.launches.outcome import FACES, REFUSED, Kind, sentence
 
 WORDS: dict[State, str] = {
     State.IDLE: "idle",
@@ -40,6 +43,13 @@ HEADLINES: dict[State, str] = {
 LAST_WORDS = 20
 
 
+class Standing(NamedTuple):
+    """How a launch stands: the state whose mark it has, and the word beside it."""
+
+    mark: str
+    word: str
+
+
 class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     """The engine in one immutable value; every page is drawn from it.
 
@@ -48,7 +58,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     ready, where that is another one. `last_good` is the earlier launch of the same profile to compare with. `output` is
     what the engine's process wrote itself, while its front door says nothing; `happened` is what happened to that
     process lately. `unknown` says why what runs the engine cannot be asked. `controlled`: this console can start and
-    stop the engine.
+    stop the engine; `acting`: it does so now.
     """
 
     state: State = State.IDLE
@@ -67,6 +77,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     happened: list[EngineEvent] = []
     url: str = ""
     controlled: bool = True
+    acting: bool = False
 
     @property
     def word(self) -> str:
@@ -92,6 +103,18 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def models(self) -> list[str]:
         return self.appliance.models if self.appliance else []
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is an engine at all, whatever its state."""
+        return self.reachable or self.control.running
+
+    def standing(self, state: str) -> Standing:
+        """Of a launch by the last `state` that it wrote: without an end it goes on only while there is an engine."""
+        if self.runs or state in ENDED or state == REFUSED:
+            return Standing(state, state)
+        face = FACES[Kind.CUT_OFF]
+        return Standing(face.mark, face.word)
 
     @property
     def unsealed(self) -> bool:
@@ -170,8 +193,9 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def actions(self) -> list[Action]:
-        """What can be done with the engine now: the main thing first. Empty where this console cannot do any."""
-        if not self.controlled or (self.unknown and not self.reachable):
+        """What can be done with the engine now: the main thing first. Empty where this console cannot do any, and while
+        it does one."""
+        if not self.controlled or self.acting or (self.unknown and not self.reachable):
             return []
         return [self._named(ACTIONS[name]) for name in self._offered() if self._possible(name)]
 

@@ -20,7 +20,6 @@ from appliance.launches.folder import LOG, LaunchFolder
 from console.errors import Refusal
 from console.launches.numbers import launch_numbers
 from console.launches.outcome import Outcome, outcome, under_way
-from console.launches.pages import engine_runs
 from console.logs.classify import Level
 from console.logs.index import LogIndex
 from console.logs.line import Line
@@ -76,7 +75,7 @@ async def log_page(
         request,
         "logs/log.html",
         title="Log",
-        **await _about(session, catalogue, folder, runs=engine_runs(follower.view), follows=launch == CURRENT),
+        **await _about(session, catalogue, folder, runs=follower.view.runs, follows=launch == CURRENT),
         position=position(shown, total),
         total=total,
         rows=rows,
@@ -101,7 +100,7 @@ async def log_head(
 ) -> Template:
     """The page's head and its list of launches: the page asks for them when a launch's state has changed."""
     folder = _folder(catalogue, launch)
-    about = await _about(session, catalogue, folder, runs=engine_runs(follower.view), follows=follows)
+    about = await _about(session, catalogue, folder, runs=follower.view.runs, follows=follows)
     return fragment("logs/renewed.html", **about)
 
 

@@ -29,9 +29,10 @@ from console.db.models import ActiveRevision, Profile, Revision
 from console.engine_control.base import EngineStatus, OutputLine
 from console.launches.follow_up import write_follow_up
 from console.live.view import EngineView
+from console.profiles.store import ProfileStore
 from console.settings import ConsoleConfig
 from tests.console.front_door import FrontDoor
-from tests.console.launch_folders import failed_launch
+from tests.console.launch_folders import failed_launch, ready_launch
 from tests.console.launch_kinds import refused
 
 
@@ -313,3 +314,15 @@ async def test_a_refused_launch_has_one_word_everywhere(client, console, door, h
     assert row.state == "refused"
     for page in ("/", "/launches"):
         assert "<b>refused</b>" in (await client.get(page)).text
+
+
+@pytest.mark.parametrize(("there", "word"), [(True, "ready"), (False, "cut off")])
+async def test_a_launch_whose_engine_is_gone_is_ready_nowhere(client, console, control, door, home, there, word):
+    """It wrote no end: dashboard, profiles, revision and log tell the same."""
+    await ProfileStore(console.database).create({"name": "small", "model": {"path": "T"}}, author="a")
+    ready_launch(home, "20261120-100000-aaaa", profile="small", revision="r1", started=time.time())
+    control.present = EngineStatus(running=there)
+    door.stop()
+    await console.follower.look()
+    for path in ("/", "/profiles", "/profiles/small", "/log?launch=20261120-100000-aaaa"):
+        assert f'data-outcome="{word}"' in (await client.get(path)).text, path

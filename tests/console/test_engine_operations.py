@@ -173,6 +173,27 @@ async def test_nobody_is_asked_where_nothing_runs(client, control, door, path, c
     assert door.drains == []
 
 
+@pytest.mark.parametrize("act", ["start", "stop", "restart"])
+async def test_nothing_is_offered_while_it_is_being_done(console, control, door, monkeypatch, act):
+    """Between the old process and the new one there is none, and yet nothing to start."""
+    go_on, begun = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        control.present = EngineStatus(running=False, ended="exit code 0", exit_code=0)
+        begun.set()
+        await go_on.wait()
+        control.present = EngineStatus(running=True, who="process 2")
+
+    monkeypatch.setattr(control, act, slow)
+    pressed = asyncio.create_task(getattr(console.engine, act)())
+    await begun.wait()
+    door.close()
+    assert (await console.follower.look()).actions == []
+    go_on.set()
+    await pressed
+    assert (await console.follower.look()).actions != []
+
+
 async def test_now_does_not_wait(client, control, door):
     door.requests = 3
     await client.post("/engine/restart", data={"when": "now"}, follow_redirects=False)
