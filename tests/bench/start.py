@@ -1,5 +1,5 @@
-"""`make bench-start`: how soon the front door answers, the first token comes, a broken profile is told, a good one is
-ready.
+"""`make bench-start`: how soon the front door answers, the first token comes, a broken profile is reported, a good one
+is ready.
 
 Whole processes on this machine's CPU, the bundled model, a real browser pressing Activate; the median of five.
 """

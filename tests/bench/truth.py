@@ -1,4 +1,4 @@
-"""`make bench-truth`: failures of both engines, provoked; how many are told right, and how soon after Activate.
+"""`make bench-truth`: failures of both engines, provoked; how many are reported correctly, and how soon after Activate.
 
 A whole appliance (console and front door) and its pages over HTTP, on this machine's CPU; other machines' hardware is
 replayed from recordings. With `INGOT_VLLM` naming a `vllm` command built for CPUs, its failures are provoked as well,

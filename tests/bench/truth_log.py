@@ -11,7 +11,7 @@ from appliance.protocol import Diagnosis
 
 LOOK_EVERY_S = 0.005
 TRACEBACK = re.compile(r"Traceback \(most recent call last\):|Fatal Python error: ")
-# An exception that is told without its traceback: `ValueError: ...`, `vllm serve: error: ...`.
+# An exception logged without its traceback: `ValueError: ...`, `vllm serve: error: ...`.
 EXCEPTION = re.compile(r"^(?!.* (?:WARNING|INFO) ).*(?:(?:^|[\s.])[A-Za-z]+(?:Error|Exception): |: error: )")
 
 

@@ -85,7 +85,7 @@ class Visitor:
 
 
 class Watched:
-    """The page of a launch, kept open: it is told of every change, as a browser is. `told` is the moment at which
+    """The page of a launch, kept open: it gets every change, as a browser does. `told` is the moment at which
     `words` stood on it; `text` what stands there now."""
 
     def __init__(self, client: httpx.Client, launch: str, words: Sequence[str]) -> None:
@@ -123,7 +123,7 @@ class Watched:
             self.told = time.time()
 
     def wait_told(self, patience_s: float, over: Any) -> float | None:
-        """The moment at which it was told. None where it was not within `patience_s`, or when `over()` says that
+        """The moment at which it was reported. None if it was not within `patience_s`, or when `over()` says that
         nothing more will come."""
 
         def look() -> bool:

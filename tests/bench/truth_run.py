@@ -1,4 +1,4 @@
-"""Provokes the failures of one place, one after the other, and judges what was told of each."""
+"""Provokes the failures of one place, one after the other, and judges what was reported about each."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _keys(fault: Fault) -> dict[str, Any]:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Failures that are told before anything is started
+# Failures that are reported before anything is started
 # --------------------------------------------------------------------------------------------------------------------
 
 

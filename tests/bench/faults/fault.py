@@ -19,7 +19,7 @@ Act = Callable[[Scene], None]
 @dataclass(frozen=True)
 class Expect:
     """What is right: the id of preflight's finding and the setting that it names, or the diagnosis's family and one of
-    its causes; words (regular expressions) that stand on the page once the cause is told, and never before; and a fix.
+    its causes; words (regular expressions) that the page shows once the cause is reported, and never before; and a fix.
     `patch` are the settings that the fix must change. Whatever it changes, preflight must find no error afterwards."""
 
     words: tuple[str, ...]
@@ -34,9 +34,9 @@ class Expect:
 class Fault:
     """`model` spoils a good model folder before Activate is pressed; `late` does once preflight has passed it. `act` is
     done to the launch at the moment of `Told`: while it starts, or once it serves. `place` is the appliance that it
-    happens in, `path` what the profile names as the model; with `needs_vllm` it is told otherwise where no vLLM is.
-    `bare` are the arguments with which vLLM alone fails likewise, None where it cannot. `measure`: against which goal
-    the time counts; a `silent` failure has none."""
+    happens in, `path` what the profile names as the model; with `needs_vllm` the report differs where no vLLM is
+    installed. `bare` are the arguments with which vLLM alone fails likewise, None where it cannot. `measure`: against
+    which goal the time counts; a `silent` failure has none."""
 
     name: str
     engine: Engine
