@@ -1,8 +1,8 @@
-"""Which backend an op gets here, and why not the others. Imports no torch, so that it can be asked anywhere.
+"""Which backend each op gets on this machine, and why not the others. Imports no torch, so it can be used anywhere.
 
-A backend declares what it needs as data; a `Fault` is a known defect, with its source, that rules a backend out where
-its conditions hold. An explicit choice that cannot work is refused with the reason; `auto` takes the first backend
-that can, and every verdict is kept.
+A backend declares its requirements as data; a `Fault` is a known defect, with its source, that rules a backend out
+where its conditions hold. An explicit choice that cannot work is refused with the reason; `auto` takes the first
+backend that can, and every verdict is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kernels.context import CastSummary, Context
 
 __all__ = [
     "AUTO", "Backend", "BackendRefusedError", "CastSummary", "Choice", "Condition", "Context", "Explanation", "Fault",
-    "Objection", "Op", "Verdict", "choose", "choose_all", "chosen_names", "explain", "verdicts",
+    "Objection", "Op", "Verdict", "choose", "chosen_names", "explain", "verdicts",
 ]  # fmt: skip
 
 AUTO = "auto"
@@ -23,9 +23,9 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Op:
-    """An operation and its backends in order of preference. `setting` is the profile's key under `backends` that may
-    force one of them; None where a profile has no say. `needed` tells whether a model calls it at all, and `absent`
-    what a model that does not is without."""
+    """An operation and its backends in order of preference. `setting` is the profile's key under `backends` that can
+    force one of them, or None. `needed` says whether a model calls the op at all; `absent` names what a model that
+    does not call it lacks, such as "experts"."""
 
     name: str
     backends: tuple[Backend, ...]
@@ -44,13 +44,14 @@ class Op:
         )
 
     def concerns(self, context: Context) -> bool:
-        """Whether there is something to choose for this model with this engine."""
+        """Whether there is anything to choose for this model with this engine."""
         return not context.left_to_engine and bool(self.of(context.engine)) and self.needed(context)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was decided about one backend: it can run where there is no objection. The first objection decides."""
+    """The decision about one backend: it can run unless there is an objection. `reason`, `source` and `remedy` are
+    those of the first."""
 
     backend: str
     objections: tuple[Objection, ...] = ()
@@ -74,7 +75,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Choice:
-    """The backend an op gets, with the verdict on each of its backends."""
+    """The backend an op gets, and the verdict on each candidate."""
 
     op: str
     backend: Backend
@@ -83,7 +84,7 @@ class Choice:
 
 
 class BackendRefusedError(ValueError):
-    """No backend can serve an op here, or not the one that was asked for. `verdicts` says why, one by one."""
+    """No backend can run an op here, or the requested one cannot. `verdicts` says why for each."""
 
     def __init__(self, op: Op, requested: str, message: str, verdicts: tuple[Verdict, ...]) -> None:
         super().__init__(message)
@@ -91,7 +92,7 @@ class BackendRefusedError(ValueError):
 
 
 def verdicts(op: Op, context: Context) -> tuple[Verdict, ...]:
-    """One on each backend of the context's engine, in order of preference."""
+    """One for each backend of the context's engine, in order of preference."""
     return tuple(Verdict(backend.name, tuple(backend.objections(context))) for backend in op.in_order(context))
 
 
@@ -120,19 +121,9 @@ def choose(op: Op, context: Context, requested: str = AUTO) -> Choice:
     raise BackendRefusedError(op, requested, message, judged)
 
 
-def choose_all(ops: Iterable[Op], context: Context, backends: Mapping[str, str] | None = None) -> dict[str, Choice]:
-    """A choice for each op that the model needs, by its name; `backends` is the profile's mapping of settings to names.
-
-    Raises:
-        BackendRefusedError: as `choose`, for the first op that cannot be served.
-    """
-    wanted = backends or {}
-    return {op.name: choose(op, context, wanted.get(op.setting or "", AUTO)) for op in ops if op.concerns(context)}
-
-
 @dataclass(frozen=True)
 class Explanation:
-    """How it stands with one op: what was chosen and what that needs of a cast, or why nothing was."""
+    """The outcome for one op: the chosen backend and what it needs from a cast, or why there is none."""
 
     op: Op
     requested: str
@@ -143,7 +134,8 @@ class Explanation:
 
 
 def explain(ops: Iterable[Op], context: Context, backends: Mapping[str, str] | None = None) -> tuple[Explanation, ...]:
-    """As `choose_all`, but nothing is raised: what cannot be served is told beside what can."""
+    """One for each op that the model needs; `backends` is the profile's mapping of settings to names. Nothing is
+    raised: an op without a usable backend has a `refusal` instead."""
     wanted = backends or {}
     found = []
     for op in ops:
@@ -161,5 +153,5 @@ def explain(ops: Iterable[Op], context: Context, backends: Mapping[str, str] | N
 
 
 def chosen_names(explanations: Iterable[Explanation]) -> dict[str, str]:
-    """Op -> backend, of every op that can be served: what a core binds, and what its memory is planned for."""
+    """Op -> backend, for every op that has one: what a core binds, and what its memory is planned for."""
     return {found.op.name: found.chosen.name for found in explanations if found.chosen}

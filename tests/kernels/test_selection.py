@@ -22,7 +22,6 @@ from kernels.selection import (
     Fault,
     Op,
     choose,
-    choose_all,
     chosen_names,
     explain,
 )
@@ -51,38 +50,39 @@ def test_auto_takes_the_first_backend_that_can_and_keeps_all_verdicts():
         ("triton", False),
         ("torch", True),
     ]
-    assert choice.verdicts[0].reason == "runs on cuda, and this is the CPU"
+    assert "cuda" in choice.verdicts[0].reason
     assert choose(OP, HOPPER).backend.name == "flashinfer"
 
 
 def test_a_known_fault_rules_a_backend_out_where_it_applies_and_names_its_source():
     choice = choose(OP, replace(HOPPER, cuda_graphs=True))
     assert choice.backend.name == "triton"
-    assert choice.verdicts[0].reason == "crashes while graphs are captured"
-    assert choice.verdicts[0].source == "example/engine#1"
+    assert (choice.verdicts[0].reason, choice.verdicts[0].source) == (CRASH.reason, CRASH.source)
 
 
 @pytest.mark.parametrize(
-    ("context", "backend", "words"),
+    ("context", "backend", "values"),
     [
-        (Context("cuda", (8, 0)), "flashinfer", "needs sm_90 or newer, and this is sm_80"),
-        (Context("cuda", (13, 0), head_dim=64), "triton", "covers GPUs up to sm_121"),
-        (Context("cuda", (9, 0), head_dim=96), "triton", "has no head size 96 (has 64, 128)"),
-        (Context("cuda", (9, 0)), "flashinfer", "needs the library flashinfer"),
-        (CPU, "deepgemm", "no backend 'deepgemm' of moe (known: auto, flashinfer, triton, torch)"),
+        (Context("cuda", (8, 0)), "flashinfer", ("sm_90", "sm_80")),
+        (Context("cuda", (13, 0), head_dim=64), "triton", ("sm_121", "sm_130")),
+        (Context("cuda", (9, 0), head_dim=96), "triton", ("96", "64", "128")),
+        (Context("cuda", (9, 0)), "flashinfer", ("flashinfer",)),
+        (CPU, "deepgemm", ("'deepgemm'", "auto", "flashinfer", "triton", "torch")),
     ],
 )
-def test_an_explicit_choice_that_cannot_work_is_refused_with_the_reason(context, backend, words):
+def test_an_explicit_choice_that_cannot_work_is_refused_with_the_reason(context, backend, values):
     with pytest.raises(BackendRefusedError) as refused:
         choose(OP, context, backend)
-    assert words in str(refused.value)
+    assert (refused.value.op, refused.value.requested) == (OP, backend)
+    assert all(value in str(refused.value) for value in values)
     assert len(refused.value.verdicts) == 3
 
 
 def test_auto_with_no_usable_backend_gives_every_reason():
     only_gpu = Op("moe", OP.backends[:2])
-    with pytest.raises(BackendRefusedError, match=r"flashinfer runs on cuda.*triton runs on cuda"):
+    with pytest.raises(BackendRefusedError) as refused:
         choose(only_gpu, CPU)
+    assert all(verdict.reason in str(refused.value) for verdict in refused.value.verdicts)
 
 
 def objection(backend: Backend, context: Context) -> str:
@@ -90,36 +90,37 @@ def objection(backend: Backend, context: Context) -> str:
 
 
 @pytest.mark.parametrize(
-    ("demands", "context", "words"),
+    ("demands", "context", "values"),
     [
         ({"conditions": (Condition("hidden_size", multiple_of=16, at_most=16384),)}, {"hidden_size": 2050},
-         "needs the hidden size to be a multiple of 16 and at most 16384, and it is 2050"),
+         ("hidden size", "16", "16384", "2050")),
         ({"conditions": (Condition("hidden_size", at_most=16384),)}, {"hidden_size": 18432},
-         "needs the hidden size to be at most 16384, and it is 18432"),
+         ("hidden size", "16384", "18432")),
         ({"conditions": (Condition("num_experts", at_least=2),)}, {"num_experts": 1},
-         "needs the number of experts to be at least 2, and it is 1"),
+         ("number of experts", "2", "1")),
         ({"conditions": (Condition("activation", one_of=("silu", "gelu")),)}, {"activation": "relu2"},
-         "needs the activation to be silu or gelu, and it is relu2"),
+         ("activation", "silu", "gelu", "relu2")),
         ({"conditions": (Condition("fp8_blocks", one_of=(None,), says="is for 16 bits"),)}, {"fp8_blocks": (128, 128)},
-         "is for 16 bits"),
+         ("is for 16 bits",)),
         ({"kv_cache_dtypes": ("bfloat16",)}, {"kv_cache_dtype": "float8_e4m3fn"},
-         "has no cache in float8_e4m3fn (has bfloat16)"),
-        ({"lacks": ("attention_sinks",)}, {"attention_sinks": True}, "has no attention sinks, which this model needs"),
+         ("float8_e4m3fn", "bfloat16")),
+        ({"lacks": ("attention_sinks",)}, {"attention_sinks": True}, ("attention sinks",)),
         ({"libraries": ("flashinfer>=0.6.14",)}, {},
-         "needs flashinfer 0.6.14 or newer, and 0.6.13 is installed"),
-        ({"libraries": ("deep_gemm>=2",)}, {}, "needs the library deep_gemm, which is not installed"),
+         ("flashinfer", "0.6.14", "0.6.13")),
+        ({"libraries": ("deep_gemm>=2",)}, {}, ("deep_gemm",)),
     ],
 )  # fmt: skip
-def test_what_a_model_does_not_fit_is_said_with_both_values(demands, context, words):
+def test_an_objection_names_the_limit_and_the_value(demands, context, values):
     backend = Backend("triton", "m:t", **demands)
-    assert objection(backend, replace(HOPPER, **context)) == words
+    reason = objection(backend, replace(HOPPER, **context))
+    assert all(value in reason for value in values)
     fitting: dict[str, Any] = {
         "hidden_size": 4096,
         "num_experts": 8,
         "fp8_blocks": None,
         "libraries": {"flashinfer": "0.6.14"},
     }
-    if "deep_gemm" not in words:
+    if "deep_gemm" not in values:
         assert objection(backend, replace(HOPPER, **fitting)) == ""
 
 
@@ -134,7 +135,8 @@ def test_all_objections_are_kept_and_the_first_decides():
     faulty = Backend("x", "m:x", head_dims=(64,), libraries=("flashinfer>=1",), faults=(CRASH,))
     [verdict] = explain([Op("op", (faulty,))], replace(HOPPER, cuda_graphs=True))[0].verdicts
     assert [found.source for found in verdict.objections] == [None, None, "example/engine#1"]
-    assert verdict.reason == verdict.objections[0].reason == "has no head size 128 (has 64)"
+    assert verdict.reason == verdict.objections[0].reason
+    assert "128" in verdict.reason
 
 
 def test_on_another_device_nothing_else_is_worth_saying():
@@ -149,10 +151,9 @@ def test_a_sealed_engine_gets_what_its_cast_holds():
     needed = frozenset(variant.name for variant in rms_norm_variants(90, model))
     assert frozenset(backend.needs_of_a_cast(model).variants) == needed
     assert objection(backend, replace(model, cast=CastSummary(90, needed))) == ""
-    assert objection(backend, replace(model, cast=CastSummary(120, needed))) == "is cast for sm_120, and this is sm_90"
+    assert "sm_120" in objection(backend, replace(model, cast=CastSummary(120, needed)))
     missing = sorted(needed)[0]
-    words = objection(backend, replace(model, cast=CastSummary(90, needed - {missing})))
-    assert words == f"needs {len(needed)} kernels, of which the cast lacks 1, such as {missing}"
+    assert missing in objection(backend, replace(model, cast=CastSummary(90, needed - {missing})))
 
 
 @pytest.mark.parametrize("capability", [(8, 7), (11, 0), (13, 0), (7, 5)])
@@ -168,17 +169,13 @@ def test_each_engine_has_its_own_backends():
     """A backend of the other engine is unknown, and an op that an engine decides for itself is not chosen."""
     inside = Backend("flash-attn", engine="vllm")
     op, ours = Op("attention", (Backend("torch", "m:p"), inside)), Op("norm", (Backend("torch", "m:p"),))
-    assert {name: choice.backend.name for name, choice in choose_all([op, ours], HOPPER).items()} == {
-        "attention": "torch",
-        "norm": "torch",
-    }
+    assert chosen_names(explain([op, ours], HOPPER)) == {"attention": "torch", "norm": "torch"}
     vllm = replace(HOPPER, engine="vllm")
-    assert {name: choice.backend.name for name, choice in choose_all([op, ours], vllm).items()} == {
-        "attention": "flash-attn"
-    }
-    with pytest.raises(BackendRefusedError, match="the vllm engine has no backend 'torch' of attention"):
+    assert chosen_names(explain([op, ours], vllm)) == {"attention": "flash-attn"}
+    with pytest.raises(BackendRefusedError) as unknown:
         choose(op, vllm, "torch")
-    assert choose_all([op], replace(CPU, engine="vllm")) == {}
+    assert [verdict.backend for verdict in unknown.value.verdicts] == ["flash-attn"]
+    assert explain([op], replace(CPU, engine="vllm")) == ()
 
 
 def test_an_explanation_tells_what_is_refused_beside_what_is_not():
@@ -187,7 +184,8 @@ def test_an_explanation_tells_what_is_refused_beside_what_is_not():
     assert served.chosen is not None
     assert served.refusal is None
     assert refused.chosen is None
-    assert "it runs on cuda, and this is the CPU" in str(refused.refusal)
+    assert refused.refusal is not None
+    assert (refused.refusal.op, refused.refusal.requested) == (bad, "triton")
 
 
 def test_every_backend_of_the_catalogue_says_what_it_is():
@@ -204,11 +202,12 @@ def test_every_backend_of_the_catalogue_says_what_it_is():
 
 def test_the_catalogue_serves_the_cpu_in_every_dtype_and_the_profile_key_reaches_its_op():
     for dtype in ("float32", "bfloat16", "float16"):
-        chosen = {name: c.backend.name for name, c in choose_all(OPS, Context("cpu", dtype=dtype)).items()}
+        chosen = chosen_names(explain(OPS, Context("cpu", dtype=dtype)))
         assert chosen.pop("linear") == ("torch" if dtype == "float16" else "onednn")
         assert set(chosen.values()) == {"torch"}
-    with pytest.raises(BackendRefusedError, match="no backend 'nonsense' of paged_attention"):
-        choose_all(OPS, CPU, {"attention": "nonsense"})
+    refused = {found.op.name: found for found in explain(OPS, CPU, {"attention": "nonsense"}) if found.refusal}
+    assert list(refused) == ["paged_attention"]
+    assert refused["paged_attention"].requested == "nonsense"
 
 
 def test_selection_and_catalogue_import_no_torch():
@@ -230,11 +229,11 @@ def test_what_was_chosen_is_bound_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("backends", "libraries", "reason"),
     [
-        ({"rms_norm": "cuda"}, {}, "has triton, flashinfer, torch"),
-        ({"norm": "torch"}, {}, "the op norm, which"),
-        ({"paged_attention": "flash-attn"}, {}, "has triton, flashinfer, torch"),  # vLLM's
-        ({"rms_norm": "flashinfer"}, {}, "needs the library flashinfer, which is not installed"),
-        ({"rms_norm": "flashinfer"}, {"flashinfer": "0.1"}, "needs flashinfer 0.6.13 or newer"),
+        ({"rms_norm": "cuda"}, {}, "triton, flashinfer, torch"),
+        ({"norm": "torch"}, {}, "norm"),
+        ({"paged_attention": "flash-attn"}, {}, "triton, flashinfer, torch"),  # vLLM's
+        ({"rms_norm": "flashinfer"}, {}, "library flashinfer"),
+        ({"rms_norm": "flashinfer"}, {"flashinfer": "0.1"}, r"0\.6\.13"),
         ({"rms_norm": "flashinfer"}, {"flashinfer": "9.9"}, "cannot be imported"),
     ],
 )

@@ -20,7 +20,7 @@ from kernels.catalogue import OPS
 from kernels.linear import reference
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.paged_attention.workspace import Step, workspace_tensors
-from kernels.selection import choose_all
+from kernels.selection import chosen_names, explain
 from tests.kernels.peak import Peak
 from tests.tiny import BASE, FAMILIES
 
@@ -48,10 +48,10 @@ def test_a_step_takes_what_is_planned(tmp_path, name, dtype):
         config, device="cpu", capability=None, dtype=str(dtype).removeprefix("torch."), kv_cache_dtype="",
         cuda_graphs=False, libraries={},
     )  # fmt: skip
-    choices = choose_all(OPS, context)
-    # The size of a weight in oneDNN's layout cannot be asked for.
+    backends = chosen_names(explain(OPS, context))
+    # The size of a weight in oneDNN's layout is not available.
     kernels = replace(
-        bind({op: choice.backend.name for op, choice in choices.items()}),
+        bind(backends),
         linear=reference.linear,
         prepare_linear=lambda weight: weight,
     )
@@ -81,7 +81,7 @@ def test_a_step_takes_what_is_planned(tmp_path, name, dtype):
             sequences=1,
             item=dtype.itemsize,
             fp8=False,
-            backends={op: choice.backend.name for op, choice in choices.items()},
+            backends=backends,
             attention=workspace_tensors("torch", context, Step(tokens, 1, tokens)),
         ),
     )

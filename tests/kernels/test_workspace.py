@@ -24,7 +24,7 @@ from kernels.paged_attention import reference, triton, workspace
 from kernels.paged_attention.cases import Shape, batch
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.paged_attention.workspace import Step, workspace_bytes, workspace_tensors
-from kernels.selection import choose_all
+from kernels.selection import chosen_names, explain
 from tests.kernels.peak import Peak
 from tests.tiny import BASE, FAMILIES, FP8
 
@@ -126,9 +126,8 @@ def test_a_step_stays_within_the_plan(tmp_path, family, arch, quantised):
         config, device="cuda", capability=divmod(arch, 10), dtype="bfloat16", kv_cache_dtype="bfloat16",
         cuda_graphs=False, libraries={"triton": "3"},
     )  # fmt: skip
-    choices = choose_all(OPS, context)
     length, tokens, seqs = 32768, 2048, 256
-    names = {op: choice.backend.name for op, choice in choices.items()}
+    names = chosen_names(explain(OPS, context))
     shape = StepShape(
         tokens=tokens, sequences=seqs, item=2, fp8=bool(quantised), backends=names,
         attention=workspace_tensors("triton", context, Step(tokens, seqs, length)),
