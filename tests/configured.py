@@ -1,4 +1,4 @@
-"""What a core is told in tests: sizes that suit small models, and the backends that a launch would choose for them."""
+"""The EngineConfig of a core in tests: sizes that suit small models, and the backends that a launch would choose."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from typing import Any
 import msgspec
 
 from appliance.checkpoint.config import read_config
-from appliance.checkpoint.selection import selection_context
+from appliance.checkpoint.selection import chosen_fields
 from appliance.protocol import EngineConfig
 from kernels.cast.setting import CAST, cast_summary
-from kernels.catalogue import OPS
-from kernels.libraries import installed
-from kernels.selection import chosen_names, explain
 
 
 def engine_config(folder: Path, *, wanted: Mapping[str, str] | None = None, **values: Any) -> EngineConfig:
@@ -39,20 +36,14 @@ def chosen(folder: Path, wanted: Mapping[str, str] | None, values: Mapping[str, 
     """`backends` and `keep_fp8` for the device that `values` name; `where` are arguments of `selection_context` to
     choose for another one."""
     device = values.get("device", "cpu")
-    context = selection_context(
-        read_config(folder),
-        **{
-            "device": device.partition(":")[0],
-            "capability": _capability(device),
-            "dtype": values["dtype"],
-            "kv_cache_dtype": values["kv_cache_dtype"],
-            "cuda_graphs": False,
-            "libraries": installed(),
-            "cast": cast_summary({CAST: values["cast"]}) if values.get("cast") and device != "cpu" else None,
-        }
-        | where,
-    )
-    return {"backends": chosen_names(explain(OPS, context, wanted)), "keep_fp8": context.fp8_blocks is not None}
+    described: dict[str, Any] = {
+        "device": device,
+        "capability": _capability(device),
+        "dtype": values["dtype"],
+        "kv_cache_dtype": values["kv_cache_dtype"],
+        "cast": cast_summary({CAST: values["cast"]}) if values.get("cast") and device != "cpu" else None,
+    } | where
+    return chosen_fields(read_config(folder), described.pop("device"), wanted, **described)
 
 
 def _capability(device: str) -> tuple[int, int] | None:

@@ -1,8 +1,9 @@
-"""`ingot verify`: a cast is what was cast, and on a GPU every kernel of it is right and nothing is compiled."""
+"""`ingot verify`: a cast is complete and unchanged; on a GPU, every kernel is correct and nothing is compiled."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,11 +20,11 @@ from kernels.cast.manifest import Manifest
 from kernels.cast.setting import CAST
 from kernels.cast.words import ForwardProof, OpProof
 
-_SHOWN = 3  # problems of one op
+_SHOWN = 3  # problems per op
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--json` writes. `gpu` and `forward` are None where there was none to launch on."""
+    """What `--json` writes. `gpu` and `forward` are None without a GPU to launch on."""
 
     cast: str
     architecture: str
@@ -50,17 +51,18 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one JSON object, for programs.")
 def verify(folder: Path | None, as_json: bool) -> None:
-    """Prove that a cast is whole; on a GPU of its architecture, that every kernel is right, that a model runs from it,
-    and that nothing is compiled.
+    """Prove that a cast is complete; on a GPU of its architecture, that every kernel is correct, that a model runs from
+    it, and that nothing is compiled.
 
-    Exits with 1 when anything is amiss.
+    Exits with 1 if anything is wrong.
     """
     if folder is None:
-        raise click.UsageError(f"Name a cast with --cast, or in {CAST}.")
+        raise click.UsageError(f"No cast given. Name its folder with --cast or in {CAST}.")
     folder = folder.absolute()
     try:
         manifest = check.read(folder)
-        _refuse_first(list(check.against_this_environment(manifest, os.environ)))
+        for problem in check.against_this_environment(manifest, os.environ):
+            raise problem
     except CastError as error:
         _refuse(str(error))
     gpu = _gpu(manifest)
@@ -79,7 +81,7 @@ def _verdict(folder: Path, manifest: Manifest, gpu: Gpu | None, *, quiet: bool) 
     forward: ForwardProof | None = None
     if not problems:
         before = bystanders.snapshot(folder)
-        for proof in prove(folder, gpu):
+        for proof in prove(folder, manifest, gpu):
             if isinstance(proof, list):
                 problems += proof
                 continue
@@ -111,38 +113,37 @@ def _gpu(manifest: Manifest) -> Gpu | None:
 def _line(proof: OpProof | ForwardProof) -> str:
     error = "" if proof.error is None else f"   largest error {proof.error:.1e}, tolerance {proof.tolerance:.0e}"
     if isinstance(proof, ForwardProof):
-        told = "".join(f"\n    {problem}" for problem in proof.problems)
-        return f"{'forward pass':18} {proof.tokens:4} tokens of the bundled model{error}{told}"
+        return _with_problems(
+            f"{'forward pass':18} {proof.tokens:4} tokens of the bundled model{error}", proof.problems
+        )
     verb = "found" if proof.error is None else "launched"
-    problems = list(proof.problems[:_SHOWN])
+    shown = list(proof.problems[:_SHOWN])
     if len(proof.problems) > _SHOWN:
-        problems.append(f"and {len(proof.problems) - _SHOWN} more; --json has them all")
-    told = "".join(f"\n    {problem}" for problem in problems)
-    return f"{proof.op:18} {proof.proven:4} of {proof.variants:4} kernels {verb}{error}{told}"
+        shown.append(f"and {len(proof.problems) - _SHOWN:,} more; --json lists them all")
+    return _with_problems(f"{proof.op:18} {proof.proven:4} of {proof.variants:4} kernels {verb}{error}", shown)
+
+
+def _with_problems(line: str, problems: Iterable[str]) -> str:
+    return "\n    ".join((line, *problems))
 
 
 def _show(verdict: Verdict) -> None:
     for problem in verdict.problems:
         click.echo(problem)
     variants = sum(op.variants for op in verdict.ops)
-    what = f"{verdict.cast} for {verdict.architecture}"
+    cast = f"{verdict.cast} ({verdict.architecture})"
     if not verdict.good:
-        click.echo(f"NOT PROVEN: {what}.")
+        click.echo(f"NOT PROVEN: {cast}. The problems are listed above.")
     elif verdict.gpu:
         click.echo(
-            f"PROVEN: all {variants} kernels of {what} were launched on {verdict.gpu} and agree with their references; "
-            "a model ran from it; nothing was compiled."
+            f"PROVEN: {cast}. All {variants:,} kernels were launched on {verdict.gpu} and agree with their references; "
+            "a model ran from the cast; nothing was compiled."
         )
     else:
         click.echo(
-            f"WHOLE: {what} has all {variants} kernels, and its {verdict.files} files are what was cast. There is no "
-            "GPU of this architecture here to launch them on."
+            f"COMPLETE: {cast}. It has all {variants:,} kernels, and its {verdict.files:,} files are unchanged. They "
+            "were not launched, since this machine has no GPU of this architecture."
         )
-
-
-def _refuse_first(problems: list[CastError]) -> None:
-    for problem in problems:
-        raise problem
 
 
 def _refuse(message: str) -> NoReturn:

@@ -1,15 +1,18 @@
-"""The question by which backends are chosen for a model, asked alike by preflight, explain, cast and the engine."""
+"""What the choice of backends depends on for a model; the same for preflight, explain, the cast and the engine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from appliance.checkpoint.model_config import ACTIVATIONS, ModelConfig
 from appliance.checkpoint.quantization import BLOCK
+from kernels.catalogue import OPS
 from kernels.context import CastSummary, Context
+from kernels.libraries import installed
+from kernels.selection import chosen_names, explain
 
-# (device, dtype) with kernels that multiply by weights in FP8. Elsewhere they are multiplied out when they are loaded:
+# (device, dtype) with kernels that multiply by weights in FP8. Elsewhere weights are expanded when they are loaded:
 # that takes two to four times their memory, and saves doing it in every step.
 KEEPS_FP8: Final = (("cuda", "bfloat16"), ("cuda", "float16"))
 
@@ -33,8 +36,8 @@ def selection_context(
     workers: int = 1,
     engine: str = "native",
 ) -> Context:
-    """Everything that a choice depends on, for a model that preflight lets through. `dtype` and `kv_cache_dtype` are
-    names of torch's; `cpu_features` is `Host.cpu_features` of the machine that computes."""
+    """Everything the choice depends on, for a model that passed preflight. `dtype` and `kv_cache_dtype` are torch's
+    names; `cpu_features` is `Host.cpu_features` of the machine that computes."""
     experts = config.experts
     return Context(
         device=device,
@@ -64,3 +67,14 @@ def selection_context(
         expert_scoring=experts.routing.scoring if experts else "softmax",
         num_expert_groups=experts.routing.num_groups if experts else 0,
     )
+
+
+def chosen_fields(
+    config: ModelConfig, device: str, wanted: Mapping[str, str] | None = None, **described: Any
+) -> dict[str, Any]:
+    """`backends` and `keep_fp8` of an EngineConfig that is not made from a launch's plan: for one eager process with
+    the libraries installed here. `device` is torch's name, such as "cuda:0"; `wanted` is a profile's `backends`;
+    `described` are arguments of `selection_context`."""
+    here: dict[str, Any] = {"device": device.partition(":")[0], "cuda_graphs": False, "libraries": installed()}
+    context = selection_context(config, **(here | described))
+    return {"backends": chosen_names(explain(OPS, context, wanted)), "keep_fp8": context.fp8_blocks is not None}

@@ -17,6 +17,7 @@ import torch
 
 from appliance import hardware
 from appliance.cast import forward
+from kernels.cast import check
 from tests.cast.test_compilers import REFUSED
 
 CAST = os.environ.get("INGOT_GPU_CAST")
@@ -65,7 +66,7 @@ def test_the_proof_says_which_compilers_are_mapped() -> None:
     """Those that are merely linked, and none that compiled: printed, so that a change of torch or the driver shows."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
     gpu = hardware.inventory().gpus[0]
-    ours, reference = map(forward.as_json, forward.configs(Path(str(CAST)), gpu))
+    ours, reference = map(forward.as_json, forward.configs(check.read(Path(str(CAST))), gpu))
     for program, *options in ((KERNELS, "--launch"), (MODEL, "--config", ours, "--reference", reference)):
         command = [sys.executable, "-m", program, "--cast", str(CAST), *options]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100, check=True)
