@@ -1,4 +1,4 @@
-"""What one implementation of an op declares about itself, as data, and what stands against it in a context."""
+"""What an implementation of an op declares about itself, as data, and the objections to it in a context."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _LIBRARY = re.compile(r"(?P<name>[\w-]+)(>=(?P<least>[\d.]+))?")
 
 
 class Objection(NamedTuple):
-    """Why a backend cannot run: `reason` goes on from the backend's name ("needs sm_90 or newer, ..."); `source` is
-    where that is written, `remedy` what would let it run all the same."""
+    """Why a backend cannot run: `reason` continues a sentence that begins with the backend's name ("needs sm_90 or
+    newer, ..."); `source` documents it, and `remedy` says what would let it run."""
 
     reason: str
     source: str | None = None
@@ -25,8 +25,8 @@ class Objection(NamedTuple):
 
 @dataclass(frozen=True)
 class Fault:
-    """A known defect of a backend, which must not be chosen where `applies` holds. `source` is where it was reported;
-    `remedy` says what would let the backend run all the same, as far as anything does."""
+    """A known defect of a backend, which must not be chosen where `applies` holds. `source` is the report; `remedy`
+    says what would let the backend run, if anything does."""
 
     name: str
     reason: str
@@ -37,8 +37,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class Condition:
-    """A demand on a model's shape: `field` of the context is to be all that the rest says. `says` is the reason where
-    the value does not speak for itself."""
+    """A requirement on a model's shape: `field` of the context must meet all of the limits. `says` is the reason to
+    give where the value alone does not explain it."""
 
     field: str
     multiple_of: int = 1
@@ -72,13 +72,12 @@ class Backend:
     has none.
 
     Empty tuples mean "any". Capabilities are (major, minor), both ends included. `lacks` names flags of the context
-    that the backend cannot serve. `cpu_features` gives, by dtype, the sets of processor flags of which one set must be
-    there as a whole. `libraries` are names with an optional least version ("flashinfer>=0.6.8").
-    `variants` and `modules` are `module:function`, called with architecture and context, which give the Triton variants
-    and the FlashInfer modules that the backend would launch. `prepare` is `module:function`, which brings a weight that
-    is filled into the layout that `function` reads. `source` is where it is written which GPUs the backend is for.
-    `preferred_on` are capabilities where it was measured to be faster than those listed before it
-    (docs/performance.md), and goes first.
+    that the backend does not support. `cpu_features` gives sets of processor flags by dtype; one set must be complete.
+    `libraries` are names with an optional minimum version ("flashinfer>=0.6.8"). `variants` and `modules` are
+    `module:function`, called with architecture and context; they yield the Triton variants and FlashInfer modules the
+    backend would launch. `prepare` is `module:function`; it converts a loaded weight into the layout that `function`
+    reads. `source` documents which GPUs the backend is for. `preferred_on` are capabilities where it was measured to be
+    faster than the backends listed before it (docs/performance.md), and goes first.
     """
 
     name: str
@@ -103,15 +102,15 @@ class Backend:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether it launches kernels that a cast holds."""
+        """Whether it launches kernels from a cast."""
         return bool(self.variants or self.modules)
 
     def objections(self, context: Context) -> Iterator[Objection]:
-        """All that stands against this backend in `context`, what is least easily changed first."""
+        """Everything that keeps this backend from running in `context`, hardest to change first."""
         found = False
         for reason in self._against_the_device(context):
             yield Objection(reason, self.source)
-            return  # whatever else it lacks is not worth saying
+            return  # anything else it lacks does not matter then
         for reason in self._against_the_model(context):
             found = True
             yield Objection(reason)
@@ -119,7 +118,7 @@ class Backend:
             if fault.applies(context):
                 found = True
                 yield Objection(fault.reason, fault.source, fault.remedy)
-        if not found:  # a backend's variants are declared for what it can serve
+        if not found:  # a backend's variants are declared only for what it supports
             yield from (Objection(reason) for reason in self._against_the_cast(context))
 
     def _against_the_device(self, context: Context) -> Iterator[str]:
@@ -158,7 +157,7 @@ class Backend:
         yield from self.lacking(context.libraries)
 
     def lacking(self, installed: Mapping[str, str]) -> Iterator[str]:
-        """Why each library that is not there, or too old, keeps it from running."""
+        """A reason for each library that is missing or too old."""
         for library in self.libraries:
             if reason := _against_library(library, installed):
                 yield reason
@@ -180,7 +179,7 @@ class Backend:
                 yield f"needs {len(names)} {kind}, of which the cast lacks {len(missing)}, such as {missing[0]}"
 
     def needs_of_a_cast(self, context: Context) -> CastNeeds:
-        """The kernels that this backend may launch in `context`, on its GPU; nothing where it compiles none."""
+        """The kernels this backend may launch in `context`; empty if it is not compiled."""
         arch = context.arch
         variants = tuple(variant.name for variant in load(self.variants)(arch, context)) if self.variants else ()
         modules = tuple(module.name for module in load(self.modules)(arch, context)) if self.modules else ()

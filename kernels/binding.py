@@ -1,4 +1,4 @@
-"""The chosen backends' functions under the names by which the models call them. Nothing is chosen here."""
+"""The chosen backends' functions, under the names the models call them by. Nothing is chosen here."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kernels.named import load
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """One function an op. Each op's folder documents its function in `reference.py`; every backend has its
-    signature. `prepare_linear` brings a weight that is filled into the layout that `linear` reads; it may be the weight
-    itself, and is of no use but to `linear`."""
+    """One function per op. Each op's folder documents it in `reference.py`; every backend has that signature.
+    `prepare_linear` converts a loaded weight into the layout that `linear` reads; the result may be the weight itself,
+    and only `linear` can use it."""
 
     embedding: Callable[..., Any]
     rms_norm: Callable[..., Any]
@@ -33,20 +33,20 @@ class Kernels:
 
 
 class BackendMissingError(ValueError):
-    """A backend that was chosen for this engine is not in it."""
+    """A backend chosen for this engine is missing from it."""
 
 
 def bind(backends: Mapping[str, str], libraries: Mapping[str, str] | None = None) -> Kernels:
-    """Import the native backends that `backends` names (op -> backend), and nothing else. An op that is not among them
-    is one that the model does not need; to call it is an error of ours. `libraries` are those installed here.
+    """Import the native backends named in `backends` (op -> backend), and nothing else. The model must not call any
+    other op. `libraries` are the installed ones, name -> version.
 
     Raises:
-        BackendMissingError: there is no such op or backend, its library is not installed, or it cannot be imported.
+        BackendMissingError: the op or backend is unknown, its library is not installed, or it cannot be imported.
     """
     found = installed() if libraries is None else libraries
     names = [field.name for field in fields(Kernels) if field.name != "prepare_linear"]
     if unknown := sorted(set(backends) - set(names)):
-        raise BackendMissingError(f"the launch was planned with the op {unknown[0]}, which this engine does not have")
+        raise BackendMissingError(f"the launch was planned with the op {unknown[0]}, which this engine lacks")
     functions = {op: _load(op, backends[op], found) if op in backends else _unneeded(op) for op in names}
     prepare = _find("linear", backends["linear"]).prepare if "linear" in backends else ""
     return Kernels(**functions, prepare_linear=load(prepare) if prepare else lambda weight: weight)
@@ -57,7 +57,7 @@ def _find(op: str, name: str) -> Backend:
     backend = next((backend for backend in native if backend.name == name), None)
     if backend is None:
         known = ", ".join(backend.name for backend in native)
-        raise BackendMissingError(f"{_planned(op, name)}, and this engine has {known}")
+        raise BackendMissingError(f"{_planned(op, name)}; this engine has {known}")
     return backend
 
 
@@ -78,6 +78,6 @@ def _planned(op: str, name: str) -> str:
 
 def _unneeded(name: str) -> Callable[..., Any]:
     def call(*_: Any, **__: Any) -> Any:
-        raise AssertionError(f"{name} was called by a model of which selection was told that it does not need it")
+        raise AssertionError(f"the model called {name}, but selection was told that it does not need this op")
 
     return call

@@ -1,4 +1,4 @@
-"""Calls of an op by which a backend is compared with the reference: by the tests, and by `ingot verify`.
+"""Calls of an op that compare a backend with the reference, in the tests and in `ingot verify`.
 
 Each op with a compiled backend has `kernels/<op>/cases.py` with one function
 

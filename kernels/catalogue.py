@@ -1,4 +1,4 @@
-"""Every op, with its backends in order of preference. Imports no torch: the backends are named, not loaded."""
+"""Every op, with its backends in order of preference. Imports no torch: backends are named, not loaded."""
 
 from __future__ import annotations
 
@@ -222,11 +222,11 @@ OPS: tuple[Op, ...] = (
 
 
 def backend_names(setting: str) -> tuple[str, ...]:
-    """Every backend, of either engine, that a profile may name under `backends.<setting>`."""
+    """Every backend, of either engine, that a profile can name under `backends.<setting>`."""
     return tuple(dict.fromkeys(backend.name for op in OPS if op.setting == setting for backend in op.backends))
 
 
 def engines_of(setting: str, name: str) -> tuple[str, ...]:
-    """The engines that have a backend of that name for the setting."""
+    """The engines with a backend of that name for the setting."""
     backends = (backend for op in OPS if op.setting == setting for backend in op.backends if backend.name == name)
     return tuple(dict.fromkeys(backend.engine for backend in backends))

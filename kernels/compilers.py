@@ -1,9 +1,8 @@
-"""Whatever could compile code for a GPU in a running process, and how a sealed one refuses it.
+"""What could compile GPU code in a running process, and how a sealed process refuses it.
 
-Triton's own way is closed by `kernels/cast/sealed_cache.py`. This closes the others: torch's compilers, libraries that
-bring one, and programs. Child processes inherit `ENVIRONMENT`, which keeps torch, numba, the driver and FlashInfer from
-compiling in them as well. What no guard in Python can see, native code that calls NVRTC, is for the proof to notice:
-`kernels/cast/mapped.py`.
+`kernels/cast/sealed_cache.py` stops Triton. This module stops the rest: torch's compilers, libraries that contain one,
+and compiler programs. Child processes inherit `ENVIRONMENT`, which keeps torch, numba, the driver and FlashInfer from
+compiling there too. No guard in Python can see native code that calls NVRTC; `kernels/cast/mapped.py` detects that.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any, Final, NoReturn
 
 from kernels.seal import NotCast
 
-# For whatever would compile, or keep compiled code, here or in a child process.
+# Turns off compiling, and caches of compiled code, here and in child processes.
 ENVIRONMENT: Final = {
     "CC": "/bin/false",
     "CXX": "/bin/false",
@@ -34,7 +33,7 @@ ENVIRONMENT: Final = {
     "TORCH_COMPILE_DISABLE": "1",
 }
 
-# Modules that compile for a GPU, or that are of no use but for that.
+# Modules that compile for a GPU, or exist only for that.
 MODULES: Final = (
     "cuda.bindings.nvrtc",
     "cuda.nvrtc",
@@ -53,9 +52,9 @@ MODULES: Final = (
 
 # Likewise; but libraries that we run, here FlashInfer, import them where they find them, and do without where they do
 # not. So they are not found.
-HIDDEN: Final = ("cutlass",)  # CuTe's language, which compiles at its first call
+HIDDEN: Final = ("cutlass",)  # CuTe's language, which compiles on the first call
 
-# Functions of torch that compile, as `module:name`. Its other ways lead through one of these or through a module above.
+# Functions of torch that compile, as `module:name`. Its other paths go through one of these or a module above.
 FUNCTIONS: Final = (
     "torch:compile",
     "torch.cuda:_compile_kernel",
@@ -72,11 +71,11 @@ _refused = False
 
 
 class RefusedImportError(ImportError, NotCast):
-    """A sealed engine was to import a library that compiles."""
+    """A sealed engine tried to import a library that compiles."""
 
 
 def refuse() -> None:
-    """From now on, in this process and its children. It cannot be taken back."""
+    """From now on, in this process and its children. This cannot be undone."""
     global _refused
     os.environ.update(ENVIRONMENT)
     if _refused:
@@ -90,7 +89,7 @@ def refuse() -> None:
         vars(dynamo)["disable"] = True
     _stop_fusing(torch)
     for name in HIDDEN:
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # Python's own way to say that there is none
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # Python's convention for a module that must not be imported
     sys.meta_path.insert(0, _Refusing())
     sys.addaudithook(_stop_programs)
 
@@ -100,13 +99,15 @@ def _replace(name: str) -> None:
 
     module, _, function = name.partition(":")
     owner = import_module(module)
-    if hasattr(owner, function):  # each version of torch has some of them
+    if hasattr(owner, function):  # every version of torch has some of these
         setattr(owner, function, _refusing(f"{module}.{function.lstrip('_')}"))
 
 
 def _refusing(name: str) -> Callable[..., NoReturn]:
     def refused(*_: Any, **__: Any) -> NoReturn:
-        raise NotCast(f"{name} was called, and a sealed engine compiles nothing. Take what calls it out of the engine.")
+        raise NotCast(
+            f"{name} was called, which compiles, and a sealed engine compiles nothing. Remove the call from the engine."
+        )
 
     return refused
 
@@ -120,7 +121,7 @@ def _stop_fusing(torch: ModuleType) -> None:
 
 
 class _Refusing(MetaPathFinder, Loader):
-    """Stands before all that find modules. Who only asks whether one of `MODULES` is there gets the true answer."""
+    """Runs before all other finders. A mere check whether one of `MODULES` is installed gets the true answer."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -131,8 +132,8 @@ class _Refusing(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> NoReturn:
         raise RefusedImportError(
-            f"{spec.name} was to be imported, which compiles at run time, and a sealed engine compiles nothing. Take "
-            "what imports it out of the engine.",
+            f"{spec.name} compiles at run time and cannot be imported: a sealed engine compiles nothing. Remove the "
+            "import from the engine.",
             name=spec.name,
         )
 
@@ -147,7 +148,7 @@ def _stop_programs(event: str, arguments: tuple[Any, ...]) -> None:
     if words and os.path.basename(words[0]) in _SHELLS and "-c" in words[1:-1]:
         words = _split(words[words.index("-c") + 1])
     if words and _PROGRAM.fullmatch(os.path.basename(words[0])):
-        raise NotCast(f"The compiler {words[0]} was to be started, and a sealed engine compiles nothing.")
+        raise NotCast(f"The compiler {words[0]} cannot be started: a sealed engine compiles nothing.")
 
 
 def _words(event: str, arguments: tuple[Any, ...]) -> list[str]:

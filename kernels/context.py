@@ -1,4 +1,4 @@
-"""What a choice of backends depends on. Imports no torch, so that it can be made anywhere."""
+"""What the choice of backends depends on. Imports no torch, so that it can be used anywhere."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-# The flags below that a model of some family of `appliance/checkpoint` can set, of those for which kernels come in
-# forms of their own (`soft_cap`, `rotary_interleaved`). A cast holds those forms from the day that a family needs them:
-# name the flag here with that family.
+# Of the flags below with kernels of their own (`soft_cap`, `rotary_interleaved`), those that a family of
+# `appliance/checkpoint` can set. A cast holds their kernels only if they are listed here: add a flag together with the
+# first family that needs it.
 FLAGS_IN_USE: Final[frozenset[str]] = frozenset()
 
 
@@ -19,7 +19,8 @@ def possible(flag: str) -> tuple[bool, ...]:
 
 @dataclass(frozen=True)
 class CastSummary:
-    """What a cast holds: names of Triton variants (`Variant.name`) and of FlashInfer modules, for one architecture."""
+    """The contents of a cast: names of Triton variants (`Variant.name`) and FlashInfer modules, for one
+    architecture."""
 
     arch: int  # 90 for sm_90
     variants: frozenset[str] = frozenset()
@@ -28,12 +29,12 @@ class CastSummary:
 
 @dataclass(frozen=True)
 class Context:
-    """The device, the model's shapes and the way it is run.
+    """The device, the model's shapes and how it is run.
 
-    `capability` is None on the CPU. `cpu_features` are the processor's flags as /proc/cpuinfo names them, of those
-    that backends ask for; None where they are not known, and then no backend is refused for one. `libraries` maps the
-    name of each library found to its version. `workers` counts the processes that run one model together. `cast` is
-    what a sealed engine may launch; None: it may compile.
+    `capability` is None on the CPU. `cpu_features` are those of the processor's flags, named as in /proc/cpuinfo, that
+    backends ask for; if None (unknown), no backend is refused for a missing flag. `libraries` maps each installed
+    library to its version. `workers` is the number of processes that run one model together. `cast` is what a sealed
+    engine may launch; None if it may compile.
     """
 
     device: str  # "cpu" or "cuda"

@@ -1,4 +1,4 @@
-"""Known defects of backends, each with the report that it was learned from.
+"""Known defects of backends, each with the report it comes from.
 
 A fault is a row here; the backends that have it name it in their own rows. tests/kernels/test_faults.py states the
 scenario of each source.
@@ -56,7 +56,7 @@ FLASHINFER_CUTLASS_FP8_BLOCKS = Fault(
 )
 FLASHINFER_GDN_COMPILES = Fault(
     "flashinfer-gdn-compiles",
-    reason="is compiled by every worker at its first step, on which several workers wait for each other for ever",
+    reason="is compiled by every worker at its first step, where several workers deadlock waiting for each other",
     source=f"{_VLLM}/issues/41865",
     applies=lambda context: context.workers > 1 and not _gdn_prefill_is_cast(context),
     remedy="It runs with one worker, or from a cast that holds it.",

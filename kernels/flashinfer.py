@@ -1,6 +1,6 @@
-"""FlashInfer as Ingot runs it: imported in one place, and shut in with a cast's modules where the engine is sealed.
+"""FlashInfer as Ingot runs it: imported in one place, and limited to a cast's modules if the engine is sealed.
 
-While it is imported, FlashInfer reads its environment and makes folders; so all of that is settled before.
+On import FlashInfer reads its environment and creates folders, so the environment is set before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _sealed: _Sealed | None = None
 
 
 def seal(cast: Path, architecture: Architecture) -> None:
-    """Load modules from `cast`/flashinfer alone, from now on."""
+    """From now on load modules only from `cast`/flashinfer."""
     global _sealed
     assert "flashinfer" not in sys.modules, "FlashInfer has read its environment already"
     _sealed = _Sealed(cast, architecture)
@@ -39,11 +39,11 @@ def seal(cast: Path, architecture: Architecture) -> None:
 @functools.cache
 def library() -> ModuleType:
     """The package `flashinfer`."""
-    # Its newer norms are in CuTe's language, which is compiled when first called, whether compiling is disabled or not.
+    # Its newer norms use CuTe's language, which compiles on the first call even if compiling is disabled.
     os.environ["FLASHINFER_USE_CUDA_NORM"] = "1"
     if _sealed is not None:
         os.environ["FLASHINFER_DISABLE_JIT"] = "1"
-        # It writes a module's sources before it looks for the library, and home may be read-only.
+        # It writes a module's sources before it looks for the library, and the home folder may be read-only.
         os.environ["FLASHINFER_WORKSPACE_BASE"] = _workspace().name
         os.environ["FLASHINFER_CUDA_ARCH_LIST"] = _sealed.architecture.flashinfer  # else it asks which nvcc is there
     import flashinfer
@@ -63,7 +63,7 @@ def _workspace() -> tempfile.TemporaryDirectory[str]:
 
 @contextmanager
 def loading(op: str) -> Iterator[None]:
-    """Raises NotCast where FlashInfer, sealed, would have to build a module for `op`."""
+    """Raises NotCast if a sealed FlashInfer would have to build a module for `op`."""
     library()  # imported as above, before a part of it is
     from flashinfer.jit.core import MissingJITCacheError
 

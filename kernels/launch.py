@@ -1,4 +1,4 @@
-"""The one place where Triton kernels are launched: always as a declared variant, and noticed by who listens.
+"""The only place where Triton kernels are launched: always as a declared variant, and reported to listeners.
 
 A variant's first launch goes through Triton, which finds the compiled kernel by its arguments. From then on the kernel
 is held here, and a launch whose arguments are of the variant's types goes straight to it: a third of Triton's time,
@@ -21,7 +21,7 @@ from kernels.cast.sealed_cache import CacheMissError
 from kernels.seal import not_cast
 from kernels.variants import TRITON_TYPES, Variant
 
-# What the interpreter's results are computed for; it has no architecture of its own.
+# The architecture the interpreter computes for; it has none of its own.
 INTERPRETED_AS = 90
 
 # The dtypes of a variant's tensors, as it declares them.
@@ -37,7 +37,7 @@ _held: dict[int, _Held] = {}  # by the id of their variants, which they keep ali
 
 
 def architecture() -> int:
-    """The architecture that kernels are chosen for: that of the process's one GPU, as 90 for sm_90."""
+    """The architecture kernels are chosen for, such as 90 for sm_90: that of the process's only GPU."""
     global _architecture
     if _architecture is None:
         interpreted = knobs.runtime.interpret
@@ -47,7 +47,7 @@ def architecture() -> int:
 
 @contextmanager
 def launching_for(arch: int) -> Iterator[None]:
-    """Choose variants for `arch` meanwhile; for tests and for a cast."""
+    """Choose variants for `arch` within the block; for tests and for a cast."""
     global _architecture
     before, _architecture = _architecture, arch
     try:
@@ -58,7 +58,7 @@ def launching_for(arch: int) -> Iterator[None]:
 
 @contextmanager
 def listening(listener: Callable[[Variant], None]) -> Iterator[None]:
-    """Call `listener` with the variant of every launch meanwhile."""
+    """Call `listener` with the variant of every launch within the block."""
     _listeners.append(listener)
     try:
         yield
@@ -136,5 +136,5 @@ class _Held:
 
 
 def _scratch(size: int, alignment: int, stream: int | None) -> Tensor:
-    """Where a kernel lays its descriptors of bulk copies; fresh memory of torch is aligned to 512 bytes."""
+    """Memory for a kernel's bulk copy descriptors; torch aligns new memory to 512 bytes."""
     return torch.empty(size, dtype=torch.int8, device="cuda")

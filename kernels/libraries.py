@@ -1,4 +1,4 @@
-"""Which of the libraries that backends name are installed here, found without importing them."""
+"""Which of the libraries named by backends are installed, found without importing them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISTRIBUTIONS = {
 
 @cache
 def installed() -> dict[str, str]:
-    """Name -> version, of those that are there."""
+    """Name -> version of those installed."""
     found = {}
     for name, distribution in DISTRIBUTIONS.items():
         try:

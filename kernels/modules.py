@@ -1,5 +1,5 @@
-"""What a library that FlashInfer builds is told apart by. Imports neither torch nor FlashInfer, so that a plan can be
-made anywhere.
+"""The identity of a library that FlashInfer builds. Imports neither torch nor FlashInfer, so that a plan can be made
+anywhere.
 
 An op that has a FlashInfer backend declares in `kernels/<op>/modules.py`, by one function
 
@@ -19,9 +19,9 @@ from kernels.variants import Constant
 
 @dataclass(frozen=True)
 class Module:
-    """`name` is FlashInfer's own, by which it looks for the library. `generator` is the `module:function` of FlashInfer
-    that describes how to build it, and `arguments` are what it takes, dtypes by their names in torch. `headers` are
-    those of CUDA libraries that it includes, beside what comes with the compiler."""
+    """`name` is FlashInfer's own, by which it finds the library. `generator` is the `module:function` of FlashInfer
+    that describes how to build it, and `arguments` are its arguments, with torch's names for dtypes. `headers` are the
+    CUDA library headers it includes beyond those of the compiler."""
 
     op: str
     name: str

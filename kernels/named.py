@@ -1,4 +1,4 @@
-"""Finding what is named as data: backends, kernels and declarations are `module:name`, imported when needed."""
+"""Imports what is named as data: backends, kernels and declarations are `module:name`, imported when needed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from typing import Any
 
 
 def load(name: str) -> Any:
-    """What `module:name` names."""
+    """The object named by `module:name`."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)

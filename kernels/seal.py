@@ -1,7 +1,7 @@
-"""Seals a process: from then on it launches what a cast holds, and compiles nothing.
+"""Seals a process: from then on it launches only what a cast holds, and compiles nothing.
 
-`seal` comes before anything imports a kernel. A launch that the cast cannot serve raises `NotCast`, and so does
-whatever else would compile: `kernels/compilers.py`. Imports torch and Triton only when it is called.
+Call `seal` before anything imports a kernel. A launch the cast cannot serve raises `NotCast`, and so does anything else
+that would compile (`kernels/compilers.py`). Imports torch and Triton only when it is called.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _manifest: Manifest | None = None
 
 
 class NotCast(RuntimeError):
-    """A sealed engine was asked for a kernel that its cast does not hold, or to compile in another way."""
+    """A sealed engine needed a kernel that its cast does not hold, or was about to compile something."""
 
 
 def seal(folder: Path) -> Manifest:
     """Run from the cast in `folder` from now on.
 
     Raises:
-        CastError: it is no whole cast, or it was made with another Triton or Python than this process has, or the
-            environment asks for kernels that are compiled in another way.
+        CastError: the cast is incomplete or was made with a different Triton or Python, or the environment changes how
+            kernels are compiled.
     """
     global _sealed_from, _manifest
     manifest = check.read(folder)
-    # FlashInfer loads its modules by itself, so that they are looked at beforehand; Triton's kernels are when loaded.
+    # FlashInfer loads its modules itself, so they are checked now; Triton's kernels are checked when they are loaded.
     changed = check.against_files(manifest, folder, within=f"{FLASHINFER}/")
     for problem in (*check.against_this_environment(manifest, os.environ), *changed):
         raise problem
     os.environ.update(PINNED)
-    # Where Triton looks for the driver's library when it links, which it no longer does: it would run ldconfig.
+    # Where Triton looks for the driver's library when it links. It no longer links, but would still run ldconfig.
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
 
     from kernels import compilers, flashinfer
@@ -61,20 +61,18 @@ def seal(folder: Path) -> Manifest:
 
 
 def not_cast(variant: Variant, parameters: Sequence[Any], arguments: Sequence[Any]) -> NotCast:
-    """What to raise when `variant` was not found for these arguments; `parameters` are Triton's of the kernel."""
+    """The error for a `variant` not found for these arguments; `parameters` are Triton's, of the kernel."""
     assert _manifest is not None
     assert _sealed_from is not None
     architecture = _manifest.architecture
     what = f"{variant.op} needs the kernel {variant.name} on {architecture}"
     odd = list(_odd_arguments(parameters, arguments))
     if odd:
-        return NotCast(
-            f"{what}, with arguments that no kernel is cast for: {'; '.join(odd)}. This is a fault of Ingot's."
-        )
+        return NotCast(f"{what}, with arguments no kernel is cast for: {'; '.join(odd)}. This is a bug in Ingot.")
     if variant.name in {cast.name for cast in _manifest.variants}:
-        why = f"which is in the cast in {_sealed_from} as it was compiled from other source"
+        why = f"which the cast in {_sealed_from} holds, but compiled from different source"
     else:
-        limits = f", which was made for {', '.join(_manifest.models)} alone" if _manifest.models else ""
+        limits = f", which was made only for {', '.join(_manifest.models)}" if _manifest.models else ""
         why = f"which is not in the cast in {_sealed_from}{limits}"
     return NotCast(f"{what}, {why}. Cast it: {commands.cast(architecture, _sealed_from)}")
 
@@ -84,14 +82,14 @@ def _odd_arguments(parameters: Sequence[Any], arguments: Sequence[Any]) -> Itera
         name = parameter.name
         if hasattr(argument, "data_ptr"):
             if argument.data_ptr() % _ALIGNMENT and not parameter.do_not_specialize_on_alignment:
-                yield f"{name} begins at an address that is no multiple of {_ALIGNMENT} bytes (misaligned pointer)"
+                yield f"{name} is a misaligned pointer (not a multiple of {_ALIGNMENT} bytes)"
         elif isinstance(argument, int) and argument not in _INT32:
-            yield f"{name} is {argument}, which needs 64 bits, and kernels are cast for numbers of 32"
+            yield f"{name} is {argument}, which needs 64 bits; kernels are cast for 32-bit numbers"
 
 
 def _refuse_to_compile(name: str, *_: object) -> NoReturn:
     raise CastError(
         "cast-stub-unusable",
-        f"{name} of the cast in {_sealed_from} is not there or cannot be loaded, and a sealed engine compiles nothing.",
-        "Cast it on a system whose C library is no newer than this one's.",
+        f"{name} of the cast in {_sealed_from} is missing or cannot be loaded, and a sealed engine compiles nothing.",
+        "Cast again on a system whose C library is not newer than this one's.",
     )

@@ -1,11 +1,11 @@
-"""What a compiled kernel is told apart by. Imports neither torch nor Triton, so that a plan can be made anywhere.
+"""The identity of a compiled kernel. Imports neither torch nor Triton, so that a plan can be made anywhere.
 
 An op that has a Triton backend declares its closed set of variants in `kernels/<op>/variants.py`, by one function
 
     def variants(arch: int, model: Context | None = None) -> Iterator[Variant]
 
-which gives every variant that the op may launch on `arch` (80, 86, 89, 90, 100, 103, 120 or 121), or with `model` only
-those that a model of this shape needs. The op's launching code takes its variants from the same module: what the engine
+which yields every variant the op may launch on `arch` (80, 86, 89, 90, 100, 103, 120 or 121), or with `model` only
+those a model of this shape needs. The op's launching code takes its variants from the same module: what the engine
 may launch is what a cast holds.
 """
 
@@ -38,14 +38,14 @@ class Variant:
 
     @cached_property
     def name(self) -> str:
-        """For people and for the manifest; unlike that of any other variant."""
+        """Unique; for people and for the manifest."""
         types = ",".join(self.arguments)
         values = " ".join(f"{key}={value}" for key, value in self.constants)
         return f"{self.kernel.partition(':')[2]}[{types}] {values} warps={self.num_warps} stages={self.num_stages}"
 
     @cached_property
     def options(self) -> dict[str, Constant]:
-        """What a launch is given by name."""
+        """The keyword arguments of a launch."""
         return dict(self.constants) | {"num_warps": self.num_warps, "num_stages": self.num_stages}
 
 

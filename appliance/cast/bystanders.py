@@ -1,4 +1,4 @@
-"""Where something compiled could have gone: into the cast itself, or into the caches of whatever compiles."""
+"""Detects compiled files by where they would be written: the cast itself, or the caches of the compilers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 Snapshot = dict[str, tuple[int, int]]
 
-# They name the caches of Triton, the driver, FlashInfer and torch. The process that tries the kernels has all of them
-# in an empty folder of its own, so that what another process compiles meanwhile is not taken for its work.
+# Variables that name the caches of Triton, the driver, FlashInfer and torch. The process that launches the kernels has
+# all of them in an empty folder of its own, so that files another process compiles meanwhile are not counted.
 CACHES = (
     "TRITON_HOME",
     "TRITON_CACHE_DIR",
@@ -22,14 +22,14 @@ CACHES = (
 
 
 def snapshot(folder: Path) -> Snapshot:
-    """Size and time of change of every file in `folder`."""
+    """Path -> (size, modification time in ns) of every file in `folder`."""
     found: Snapshot = {}
     for place, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(place, name)
             try:
                 status = os.lstat(path)
-            except FileNotFoundError:  # gone since it was listed
+            except FileNotFoundError:  # deleted since it was listed
                 continue
             found[path] = (status.st_size, status.st_mtime_ns)
     return found
@@ -37,4 +37,4 @@ def snapshot(folder: Path) -> Snapshot:
 
 def differences(before: Snapshot, after: Snapshot) -> list[str]:
     changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
-    return [f"{path} was changed meanwhile." for path in changed]
+    return [f"{path} changed during the check." for path in changed]

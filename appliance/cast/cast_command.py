@@ -30,24 +30,27 @@ INTERRUPTED = 130
 @click.command()
 @click.option("--arch", required=True, metavar="|".join(ARCHITECTURES), help="The GPU's architecture.")
 @click.option(
-    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="The cast's folder; it is made."
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The cast's folder, created if needed.",
 )
 @click.option(
     "--profile",
     "profiles",
     multiple=True,
     metavar="PROFILE",
-    help="Cast only what this profile's model needs: a file, or the active profile's name. May be given several times.",
+    help="Cast only the kernels for this profile's model: a file, or the active profile's name. Repeatable.",
 )
-@click.option("--triton-only", is_flag=True, help="Leave out FlashInfer's modules, which take minutes each.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; without it, one a processor.")
+@click.option("--triton-only", is_flag=True, help="Skip FlashInfer's modules, which take minutes each.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Compilers to run at once. [default: one per processor]")
 def cast(arch: str, out: Path, profiles: tuple[str, ...], triton_only: bool, jobs: int | None) -> None:
-    """Compile every kernel that the engine may launch, for one architecture.
+    """Compile every kernel the engine may launch, for one GPU architecture.
 
-    Needs no GPU. What was compiled is kept when it is interrupted: run it again. Exits with 1 when a kernel could not
-    be compiled.
+    Needs no GPU. If it is interrupted, run it again: finished kernels are kept. Exits with 1 if a kernel does not
+    compile.
     """
-    with _told(out.absolute()):
+    with _errors_as_messages(out.absolute()):
         architecture = architecture_named(arch)
         home = Home.from_environment()
         models = [profile_and_context(source, home, architecture) for source in profiles]
@@ -66,21 +69,21 @@ def cast(arch: str, out: Path, profiles: tuple[str, ...], triton_only: bool, job
         )
         order = build.extending(ordered)
         if not triton_only and not with_flashinfer:
-            click.echo("FlashInfer is not installed here: a cast without its modules.", err=True)
+            click.echo("FlashInfer is not installed: casting without its modules.", err=True)
         with Progress(order) as progress:
             outcome = build.build(order, progress)
     for name, why in outcome.failed.items():
-        click.echo(f"{name} could not be compiled: {why}", err=True)
+        click.echo(f"{name} did not compile: {why}", err=True)
     if outcome.manifest is None:
-        state = "the cast that it was" if (out / manifest.NAME).exists() else "no cast yet"
+        state = "still holds the previous cast" if (out / manifest.NAME).exists() else "is not a complete cast yet"
         _refuse(
-            f"{len(outcome.failed)} of {len(order.variants)} kernels could not be compiled, and {out} is {state}. "
-            "The others are kept: run the command again once these can be."
+            f"{len(outcome.failed):,} of {len(order.variants):,} kernels did not compile; {out} {state}. "
+            "The others are kept: fix the cause above and run the command again."
         )
     for variant in outcome.manifest.spilling:
         click.echo(
-            f"Warning: {variant.name} spills registers: {variant.stack} bytes per thread are in local memory, and "
-            f"{manifest.MOST_STACK} are the limit. It is correct, but slow; another tile may avoid it.",
+            f"Warning: {variant.name} spills registers: {variant.stack:,} bytes per thread in local memory "
+            f"(limit {manifest.MOST_STACK}). Its results are correct but slow; a smaller tile may avoid this.",
             err=True,
         )
     click.echo(_summary(outcome.manifest, outcome.kept, out))
@@ -88,17 +91,17 @@ def cast(arch: str, out: Path, profiles: tuple[str, ...], triton_only: bool, job
 
 def _summary(manifest: Manifest, kept: int, out: Path) -> str:
     modules = f" and {len(manifest.flashinfer)} FlashInfer modules" if manifest.flashinfer else ""
-    before = f" {kept} of the kernels were there before." if kept else ""
+    before = f" {kept:,} kernels were already there." if kept else ""
     return (
-        f"{out} holds {len(manifest.variants)} kernels{modules} for {manifest.architecture}: "
-        f"{manifest.size / 1e6:.1f} MB in {manifest.seconds:.0f} s.{before}"
+        f"{out} holds {len(manifest.variants):,} kernels{modules} for {manifest.architecture}: "
+        f"{manifest.size / 1e6:.1f} MB, compiled in {manifest.seconds:.0f} s.{before}"
     )
 
 
 @contextmanager
-def _told(out: Path) -> Iterator[None]:
-    """Whatever a user can cause ends in a sentence, not in a traceback."""
-    terminate = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the workers end with this
+def _errors_as_messages(out: Path) -> Iterator[None]:
+    """Errors a user can cause end with a message instead of a traceback."""
+    terminate = signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C, so that the workers end too
     try:
         yield
     except NoSuchProfileError as error:
@@ -112,10 +115,10 @@ def _told(out: Path) -> Iterator[None]:
     except OSError as error:
         place = Path(error.filename or out).absolute()
         if out == place or out in place.parents or place in out.parents:
-            _refuse(f"{place} cannot be written: {error.strerror}. Name another folder with --out.")
-        _refuse(f"{place} cannot be used: {error.strerror}. Let this user use it, and run the command again.")
+            _refuse(f"Cannot write {place}: {error.strerror}. Choose another folder with --out.")
+        _refuse(f"Cannot use {place}: {error.strerror}. Give this user access and run the command again.")
     except KeyboardInterrupt:
-        click.echo("Interrupted. What is compiled is kept: run the command again to go on.", err=True)
+        click.echo("Interrupted. Finished kernels are kept: run the same command again to continue.", err=True)
         sys.exit(INTERRUPTED)
     finally:
         signal.signal(signal.SIGTERM, terminate)

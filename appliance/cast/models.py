@@ -1,4 +1,4 @@
-"""What a profile's model will ask of kernels on an architecture, told on a machine that has no such GPU."""
+"""Which kernels a profile's model needs on an architecture, worked out on a machine without such a GPU."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kernels.libraries import installed
 
 
 def profile_and_context(source: str, home: Home, architecture: Architecture) -> tuple[str, Context]:
-    """The name of the profile that `source` is (a file, or the active profile's name), and what its model needs.
+    """The name of the profile given by `source` (a file, or the active profile's name), and its selection context.
 
     Raises:
-        NoSuchProfileError, ProfileError, CheckpointError: it, or its model, cannot be read.
+        NoSuchProfileError, ProfileError, CheckpointError: the profile or its model cannot be read.
     """
     profile = document.load(chosen_document(source, home))
     config = read_config(locate(profile.model.path, home))
-    # The largest GPU of the architecture: what fits into memory has no part in which kernels are launched.
+    # The largest GPU of the architecture, because memory must not affect which kernels are cast.
     gpu = max(
         (gpu for gpu in KNOWN_GPUS if gpu.compute_capability == architecture.capability),
         key=lambda gpu: gpu.memory_gib,

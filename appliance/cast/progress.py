@@ -1,4 +1,4 @@
-"""How far a cast is: a bar on a terminal, a line at each tenth elsewhere."""
+"""Progress of a cast: a bar on a terminal, otherwise a line every 10%."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernels.cast.build import Order
 
 
 class Progress:
-    """Hears of everything that `build` has done."""
+    """Called by `build` after each kernel and module."""
 
     def __init__(self, order: Order) -> None:
         self._total = len(order.variants) + len(order.modules)
@@ -41,5 +41,5 @@ class Progress:
         if not self._console.is_terminal and tenths > (self._done - 1) * 10 // self._total:
             seconds = time.monotonic() - self._started
             self._console.print(
-                f"{self._done} of {self._total} cast after {seconds:.0f} s, last {name}", soft_wrap=True
+                f"{self._done:,} of {self._total:,} done after {seconds:.0f} s, last: {name}", soft_wrap=True
             )

@@ -50,7 +50,7 @@ def _plan(
 ) -> tuple[Variant, int]:
     """The variant, and how many programs share a token."""
     for count in (size, key_stride, value_stride):
-        assert count % variants.UNIT == 0, f"a width or stride of {count} is no multiple of {variants.UNIT}"
+        assert count % variants.UNIT == 0, f"a width or stride of {count} is not a multiple of {variants.UNIT}"
     names = (str(dtype).removeprefix("torch."), str(cache_dtype).removeprefix("torch."))
     return variants.of(arch, *names), cdiv(size, variants.BLOCK)
 

@@ -1,4 +1,4 @@
-"""The architectures that can be cast, a row each."""
+"""The architectures that can be cast, one row each."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from kernels.cast.errors import CastError
 
 @dataclass(frozen=True)
 class Architecture:
-    """`number` is what Triton and `variants()` call it. `shared_memory` is the most that one block may have, in bytes
-    (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"). `flashinfer` is FlashInfer's
-    spelling, and `nvcc` the oldest compiler that knows it."""
+    """`number` is the name in Triton and `variants()`. `shared_memory` is the most one block can have, in bytes (CUDA
+    C++ Programming Guide, "Technical Specifications per Compute Capability"). `flashinfer` is FlashInfer's spelling,
+    and `nvcc` the oldest compiler that supports it."""
 
     number: int
     shared_memory: int
@@ -46,11 +46,11 @@ ARCHITECTURES = {
 
 
 def architecture_named(name: str) -> Architecture:
-    """Raises CastError for a name that is none of them. "90" is taken for "sm_90"."""
+    """Raises CastError for an unknown name. "90" means "sm_90"."""
     found = ARCHITECTURES.get(name if name.startswith("sm_") else f"sm_{name}")
     if found is None:
         known = ", ".join(f"{known.name} ({known.gpus})" for known in ARCHITECTURES.values())
         raise CastError(
-            "cast-architecture-unknown", f"There is no cast for the architecture {name!r}.", f"Take one of {known}."
+            "cast-architecture-unknown", f"{name!r} is not an architecture Ingot can cast for.", f"Use one of {known}."
         )
     return found

@@ -1,6 +1,6 @@
-"""Makes a cast: hands the variants of a plan to worker processes, keeps a journal, and writes the manifest last.
+"""Makes a cast: passes the variants of a plan to worker processes, keeps a journal, and writes the manifest last.
 
-Whatever ends it early, what was compiled stays: the next cast into the same folder takes it over.
+However it ends early, finished kernels stay: the next cast into the same folder reuses them.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from kernels.cast.worker_process import WorkerProcess
 from kernels.modules import Module
 from kernels.variants import Variant
 
-# What a compiled variant takes up, measured over all ops: `ingot cast` prints both figures.
+# Disk space of a compiled variant, averaged over all ops: `ingot cast` prints both figures.
 BYTES_PER_VARIANT = 64 * 1024
-# What a compiler writes besides, and removes again: all stages of one kernel, and the C compiler's files.
+# Temporary files of one compiler: all stages of one kernel, and the C compiler's files.
 SCRATCH_PER_JOB = 2 * 1024 * 1024
-# With less than this, whatever a compiler complains of is that it cannot write.
+# With less free space than this, any compiler error is taken for a full disk.
 _ROOM = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be cast, and where to. `models` are the names of the profiles that it is limited to, and `profiles`
-    what the command called them, which may have asked for Triton's kernels only."""
+    """What to cast, and where. `models` are the names of the profiles it is limited to, and `profiles` how the command
+    named them; `triton_only` is the command's flag."""
 
     architecture: Architecture
     variants: Sequence[Variant]
@@ -55,8 +55,8 @@ class Order:
 
 @dataclass
 class Outcome:
-    """`manifest` is there when everything could be compiled; `failed` maps the names of variants to what happened, and
-    `kept` counts those that were there before."""
+    """`manifest` is set if everything compiled; `failed` maps names of variants to their errors, and `kept` counts the
+    variants that were already there."""
 
     manifest: Manifest | None = None
     failed: dict[str, str] = field(default_factory=dict)
@@ -64,10 +64,10 @@ class Outcome:
 
 
 def extending(order: Order) -> Order:
-    """`order`, and what the whole cast in its folder holds besides: casting again takes nothing away."""
+    """`order` plus whatever a complete cast in its folder already holds: casting again removes nothing."""
     try:
         there = check.read(order.folder)
-    except CastError:  # there is none, or build says what is wrong with it
+    except CastError:  # there is none, or build reports what is wrong with it
         return order
     if there.architecture != order.architecture.name or not order.models:
         return order
@@ -79,11 +79,11 @@ def extending(order: Order) -> Order:
 
 
 def build(order: Order, moved: Callable[[str], None]) -> Outcome:
-    """Cast; `moved` hears the name of each variant and module as it is done, or has failed.
+    """Cast; `moved` is called with the name of each variant and module when it is done or has failed.
 
     Raises:
-        CastError: the folder holds something else, or another cast is being made in it; no compiler is there; the disk
-            is full.
+        CastError: the folder holds something else or is in use by another cast; a compiler is missing; the disk is
+            full.
         OSError: the folder cannot be written.
     """
     started = time.monotonic()
@@ -151,8 +151,8 @@ def _versions(order: Order) -> Versions:
     if triton is None:
         raise CastError(
             "cast-no-triton",
-            "Triton is not installed here, and it is what compiles the kernels.",
-            "Install Ingot with its extra `cuda`.",
+            "Triton is not installed. It compiles the kernels.",
+            "Install Ingot with the extra `cuda`.",
             "pip install 'ingot[cuda]'",
         )
     return Versions(
@@ -171,7 +171,7 @@ def _versions(order: Order) -> Versions:
 def _with_modules(
     order: Order, versions: Versions, before: Manifest | None, keep: tuple[str, ...], modules: tuple[str, ...]
 ) -> Versions:
-    """`versions`, and what FlashInfer's `modules` were made with: those that are kept, as the cast before had it."""
+    """`versions` with what FlashInfer's `modules` were made with; for modules that are kept, as recorded before."""
     if before is not None and keep:
         made = before.versions
         versions = structs.replace(versions, flashinfer=made.flashinfer, tvm_ffi=made.tvm_ffi, nvcc=made.nvcc)
@@ -189,8 +189,8 @@ def _write(found: Manifest, before: Manifest | None, folder: Path) -> Manifest:
 
 
 def _modules_besides(order: Order, versions: Versions, before: Manifest | None) -> tuple[str, ...]:
-    """FlashInfer's modules that the cast held before and that nobody asks for now; those of another FlashInfer do not
-    go with the ones that are."""
+    """FlashInfer's modules that the cast already holds and this order does not name. Modules of another FlashInfer
+    version cannot be kept beside new ones."""
     if before is None:
         return ()
     made, now = before.versions, versions
@@ -215,7 +215,7 @@ def _build_modules(order: Order, keep: tuple[str, ...], moved: Callable[[str], N
 
 
 def _compile(order: Order, work: Path) -> Iterator[tuple[Variant, Answer]]:
-    """Every variant with what became of it, as they are done. Workers end with this."""
+    """Every variant with its answer, as they finish. The workers end with this."""
     waiting: queue.SimpleQueue[Variant] = queue.SimpleQueue()
     answers: queue.SimpleQueue[tuple[Variant, Answer]] = queue.SimpleQueue()
     for variant in order.variants:
@@ -252,10 +252,10 @@ def _serve(
 
 @contextmanager
 def _work_folder(folder: Path) -> Iterator[Path]:
-    """For what is not part of a cast: logs, half-written files, the library that is linked against."""
+    """For files that are not part of a cast: logs, partial files, the stub library to link against."""
     work = folder / ".work"
     shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(exist_ok=True)  # a worker whose cast was killed may be writing there still
+    work.mkdir(exist_ok=True)  # a worker of a killed cast may still be writing there
     try:
         yield Path(tempfile.mkdtemp(dir=work))
     finally:
@@ -279,7 +279,7 @@ def _needed(order: Order, done: int) -> int:
 def _disk_full(order: Order, done: int) -> CastError:
     return CastError(
         "cast-disk-full",
-        f"{order.folder} has {_free(order.folder) / 1e6:.1f} MB free, and the {len(order.variants) - done} variants "
-        f"that are still to be cast need about {_needed(order, done) / 1e6:.1f} MB.",
-        "Make room, or cast into a folder on another disk; what is compiled already is kept.",
+        f"{order.folder} has {_free(order.folder) / 1e6:,.1f} MB free; the {len(order.variants) - done:,} kernels "
+        f"still to be cast need about {_needed(order, done) / 1e6:,.1f} MB.",
+        "Free disk space, or cast into a folder on another disk. Finished kernels are kept.",
     )

@@ -1,5 +1,4 @@
-"""Triton's cache, as a worker of a cast sees it: a key's folder appears in one move, complete and with no paths in
-it."""
+"""Triton's cache in a worker of a cast: a key's folder appears atomically, complete, and without local paths."""
 
 from __future__ import annotations
 
@@ -10,15 +9,15 @@ from typing import ClassVar
 
 from triton.runtime.cache import CacheManager
 
-# Of what Triton writes for a kernel (its source in five stages): all that a launch reads.
+# Of the files Triton writes for a kernel (its source in five stages), those that a launch reads.
 _KEPT = (".cubin", ".json")
-# Of a kernel's metadata: where this machine keeps Triton.
+# The field of a kernel's metadata with this machine's paths of Triton.
 _LOCAL = "extern_libs"
 
 
 class CastingCache(CacheManager):  # type: ignore[misc]  # Triton has no types
-    """Looks into `folder` first, so that what a cast already has is not compiled again. `touched` gathers the keys that
-    were asked for."""
+    """Looks in `folder` first, so that what a cast already has is not compiled again. `touched` collects the requested
+    keys."""
 
     folder: ClassVar[Path]
     scratch: ClassVar[Path]

@@ -1,4 +1,4 @@
-"""Judges a cast without a GPU: is it whole, is it what was written, does it fit here. Imports neither torch nor
+"""Checks a cast without a GPU: whether it is complete, unchanged, and fits this machine. Imports neither torch nor
 Triton."""
 
 from __future__ import annotations
@@ -27,31 +27,33 @@ def read(folder: Path) -> Manifest:
         pass
     except OSError as error:
         raise CastError(
-            "cast-unreadable", f"{path} cannot be read: {error.strerror}.", "Let this user read the cast's folder."
+            "cast-unreadable",
+            f"Cannot read {path}: {error.strerror}.",
+            "Give this user read access to the cast's folder.",
         ) from None
     if (folder / JOURNAL).exists():
         head, entries = read_journal(folder)
         raise CastError(
             "cast-unfinished",
-            f"The cast in {folder} was interrupted: {len(entries)} of its {head.planned} variants are there.",
-            "Cast again into the same folder: what is there is kept.",
+            f"The cast in {folder} was interrupted after {len(entries):,} of {head.planned:,} kernels.",
+            "Cast again into the same folder; finished kernels are kept.",
             commands.cast(head.architecture, folder, head.profiles, triton_only=head.triton_only),
         )
-    raise CastError("cast-absent", f"There is no cast in {folder}: it has no {manifest.NAME}.", "Name a cast's folder.")
+    raise CastError("cast-absent", f"{folder} is not a cast: it has no {manifest.NAME}.", "Name the folder of a cast.")
 
 
 def against_architecture(found: Manifest, folder: Path, architecture: str) -> Iterator[CastError]:
     if found.architecture != architecture:
         yield CastError(
             "cast-architecture",
-            f"The cast in {folder} is for {found.architecture}, and this GPU is {architecture}.",
+            f"The cast in {folder} is for {found.architecture}, but this GPU is {architecture}.",
             f"Cast for {architecture} into another folder, and set INGOT_CAST to it.",
             commands.cast(architecture, folder.parent / architecture),
         )
 
 
 def against_this_environment(found: Manifest, environ: Mapping[str, str]) -> Iterator[CastError]:
-    """What of this process differs from what the cast was made with."""
+    """Differences between this process and what the cast was made with."""
     here = Versions(
         ingot=found.versions.ingot,
         triton=environment.installed("triton") or "none",
@@ -60,7 +62,7 @@ def against_this_environment(found: Manifest, environ: Mapping[str, str]) -> Ite
         ptxas=found.versions.ptxas,
         libc=found.versions.libc,
     )
-    flashinfer = environment.installed("flashinfer-python")  # without it, its modules are merely not used
+    flashinfer = environment.installed("flashinfer-python")  # without it, its modules are not used
     tvm_ffi = environment.installed(environment.TVM_FFI) if flashinfer else None
     for id, name, there, now in (
         ("cast-triton", "Triton", found.versions.triton, here.triton),
@@ -77,36 +79,36 @@ def against_this_environment(found: Manifest, environ: Mapping[str, str]) -> Ite
         if there != now:
             yield CastError(
                 id,
-                f"The cast was made with {name} {there}, and here is {now}.",
-                f"Run it with {name} {there}, or cast again here.",
+                f"The cast was made with {name} {there}, but {now} is installed.",
+                f"Install {name} {there}, or cast again on this machine.",
             )
     if flashinfer and not libstdcxx.serves(found.versions.libstdcxx or "", libstdcxx.here()):
         yield CastError(
             "cast-libstdcxx",
-            f"The cast's FlashInfer modules need GLIBCXX_{found.versions.libstdcxx} of libstdc++, and here it ends "
-            f"with {libstdcxx.here() or 'none'}.",
-            "Run it on a newer system, or cast again on one that is no newer than this.",
+            f"The cast's FlashInfer modules need libstdc++ with GLIBCXX_{found.versions.libstdcxx}, but the newest "
+            f"version here is {libstdcxx.here() or 'none'}.",
+            "Run it on a newer system, or cast again on a system as old as this one.",
         )
     if here.triton != "none" and environment.triton_folder() is None:
         yield environment.triton_is_gone()
     elif found.versions.triton == here.triton and found.versions.triton_build != here.triton_build:
         yield CastError(
             "cast-triton",
-            f"The cast was made with another build of Triton {here.triton} than is installed here.",
-            "Install the same build, or cast again here.",
+            f"The cast was made with a different build of Triton {here.triton} from the one installed.",
+            "Install the same build, or cast again on this machine.",
         )
     if found.source != environment.kernel_source():
         yield CastError(
             "cast-source",
-            f"The cast was made from the kernels of another Ingot ({found.versions.ingot}): their source differs.",
-            "Take the cast that belongs to this Ingot, or cast again: what has not changed is kept.",
+            f"The cast was made from different kernel source, by Ingot {found.versions.ingot}.",
+            "Use the cast that belongs to this Ingot, or cast again; unchanged kernels are kept.",
         )
     odd = environment.conflicts(environ)
     if odd:
         yield CastError(
             "cast-environment",
-            f"The environment asks for kernels that are compiled or found in another way: {', '.join(odd)}.",
-            "Unset it: a sealed engine runs its kernels as they were cast.",
+            f"Environment variables change how kernels are compiled or found: {', '.join(odd)}.",
+            "Unset them: a sealed engine runs its kernels exactly as cast.",
             commands.unset([name.partition("=")[0] for name in odd]),
         )
 
@@ -114,8 +116,8 @@ def against_this_environment(found: Manifest, environ: Mapping[str, str]) -> Ite
 def against_needs(
     found: Manifest, folder: Path, selection: Iterable[Explanation], context: Context
 ) -> Iterator[CastError]:
-    """Kernels that are not in the cast, so that an op of this model would be left to plain torch, or to nothing. Where
-    only the best backend's are missing, the next one serves."""
+    """Kernels missing from the cast, where an op of this model would otherwise run in plain torch or not at all. If
+    only the preferred backend's kernels are missing, the next backend runs and nothing is reported."""
     summary = found.summary()
     held = summary.variants | summary.modules
     needed = {name: explained.op.name for explained in selection for name in _needed(explained, context)}
@@ -123,19 +125,19 @@ def against_needs(
     if missing:
         first = "; ".join(f"{needed[name]} {name}" for name in missing[:_SHOWN])
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        limits = f" It was made for {', '.join(found.models)}." if found.models else ""
+        limits = f" It was made only for {', '.join(found.models)}." if found.models else ""
         yield CastError(
             "cast-variant-missing",
-            f"The cast in {folder} lacks {len(missing)} of the {len(needed)} kernels that this model needs: "
+            f"The cast in {folder} lacks {len(missing):,} of the {len(needed):,} kernels this model needs: "
             f"{first}{more}.{limits}",
-            "Cast again into the same folder: what is there is kept.",
+            "Cast again into the same folder; finished kernels are kept.",
             commands.cast(found.architecture, folder),
         )
 
 
 def _needed(explained: Explanation, context: Context) -> tuple[str, ...]:
-    """The kernels of the backend that an op gets; if that has none, of the first that it would get were they cast. A
-    cast may be made without FlashInfer's modules, so that the kernels of Triton are asked for before them."""
+    """The kernels of the op's backend; if that backend is not compiled, those of the first compiled backend the op
+    could use if they were cast. Triton's come before FlashInfer's, which a cast may be made without."""
     if explained.chosen is not None and explained.chosen.is_compiled:
         return (*explained.needs.variants, *explained.needs.modules)
     anywhere = replace(context, cast=None)
@@ -154,24 +156,24 @@ def _needed(explained: Explanation, context: Context) -> tuple[str, ...]:
 
 
 def changed_files(found: Manifest, folder: Path, within: str = "") -> Iterator[str]:
-    """What is wrong with which file, of those whose path begins with `within`; and libraries that do not belong to the
-    cast, which FlashInfer would load all the same."""
+    """A problem for each changed file whose path begins with `within`, and for each library that does not belong to the
+    cast, because FlashInfer would load it."""
     for file in found.files:
         if not file.path.startswith(within):
             continue
         try:
             content = files.read(folder, file.path)
         except OSError as error:
-            yield f"{file.path} cannot be read: {error.strerror}"
+            yield f"cannot read {file.path}: {error.strerror}"
             continue
         if len(content) != file.size:
-            yield f"{file.path} has {len(content)} bytes instead of {file.size}"
+            yield f"{file.path} has {len(content):,} bytes instead of {file.size:,}"
         elif hashlib.sha256(content).hexdigest() != file.sha256:
-            yield f"{file.path} has another content (SHA-256)"
+            yield f"{file.path} has a different SHA-256"
     listed = {file.path for file in found.files}
     for path in files.libraries(folder):
         if path not in listed:
-            yield f"{path} is not named in {manifest.NAME}"
+            yield f"{path} is not listed in {manifest.NAME}"
 
 
 def against_files(found: Manifest, folder: Path, within: str = "") -> Iterator[CastError]:
@@ -180,7 +182,7 @@ def against_files(found: Manifest, folder: Path, within: str = "") -> Iterator[C
         more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
         yield CastError(
             "cast-changed",
-            f"The cast in {folder} is not what was cast: {'; '.join(changed[:_SHOWN])}{more}.",
-            "Cast again into the same folder: what is unchanged is kept.",
+            f"The cast in {folder} has changed since it was made: {'; '.join(changed[:_SHOWN])}{more}.",
+            "Cast again into the same folder; unchanged files are kept.",
             commands.cast(found.architecture, folder),
         )

@@ -1,4 +1,4 @@
-"""The commands that are offered to whoever reads an error, as a shell takes them: a path may have spaces."""
+"""Commands offered as remedies, quoted for a shell because a path may contain spaces."""
 
 from __future__ import annotations
 

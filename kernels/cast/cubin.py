@@ -1,4 +1,4 @@
-"""What a compiled kernel uses, read from its ELF file, since no tool of NVIDIA's need be there to ask."""
+"""What a compiled kernel uses, read from its ELF file, because NVIDIA's tools may not be installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FRAME = 0x11
 
 
 class Usage(NamedTuple):
-    """Registers of a thread, and bytes that it keeps in local memory: what was spilled, and arrays that are indexed."""
+    """Per thread: registers, and bytes of local memory (spilled values and indexed arrays)."""
 
     registers: int | None = None
     stack: int | None = None
@@ -36,7 +36,7 @@ def usage(cubin: bytes) -> Usage:
 
 
 def _section(elf: bytes, wanted: bytes) -> bytes:
-    """The content of a section of an ELF64 file; empty where there is none of that name."""
+    """The content of a section of an ELF64 file; empty if it has no such section."""
     (headers,) = struct.unpack_from("<Q", elf, 0x28)
     size, count, names = struct.unpack_from("<HHH", elf, 0x3A)
     fields = [struct.unpack_from("<IIQQQQ", elf, headers + number * size) for number in range(count)]

@@ -1,4 +1,4 @@
-"""What has a part in a kernel's key besides the kernel: versions and environment. Casting and sealing take both from
+"""What determines a kernel's key besides the kernel: versions and environment. Casting and sealing both read them from
 here, so that they agree. Imports neither torch nor Triton."""
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ TVM_FFI = "apache-tvm-ffi"
 
 # Without it, the place of the source files is part of every kernel.
 PINNED = {"TRITON_DISABLE_LINE_INFO": "1"}
-# Whatever else begins so or is called so changes how Triton compiles, or where it looks ...
+# Any other variable with these prefixes or names changes how Triton compiles, or where it looks ...
 _PREFIXES = ("TRITON_", "MLIR_", "LLVM_", "AMDGCN_", "NVPTX_")
 _NAMES = (
     "CUDA_FORCE_JIT", "CUDA_FORCE_PTX_JIT",  # the driver would pass over compiled kernels
     "DISABLE_LLVM_OPT", "DISABLE_MMA_V3", "DISABLE_MMA_V5", "DISABLE_PTXAS_OPT", "PTXAS_OPTIONS", "USE_IR_LOC",
 )  # fmt: skip
-# ... but for these, which a seal sets itself or does without.
+# ... except these, which a seal sets itself or ignores.
 _HARMLESS = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_LIBCUDA_PATH", "TRITON_PRINT_AUTOTUNING")
 
 
 def is_ours(name: str) -> bool:
-    """Whether a variable has a part in how kernels are compiled or found."""
+    """Whether a variable changes how kernels are compiled or found."""
     return name.startswith(_PREFIXES) or name in _NAMES
 
 
 def conflicts(environ: Mapping[str, str]) -> list[str]:
-    """The variables, as `NAME=value`, with which no kernel of a cast would be found."""
+    """The variables, as `NAME=value`, under which no kernel of a cast would be found."""
     return sorted(
         f"{name}={value}"
         for name, value in environ.items()
@@ -45,12 +45,12 @@ def conflicts(environ: Mapping[str, str]) -> list[str]:
 
 
 def without_conflicts(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` as kernels are cast in it."""
+    """`environ` without those variables, as kernels are cast in it."""
     return {name: value for name, value in environ.items() if not is_ours(name)} | PINNED
 
 
 def python_tag() -> str:
-    """Such as "cpython-312-x86_64-linux-gnu": what extension modules must have been built for."""
+    """The platform extension modules must be built for, such as "cpython-312-x86_64-linux-gnu"."""
     suffix: str = sysconfig.get_config_var("EXT_SUFFIX")
     return suffix.strip(".").removesuffix(".so")
 
@@ -83,8 +83,8 @@ def _is_code(path: str) -> bool:
 
 
 def kernel_source() -> str:
-    """A digest of the files of this Ingot that hold kernels, or constants that a kernel uses: with another text, a
-    kernel has another key."""
+    """A digest of the files of this Ingot that hold kernels or constants used by kernels: if their text changes, so do
+    the kernels' keys."""
     room = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in source.files(room):
@@ -94,7 +94,7 @@ def kernel_source() -> str:
 
 
 def triton_folder() -> Path | None:
-    """Where Triton's package lies; None without one, whatever pip has on record."""
+    """The folder of Triton's package; None if it is missing, whatever pip has recorded."""
     triton = importlib.util.find_spec("triton")
     return Path(triton.origin).parent if triton is not None and triton.origin is not None else None
 
@@ -102,17 +102,17 @@ def triton_folder() -> Path | None:
 def triton_is_gone() -> CastError:
     return CastError(
         "cast-triton",
-        f"pip has Triton {installed('triton')} on record, but its package is not there.",
-        "Install it again.",
+        f"pip lists Triton {installed('triton')}, but its package is missing.",
+        "Reinstall it.",
         f"pip install --force-reinstall --no-deps triton=={installed('triton')}",
     )
 
 
 def ptxas_version(arch: int) -> str:
-    """What Triton's own ptxas says of itself: Triton asks it, and makes the answer a part of each key.
+    """The version of Triton's own ptxas, which Triton makes part of every key.
 
     Raises:
-        CastError: Triton, or this part of it, is missing.
+        CastError: Triton or its ptxas is missing.
     """
     triton = triton_folder()
     if triton is None:
@@ -124,7 +124,7 @@ def ptxas_version(arch: int) -> str:
         why = error.strerror if isinstance(error, OSError) else f"it ended with status {error.returncode}"
         raise CastError(
             "cast-triton",
-            f"Triton's assembler {program} cannot be started: {why}.",
-            "Install Triton again.",
+            f"Cannot start Triton's assembler {program}: {why}.",
+            "Reinstall Triton.",
             f"pip install --force-reinstall --no-deps triton=={installed('triton')}",
         ) from error

@@ -1,4 +1,4 @@
-"""Arguments for a launch that runs nothing: of the types that a variant declares."""
+"""Arguments of the types a variant declares, for a launch that runs nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from triton.runtime.jit import MockTensor
 from kernels.launch import POINTERS
 from kernels.variants import Variant
 
-# Any number does: their values have no part in a variant.
+# Any number will do: a variant does not depend on their values.
 _NUMBERS = {"i32": 32, "fp32": 0.5}
 
 

@@ -1,4 +1,4 @@
-"""Where the files of a cast lie, and how they are read: nothing that a cast says leads out of its folder."""
+"""Where a cast's files are, and how they are read: no path in a cast can lead out of its folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PATH = re.compile(rf"({TRITON}|{FLASHINFER})/{_PART}/{_PART}", re.ASCII)
 
 
 def is_path(path: str) -> bool:
-    """Whether a file of a cast may lie there: triton/<key>/<file> or flashinfer/<module>/<file>."""
+    """Whether a cast may have a file there: triton/<key>/<file> or flashinfer/<module>/<file>."""
     return _PATH.fullmatch(path) is not None
 
 
@@ -24,15 +24,15 @@ def library_of(module: str) -> str:
 
 
 def libraries(cast: Path) -> Iterator[str]:
-    """Every library that FlashInfer could find in `cast`, whether it belongs there or not."""
+    """Every library FlashInfer could find in `cast`, whether it belongs there or not."""
     for place in sorted((cast / FLASHINFER).glob("*/*.so")):
         yield place.relative_to(cast).as_posix()
 
 
 def read(cast: Path, path: str) -> bytes:
-    """The content of a file of `cast`. Raises OSError, also where a symbolic link leads elsewhere."""
+    """The content of a file of `cast`. Raises OSError, also if the path contains a symbolic link."""
     place = cast / path
     for linked in (place.parents[1], place.parent, place):
         if linked.is_symlink():
-            raise OSError(errno.ELOOP, "it is reached by a symbolic link", str(linked))
+            raise OSError(errno.ELOOP, "the path contains a symbolic link", str(linked))
     return place.read_bytes()

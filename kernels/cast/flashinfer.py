@@ -1,7 +1,7 @@
-"""Building FlashInfer's modules for an architecture with FlashInfer's own build functions, on a machine without a GPU.
+"""Builds FlashInfer's modules for an architecture with FlashInfer's own build functions, on a machine without a GPU.
 
-Each becomes `flashinfer/<module>/<module>.so` in the cast's folder, with a record of what it was made with: a module
-that is there and fits is taken over, so that an interrupted cast goes on where it was.
+Each becomes `flashinfer/<module>/<module>.so` in the cast's folder, with a record of what it was made with. A module
+that is already there and fits is reused, so that an interrupted cast continues where it stopped.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from kernels.named import load
 
 DISTRIBUTION = "flashinfer-python"
 
-_JOBS_EACH = 4  # compilers that one module keeps busy: most have that many large sources
-_TOLD = 1500  # characters of a failed build that are told
+_JOBS_EACH = 4  # compilers that one module keeps busy: most modules have this many large sources
+_TAIL = 1500  # characters of a failed build's output that are shown
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a module was built with, beside it as JSON. `libstdcxx` is the newest version of libstdc++'s interface that
-    it calls for."""
+    """What a module was built with, stored beside it as JSON. `libstdcxx` is the newest interface version of libstdc++
+    that it needs."""
 
     architecture: str
     flashinfer: str
@@ -50,12 +50,12 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def installed() -> str | None:
-    """FlashInfer's version; None where it is not installed, and there is nothing to build then."""
+    """FlashInfer's version; None if it is not installed, and then there is nothing to build."""
     return environment.installed(DISTRIBUTION)
 
 
 def planned(arch: int, models: Sequence[Context] = ()) -> tuple[Module, ...]:
-    """The modules of every backend that could be chosen on `arch`: for `models`, or those of common ones."""
+    """The modules of every backend that could be chosen on `arch`, for `models` or for common models."""
     found: dict[Module, None] = {}
     libraries = {"flashinfer": installed() or ""}
     capability = divmod(arch, 10)
@@ -77,14 +77,14 @@ def build(
     moved: Callable[[Module], None],
     keep: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    """Build `modules` into the cast `folder` and drop other ones, but for those called `keep`; `moved` hears of each as
-    it is done.
+    """Build `modules` into the cast `folder` and remove all others except those named in `keep`; `moved` is called with
+    each when it is done.
 
     Returns:
-        The names of all that are there now.
+        The names of all modules in the folder now.
 
     Raises:
-        CastError: no compiler is there, it is too old or lacks a header, or a module cannot be built.
+        CastError: the compiler is missing, too old or lacks a header, or a module does not build.
     """
     toolkit = nvcc.find(architecture)
     place = folder / FLASHINFER
@@ -108,7 +108,7 @@ def build(
         else:
             missing.append(module)
     for module in missing:
-        nvcc.include_folders(toolkit, module.headers)  # told before hours are spent on the others
+        nvcc.include_folders(toolkit, module.headers)  # reported before hours are spent on the others
     with _scratch(architecture) as scratch:
         environ = _environ(toolkit, architecture, missing, scratch, jobs)
         with ThreadPoolExecutor(max(jobs // _JOBS_EACH, 1)) as pool:
@@ -141,13 +141,13 @@ def _record(library: bytes, made_with: Recorded) -> Recorded:
 
 @contextmanager
 def _scratch(architecture: Architecture) -> Iterator[Path]:
-    """FlashInfer's workspace. Always the same folder, since its name becomes a part of what nvcc makes; it holds the
-    objects of a module that was interrupted, and is removed when all is well."""
+    """FlashInfer's workspace. Always the same folder, since its name becomes part of nvcc's output. It holds the
+    objects of an interrupted module, and is removed after success."""
     place = Path(tempfile.gettempdir(), f"ingot-flashinfer-{os.getuid()}-{architecture.name}")
     place.mkdir(mode=0o700, exist_ok=True)
     if place.is_symlink() or place.stat().st_uid != os.getuid():
         raise CastError(
-            "cast-folder-in-use", f"{place} belongs to somebody else.", "Remove it, or set TMPDIR to another folder."
+            "cast-folder-in-use", f"{place} belongs to another user.", "Delete it, or set TMPDIR to another folder."
         )
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -175,8 +175,8 @@ def _environ(
 
 
 def _alike(toolkit: nvcc.Toolkit) -> Iterator[str]:
-    """What makes two builds of one source the same: otherwise the names of temporary files and the compiler's process
-    number become a part of it. (The name of the source stays in it, so that one seed does for all.)"""
+    """Makes two builds of one source identical: otherwise the names of temporary files and the compiler's process id
+    become part of it. (The name of the source is part of it too, so one seed serves for all.)"""
     yield "--objdir-as-tempdir"
     if toolkit.version >= (13, 0):
         yield "-frandom-seed=ingot"
@@ -191,18 +191,18 @@ def _build_one(module: Module, environ: dict[str, str]) -> Path:
     if "No space left on device" in done.stderr:
         raise CastError(
             "cast-disk-full",
-            f"There is no room left in {environ['FLASHINFER_WORKSPACE_BASE']} to build {module.name}.",
-            "Make room, or set TMPDIR to a folder on another disk; what is built already is kept.",
+            f"The disk of {environ['FLASHINFER_WORKSPACE_BASE']} is full: {module.name} could not be built.",
+            "Free disk space, or set TMPDIR to a folder on another disk. Finished modules are kept.",
         )
     raise CastError(
         "cast-module-failed",
-        f"FlashInfer could not build {module.name}: {done.stderr.strip()[-_TOLD:]}",
-        "See what the compiler said; with another version of FlashInfer or nvcc it may build.",
+        f"FlashInfer could not build {module.name}: {done.stderr.strip()[-_TAIL:]}",
+        "Read the compiler's output above; another version of FlashInfer or nvcc may help.",
     )
 
 
 def _take(name: str, library: Path, place: Path, made_with: Recorded) -> None:
-    """Put a module into the cast in one move."""
+    """Move a module into the cast atomically."""
     partial = place / f"{name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()

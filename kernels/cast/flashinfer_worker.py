@@ -1,6 +1,6 @@
-"""`python -m kernels.cast.flashinfer_worker MODULE`: builds one module, given as JSON, and prints where the library is.
+"""`python -m kernels.cast.flashinfer_worker MODULE`: builds one module, given as JSON, and prints the library's path.
 
-Its environment says for which architecture, with which compiler and where; see `flashinfer.py`.
+Its environment sets the architecture, the compiler and the folder; see `flashinfer.py`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def main() -> None:
     module = msgspec.json.decode(sys.argv[1], type=Module)
     spec = specification(module)
     if spec.name != module.name:
-        raise SystemExit(f"FlashInfer calls it {spec.name}: this version of it is not one that Ingot knows.")
+        raise SystemExit(f"FlashInfer calls {module.name} {spec.name}: Ingot does not support this version of it.")
     build_jit_specs([spec], skip_prebuilt=False)
     print(spec.jit_library_path)
 
 
 def specification(module: Module) -> Any:
-    """What FlashInfer's own function says about how to build `module`."""
+    """FlashInfer's own build specification of `module`."""
     return load(module.generator)(**{key: _argument(key, value) for key, value in module.arguments})
 
 

@@ -1,4 +1,4 @@
-"""A cast's folder while it is made: who may write into it, and what of it can be taken over."""
+"""The folder of a cast in progress: locking, the journal, and what an earlier cast left that can be reused."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from kernels.cast.files import FLASHINFER, TRITON
 from kernels.cast.manifest import CastVariant, File, Manifest, Versions
 
 JOURNAL = "unfinished.jsonl"
-# Versions that all of a cast's kernels have in common; FlashInfer's modules are each looked at by themselves.
+# Versions that all kernels of a cast share; FlashInfer's modules are checked one by one.
 _SAME = ("ingot", "triton", "triton_build", "python", "ptxas", "libc")
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The journal's first line: what is being cast, and how many variants that is. `profiles` and `triton_only` are
-    those of the command that casts it."""
+    """The journal's first line: what is being cast, and the number of variants. `profiles` and `triton_only` are the
+    command's options."""
 
     architecture: str
     versions: Versions
@@ -35,15 +35,15 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A variant that is done, with its files."""
+    """A finished variant, with its files."""
 
     variant: CastVariant
     files: tuple[File, ...]
 
 
 class Journal:
-    """What of an unfinished cast is done; it has as many entries as its length says. `before` is the whole cast that
-    this one extends."""
+    """The finished variants of an unfinished cast; its length is their number. `before` is the complete cast that this
+    one extends, if any."""
 
     def __init__(self, folder: Path, head: Head, entries: list[Entry], before: Manifest | None = None) -> None:
         self.before = before
@@ -54,7 +54,7 @@ class Journal:
         self._line(head)
         for entry in entries:
             self._line(entry)
-        partial.rename(folder / JOURNAL)  # only now, so that the one before is there if the disk is full
+        partial.rename(folder / JOURNAL)  # only now, so that the old journal survives a full disk
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +66,7 @@ class Journal:
         return len(self._variants)
 
     def write(self, variant: CastVariant) -> bool:
-        """Note that it is done; the answer is whether that is new."""
+        """Record that it is done; returns whether that is new."""
         if variant in self._variants:
             return False
         self._line(Entry(variant=variant, files=tuple(record_files(self._folder, [variant]))))
@@ -86,7 +86,7 @@ class Journal:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Make `folder`, and keep other casts out of it meanwhile. Raises CastError while one is being made in it."""
+    """Create `folder` and lock it. Raises CastError while another cast holds the lock."""
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -95,8 +95,8 @@ def alone_in(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise CastError(
                 "cast-folder-in-use",
-                f"Another cast is being made in {folder}.",
-                "Wait until it is done, or name another folder.",
+                f"Another `ingot cast` is using {folder}.",
+                "Wait for it to finish, or choose another folder.",
             ) from None
         yield
     finally:
@@ -104,18 +104,18 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def open_folder(folder: Path, head: Head) -> Journal:
-    """Take over what a cast of the same architecture and versions has left in `folder`. The manifest of a whole one
-    stays until another takes its place.
+    """Reuse what a cast of the same architecture and versions has left in `folder`. The manifest of a complete cast
+    stays until a new one replaces it.
 
     Raises:
-        CastError: it holds a cast of something else, or no cast at all.
+        CastError: it holds a different cast, or something else.
     """
     for place in (folder / TRITON, folder / FLASHINFER):
         if place.is_symlink():
             raise CastError(
                 "cast-folder-in-use",
-                f"{place} is a symbolic link, and a cast keeps its files in its own folder.",
-                "Name another folder.",
+                f"{place} is a symbolic link. A cast keeps its files in its own folder.",
+                "Choose another folder.",
             )
     entries: list[Entry] = []
     before: Manifest | None = None
@@ -130,7 +130,7 @@ def open_folder(folder: Path, head: Head) -> Journal:
         entries = list(dict.fromkeys([*entries, *more]))
     elif before is None and any(folder.iterdir()):
         raise CastError(
-            "cast-folder-in-use", f"{folder} is not empty, and what is in it is no cast.", "Name an empty folder."
+            "cast-folder-in-use", f"{folder} is not empty and does not hold a cast.", "Choose an empty folder."
         )
     whole = [entry for entry in entries if all(is_unchanged(file, folder) for file in entry.files)]
     journal = Journal(folder, head, whole, before)
@@ -140,7 +140,7 @@ def open_folder(folder: Path, head: Head) -> Journal:
 
 
 def read_journal(folder: Path) -> tuple[Head, list[Entry]]:
-    """What an interrupted cast has noted. A last line that was cut short counts as not there."""
+    """The journal of an interrupted cast. A truncated last line is ignored."""
     path = folder / JOURNAL
     try:
         lines = path.read_bytes().split(b"\n")
@@ -148,18 +148,18 @@ def read_journal(folder: Path) -> tuple[Head, list[Entry]]:
         raise CastError(
             "cast-unreadable",
             f"{path} cannot be read: {error.strerror}.",
-            "Let this user read the cast's folder, or name another one.",
+            "Give this user read access to the cast's folder, or choose another one.",
         ) from None
     try:
         head = msgspec.json.decode(lines[0], type=Head)
         return head, [msgspec.json.decode(line, type=Entry) for line in lines[1:-1]]
     except msgspec.MsgspecError as error:
-        raise CastError("cast-unreadable", f"{path} cannot be read: {error}.", "Name an empty folder.") from error
+        raise CastError("cast-unreadable", f"{path} cannot be read: {error}.", "Choose an empty folder.") from error
 
 
 def record_files(folder: Path, variants: Sequence[CastVariant], modules: Sequence[str] = ()) -> Iterator[File]:
-    """The files of `variants` and of FlashInfer's `modules`, each once and in order. What else lies in the folder, such
-    as an editor's backup, is no part of the cast."""
+    """The files of `variants` and of FlashInfer's `modules`, each once and in order. Other files in the folder, such as
+    an editor's backup, are not part of the cast."""
     places = {folder / TRITON / key for variant in variants for key in variant.keys}
     places |= {folder / FLASHINFER / module for module in modules}
     for place in sorted(path for folder_of_one in places for path in folder_of_one.iterdir()):
@@ -170,7 +170,7 @@ def record_files(folder: Path, variants: Sequence[CastVariant], modules: Sequenc
 
 
 def drop_folders(place: Path, *, but: set[str]) -> None:
-    """Remove every folder in `place` that is none of `but`. Single files were not put there by a cast, and stay."""
+    """Remove every folder in `place` except those in `but`. Plain files do not come from a cast and stay."""
     for entry in place.iterdir() if place.is_dir() else ():
         if entry.is_symlink() and entry.is_dir():
             entry.unlink()
@@ -208,7 +208,7 @@ def _require_same(folder: Path, there: Head | Manifest, wanted: Head) -> None:
             return
     raise CastError(
         "cast-folder-in-use",
-        f"{folder} holds a cast {what}, which a cast for {wanted.architecture} with what is installed here cannot take "
-        "over.",
-        "Name another folder.",
+        f"{folder} holds a cast {what}. A cast for {wanted.architecture} with the versions installed here needs a "
+        "folder of its own.",
+        "Choose another folder.",
     )

@@ -1,4 +1,4 @@
-"""Building Triton's host stubs (small extension modules) without the driver's library and with the same bytes
+"""Builds Triton's host stubs (small extension modules) without the driver's library, with the same bytes
 everywhere."""
 
 from __future__ import annotations
@@ -15,22 +15,26 @@ _COMPILERS = ("gcc", "cc", "clang")
 
 
 def find() -> str:
-    """The C compiler: $CC, or the first that there is. Raises CastError without one, or without Python's headers."""
+    """The C compiler: $CC, or the first one found. Raises CastError without a compiler or Python's headers."""
     wanted = os.environ.get("CC")
     compiler = next(filter(None, map(shutil.which, [wanted] if wanted else _COMPILERS)), None)
     if compiler is None:
-        named = f"CC={wanted} is not there" if wanted else f"There is none of {', '.join(_COMPILERS)} on this machine"
+        named = (
+            f"The compiler named in CC={wanted} was not found"
+            if wanted
+            else f"No C compiler was found (tried {', '.join(_COMPILERS)})"
+        )
         raise CastError(
             "cast-no-compiler",
-            f"{named}, and a cast needs a C compiler for the parts of a kernel that run on the host.",
-            "Install one, or name one with CC.",
+            f"{named}. A cast needs one for the parts of a kernel that run on the host.",
+            "Install one, or name it with CC.",
             "apt-get install gcc libc6-dev",
         )
     header = _python_headers() / "Python.h"
     if not header.exists():
         raise CastError(
             "cast-no-headers",
-            f"{header} is not there, and a cast needs Python's headers.",
+            f"{header} is missing. A cast needs Python's headers.",
             "Install the development package of this Python.",
             "apt-get install python3-dev",
         )
@@ -38,7 +42,7 @@ def find() -> str:
 
 
 def stub_libcuda(compiler: str, library: Path) -> None:
-    """Make `library` an empty libcuda.so.1 to link against: what is linked then asks for the real one where it runs."""
+    """Make `library` an empty libcuda.so.1 to link against; the result loads the real one at run time."""
     _run(
         [compiler, "-shared", "-nostdlib", "-Wl,-soname,libcuda.so.1", "-x", "c", os.devnull, "-o", str(library)],
         library.parent, library.name,
@@ -51,8 +55,8 @@ def compile_stub(
     """What Triton calls to build one; see `triton.knobs.build.impl`."""
     module = Path(folder, name + sysconfig.get_config_var("EXT_SUFFIX"))
     includes = [*include_dirs, folder, _python_headers()]
-    # The source by its bare name and no build id: otherwise the temporary folder's name is part of the module. A
-    # linker that is told to drop libraries without a use would drop the empty libcuda.
+    # The source by its bare name and no build id: otherwise the temporary folder's name becomes part of the module. A
+    # linker that drops unused libraries by default would drop the empty libcuda.
     command = [
         find(), Path(source).name, "-O2", "-shared", "-fPIC", "-Wno-psabi", "-o", str(module),
         *(f"-I{place}" for place in includes), *(f"-L{place}" for place in library_dirs),
@@ -63,7 +67,7 @@ def compile_stub(
 
 
 def _python_headers() -> Path:
-    """Debian's own Python says that new headers would go to /usr/local, and has its own elsewhere."""
+    """Debian's Python reports /usr/local, where new headers would go, but keeps its own elsewhere."""
     scheme = sysconfig.get_default_scheme()
     return Path(sysconfig.get_path("include", "posix_prefix" if scheme == "posix_local" else scheme))
 

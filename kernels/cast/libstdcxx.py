@@ -1,6 +1,6 @@
-"""Which version of libstdc++ a compiled C++ module calls for, and which one this machine has.
+"""Which version of libstdc++ a compiled C++ module needs, and which one this machine has.
 
-Each version of its interface has a name, such as GLIBCXX_3.4.32, which stands in the library that defines it and in the
+Each version of its interface has a name, such as GLIBCXX_3.4.32, found in the library that defines it and in the
 modules that use it (https://gcc.gnu.org/onlinedocs/libstdc++/manual/abi.html).
 """
 
@@ -17,14 +17,14 @@ _LIBRARY = "libstdc++.so.6"
 
 
 def newest(libraries: Iterable[bytes]) -> str:
-    """The newest version that is named in any of `libraries`, such as "3.4.32"; empty where none is."""
+    """The newest version named in any of `libraries`, such as "3.4.32"; empty if there is none."""
     found = {match.decode() for library in libraries for match in _NAME.findall(library)}
     return max(found, key=_numbers, default="")
 
 
 @cache
 def here() -> str:
-    """The newest version that this machine's libstdc++ has; empty without one."""
+    """The newest version of this machine's libstdc++; empty without one."""
     try:
         ctypes.CDLL(_LIBRARY)  # the loader finds it where a module's would be found
         maps = Path("/proc/self/maps").read_text(errors="replace").splitlines()
@@ -35,7 +35,7 @@ def here() -> str:
 
 
 def serves(wanted: str, there: str) -> bool:
-    """Whether modules that call for `wanted` can be loaded where `there` is the newest."""
+    """Whether modules that need `wanted` can be loaded where `there` is the newest version."""
     return not wanted or _numbers(wanted) <= _numbers(there)
 
 

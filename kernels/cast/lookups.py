@@ -1,4 +1,4 @@
-"""Looking up every declared variant in a cast, without a GPU."""
+"""Looks up every declared variant in a cast, without a GPU."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kernels.variants import Variant
 
 
 def found(manifest: Manifest) -> Iterator[OpProof]:
-    """On each op: a launch of each of its variants finds a kernel. A cast that is limited to some models is asked for
-    what it says that it holds, any other for all that is declared."""
+    """For each op: whether a launch of each of its variants finds a kernel. A complete cast must have every declared
+    variant, one limited to some models only those it lists."""
     architecture = ARCHITECTURES[manifest.architecture]
     stub_driver.activate(architecture)
     held = {variant.name for variant in manifest.variants}
@@ -35,7 +35,7 @@ def found(manifest: Manifest) -> Iterator[OpProof]:
         names = [variant.name for variant in manifest.variants if variant.op == op and variant.name in unknown]
         yield OpProof(
             op=op, variants=len(names), proven=0,
-            problems=tuple(f"{name} is in the cast, and is no variant of this Ingot" for name in names),
+            problems=tuple(f"{name} is in the cast but is not a variant of this Ingot" for name in names),
         )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
-"""What a cast holds: versions, variants, and every file with its hash. Written last, so that it is there only when all
-the rest is."""
+"""The contents of a cast: versions, variants, and every file with its hash. Written last, so that it exists only if
+everything else does."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kernels.context import CastSummary
 
 NAME = "manifest.json"
 FORMAT = 1
-# Bytes of a thread in local memory above which a cast warns: what does not fit into registers is written to memory and
-# read back, as a rule in the innermost loop. Up to this it is a few values around it.
+# Bytes of local memory per thread above which a cast warns: values that do not fit into registers are written to memory
+# and read back, usually in the innermost loop. Up to this limit it is a few values outside it.
 MOST_STACK = 64
 
 
@@ -31,12 +31,12 @@ class File(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not is_path(self.path):
-            raise ValueError(f"{self.path!r} is no place within a cast")
+            raise ValueError(f"{self.path!r} is not a path within a cast")
 
 
 class CastVariant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A compiled variant. `keys` names its folders under `triton/`: the kernel's own first, then those of host stubs.
-    `shared` is in bytes; `registers` are those of a thread, and `stack` the bytes that it keeps in local memory."""
+    `shared` is in bytes per block; `registers` and `stack` (local memory, in bytes) are per thread."""
 
     op: str
     name: str
@@ -47,10 +47,9 @@ class CastVariant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cast was made with, and what has to be the same where it runs: Triton and Python. `triton_build` is a
-    digest of the installed files, as pip recorded them; `python` the tag of its extension modules. The last four are
-    of FlashInfer's modules, where there are some: `libstdcxx` is the newest version of its interface that they call
-    for."""
+    """What a cast was made with. Triton and Python must be the same where it runs. `triton_build` is a digest of the
+    installed files, as pip recorded them; `python` the tag of its extension modules. The last four belong to
+    FlashInfer's modules, if there are any: `libstdcxx` is the newest interface version they need."""
 
     ingot: str
     triton: str
@@ -65,9 +64,8 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """`source` is a digest of the kernels' source, see `environment.kernel_source`. `models` names the profiles that
-    the cast is limited to; empty when it holds everything. `built` is when the cast was finished, `seconds` how long
-    that took."""
+    """`source` is a digest of the kernels' source, see `environment.kernel_source`. `models` names the profiles the
+    cast is limited to; empty for a complete cast. `built` is when the cast was finished, `seconds` how long it took."""
 
     format: int = FORMAT
     architecture: str
@@ -87,7 +85,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spilling(self) -> tuple[CastVariant, ...]:
-        """Variants whose threads keep more than `MOST_STACK` bytes in local memory, the most first."""
+        """Variants with more than `MOST_STACK` bytes of local memory per thread, most first."""
         spilling = [variant for variant in self.variants if (variant.stack or 0) > MOST_STACK]
         return tuple(sorted(spilling, key=lambda variant: -(variant.stack or 0)))
 
@@ -111,7 +109,7 @@ def digest_of(manifest: Manifest) -> str:
 
 
 def write(manifest: Manifest, folder: Path) -> Manifest:
-    """Write it in one move, with its digest; returns what was written."""
+    """Write it atomically, with its digest; returns what was written."""
     complete = msgspec.structs.replace(manifest, digest=digest_of(manifest))
     partial = folder / f"{NAME}.partial"
     with partial.open("wb") as file:
@@ -123,14 +121,14 @@ def write(manifest: Manifest, folder: Path) -> Manifest:
 
 
 def parse(text: bytes, path: Path) -> Manifest:
-    """The manifest that `text`, read from `path`, holds. Raises CastError."""
+    """The manifest in `text`, read from `path`. Raises CastError."""
     try:
         header = msgspec.json.decode(text, type=_Header)
         if header.format > FORMAT:
             raise CastError(
                 "cast-too-new",
-                f"{path} has format {header.format}, and this Ingot reads formats up to {FORMAT}.",
-                "Run it with the Ingot that cast it, or cast it again with this one.",
+                f"{path} has format {header.format}; this Ingot reads formats up to {FORMAT}.",
+                "Use the Ingot that made the cast, or cast again with this one.",
             )
         manifest = msgspec.json.decode(text, type=Manifest)
     except msgspec.MsgspecError as error:
@@ -138,8 +136,8 @@ def parse(text: bytes, path: Path) -> Manifest:
     if digest_of(manifest) != manifest.digest:
         raise CastError(
             "cast-edited",
-            f"{path} has been changed since it was written: its digest does not fit its content.",
-            "Bring the original back, or cast it again into an empty folder.",
+            f"{path} was edited: its digest does not match its content.",
+            "Restore the original, or cast again into an empty folder.",
         )
     for fault in _faults(manifest):
         raise _unreadable(path, fault)
@@ -147,21 +145,19 @@ def parse(text: bytes, path: Path) -> Manifest:
 
 
 def _faults(manifest: Manifest) -> Iterator[str]:
-    """What cannot be so, whoever wrote it."""
+    """Contradictions that the digest does not reveal."""
     if manifest.architecture not in ARCHITECTURES:
-        yield f"it is for {manifest.architecture!r}, which is none of {', '.join(ARCHITECTURES)}"
+        yield f"architecture {manifest.architecture!r} is not one of {', '.join(ARCHITECTURES)}"
     paths = {file.path for file in manifest.files}
     folders = {path.rpartition("/")[0] for path in paths}
     for variant in manifest.variants:
         for key in variant.keys:
             if f"{TRITON}/{key}" not in folders:
-                yield f"it names no file of the key {key!r}, which {variant.name} needs"
+                yield f"there is no file for the key {key!r} of {variant.name}"
     for module in manifest.flashinfer:
         if library_of(module) not in paths:
-            yield f"it names no library of the FlashInfer module {module!r}"
+            yield f"there is no library for the FlashInfer module {module!r}"
 
 
 def _unreadable(path: Path, why: str) -> CastError:
-    return CastError(
-        "cast-unreadable", f"{path} is not a cast's manifest: {why}.", "Cast it again into an empty folder."
-    )
+    return CastError("cast-unreadable", f"{path} is not a valid manifest: {why}.", "Cast again into an empty folder.")

@@ -1,5 +1,5 @@
-"""The CUDA compiler that builds FlashInfer's modules: where it is, whether it knows an architecture, and what else a
-module needs of CUDA."""
+"""The CUDA compiler that builds FlashInfer's modules: where it is, whether it supports an architecture, and which other
+parts of CUDA a module needs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _INSTALL = (
     "pip install --no-deps nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 "
     "nvidia-cuda-cccl==13.0.85 nvidia-cuda-runtime==13.0.96"
 )
-# Of CUDA's libraries, header -> the package of the index that brings it, as torch 2.13 takes them.
+# Header of a CUDA library -> the pip package that contains it, in the versions of torch 2.13.
 _PACKAGES = {"cublasLt.h": "nvidia-cublas==13.1.1.3", "curand_kernel.h": "nvidia-curand==10.4.0.35"}
 
 
 class Toolkit(NamedTuple):
-    """`home` is the folder that has `bin/nvcc`."""
+    """`home` is the folder with `bin/nvcc`."""
 
     home: Path
     version: tuple[int, int]
@@ -36,24 +36,24 @@ class Toolkit(NamedTuple):
 
 
 def find(architecture: Architecture, environ: Mapping[str, str] = os.environ) -> Toolkit:
-    """The first compiler of $CUDA_HOME, $CUDA_PATH, $PATH, /usr/local/cuda and the packages of the index.
+    """The first compiler in $CUDA_HOME, $CUDA_PATH, $PATH, /usr/local/cuda and pip's packages.
 
     Raises:
-        CastError: there is none, it does not answer, or it is too old for `architecture`.
+        CastError: there is none, it does not respond, or it is too old for `architecture`.
     """
     nvcc = next((place for place in _places(environ) if os.access(place, os.X_OK)), None)
     if nvcc is None:
         raise CastError(
             "cast-no-nvcc",
-            "FlashInfer is installed, and nvcc, which builds its modules, is not.",
-            "Install it, name its folder with CUDA_HOME, or leave those modules out with --triton-only.",
+            "FlashInfer is installed, but not nvcc, which builds its modules.",
+            "Install nvcc, name its folder with CUDA_HOME, or skip those modules with --triton-only.",
             _INSTALL,
         )
     version = _version(nvcc)
     if version < architecture.nvcc:
         raise CastError(
             "cast-nvcc-too-old",
-            f"{nvcc} is nvcc {version[0]}.{version[1]}, and {architecture.name} needs nvcc "
+            f"{nvcc} is version {version[0]}.{version[1]}, but {architecture.name} needs "
             f"{architecture.nvcc[0]}.{architecture.nvcc[1]} or newer.",
             "Install a newer one, or name its folder with CUDA_HOME.",
             _INSTALL,
@@ -62,7 +62,7 @@ def find(architecture: Architecture, environ: Mapping[str, str] = os.environ) ->
 
 
 def include_folders(toolkit: Toolkit, headers: tuple[str, ...]) -> list[Path]:
-    """Where `headers` are, as far as the compiler does not look there by itself. Raises CastError for a missing one."""
+    """The folders of `headers` that the compiler does not search by default. Raises CastError for a missing header."""
     own = toolkit.home / "include"
     found: dict[Path, None] = {}
     for header in headers:
@@ -71,8 +71,8 @@ def include_folders(toolkit: Toolkit, headers: tuple[str, ...]) -> list[Path]:
             package = _PACKAGES[header]
             raise CastError(
                 "cast-no-cuda-header",
-                f"{header} is neither in {own} nor in a package of this Python, and a FlashInfer module includes it.",
-                "Install the package that brings it.",
+                f"A FlashInfer module includes {header}, which is neither in {own} nor in a package of this Python.",
+                "Install the package that contains it.",
                 f"pip install --no-deps {package}",
             )
         if place != own:
@@ -81,15 +81,15 @@ def include_folders(toolkit: Toolkit, headers: tuple[str, ...]) -> list[Path]:
 
 
 def link_folder(toolkit: Toolkit, compiler: str, folder: Path) -> Path:
-    """Make `folder` into what a module is linked against: the CUDA runtime under its plain name, which packages lack,
-    and an empty stand-in for the driver's library, which a machine without a GPU lacks."""
+    """Put into `folder` what a module is linked against: the CUDA runtime under its plain name, which pip's packages
+    lack, and an empty stub of the driver's library, which a machine without a GPU lacks."""
     folder.mkdir(parents=True, exist_ok=True)
     runtime = next(_runtimes(toolkit), None)
     if runtime is None:
         raise CastError(
             "cast-no-cudart",
-            f"There is no libcudart.so in {toolkit.home}, and a FlashInfer module is linked against it.",
-            "Install it.",
+            f"A FlashInfer module is linked against libcudart.so, which is not in {toolkit.home}.",
+            "Install the CUDA runtime.",
             f"pip install --no-deps 'nvidia-cuda-runtime>={toolkit.release},<{toolkit.version[0] + 1}'",
         )
     link = folder / "libcudart.so"
@@ -111,7 +111,7 @@ def _places(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _packaged(relative: str) -> Iterator[Path]:
-    """Within the packages of the index, newest CUDA first."""
+    """Within pip's packages, newest CUDA first."""
     spec = importlib.util.find_spec("nvidia")
     folders = spec.submodule_search_locations or () if spec else ()
     yield from sorted(
@@ -131,14 +131,14 @@ def _version(nvcc: Path) -> tuple[int, int]:
     if match is None:
         raise CastError(
             "cast-nvcc-unknown",
-            f"{nvcc} does not say which version it is: {answer.strip()[:200]!r}.",
+            f"{nvcc} did not report its version. It printed: {answer.strip()[:200]!r}.",
             "Name the folder of a working CUDA compiler with CUDA_HOME.",
         )
     return int(match[1]), int(match[2])
 
 
 def _home(nvcc: Path) -> Path:
-    """nvcc's own answer: what is on the PATH may be a script that calls it elsewhere."""
+    """nvcc's own answer, because the nvcc on the PATH may be a script that calls one elsewhere."""
     answer = _ask(nvcc, "--dryrun", "-x", "cu", os.devnull).stderr
     match = re.search(r"^#\$ TOP=(.+)$", answer, re.MULTILINE)
     return Path(match[1]).resolve() if match else nvcc.resolve().parents[1]
@@ -150,6 +150,6 @@ def _ask(nvcc: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CastError(
             "cast-nvcc-unknown",
-            f"{nvcc} does not answer: {error}.",
+            f"{nvcc} could not be run: {error}.",
             "Name the folder of a working CUDA compiler with CUDA_HOME.",
         ) from error

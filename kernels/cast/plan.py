@@ -1,5 +1,4 @@
-"""What belongs into a cast: every variant that the engine may launch on an architecture. Imports neither torch nor
-Triton."""
+"""What a cast contains: every variant the engine may launch on an architecture. Imports neither torch nor Triton."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from kernels.variants import Variant
 
 
 def triton_variants(arch: int, models: Sequence[Context] = ()) -> tuple[Variant, ...]:
-    """The variants of every op, each once; with `models`, those that at least one of them needs."""
+    """The variants of every op, each once; with `models`, those that at least one model needs."""
     found: dict[Variant, None] = {}
     libraries = {"triton": environment.installed("triton") or ""}
     for op, backend in triton_backends(arch):
@@ -39,7 +38,7 @@ def triton_backends(arch: int) -> Iterator[tuple[Op, Backend]]:
 def served(
     op: Op, backend: Backend, arch: int, models: Sequence[Context], libraries: Mapping[str, str]
 ) -> Iterator[Context]:
-    """The models that call the op, and for which nothing but a cast stands against the backend on `arch`."""
+    """The models that call the op and could use the backend on `arch`, given the cast."""
     for model in models:
         context = replace(model, device="cuda", capability=divmod(arch, 10), cast=None, libraries=libraries)
         if op.needed(context) and next(backend.objections(context), None) is None:

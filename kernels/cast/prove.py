@@ -1,9 +1,8 @@
-"""`python -m kernels.cast.prove --cast DIR [--launch]`: runs sealed, and says on each op how it fared.
+"""`python -m kernels.cast.prove --cast DIR [--launch]`: runs sealed, and reports the result for each op.
 
-Without `--launch` every declared variant is looked up as a launch would do it, under a driver that runs nothing. With
-it every variant of the cast is launched on this machine's GPU by the op's own cases, and compared with the reference.
-Either way it is reported what was compiled, which programs were started and which compilers were mapped, from before
-the seal on.
+Without `--launch` every declared variant is looked up as in a launch, under a driver that runs nothing. With it, every
+variant of the cast is launched on this machine's GPU by the op's own cases and compared with the reference. Both report
+what was compiled, which programs were started and which compilers were mapped, from before the seal on.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def main() -> None:
 
     manifest = seal(options.cast)
     watch.listen_to_triton()
-    # Late: a seal comes before whatever imports Triton.
+    # Imported late: the seal must come before any import of Triton.
     from kernels.cast import lookups, trials
 
     device = trials.open_device() if options.launch else ""

@@ -1,4 +1,4 @@
-"""Triton's cache, as a sealed engine sees it: it may be read-only and lie anywhere, and a miss is an error."""
+"""Triton's cache in a sealed engine: it may be read-only and in any folder, and a miss is an error."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kernels.seal import NotCast
 
 
 class CacheMissError(NotCast):
-    """The cast has no file of this name under this key. `kernels.launch` says which variant that was; of a kernel that
-    is launched in any other way no more is known than its name."""
+    """The cast has no file of this name under this key. `kernels.launch` adds the variant; for a kernel launched in any
+    other way only its name is known."""
 
 
 class SealedCache(CacheManager):  # type: ignore[misc]  # Triton has no types
-    """Hands out files of one key. Each is read once in a process, and has the manifest's hash or is refused."""
+    """Provides the files of one key. Each is read once per process, and refused if its hash is not the manifest's."""
 
     folder: ClassVar[Path]
     files: ClassVar[Mapping[str, File]]
@@ -34,7 +34,7 @@ class SealedCache(CacheManager):  # type: ignore[misc]  # Triton has no types
         return self._checked(f"{TRITON}/{self._key}/{filename}")
 
     def get_group(self, filename: str) -> dict[str, str]:
-        """A kernel's files; `filename` is that of its metadata."""
+        """A kernel's files; `filename` is the name of its metadata file."""
         prefix = f"{TRITON}/{self._key}/"
         if prefix + filename not in self.files:
             self._miss(filename)
@@ -55,17 +55,17 @@ class SealedCache(CacheManager):  # type: ignore[misc]  # Triton has no types
         try:
             content = files.read(self.folder, path)
         except OSError as error:
-            raise _damaged(f"{place} cannot be read: {error.strerror}.", self.folder) from None
+            raise _damaged(f"Cannot read {place}: {error.strerror}.", self.folder) from None
         if hashlib.sha256(content).hexdigest() != file.sha256:
-            raise _damaged(f"{place} has been changed since it was cast.", self.folder)
+            raise _damaged(f"{place} has changed since it was cast.", self.folder)
         return str(place)
 
     def _miss(self, filename: str) -> NoReturn:
         raise CacheMissError(
-            f"A kernel or host stub was asked for that the cast in {self.folder} does not hold: {Path(filename).name} "
-            f"of the key {self._key}. A sealed engine compiles nothing."
+            f"The cast in {self.folder} has no {Path(filename).name} for the key {self._key} (a kernel or host stub). "
+            "A sealed engine compiles nothing."
         )
 
 
 def _damaged(message: str, folder: Path) -> CastError:
-    return CastError("cast-changed", message, "Bring the original back, or cast it again.", commands.verify(folder))
+    return CastError("cast-changed", message, "Restore the original, or cast again.", commands.verify(folder))

@@ -1,4 +1,4 @@
-"""Where the environment says that kernels come from: a cast, or a compiler at run time."""
+"""Where kernels come from, by the environment: a cast, or a compiler at run time."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ JIT = "INGOT_JIT"  # 1: on a GPU the engine compiles what it needs, sealed or no
 
 
 def may_compile(environ: Mapping[str, str]) -> bool:
-    """Whether somebody asked for it, with `--jit` or in the environment. Only a plain yes is one: whatever else the
-    variable says, a sealed engine stays sealed."""
+    """Whether compiling was allowed with `--jit` or in the environment. Only an explicit yes counts: with any other
+    value a sealed engine stays sealed."""
     return environ.get(JIT, "").strip().lower() in ("1", "true", "yes", "on")
 
 
 def cast_folder(environ: Mapping[str, str]) -> Path | None:
-    """The cast that a sealed engine runs from; None where none is named, or compiling was asked for instead."""
+    """The cast a sealed engine runs from; None if none is named or compiling is allowed."""
     named = environ.get(CAST)
     return Path(named).absolute() if named and not may_compile(environ) else None
 
 
 def cast_summary(environ: Mapping[str, str]) -> CastSummary | None:
-    """What the cast of a sealed engine holds, if it is good enough to be judged; what is wrong with another one is for
-    preflight's check to say."""
+    """What the cast of a sealed engine holds; None if it cannot be read, which preflight's check reports."""
     folder = cast_folder(environ)
     try:
         return check.read(folder).summary() if folder else None

@@ -11,8 +11,7 @@ _DECORATOR = re.compile(rb"^@triton\.jit", re.MULTILINE)
 
 
 def files(room: Path) -> list[Path]:
-    """Every file in the package `room` that holds kernels, and every one that a kernel takes a constant from, or that
-    such a constant is made of."""
+    """Every file in the package `room` that holds kernels, or constants that a kernel uses directly or indirectly."""
     found: set[Path] = set()
     for path in sorted(room.rglob("*.py")):
         text = path.read_bytes()
@@ -28,7 +27,7 @@ def files(room: Path) -> list[Path]:
 
 def _with_imports(path: Path, room: Path, found: set[Path]) -> None:
     text = path.read_bytes()
-    if path in found or _DECORATOR.search(text):  # of one with kernels, only what these use
+    if path in found or _DECORATOR.search(text):  # in a file with kernels, only what these use
         return
     found.add(path)
     for _, module in _imports(ast.parse(text), path, room):
@@ -42,7 +41,7 @@ def _kernels(tree: ast.Module) -> Iterator[ast.FunctionDef]:
 
 
 def _imports(tree: ast.Module, path: Path, room: Path) -> Iterator[tuple[str, Path]]:
-    """What a module imports from the package: each name, as it is called there, with the file that has it."""
+    """The names a module imports from the package, each with its original name and file."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -57,7 +56,7 @@ def _imports(tree: ast.Module, path: Path, room: Path) -> Iterator[tuple[str, Pa
 
 
 def _file(parts: list[str], room: Path) -> Path | None:
-    """The file of the module `parts`; None where the package has none of that name."""
+    """The file of the module `parts`; None if the package has no such module."""
     if not parts or parts[0] != room.name:
         return None
     place = room.joinpath(*parts[1:])

@@ -1,4 +1,4 @@
-"""A driver for a GPU that is not there: launching under it does all that a launch does, except to run."""
+"""A driver for a GPU that is not there: a launch does everything except run the kernel."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class StubDriver(CudaDriver):  # type: ignore[misc]  # Triton has no types
 
 
 class _Launcher(CudaLauncher):  # type: ignore[misc]  # Triton has no types
-    """Has its host stub, as any launcher, and ends where that would be called."""
+    """Looks up its host stub like any launcher, and stops before calling it."""
 
     def __call__(self, *_: object, **__: object) -> None:
         pass
 
 
 class _Nothing:
-    """Has every function, and none does anything."""
+    """Has every function; none does anything."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
@@ -62,8 +62,8 @@ class _Utils(_Nothing):
 
 
 def activate(architecture: Architecture) -> None:
-    """Let this process's launches go to `architecture`. Compiled host stubs are looked up, or built, but not loaded:
-    they need the driver's library."""
+    """Direct this process's launches to `architecture`. Host stubs are looked up or built, but not loaded, because that
+    needs the driver's library."""
     build._load_module_from_path = lambda name, path: _Nothing()
     driver.set_active(StubDriver(architecture))
     CudaUtils()

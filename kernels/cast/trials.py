@@ -1,4 +1,4 @@
-"""Launching every variant of a cast on this machine's GPU, by the cases of its op, against the reference."""
+"""Launches every variant of a cast on this machine's GPU by the cases of its op, and compares with the reference."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from kernels.named import load
 from kernels.seal import NotCast
 from kernels.selection import Op
 
-# On the CPU the reference is what the tests know it to be.
+# On the CPU the reference is what the tests have checked.
 _REFERENCE = torch.device("cpu")
 
 
 def open_device() -> str:
-    """Its name."""
+    """Returns its name."""
     torch.zeros(1, device="cuda")
     return torch.cuda.get_device_name()
 
 
 def launched(manifest: Manifest) -> Iterator[OpProof]:
-    """On each op of the cast: which of its variants were launched, and how far the results are from the reference's."""
-    # New memory then holds NaN, so that an element that a kernel leaves unwritten shows.
+    """For each op of the cast: how many of its variants were launched, and how far the results are from the
+    reference."""
+    # Fills new memory with NaN, so that elements a kernel leaves unwritten show.
     torch.use_deterministic_algorithms(True, warn_only=True)
     architecture = ARCHITECTURES[manifest.architecture]
     held: dict[str, set[str]] = {}
@@ -41,8 +42,8 @@ def launched(manifest: Manifest) -> Iterator[OpProof]:
 
 
 class _Trial:
-    """Of one backend of one op. `limited`: the cast holds only a part of the op's variants, and a case that needs
-    others is left out."""
+    """Of one backend of one op. `limited`: the cast holds only some of the op's variants, and cases that need others
+    are skipped."""
 
     def __init__(self, op: Op, backend: Backend, held: set[str], *, limited: bool) -> None:
         self._op = op
@@ -78,16 +79,16 @@ class _Trial:
                 for result, expected in zip(results, case.run(self._reference, _REFERENCE), strict=True)
             ]
         except NotCast as missing:
-            # A limited cast names its profiles, not what they ask for, so that every case is tried, also those of other
-            # models. What it holds and no case launched is told by `run`.
+            # A limited cast names its profiles, not the kernels they need, so cases of other models are tried too.
+            # `run` reports variants that no case launched.
             if not self._limited:
                 self._problems.append(f"{case.name}: {missing}")
             return
-        except Exception as failure:  # noqa: BLE001 - whatever a kernel does is what we are here to tell
+        except Exception as failure:  # noqa: BLE001 - any error of a kernel is a result
             self._problems.append(f"{case.name}: {type(failure).__name__}: {failure}")
             return
         worst = max(errors, default=0.0)
         if worst > case.tolerance:
             self._problems.append(f"{case.name}: error {worst:.1e}, tolerance {case.tolerance:.0e}")
-        if worst * self._tolerance >= self._error * case.tolerance:  # nearer to its tolerance than the worst so far
+        if worst * self._tolerance >= self._error * case.tolerance:  # closer to its tolerance than the worst so far
             self._error, self._tolerance = worst, case.tolerance

@@ -10,12 +10,12 @@ from kernels.cast import mapped
 from kernels.cast.words import Bystanders
 
 _SPAWNING = ("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system")
-# It lists libraries: torch's CUDA bindings ask it where theirs are when they are imported.
+# Lists libraries: torch's CUDA bindings run it on import to find theirs.
 _LOOKING = "/sbin/ldconfig -p"
 
 
 class Watch:
-    """Begins when it is made, before the seal; there is no end to it but that of the process."""
+    """Starts when it is created, before the seal, and lasts until the process ends."""
 
     def __init__(self) -> None:
         self._spawned: list[str] = []
@@ -24,7 +24,7 @@ class Watch:
         sys.addaudithook(self._hear)
 
     def listen_to_triton(self) -> None:
-        """Once the process is sealed: importing Triton earlier would come before the seal."""
+        """Call this once the process is sealed, because it imports Triton."""
         from triton import knobs
 
         def hear(*, metadata: dict[str, Any], cache_hit: bool, **_: Any) -> None:
@@ -34,7 +34,7 @@ class Watch:
         knobs.compilation.listener = hear
 
     def device_opened(self) -> None:
-        """The device is there, and nothing was launched on it."""
+        """Call this with the device open and nothing launched on it yet."""
         self._mapped = mapped.compilers()
 
     def seen(self, device: str = "") -> Bystanders:

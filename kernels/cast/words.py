@@ -1,4 +1,4 @@
-"""What the processes of a cast and of its verification say, a JSON line each."""
+"""The messages of the processes that cast and verify, one JSON line each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kernels.cast.manifest import CastVariant
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A worker's, on one variant. One of `variant` and `error` is there."""
+    """A worker's answer about one variant: either `variant` or `error` is set."""
 
     variant: CastVariant | None = None
     error: str = ""
@@ -16,8 +16,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OpProof(msgspec.Struct, frozen=True, kw_only=True, tag="op", omit_defaults=True):
-    """How one op fared: `proven` of its `variants` were found by their keys, or launched on a GPU. `error` is that of
-    the result that came nearest to its `tolerance`, or went farthest beyond it; None where nothing was launched."""
+    """The result for one op: `proven` of its `variants` were found by their keys, or launched on a GPU. `error` is the
+    error that came closest to its `tolerance` or exceeded it most; None if nothing was launched."""
 
     op: str
     variants: int
@@ -28,8 +28,8 @@ class OpProof(msgspec.Struct, frozen=True, kw_only=True, tag="op", omit_defaults
 
 
 class ForwardProof(msgspec.Struct, frozen=True, kw_only=True, tag="forward", omit_defaults=True):
-    """How a whole model fared: `tokens` were generated, and `error` is the mean difference of the log probabilities
-    from those of the same model in float32 on the CPU. `backends` is what each of its ops was computed by."""
+    """The result for a whole model: `tokens` were generated, and `error` is the mean difference of the log
+    probabilities from those of the same model in float32 on the CPU. `backends` maps each op to the backend it used."""
 
     tokens: int
     error: float
@@ -39,9 +39,8 @@ class ForwardProof(msgspec.Struct, frozen=True, kw_only=True, tag="forward", omi
 
 
 class Bystanders(msgspec.Struct, frozen=True, kw_only=True, tag="bystanders", omit_defaults=True):
-    """What a sealed process did besides: kernels that it compiled, programs that it started other than to look for
-    libraries, and `compilers` that it loaded to compile something. `mapped` names all compilers that are mapped, also
-    those that are merely linked."""
+    """Side effects of a sealed process: kernels it compiled, programs it started other than to look for libraries, and
+    `compilers` it loaded to compile something. `mapped` names all mapped compilers, including those merely linked."""
 
     device: str = ""
     compiled: tuple[str, ...] = ()

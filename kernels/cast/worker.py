@@ -1,6 +1,6 @@
-"""`python -m kernels.cast.worker --arch sm_90 --out DIR --scratch DIR`: compiles what it is told, a line each way.
+"""`python -m kernels.cast.worker --arch sm_90 --out DIR --scratch DIR`: compiles variants, one line in and one out.
 
-A process of its own, since a compiler that crashes takes its process with it. It ends when its input does.
+A process of its own, because a compiler that crashes takes its process with it. It ends when its input ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--scratch", type=Path, required=True)
     options = parser.parse_args()
-    # Triton prints what ptxas complains of: answers go to a descriptor of their own, and prints to the log.
+    # Triton prints ptxas's complaints, so answers go to a descriptor of their own and prints to the log.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -51,7 +51,7 @@ def main() -> None:
 def _answer(variant: Variant, driver_stubs: tuple[str, ...]) -> Answer:
     try:
         return Answer(variant=compile_variant(variant, driver_stubs))
-    except Exception as error:  # noqa: BLE001 - a compiler may raise anything; whoever cast it is told
+    except Exception as error:  # noqa: BLE001 - a compiler may raise anything; the caller reports it
         traceback.print_exc()
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         return Answer(error=f"{type(error).__name__}: {error}", disk_full=full)
@@ -64,7 +64,7 @@ def compile_variant(variant: Variant, driver_stubs: tuple[str, ...]) -> CastVari
     knobs.compilation.listener = lambda *, src, metadata, **_: heard.append({"src": src, **metadata})
     CastingCache.touched.clear()
     kernel = load(variant.kernel)
-    kernel.device_caches.clear()  # what was compiled for a variant before would not be heard of
+    kernel.device_caches.clear()  # else a kernel compiled for an earlier variant would not be seen
     launch(kernel, variant, (1,), *fake_arguments(variant))
     compiled = heard[-1]
     _compare(variant, compiled["src"])
@@ -81,7 +81,8 @@ def compile_variant(variant: Variant, driver_stubs: tuple[str, ...]) -> CastVari
 
 
 def _compare(variant: Variant, source: Any) -> None:
-    """What was compiled must be what was declared: a number whose value got into it would be another variant."""
+    """The compiled kernel must match the declaration: if a number's value had been compiled in, it would be a different
+    variant."""
     kinds = {name: kind for name, kind in source.signature.items() if kind != "constexpr"}
     if tuple(kinds.values()) != variant.arguments:
         raise AssertionError(f"{variant.name} was compiled for the arguments {', '.join(kinds.values())}")
@@ -91,9 +92,9 @@ def _compare(variant: Variant, source: Any) -> None:
         raise AssertionError(f"{variant.kernel} does not name {', '.join(special)} in do_not_specialize")
     constants: dict[str, str] = {}
     for (name, _), (value, _) in source.fn.used_global_vals.items():
-        # Triton orders them by where they lie in memory.
+        # Triton orders them by their addresses in memory.
         if constants.setdefault(name, str(value)) != str(value):
-            raise AssertionError(f"{variant.kernel} uses two constants called {name}: its key would be left to chance")
+            raise AssertionError(f"{variant.kernel} uses two constants named {name}, so its key would be random")
 
 
 if __name__ == "__main__":

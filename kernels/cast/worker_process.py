@@ -1,4 +1,4 @@
-"""A worker of a cast, seen from who casts: it is started when it is needed, and again when it has crashed."""
+"""A worker of a cast, from the parent's side: started on first use, and again after a crash."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernels.cast.architectures import Architecture
 from kernels.cast.words import Answer
 from kernels.variants import Variant
 
-_LOG_TAIL = 600  # characters of a crashed worker's last words that are told
+_LOG_TAIL = 600  # characters of a crashed worker's output that are shown
 
 
 class WorkerProcess:
@@ -53,7 +53,7 @@ class WorkerProcess:
         if line.endswith(b"\n"):
             return msgspec.json.decode(line, type=Answer)
         self._process = None
-        return Answer(error=f"the compiling process {_ending(process.wait())}. {self._last_words()}".rstrip())
+        return Answer(error=f"the compiler process {_ending(process.wait())}. {self._last_words()}".rstrip())
 
     def end(self) -> None:
         with self._lock:
@@ -77,5 +77,5 @@ def _ending(status: int) -> str:
     if status >= 0:
         return f"exited with status {status}"
     number = -status
-    why = ": the system may have run out of memory" if number == signal.SIGKILL else ""
+    why = " (possibly out of memory)" if number == signal.SIGKILL else ""
     return f"was killed by signal {signal.Signals(number).name}{why}"

@@ -27,7 +27,7 @@ def embedding(token_ids: Tensor, table: Tensor) -> Tensor:
 @functools.cache
 def _plan(dtype: torch.dtype, size: int) -> tuple[Variant, int]:
     """The variant, and how many programs share a row."""
-    assert size % variants.UNIT == 0, f"rows of {size} are no multiple of {variants.UNIT}"
+    assert size % variants.UNIT == 0, f"rows of {size} are not a multiple of {variants.UNIT}"
     return variants.of(str(dtype).removeprefix("torch.")), cdiv(size, variants.BLOCK)
 
 

@@ -13,7 +13,7 @@ BLOCK = 2048  # elements of a row that a program copies: 32 bytes a thread
 
 
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
-    """`arch` has no part in it: the kernel moves bytes, and does so alike everywhere."""
+    """`arch` does not matter: the kernel only moves bytes."""
     for dtype in ("bfloat16", "float16") if model is None else (model.dtype,):
         yield of(dtype)
 

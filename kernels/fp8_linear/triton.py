@@ -203,7 +203,7 @@ def scaled_product(
         a = tl.load(a_row + column, mask=inside, other=0.0)
         left = tl.load(b + (left_row + column), mask=inside, other=0.0)
         right = tl.load(b + (right_row + column), mask=inside, other=0.0)
-        # The next step's scales are asked for before this one's product, which hides how long they take.
+        # The next step's scales are loaded before this one's product, which hides their latency.
         group = tl.minimum((step + BLOCK_K) // _GROUP, last_group)
         next_left, next_right = tl.load(left_scale + group), tl.load(right_scale + group)
         if MODE == "exact":

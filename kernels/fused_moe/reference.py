@@ -1,4 +1,4 @@
-"""Mixture of experts in plain torch: one expert after the other, each over the tokens that chose it."""
+"""Mixture of experts in plain torch: one expert after the other, each over the tokens routed to it."""
 
 from __future__ import annotations
 

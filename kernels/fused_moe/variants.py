@@ -20,7 +20,7 @@ DTYPES = ("bfloat16", "float16")
 EXPERT_BLOCKS = (32, 128, 256, 512)
 MAX_EXPERTS = EXPERT_BLOCKS[-1]
 CHUNK = 512  # pairs of a token and an expert that a program sorts
-COUNTED_FROM = 1024  # so many pairs are counted by a kernel of its own, fewer by every sorting program again
+COUNTED_FROM = 1024  # from so many pairs on a kernel of its own counts them; below, every sorting program counts again
 PLACES = (2, 4, 8, 16)  # blocks that cover the experts of a token
 MAX_TOP_K = PLACES[-1]
 SUM_BLOCK = 1024
@@ -99,7 +99,7 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     dtypes = DTYPES if model is None else (model.dtype,)
     experts = EXPERT_BLOCKS if model is None else (block_of(model.num_experts),)
     activations = ACTIVATIONS if model is None else (model.activation,)
-    # A model in FP8 may keep some of its layers as they were.
+    # A model in FP8 may keep some of its layers unquantised.
     formats = (False,) if model is not None and model.fp8_blocks is None else (False, True)
     for block in experts:
         yield count(block)

@@ -33,8 +33,8 @@ def _plan(dtype: torch.dtype, size: int, stride: int, activation: str, limited: 
     """The variant, and how many programs share a row."""
     if activation not in ACTIVATIONS:
         raise ValueError(f"unknown activation {activation!r} (known: {', '.join(ACTIVATIONS)})")
-    assert size % variants.UNIT == 0, f"a width of {size} is no multiple of {variants.UNIT}"
-    assert stride % variants.UNIT == 0, f"a stride of {stride} is no multiple of {variants.UNIT}"
+    assert size % variants.UNIT == 0, f"a width of {size} is not a multiple of {variants.UNIT}"
+    assert stride % variants.UNIT == 0, f"a stride of {stride} is not a multiple of {variants.UNIT}"
     return variants.of(str(dtype).removeprefix("torch."), activation, limited), cdiv(size, variants.BLOCK)
 
 

@@ -14,7 +14,7 @@ ROWS, BLOCK = 8, 256  # of a program: 512 bytes a row, so that few widths leave 
 
 
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
-    """`arch` has no part in it: the kernel moves bytes, and does so alike everywhere."""
+    """`arch` does not matter: the kernel only moves bytes."""
     dtypes = ("bfloat16", "float16") if model is None else (model.dtype,)
     activations = ACTIVATIONS if model is None else (model.activation,)
     for dtype in dtypes:

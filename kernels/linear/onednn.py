@@ -1,7 +1,7 @@
 """Linear by oneDNN, with weights in its own blocked layout.
 
-torch's own product leaves them as they are: in bfloat16 oneDNN then rearranges the weight at each call, and in float32
-the product goes to a library that knows one vendor's processors best.
+torch's own product uses weights as they are: in bfloat16 oneDNN then rearranges the weight in every call, and in
+float32 the product goes to a library optimised for one vendor's processors.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# The overload itself, which need not be looked up at each call.
+# The overload itself, which saves the lookup in every call.
 _product = torch.ops.mkldnn._linear_pointwise.default if torch.backends.mkldnn.is_available() else None
 
 
@@ -26,7 +26,7 @@ def supports(dtype: torch.dtype) -> bool:
 
 
 def prepare(weight: Tensor) -> Tensor:
-    """A copy of `weight` [O, I] in the layout that oneDNN chooses on this processor; the same where it has none."""
+    """A copy of `weight` [O, I] in the layout oneDNN chooses on this processor; `weight` itself if it has none."""
     if not supports(weight.dtype):
         return weight
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)

@@ -12,7 +12,7 @@ def moe_routing(logits: Tensor, routing: Routing, bias: Tensor | None = None) ->
     """`logits` [T, E] (any float) and `bias` [E] float32 -> weights [T, k] float32, expert ids [T, k] int32.
 
     Best first; among equals the lower id. A group's score is the sum of its two best with a bias (DeepSeek V3), else
-    its best (DeepSeek V2). Experts of other groups are out of the race, whatever their score.
+    its best (DeepSeek V2). Experts of other groups cannot be chosen, whatever their score.
     """
     wide = logits.float()
     scores = wide.sigmoid() if routing.scoring == "sigmoid" else wide.softmax(-1)

@@ -77,7 +77,7 @@ def moe_routing_kernel(
     if SIGMOID:
         scores = 1.0 / (1.0 + tl.exp(-logits))
     else:
-        # A row outside is all -inf, and any finite number in place of its maximum keeps NaN away.
+        # A row outside is all -inf; any finite number as its maximum avoids NaN.
         raised = tl.exp(logits - tl.maximum(tl.max(logits, axis=1), -3.0e38)[:, None])
         scores = raised / tl.maximum(tl.sum(raised, axis=1), 1e-30)[:, None]
     bias = tl.load(bias_ptr + expert, mask=(expert < experts) & (has_bias != 0), other=0.0)

@@ -18,7 +18,7 @@ SCORINGS = ("softmax", "sigmoid")
 
 
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
-    """`arch` has no part in it. A model's router may give its logits in the model's dtype or in float32."""
+    """`arch` does not matter. A model's router may give its logits in the model's dtype or in float32."""
     if model is None:
         yield from (of(dtype, block, scoring, grouped) for dtype in DTYPES for block in BLOCKS for scoring in SCORINGS
                     for grouped in (False, True))  # fmt: skip
@@ -28,8 +28,8 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
 
 
 def block_of(num_experts: int) -> int:
-    """The smallest block that covers the experts. There are at most as many as the largest covers; selection sees to
-    it."""
+    """The smallest block that covers the experts. Selection ensures that the largest is
+    enough."""
     return next(block for block in BLOCKS if block >= num_experts)
 
 

@@ -13,7 +13,7 @@ from kernels.paged_attention import variants
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.selection import Context
 
-_DAMAGE = float("nan")  # in slots that belong to nobody: what leaks out of them shows
+_DAMAGE = float("nan")  # in slots that belong to no sequence, so that reads of them show
 
 
 class Shape(NamedTuple):
@@ -62,7 +62,7 @@ def _case(kernel: str, shape: Shape, dtype: torch.dtype, fp8: bool, soft_cap: fl
 
 
 def _gathered_shapes(dim: int) -> Iterator[Shape]:
-    """Few tokens of many heads are enough rows for the pages to be copied together."""
+    """Few tokens with many heads give enough rows for the pages to be copied together."""
     heads = variants.ROWS_WORTH_GATHERING // 16
     yield Shape((1, 17, 21), (40, 17, 150), heads=heads, kv_heads=1, head_dim=dim)
     yield Shape((40,), (170,), heads=heads, kv_heads=2, head_dim=dim, block_size=32, sliding_window=35, sinks=True)

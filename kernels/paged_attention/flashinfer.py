@@ -33,7 +33,7 @@ def paged_attention(
     The heads of a token are contiguous in `query`, tokens may be strided; both caches have the same strides, and are of
     the query's dtype or float8_e4m3fn. Cannot be captured in a CUDA graph: the host plans each step anew.
     """
-    assert sinks is None, "selection gives a model with attention sinks to another backend"
+    assert sinks is None, "selection chooses another backend for a model with attention sinks"
     kind = _Kind(
         query.device, query.dtype, key_cache.dtype, query.shape[1], key_cache.shape[2], query.shape[2],
         key_cache.shape[1], scale, sliding_window, soft_cap,
@@ -47,7 +47,7 @@ def paged_attention(
 
 
 class _Kind(NamedTuple):
-    """What the layers that share a plan have in common."""
+    """What layers that share a plan have in common."""
 
     device: torch.device
     dtype: torch.dtype
@@ -79,13 +79,13 @@ def _plan(kind: _Kind) -> _Plan:
 
 @functools.cache
 def _workspace(device: torch.device, size: int) -> Tensor:
-    """One for all plans: layers run one after the other, and each has read its partial results when it is done."""
+    """One for all plans: layers run one after the other, and each has read its partial results when it ends."""
     return torch.zeros(size, dtype=torch.uint8, device=device)
 
 
 class _Plan:
-    """FlashInfer's wrappers for one kind of layer, and how they divide the present step. `parts` gives those that have
-    something to do, with their rows of the query."""
+    """FlashInfer's wrappers for one kind of layer, and how they divide the current step. `parts` yields those with work
+    to do, with their rows of the query."""
 
     def __init__(self, kind: _Kind) -> None:
         self._kind = kind
@@ -106,7 +106,7 @@ class _Plan:
         self.parts: list[tuple[Any, slice]] = []
 
     def follow(self, metadata: AttentionMetadata) -> None:
-        """Plan for the step that `metadata` describes, unless that is what was planned last."""
+        """Plan for the step that `metadata` describes, unless it was the last one planned."""
         if metadata is self._metadata:
             return
         kind, decodes = self._kind, metadata.num_decodes

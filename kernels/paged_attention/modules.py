@@ -1,4 +1,4 @@
-"""FlashInfer's attention modules: which of them serve a model, and how much memory they work in."""
+"""FlashInfer's attention modules: which of them a model needs, and how much workspace they take."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def modules(arch: int, model: Context | None = None) -> Iterator[Module]:
         shapes = [Shape("bfloat16", "bfloat16", head_dim) for head_dim in HEAD_DIMS]
         groups: tuple[int, ...] = (1, 8)  # one for each way to decode
     else:
-        # A model with a window has as a rule layers without one, too.
+        # A model with a sliding window usually has layers without one, too.
         shapes = [
             Shape(model.dtype, model.cache_dtype, model.head_dim, window, model.soft_cap)
             for window in ((False, True) if model.sliding_window else (False,))

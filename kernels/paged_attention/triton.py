@@ -57,7 +57,7 @@ def paged_attention(
     assert block_size & (block_size - 1) == 0, f"blocks of {block_size}"
     group = num_heads // kv_heads
     decodes, num_seqs = metadata.num_decodes, len(metadata.query_lens)
-    # What both kernels are told of the model and the layer.
+    # Arguments both kernels share, of the model and the layer.
     window = _NO_WINDOW if sliding_window is None else sliding_window
     token_stride16, table_width = query.stride(0) // 16, metadata.block_tables.stride(0)
     page_shift = block_size.bit_length() - 1

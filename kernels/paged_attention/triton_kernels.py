@@ -56,7 +56,7 @@ def _attend(
     for first in range(begin, end, COLUMNS):
         token = first + tl.arange(0, COLUMNS)
         if PAGED:
-            if MASKED:  # what no row sees may be anything, and 0 * NaN is NaN
+            if MASKED:  # slots no row sees may hold anything, and 0 * NaN is NaN
                 inside = (token < length) & (token > tl.min(position, axis=0) - window)
                 page = tl.load(table_ptr + (token >> page_shift), mask=inside, other=0).to(tl.int64)
             else:
@@ -324,7 +324,7 @@ def gather_kernel(
     earlier = tl.arange(0, MAX_SEQS)
     start = tl.sum(tl.load(seq_lens_ptr + first_seq + earlier, mask=earlier < seq, other=0), axis=0).to(tl.int64)
     width = width16 * 16
-    # Zeros for what no query sees: it may be anything, and 0 * NaN is NaN.
+    # Zeros for slots no query sees: they may hold anything, and 0 * NaN is NaN.
     query_ptr = query_start_ptr + first_seq + seq
     seen = token > length - (tl.load(query_ptr + 1) - tl.load(query_ptr)) - window
     page = tl.load(

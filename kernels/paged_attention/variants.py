@@ -92,7 +92,7 @@ def _variants(arch: int, model: Context | None) -> Iterator[Variant]:
 
 
 def memory_of(arch: int) -> int:
-    """By which the tables above are kept."""
+    """The key of the tables above."""
     return ARCHITECTURES[f"sm_{arch}"].shared_memory
 
 

@@ -1,5 +1,5 @@
-"""What the native engine's attention takes on the device during a step, beside the cache, its input and its result: for
-the memory plan, which is made before anything is loaded and imports no torch."""
+"""The device memory the native engine's attention takes during a step, beyond the cache, its input and its result. It
+is for the memory plan, which is made before anything is loaded and imports no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn"
 
 
 class Step(NamedTuple):
-    """The most that a step may hold: tokens to compute, sequences, and tokens that one of them sees."""
+    """The limits of a step: tokens to compute, sequences, and tokens that one sequence sees."""
 
     num_tokens: int
     num_seqs: int
@@ -21,12 +21,12 @@ class Step(NamedTuple):
 
 
 def workspace_bytes(backend: str, context: Context, step: Step) -> int:
-    """An upper bound for one of the native backends. It grows with each number of `step`, or stays."""
+    """An upper bound for one of the native backends, in bytes. It never shrinks when a number of `step` grows."""
     return max(sum(tensors) for tensors in workspace_tensors(backend, context, step))
 
 
 def workspace_tensors(backend: str, context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
-    """The same tensor by tensor, of each moment that may be the fullest."""
+    """The same tensor by tensor, for each moment that may be the peak."""
     return _BY_BACKEND[backend](context, step)
 
 
@@ -55,7 +55,7 @@ def _triton(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
 
 
 def _flashinfer(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
-    """Taken once for any step."""
+    """Taken once, for any step."""
     return ((modules.workspace_bytes(context),),)
 
 
@@ -67,5 +67,5 @@ _BY_BACKEND: Final[Mapping[str, Callable[[Context, Step], tuple[tuple[int, ...],
 
 
 def _gathered_tokens(step: Step) -> int:
-    """Of several sequences `GATHERED_TOKENS` at most, of one all that there are."""
+    """At most `GATHERED_TOKENS` of several sequences, or all of a single one."""
     return max(step.longest_context, min(GATHERED_TOKENS, step.num_seqs * step.longest_context))

@@ -37,10 +37,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
 @functools.cache
 def _plan(dtype: torch.dtype, size: int, strides: tuple[int, ...], residual: bool) -> tuple[Variant, int]:
     """The variant, and how many rows a program takes."""
-    assert len(strides) in (2, 3), f"x is [T, N] or [T, heads, N], and this has {len(strides)} dimensions"
-    assert strides[-1] == 1, f"the elements of a row are neighbours, and these are {strides[-1]} apart"
+    assert len(strides) in (2, 3), f"x must be [T, N] or [T, heads, N], but has {len(strides)} dimensions"
+    assert strides[-1] == 1, f"the elements of a row must be adjacent, but are {strides[-1]} apart"
     for count in (size, *strides[:-1]):
-        assert count % variants.UNIT == 0, f"a row or stride of {count} is no multiple of {variants.UNIT}"
+        assert count % variants.UNIT == 0, f"a row or stride of {count} is not a multiple of {variants.UNIT}"
     block = variants.block_of(size)
     return variants.of(str(dtype).removeprefix("torch."), block, residual), variants.rows_of(block)
 
@@ -68,7 +68,7 @@ def rms_norm_kernel(
     start = token * (token_stride8 * 8) + (row % heads) * (head_stride8 * 8)
     inside = (row < rows)[:, None] & (column < size)[None, :]
     packed = row.to(tl.int64)[:, None] * size + column[None, :]
-    # As wide as the tile, so that each thread has the weights of its own columns; asked for early, before the sums.
+    # As wide as the tile, so that each thread has the weights of its own columns; loaded early, before the sums.
     weight = tl.load(weight_ptr + column[None, :] + tl.zeros((ROWS, 1), tl.int32), mask=inside, other=0.0)
     x = tl.load(x_ptr + start[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
     if RESIDUAL:

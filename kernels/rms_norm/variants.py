@@ -14,7 +14,7 @@ TILE = 2048  # elements that a program takes at least, as several rows where row
 
 
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
-    """`arch` has no part in it: the kernel moves bytes, and does so alike everywhere."""
+    """`arch` does not matter: the kernel only moves bytes."""
     if model is None:
         yield from (of(dtype, block, residual) for dtype in ("bfloat16", "float16") for block in BLOCKS
                     for residual in (False, True))  # fmt: skip
@@ -32,7 +32,7 @@ def block_of(size: int) -> int:
     for block in BLOCKS:
         if block >= size:
             return block
-    raise ValueError(f"RMS norm takes rows of at most {BLOCKS[-1]}, and this one is {size} long")
+    raise ValueError(f"RMS norm supports rows of at most {BLOCKS[-1]:,}, but this one has {size:,}")
 
 
 def rows_of(block: int) -> int:

@@ -32,6 +32,6 @@ def _call(half: int, dtype: torch.dtype, interleaved: bool) -> Callable[..., lis
         table = cos_sin_table(*inverse_frequencies(2 * half, 10000.0), 40, dtype).to(device)
         positions = torch.tensor([3, 39, 0, 17, 18, 19, 2, 31], device=device)[1:]  # of a longer tensor, 8 bytes in
         rotary(heads[:, :3], positions, table, interleaved)
-        return [heads]  # with the two heads, and the dimensions, that are to stay
+        return [heads]  # including the two heads and the dimensions that must not change
 
     return run

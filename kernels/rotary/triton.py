@@ -36,7 +36,7 @@ def rotary(x: Tensor, positions: Tensor, cos_sin: Tensor, interleaved: bool = Fa
 def _plan(dtype: torch.dtype, half: int, token_stride: int, head_stride: int, interleaved: bool) -> tuple[Variant, int]:
     """The variant, and how many heads of tokens a program turns."""
     for stride in (token_stride, head_stride):
-        assert stride % variants.STRIDE_UNIT == 0, f"a stride of {stride} is no multiple of {variants.STRIDE_UNIT}"
+        assert stride % variants.STRIDE_UNIT == 0, f"a stride of {stride} is not a multiple of {variants.STRIDE_UNIT}"
     block = variants.block_of(half)
     name = str(dtype).removeprefix("torch.")
     return variants.of(name, block, variants.unit_of(half), interleaved), variants.TILE // block

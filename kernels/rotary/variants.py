@@ -16,7 +16,7 @@ UNITS = (8, 1)  # of the number of pairs; odd ones are served too, by narrower a
 
 
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
-    """`arch` has no part in it: the kernel moves bytes, and does so alike everywhere."""
+    """`arch` does not matter: the kernel only moves bytes."""
     if model is not None:
         half = model.rotary_dim // 2
         yield of(model.dtype, block_of(half), unit_of(half), model.rotary_interleaved)
@@ -33,7 +33,7 @@ def block_of(half: int) -> int:
     for block in HALVES:
         if block >= half:
             return block
-    raise ValueError(f"rotary turns at most {2 * HALVES[-1]} dimensions of a head, and this is {2 * half}")
+    raise ValueError(f"rotary supports at most {2 * HALVES[-1]} dimensions of a head, not {2 * half}")
 
 
 def unit_of(half: int) -> int:

@@ -18,7 +18,7 @@ MAX_VOCAB = CHUNK * MAX_CHUNKS
 
 
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
-    """`arch` and `model` have no part in it."""
+    """`arch` and `model` do not matter."""
     yield edit()
     yield from (best(samples) for samples in (False, True))
     yield level()

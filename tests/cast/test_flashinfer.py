@@ -102,7 +102,7 @@ class TestCompiler:
         self, tmp_path, arch, release, needed
     ):
         home = double.install_nvcc(tmp_path, release)
-        with pytest.raises(CastError, match=rf"is nvcc {release}, and {arch} needs nvcc {needed} or newer") as caught:
+        with pytest.raises(CastError, match=rf"{release}.* {arch} .*{needed}") as caught:
             nvcc.find(architecture_named(arch), {"CUDA_HOME": str(home)})
         assert caught.value.id == "cast-nvcc-too-old"
         assert "pip install" in caught.value.command
@@ -119,12 +119,13 @@ class TestCompiler:
     def test_a_compiler_that_does_not_answer_is_told(self, tmp_path):
         home = double.install_nvcc(tmp_path, "13.0")
         (home / "bin" / "nvcc").write_text("#!/bin/sh\necho hello\n")
-        with pytest.raises(CastError, match="does not say which version it is: 'hello'"):
+        with pytest.raises(CastError, match="'hello'") as caught:
             nvcc.find(SM_90, {"CUDA_HOME": str(home)})
+        assert caught.value.id == "cast-nvcc-unknown"
 
     def test_a_missing_header_is_named_with_the_package_that_brings_it(self, tmp_path):
         toolkit = nvcc.Toolkit(double.install_nvcc(tmp_path, "13.0"), (13, 0))
-        with pytest.raises(CastError, match=r"cublasLt\.h is neither in") as caught:
+        with pytest.raises(CastError, match=r"cublasLt\.h") as caught:
             nvcc.include_folders(toolkit, ("cublasLt.h",))
         assert caught.value.command.startswith("pip install --no-deps nvidia-cublas==13.")
 
@@ -161,7 +162,7 @@ class TestBuild:
     @pytest.mark.usefixtures("installed")
     @pytest.mark.parametrize(
         ("variable", "told"),
-        [("DOUBLE_FAILS", r"norm\.cu\(7\): error: identifier"), ("DOUBLE_NAME", "FlashInfer calls it 1: this version")],
+        [("DOUBLE_FAILS", r"norm\.cu\(7\): error: identifier"), ("DOUBLE_NAME", "FlashInfer calls norm 1")],
     )
     def test_a_build_that_fails_tells_what_the_compiler_said(self, tmp_path, monkeypatch, variable, told):
         monkeypatch.setenv(variable, "1")
@@ -212,15 +213,15 @@ class TestSelection:
         whole = CastSummary(90, modules=frozenset(needed))
         assert choose(PAGED_ATTENTION, model(cast=whole), "flashinfer").backend.name == "flashinfer"
         part = CastSummary(90, modules=frozenset(sorted(needed)[1:]))
-        with pytest.raises(BackendRefusedError, match="needs 2 FlashInfer modules, of which the cast lacks 1"):
+        with pytest.raises(BackendRefusedError, match=sorted(needed)[0]):
             choose(PAGED_ATTENTION, model(cast=part), "flashinfer")
 
     def test_sinks_graphs_and_an_absent_library_are_reasons_against_it(self):
         for shape, reason in (
-            ({"attention_sinks": True}, "has no attention sinks"),
-            ({"cuda_graphs": True}, "plans each step on the host"),
-            ({"libraries": {}}, "needs the library flashinfer, which is not installed"),
-            ({"libraries": {"flashinfer": "0.5.0"}}, "needs flashinfer 0.6.13 or newer"),
+            ({"attention_sinks": True}, "attention sinks"),
+            ({"cuda_graphs": True}, "on the host"),
+            ({"libraries": {}}, "library flashinfer"),
+            ({"libraries": {"flashinfer": "0.5.0"}}, r"0\.6\.13"),
         ):
             with pytest.raises(BackendRefusedError, match=reason):
                 choose(PAGED_ATTENTION, _with(model(), **shape), "flashinfer")
@@ -229,7 +230,7 @@ class TestSelection:
     def test_its_sampling_would_let_neighbours_change_a_request_s_tokens(self):
         """FlashInfer seeds a row's generator with the request's seed and the row's place in the batch; ours are seeded
         per request so that batching does not change a result."""
-        with pytest.raises(BackendRefusedError, match="place in the batch") as caught:
+        with pytest.raises(BackendRefusedError) as caught:
             choose(SAMPLING, model(), "flashinfer")
         (verdict,) = (verdict for verdict in caught.value.verdicts if verdict.backend == "flashinfer")
         assert verdict.source.endswith("include/flashinfer/sampling.cuh")

@@ -62,7 +62,7 @@ def rewrite(cast: Path, **changes: Any) -> dict[str, str]:
 
 
 def test_a_cast_that_fits_seals_the_engine(workshop: Workshop, casts: dict[str, Path]):
-    """The core is told which; the op's backends are those of the cast."""
+    """The core gets its path; the op's backends are those of the cast."""
     report = look(workshop, {"INGOT_CAST": str(casts["sm_90"])})
     assert not [finding for finding in report.findings if finding.severity is Severity.ERROR]
     assert isinstance(report.plan, NativePlan)
@@ -118,7 +118,7 @@ def test_the_flag_is_that_setting(monkeypatch: pytest.MonkeyPatch):
 def test_a_cast_of_another_architecture_is_refused(workshop: Workshop, casts: dict[str, Path]):
     finding = only(look(workshop, {"INGOT_CAST": str(casts["sm_120"])}))
     assert finding.id == "cast-architecture"
-    assert "is for sm_120, and this GPU is sm_90" in finding.message
+    assert {"sm_120", "sm_90."} <= set(finding.message.replace(",", "").split())
     assert finding.fix.command.startswith("ingot cast --arch sm_90 --out ")
 
 
@@ -171,5 +171,5 @@ def test_a_kernel_that_this_model_lacks_is_named(workshop: Workshop, casts: dict
     assert finding.id == "cast-variant-missing"
     assert "rms_norm rms_norm_kernel[*bf16," in finding.message
     assert "BLOCK=4096" in finding.message
-    assert "It was made for small." in finding.message
+    assert "small" in finding.message
     assert finding.fix.command == f"ingot cast --arch sm_90 --out {casts['sm_90']}"

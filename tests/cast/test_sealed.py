@@ -29,7 +29,7 @@ def test_every_op_finds_its_kernels_by_its_public_function(workshop: Workshop, c
     is started, be it ptxas or ldconfig."""
     found = workshop.sealed(casts[architecture])
     assert set(found["cast"]) <= set(found["launched"])
-    assert all("which is not in the cast" in text for text in found["missing"])
+    assert all("Cast it: ingot cast" in text for text in found["missing"])
     assert len(found["cast"]) > 10
     assert found.items() >= NOTHING.items()
 
@@ -57,14 +57,14 @@ def test_what_is_not_cast_is_named(workshop: Workshop, casts):
     assert all(text.startswith("rms_norm needs the kernel rms_norm_kernel[*bf16,") for text in caught.values())
     assert all(" on sm_90, " in text for text in caught.values())
     command = f"Cast it: ingot cast --arch sm_90 --out {casts['sm_90']}"
-    assert "x_ptr begins at an address that is no multiple of 16 bytes (misaligned pointer)" in caught["misaligned"]
-    assert "rows is 2147483648, which needs 64 bits" in caught["too-many"]
+    assert "x_ptr" in caught["misaligned"]
+    assert "rows is 2147483648" in caught["too-many"]
     assert command not in caught["misaligned"] + caught["too-many"]
     assert caught["undeclared"].endswith(command)
     ids = workshop.sealed(casts["sm_90"], "unaligned-ids")["caught"]["unaligned-ids"]
     assert ids.startswith("embedding needs the kernel embedding_kernel[*i64,")
     assert ids.endswith(command), "token ids may begin at any address"
-    assert "which was made for small alone" in caught["other-model"]
+    assert "small" in caught["other-model"]
     assert caught["other-model"].endswith(command)
 
 
@@ -76,7 +76,7 @@ def test_another_environment_is_refused(workshop: Workshop, casts, name, value):
     arguments = ["tests.cast.sealed_process", str(casts["sm_90"]), str(workshop.profile)]
     done = workshop.run(*arguments, **{name: value})
     assert done.returncode == 1
-    assert f"compiled or found in another way: {name}={value}." in done.stderr
+    assert f"{name}={value}." in done.stderr
     assert f"unset {name}" in done.stderr
 
 
@@ -88,7 +88,8 @@ def test_another_triton_is_refused(workshop: Workshop, casts, tmp_path: Path):
     path = f"{tmp_path}:{workshop.environ()['PYTHONPATH']}"
     done = workshop.run("tests.cast.sealed_process", str(casts["sm_90"]), str(workshop.profile), PYTHONPATH=path)
     assert done.returncode == 1
-    assert "and here is 9.9.0" in done.stderr
+    assert "CastError" in done.stderr
+    assert "9.9.0" in done.stderr
 
 
 def test_a_changed_kernel_is_not_loaded(workshop: Workshop, casts, tmp_path: Path):
@@ -100,7 +101,8 @@ def test_a_changed_kernel_is_not_loaded(workshop: Workshop, casts, tmp_path: Pat
     kernel.write_bytes(content)
     done = workshop.run("tests.cast.sealed_process", str(cast), str(workshop.profile))
     assert done.returncode == 1
-    assert f"{kernel} has been changed since it was cast" in done.stderr
+    assert "CastError" in done.stderr
+    assert str(kernel) in done.stderr
 
 
 def test_a_manifest_that_was_edited_is_refused(workshop: Workshop, casts, tmp_path: Path):
@@ -111,7 +113,8 @@ def test_a_manifest_that_was_edited_is_refused(workshop: Workshop, casts, tmp_pa
     path.write_bytes(msgspec.json.encode(edited))
     done = workshop.run("tests.cast.sealed_process", str(cast), str(workshop.profile))
     assert done.returncode == 1
-    assert "has been changed since it was written" in done.stderr
+    assert "CastError" in done.stderr
+    assert str(path) in done.stderr
 
 
 def test_no_file_of_a_cast_tells_where_it_was_made(casts: dict[str, Path]):

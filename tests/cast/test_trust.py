@@ -50,32 +50,34 @@ def test_a_path_out_of_the_cast_is_refused(tmp_path: Path, path: str):
     """By the manifest and by the journal of an unfinished cast."""
     wrong = {"path": path, "size": 1, "sha256": ""}
     document = msgspec.to_builtins(written(tmp_path)) | {"files": [wrong]}
-    with pytest.raises(CastError, match="is no place within a cast") as refused:
+    with pytest.raises(CastError) as refused:
         manifest.parse(msgspec.json.encode(document), tmp_path)
     assert refused.value.id == "cast-unreadable"
     head = msgspec.json.encode(Head(architecture="sm_90", versions=VERSIONS, planned=1))
     entry = msgspec.json.encode({"variant": KERNEL, "files": [wrong]})
     (tmp_path / "unfinished.jsonl").write_bytes(head + b"\n" + entry + b"\n")
-    with pytest.raises(CastError, match="is no place within a cast"):
+    with pytest.raises(CastError) as refused:
         read_journal(tmp_path)
+    assert refused.value.id == "cast-unreadable"
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "named"),
     [
-        ({"architecture": "90"}, "it is for '90', which is none of sm_80, "),
-        ({"architecture": "sm_ninety"}, "it is for 'sm_ninety'"),
-        ({"files": ()}, "it names no file of the key 'KEY', which odd needs"),
-        ({"variants": (msgspec.structs.replace(KERNEL, keys=("../KEY",)),)}, "no file of the key '../KEY'"),
-        ({"flashinfer": ("norm",)}, "it names no library of the FlashInfer module 'norm'"),
+        ({"architecture": "90"}, "'90'"),
+        ({"architecture": "sm_ninety"}, "'sm_ninety'"),
+        ({"files": ()}, "'KEY'"),
+        ({"variants": (msgspec.structs.replace(KERNEL, keys=("../KEY",)),)}, "'../KEY'"),
+        ({"flashinfer": ("norm",)}, "'norm'"),
     ],
 )
-def test_a_manifest_that_cannot_be_so_is_refused(tmp_path: Path, changes: dict[str, Any], told: str):
+def test_a_manifest_that_cannot_be_so_is_refused(tmp_path: Path, changes: dict[str, Any], named: str):
     """An architecture that there is not, kernels and modules without files: its digest says nothing of that."""
     written(tmp_path, **changes)
-    with pytest.raises(CastError, match="is not a cast's manifest") as refused:
+    with pytest.raises(CastError) as refused:
         check.read(tmp_path)
-    assert told in refused.value.message
+    assert refused.value.id == "cast-unreadable"
+    assert named in refused.value.message
 
 
 @pytest.mark.parametrize("linked", ["triton", "triton/KEY", "triton/KEY/odd.cubin"])
@@ -85,13 +87,13 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path, linked: str):
     made = written(cast)
     (cast / linked).rename(tmp_path / "elsewhere")
     (cast / linked).symlink_to(tmp_path / "elsewhere")
-    assert list(check.changed_files(made, cast)) == [
-        "triton/KEY/odd.cubin cannot be read: it is reached by a symbolic link"
-    ]
+    (problem,) = check.changed_files(made, cast)
+    assert "triton/KEY/odd.cubin" in problem
     assert not is_unchanged(made.files[0], cast)
     SealedCache.folder, SealedCache.files = cast, {each.path: each for each in made.files}
-    with pytest.raises(CastError, match="by a symbolic link"):
+    with pytest.raises(CastError, match=r"odd\.cubin") as refused:
         SealedCache("KEY").get_group("odd.cubin")
+    assert refused.value.id == "cast-changed"
 
 
 def test_a_library_that_the_manifest_does_not_name_is_told(tmp_path: Path):
@@ -100,7 +102,8 @@ def test_a_library_that_the_manifest_does_not_name_is_told(tmp_path: Path):
     assert not list(check.against_files(made, tmp_path, within="flashinfer/"))
     file(tmp_path, "flashinfer/norm/norm.so")
     (wrong,) = check.against_files(made, tmp_path, within="flashinfer/")
-    assert "flashinfer/norm/norm.so is not named in manifest.json" in wrong.message
+    assert wrong.id == "cast-changed"
+    assert "flashinfer/norm/norm.so" in wrong.message
     (tmp_path / "flashinfer" / "norm").rename(tmp_path / "norm")
     (tmp_path / "flashinfer" / "norm").symlink_to(tmp_path / "norm")
     assert list(files.libraries(tmp_path)) == ["flashinfer/norm/norm.so"]

@@ -176,7 +176,7 @@ def test_a_cuda_engine_is_small_and_compiles_nothing(cuda):
 
 def test_a_cuda_engine_has_its_cast(cuda):
     """`ingot verify` finds every kernel by the key that a launch there computes."""
-    assert "WHOLE: /opt/ingot/cast for sm_90 has all" in inside(cuda, "ingot", "verify")
+    assert "COMPLETE: /opt/ingot/cast (sm_90)" in inside(cuda, "ingot", "verify")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Triton's interpreter, mended where it computes something else than a GPU would."""
+"""Triton's interpreter, patched where its results differ from a GPU's."""
 
 from __future__ import annotations
 

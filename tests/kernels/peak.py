@@ -1,5 +1,5 @@
-"""The most that tensors made meanwhile take together, told by their sizes alone: also on the meta device, where nothing
-is allocated, so that a step of a large model can be measured."""
+"""The most that tensors made within the block take together, computed from their sizes alone: also on the meta device,
+where nothing is allocated, so that a step of a large model can be measured."""
 
 from __future__ import annotations
 

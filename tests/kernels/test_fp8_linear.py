@@ -69,7 +69,7 @@ def test_every_byte_is_decoded_to_its_number():
 
 @pytest.mark.parametrize("byte", [0x7F, 0xFF])
 def test_nan_among_the_weights_is_not_hidden(byte):
-    """Also where they are decoded by integers: it tells of a damaged model."""
+    """Also where they are decoded by integers: NaN reveals a damaged model."""
     weight = torch.ones(32, 128).to(torch.float8_e4m3fn)
     weight.view(torch.uint8)[3, 5] = byte
     with launching_for(80):

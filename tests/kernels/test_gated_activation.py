@@ -29,5 +29,5 @@ def test_a_limit_lets_nan_through():
 
 
 def test_an_unknown_activation_is_refused():
-    with pytest.raises(ValueError, match="unknown activation 'relu' \\(known: silu, gelu, gelu_tanh\\)"):
+    with pytest.raises(ValueError, match=r"'relu'.*silu, gelu, gelu_tanh"):
         triton.gated_activation(torch.zeros((1, 16), dtype=torch.bfloat16), "relu")

@@ -1,5 +1,5 @@
-"""What FlashInfer is told of a batch. The doubles of its wrappers keep to the documented contract, and compute by the
-reference; tests/gpu/test_flashinfer_sealed.py runs the real ones."""
+"""The arguments FlashInfer gets for a batch. The doubles of its wrappers keep to the documented contract, and compute
+by the reference; tests/gpu/test_flashinfer_sealed.py runs the real ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 class Double:
-    """A wrapper for pages in one row; `plans` gathers what each was told."""
+    """A wrapper for pages in one row; `plans` collects the arguments of each."""
 
     plans: ClassVar[list[Double]] = []
 

@@ -20,5 +20,5 @@ def test_triton_agrees_with_the_reference(case):
 
 def test_a_row_longer_than_any_block_is_refused():
     x = torch.zeros((1, 16392), dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match="rows of at most 16384, and this one is 16392 long"):
+    with pytest.raises(ValueError, match="16,392"):
         triton.rms_norm(x, x[0], 1e-6)

@@ -23,11 +23,11 @@ def test_triton_agrees_with_the_reference(case):
 
 def test_a_head_that_turns_in_more_dimensions_than_any_block_is_refused():
     x = torch.zeros((1, 1, 512), dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match="at most 256 dimensions of a head, and this is 512"):
+    with pytest.raises(ValueError, match=r"256.*512"):
         triton.rotary(x, torch.zeros(1, dtype=torch.int64), torch.zeros((4, 512), dtype=torch.bfloat16))
 
 
 def test_a_stride_that_leaves_heads_unaligned_is_refused():
     x = torch.zeros((2, 3, 20), dtype=torch.bfloat16)
-    with pytest.raises(AssertionError, match="a stride of 60 is no multiple of 8"):
+    with pytest.raises(AssertionError, match="a stride of 60 is not a multiple of 8"):
         triton.rotary(x, torch.zeros(2, dtype=torch.int64), torch.zeros((4, 16), dtype=torch.bfloat16))
