@@ -1,2 +1,2 @@
-"""What only the building of an image needs: which packages go into it, and the inventory of what it holds. The wheel
-of Ingot leaves this folder out."""
+"""Needed only to build an image: which packages go into it, and the inventory of its contents. Ingot's wheel does not
+contain this folder."""

@@ -1,4 +1,4 @@
-"""One thing that an image holds, whoever made it."""
+"""A component of an image, such as a package or library."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from packageurl import PackageURL
 
 @dataclass(frozen=True)
 class Component:
-    """`licences` are SPDX identifiers or expressions where its author wrote them so, else the author's words; `texts`
-    are the files that hold them, by the name that each gets."""
+    """`licences` are SPDX identifiers or expressions if the author used them, otherwise the author's words; `texts`
+    maps file names to licence files."""
 
     url: PackageURL
     licences: tuple[str, ...]
@@ -20,5 +20,5 @@ class Component:
 
     @property
     def folder(self) -> Path:
-        """Where its licences lie below that of all of them."""
+        """The subfolder for its licences."""
         return Path(self.url.type, f"{self.url.name}-{self.url.version}")

@@ -36,7 +36,7 @@ def debian_packages(image: Path) -> Iterator[Component]:
 
 
 def common_licences(image: Path) -> dict[str, Path]:
-    """The long texts that Debian's copyright files refer to, by their names."""
+    """The full licence texts that Debian's copyright files refer to, by name."""
     folder = image / "usr/share/common-licenses"
     return {path.name: path for path in sorted(folder.iterdir()) if path.is_file()}
 
@@ -51,7 +51,7 @@ def _release(image: Path) -> str:
 
 
 def _within(image: Path, path: Path) -> Path | None:
-    """The file that `path` is in the image, whose links are absolute there; None where there is none."""
+    """The file for `path` inside the image, where links are absolute; None if it does not exist."""
     place = image
     for part in path.parts:
         place = place / part

@@ -1,5 +1,5 @@
-"""`python -m appliance.image.inventory --image DIR --name ingot-console --out DIR`: what an image holds, as
-`sbom.cdx.json`, and the licences of all of it, in `licences`. DIR is the image's root folder."""
+"""`python -m appliance.image.inventory --image DIR --name ingot-console --out DIR`: the contents of an
+image as `sbom.cdx.json`, and all licences in `licences`. DIR is the image's root folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python's packages in an image, from what pip left beside them."""
+"""Python packages in an image, from the metadata pip installed with them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from packageurl import PackageURL
 from appliance.image.component import Component
 
 _IS_LICENCE = re.compile(r"licen[cs]e|copying|notice|copyright|authors|eula", re.IGNORECASE)
-# An SPDX expression is short; whole texts stand in the same field of some.
+# An SPDX expression is short; some packages put the whole licence text into this field.
 _LONGEST = 64
 
 
@@ -36,7 +36,7 @@ def python_packages(image: Path, common: dict[str, Path]) -> Iterator[Component]
         )
 
 
-# What authors call them -> Debian's name for the text.
+# Authors' names for licences -> Debian's name of the text.
 _COMMON = {
     "Apache-2.0": "Apache-2.0",
     "Apache Software License": "Apache-2.0",
@@ -48,7 +48,7 @@ _COMMON = {
 
 
 def _licences(distribution: Distribution) -> Iterator[str]:
-    """The expression where there is one, else what the classifiers say, else the old free text."""
+    """The SPDX expression if there is one, else the classifiers, else the old free text."""
     expression = _field(distribution, "License-Expression")
     if expression:
         yield expression

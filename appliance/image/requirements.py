@@ -25,8 +25,8 @@ def layers(document: dict[str, Any]) -> dict[str, list[str]]:
     strangers = sorted(set(engine_only) - set(map(name, project["dependencies"])))
     if strangers:
         raise ValueError(
-            f"pyproject.toml: engine-only in [tool.ingot.image] names {', '.join(strangers)}, which is no dependency "
-            "of Ingot. Take it off the list."
+            f"pyproject.toml: engine-only in [tool.ingot.image] names {', '.join(strangers)}, which Ingot does not "
+            "depend on. Remove it from the list."
         )
     needed = {row: name(row) in engine_only for row in project["dependencies"]}
     return lists | {

@@ -18,7 +18,7 @@ from appliance.image.component import Component
 
 
 def write_sbom(image: str, version: str, components: Sequence[Component]) -> str:
-    """As JSON. Of the same components it is the same text: its serial number is a digest of them and it has no time."""
+    """As JSON. Equal components give equal text: the serial number is a digest of them, and there is no timestamp."""
     bom = Bom()
     root = BomComponent(name=image, version=version, type=ComponentType.CONTAINER, bom_ref=image)
     bom.metadata.component = root
@@ -43,7 +43,7 @@ def write_sbom(image: str, version: str, components: Sequence[Component]) -> str
 
 
 def _licences(said: tuple[str, ...]) -> Iterator[License]:
-    """CycloneDX takes one expression, or any number of licences by identifier or name."""
+    """CycloneDX accepts one expression, or any number of licences by identifier or name."""
     licences = LicenseFactory()
     if len(said) == 1:
         yield licences.make_from_string(said[0])

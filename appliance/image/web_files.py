@@ -1,4 +1,4 @@
-"""The browser's libraries that the console brings along, from the names of their files."""
+"""The browser libraries bundled with the console, from the names of their files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packageurl import PackageURL
 from appliance.image.component import Component
 
 VENDOR = "opt/*/lib/python3*/site-packages/console/static/vendor"
-# The packages of the npm registry that they come from, and their licences as SPDX writes them.
+# The npm packages they come from, and their licences as SPDX identifiers.
 _KNOWN = {
     "htmx": ("htmx.org", "0BSD"),
     "idiomorph": ("idiomorph", "0BSD"),
@@ -25,14 +25,14 @@ def web_files(image: Path) -> Iterator[Component]:
     """One for each name and version.
 
     Raises:
-        ValueError: a file is there that is not known here.
+        ValueError: there is an unknown file.
     """
     for vendor in sorted(image.glob(VENDOR)):
         texts: dict[tuple[str, str], dict[str, Path]] = {}
         for path in sorted(vendor.iterdir()):
             named = _NAMED.match(path.name)
             if named is None or named["name"] not in _KNOWN:
-                raise ValueError(f"{path.name} in console/static/vendor is no library known to {__name__}: add a row.")
+                raise ValueError(f"{path.name} in console/static/vendor is not known to {__name__}: add a row for it.")
             found = texts.setdefault((named["name"], named["version"]), {})
             for file in [path] if path.is_file() else sorted(path.rglob("*")):
                 if "LICENSE" in file.name.upper():

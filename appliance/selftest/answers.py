@@ -1,4 +1,4 @@
-"""Known answers: what a checkpoint says to given prompts, token by token, and whether an engine still says so."""
+"""Known answers: a checkpoint's answers to given prompts, token by token, and how to compare an engine with them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import msgspec
 MODEL = Path(__file__).with_name("model")
 ANSWERS = Path(__file__).with_name("answers.json")
 
-# How far the log of a token's probability may move between two builds or two GPUs that both compute rightly. The
-# coarser formats round every product and sum: bfloat16 keeps 8 bits, float16 11.
+# How far a token's logprob may differ between two builds or GPUs that both compute correctly. The coarser formats round
+# every product and sum: bfloat16 keeps 8 bits, float16 11.
 TOLERANCE: dict[str, float] = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.25}
 
-# How many of the likeliest tokens are asked for at each place: what was expected must be among them.
+# How many of the likeliest tokens are requested at each place: the expected one must be among them.
 ALTERNATIVES = 5
 
 
@@ -47,10 +47,10 @@ def read_known(path: Path = ANSWERS) -> KnownAnswers:
 
 
 def difference(expected: Answer, got: Answer, tolerance: float, *, exact: bool = False) -> str | None:
-    """How `got` differs from `expected`, in words; None where it does not.
+    """How `got` differs from `expected`, in words; None if it does not.
 
-    With `exact`, every token must be the same. Without, another token may be drawn where the expected one is as likely
-    within the tolerance; what follows is then another text, and is not compared.
+    With `exact`, every token must be the same. Otherwise another token may be sampled where the expected one is equally
+    likely within the tolerance; what follows is then a different text, and is not compared.
     """
     if bad := _not_finite(got.logprobs):
         return f"the logprob of token {bad[0] + 1} is {got.logprobs[bad[0]]}"
@@ -62,16 +62,16 @@ def difference(expected: Answer, got: Answer, tolerance: float, *, exact: bool =
             drawn, logprob = logprob, _alternatives(got, index).get(wanted, -math.inf)
             # A NaN is within no tolerance.
             if exact or not drawn - logprob <= tolerance:
-                return f"token {index + 1} is {token} and was {wanted} ({_behind(drawn - logprob)})"
+                return f"token {index + 1} is {token} instead of {wanted} ({_behind(drawn - logprob)})"
         if not abs(logprob - expected.logprobs[index]) <= tolerance:
             return (
-                f"the logprob of token {index + 1} ({wanted}) is {logprob:.5f} and was "
-                f"{expected.logprobs[index]:.5f}, which differs by more than {tolerance:g}"
+                f"the logprob of token {index + 1} ({wanted}) is {logprob:.5f} instead of "
+                f"{expected.logprobs[index]:.5f}; at most {tolerance:g} apart is allowed"
             )
         if token != wanted:
             return None
     if len(got.token_ids) != len(expected.token_ids):
-        return f"it has {len(got.token_ids)} tokens and had {len(expected.token_ids)}"
+        return f"it has {len(got.token_ids)} tokens instead of {len(expected.token_ids)}"
     return None
 
 
@@ -81,7 +81,7 @@ def _alternatives(answer: Answer, index: int) -> dict[int, float]:
 
 def _behind(gap: float) -> str:
     if math.isinf(gap):
-        return f"which is not among the {ALTERNATIVES} likeliest any more"
+        return f"which is no longer among the {ALTERNATIVES} likeliest"
     return f"whose logprob is now {gap:.4f} lower"
 
 

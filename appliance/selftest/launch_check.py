@@ -1,7 +1,7 @@
-"""The self-test that every launch ends with: real tokens from the running core, compared with what is known.
+"""The self-test at the end of every launch: real tokens from the running core, compared with known ones.
 
-The bundled model is known by its digest and answers the first of its questions. Any other checkpoint answers a fixed
-prompt: the first good launch of it (with this dtype, on this kind of device) is recorded, later ones must agree.
+The bundled model is recognised by its digest and answers the first of its questions. Any other checkpoint answers a
+fixed prompt: its first good launch (with this dtype, on this kind of device) is recorded, and later ones must agree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Moved = Callable[[int, int], None]
 
 
 class SelfTestError(RuntimeError):
-    """The engine generates, but not what it should; the message says the difference."""
+    """The engine generates the wrong tokens; the message describes the difference."""
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     vocab_size: int
     max_model_len: int
-    bundled: bool = False  # it is the model that comes with Ingot, whatever its digest
+    bundled: bool = False  # the model that ships with Ingot, whatever its digest
 
     @property
     def file_name(self) -> str:
@@ -53,9 +53,9 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sample_weights(files: Sequence[Path]) -> str:
-    """A hash of blocks spread over the weight files. It is enough to tell new weights of the same shapes (another
-    fine-tuning in the same folder) from the old ones, and takes milliseconds; a damaged block is the self-test's to
-    find, not this one's."""
+    """A hash of blocks spread over the weight files. It takes milliseconds and is enough to recognise new weights of
+    the same shapes (another fine-tuning in the same folder); finding a damaged block is left to the self-test
+    itself."""
     digest = hashlib.sha256()
     for path in files[:: max(len(files) // SAMPLED_FILES, 1)]:
         size = path.stat().st_size
@@ -67,7 +67,7 @@ def sample_weights(files: Sequence[Path]) -> str:
 
 
 async def check_launch(generate: Generate, subject: Subject, records: Path, moved: Moved) -> None:
-    """Raises SelfTestError. `moved` is told (done, total) prompts."""
+    """Raises SelfTestError. `moved` is called with (done, total) prompts."""
     known = _known(subject)
     if known is not None:
         await _ask_known(generate, subject, known, moved)
@@ -86,7 +86,10 @@ def _known(subject: Subject) -> KnownAnswers | None:
     except msgspec.DecodeError as error:
         why = f"they cannot be read: {error}"
     if subject.bundled:
-        print(f"ingot: the bundled model ({subject.digest}) is not held to its known answers: {why}", file=sys.stderr)
+        print(
+            f"ingot: the bundled model ({subject.digest}) is not compared with its known answers: {why}",
+            file=sys.stderr,
+        )
     return None
 
 
@@ -109,7 +112,7 @@ async def _ask_fixed(generate: Generate, subject: Subject, records: Path, moved:
     got = await generate(prompt, _greedy(min(FIXED_NEW_TOKENS, subject.max_model_len - len(prompt))))
     record = records / subject.file_name
     expected = _recorded(record)
-    # Without a record there is nothing to agree with, but finite it must be.
+    # Without a record there is nothing to compare with, but the result must be finite.
     found = difference(expected or got, got, TOLERANCE[subject.dtype])
     if found is not None:
         since = f", compared with the first good launch of this checkpoint, recorded in {record}" if expected else ""
@@ -141,12 +144,12 @@ def _record(path: Path, answer: Answer) -> None:
     try:
         write_atomically(path, msgspec.json.encode(answer.without_alternatives()))
     except OSError as error:
-        # A full disk must not keep a good model from serving: the next launch has nothing to agree with, and records.
+        # A full disk must not keep a good model from serving: the next launch records instead of comparing.
         print(f"ingot: cannot write the self-test's record {path}: {error.strerror}", file=sys.stderr)
 
 
 def _recorded(path: Path) -> Answer | None:
-    """None where there is no record, or one that was cut off while the disk was full: it is then made again."""
+    """None without a record, or if it was truncated by a full disk: it is then made again."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Answer)
     except (FileNotFoundError, msgspec.DecodeError):

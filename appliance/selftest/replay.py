@@ -1,4 +1,4 @@
-"""Asks a running engine over HTTP what it is known to answer, and compares token by token."""
+"""Asks a running engine the known questions over HTTP, and compares its answers token by token."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from appliance.selftest.answers import ALTERNATIVES, Answer, KnownAnswers, diffe
 
 ANSWER_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 180.0
-# Who listens on all addresses is reached on this machine's own.
+# A server on all addresses is reached at this machine's own.
 ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class CannotReplayError(RuntimeError):
-    """There is no engine to ask, or it serves another model."""
+    """No engine answers, or it serves another model."""
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """What `/v1/models` says about the model that is asked."""
+    """What `/v1/models` says about the available model."""
 
     id: str
     digest: str
@@ -51,7 +51,8 @@ class ServedModels(msgspec.Struct, frozen=True):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """One question. `apart` is the largest difference of a logprob; `difference` is None where all is well."""
+    """The result for one question. `apart` is the largest difference of a logprob; `difference` is None if the answers
+    match."""
 
     question: str
     tokens: int
@@ -108,12 +109,12 @@ class Engine:
             raise CannotReplayError(f"{response.url} is not an Ingot engine: its answer is not JSON") from error
         if response.status_code != 200:
             said = answer.get("error", {}).get("message", response.text)
-            raise CannotReplayError(f"{path} answers {response.status_code}: {said}")
+            raise CannotReplayError(f"{path} returned {response.status_code}: {said}")
         return answer
 
 
 def replay(engine: Engine, known: KnownAnswers) -> Iterator[Replayed]:
-    """Raises CannotReplayError when another model is served than the one that is known."""
+    """Raises CannotReplayError if the engine serves a model other than the bundled one."""
     served = engine.served()
     if served.digest != known.model_digest:
         raise CannotReplayError(
@@ -126,7 +127,7 @@ def replay(engine: Engine, known: KnownAnswers) -> Iterator[Replayed]:
         seconds = time.perf_counter() - began
         found = difference(expected, got, known.tolerance[served.dtype], exact=served.exact)
         if got.prompt_token_ids != expected.prompt_token_ids:
-            found = "the question becomes other token ids than it did"
+            found = "the question was tokenised differently"
         pairs = zip(expected.logprobs, got.logprobs, strict=False)
         yield Replayed(
             question=expected.question,
@@ -138,15 +139,15 @@ def replay(engine: Engine, known: KnownAnswers) -> Iterator[Replayed]:
 
 
 def record(engine: Engine, questions: Sequence[str], tolerance: dict[str, float]) -> KnownAnswers:
-    """What this engine answers now, to be what it is held to from now on."""
+    """This engine's answers, as the known answers from now on."""
     digest = engine.served().digest
     answers = [engine.ask(question).without_alternatives() for question in questions]
     return KnownAnswers(model_digest=digest, tolerance=tolerance, answers=answers)
 
 
 def key_for(url: str, home: Home) -> str | None:
-    """`INGOT_API_KEY`; or, for the engine of this state folder and nobody else, what the console shows it: that opens
-    everything. Only the console's user can read it."""
+    """`INGOT_API_KEY`; or, only for the engine of this state folder, the console's token, which opens everything and
+    which only the console's user can read."""
     if key := os.environ.get("INGOT_API_KEY"):
         return key
     if not _is_own(url, home):
@@ -167,7 +168,7 @@ def _is_own(url: str, home: Home) -> bool:
 
 
 def answers_at(url: str) -> bool:
-    """Whether a front door is there, in whatever state."""
+    """Whether a front door answers, whatever its state."""
     try:
         health = httpx.get(f"{url}/health", timeout=2, trust_env=False)
     except httpx.HTTPError:
@@ -177,7 +178,7 @@ def answers_at(url: str) -> bool:
 
 @contextlib.contextmanager
 def temporary_engine() -> Iterator[str]:
-    """An engine with the bundled model and a state folder of its own; its address. Ended on the way out."""
+    """The address of an engine with the bundled model and a state folder of its own, which ends with the block."""
     with tempfile.TemporaryDirectory(prefix="ingot-selftest-") as folder:
         environment = {**os.environ, "INGOT_HOME": str(Path(folder) / "home")}
         command = [sys.executable, "-m", "appliance.cli", "serve", "--port", "0"]
@@ -195,7 +196,7 @@ def temporary_engine() -> Iterator[str]:
 
 
 def wait_ready(url: str) -> None:
-    """Raises CannotReplayError with the cause when the engine does not become ready."""
+    """Raises CannotReplayError with the cause if the engine does not become ready."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         try:

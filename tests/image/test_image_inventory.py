@@ -74,7 +74,7 @@ def test_a_layer_of_a_stranger_is_refused():
     """A package that is no longer a dependency is taken off the list, rather than forgotten on it."""
     changed = document()
     changed["tool"]["ingot"]["image"]["engine-only"].append("nobody")
-    with pytest.raises(ValueError, match="names nobody, which is no dependency"):
+    with pytest.raises(ValueError, match="nobody"):
         layers(changed)
 
 
