@@ -83,7 +83,7 @@ class Home:
 
     @property
     def engine_machine(self) -> Path:
-        """What the front door last told of its machine, for when it is stopped and the console is elsewhere."""
+        """The front door's last description of its machine, for when it is stopped and the console is elsewhere."""
         return self.root / "engine-machine.json"
 
     @property
@@ -95,8 +95,8 @@ class Home:
         return self.launches / launch_id
 
     def new_launch_id(self, now: float | None = None) -> str:
-        """Ids sort in the order in which they were made, also after the clock was set back: they are of the time, or of
-        the moment after the newest launch's that is there."""
+        """Ids sort in the order in which they were made, also after the clock was turned back: they are of the time, or
+        of the moment after the newest launch's that is there."""
         ticks = int((time.time() if now is None else now) * _TICKS)
         with contextlib.suppress(FileNotFoundError):
             there = (_ticks(entry.name) for entry in os.scandir(self.launches))

@@ -112,7 +112,7 @@ class Packages:
 
     def requirement(self, name: str, of: str) -> str | None:
         """What the distribution `of` asks of the version of `name`, such as "==2.13.0"; markers are not weighed, so a
-        requirement that stands there twice is not told."""
+        requirement that is listed twice is unknown."""
         holder = self.distributions.get(of)
         if holder is None:
             return None

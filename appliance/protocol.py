@@ -97,7 +97,7 @@ class Phase(enum.StrEnum):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a phase is: `done` of `total`, in `unit` ("bytes", "graphs", "prompts"). Total 0: it cannot be told."""
+    """How far a phase is: `done` of `total`, in `unit` ("bytes", "graphs", "prompts"). Total 0: unknown."""
 
     done: int = 0
     total: int = 0

@@ -1,5 +1,5 @@
 """What settings, flags and environment variables that hold a secret are named like, and the secrets in addresses: the
-one list, for all that is told of a machine and all that leaves it."""
+one list, for everything that describes a machine and everything that leaves it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PASS: Final = rf"(?<![a-z0-9_])(?<![a-z0-9]-)(?:(?:{_OF_WHOM})[-_]?)?pass"
 
 SETTING: Final = (
     rf"(?<![A-Za-z0-9])(?:{_PREFIX}(?:{_WORDS})"
-    # `pass:` and `auth:` begin sentences, and after `pwd` a folder is told.
+    # `pass:` and `auth:` begin sentences, and `pwd` is followed by a folder.
     rf"|(?:{_PASS}|{_PREFIX}auth)(?=\\*[\"']?\s*=|\\*[\"']\s*:)"
     rf"|{_PREFIX}pwd(?!\\*[\"']?\s*[:=]\s*\\*[\"']?[/~]))"
 )

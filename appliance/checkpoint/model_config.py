@@ -11,7 +11,7 @@ from appliance.checkpoint.cache_specs import CacheSpec, SlidingWindow
 from appliance.checkpoint.experts import Experts
 from appliance.checkpoint.quantization import BlockFp8
 
-# `hidden_act` in the words of the op that computes it; "gelu_new" and its like are the approximation with tanh.
+# `hidden_act` in the words of the op that computes it; "gelu_new" and similar names are the approximation with tanh.
 ACTIVATIONS: Final[Mapping[str, str]] = {
     "silu": "silu",
     "swish": "silu",

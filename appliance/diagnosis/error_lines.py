@@ -57,8 +57,8 @@ Tier = Literal["error", "bare", "warning"]
 
 @dataclass(frozen=True)
 class ErrorLine:
-    """`tier`: marked as an error by a logger, written by a bare process, or marked as a warning. `exception`: what is
-    told in it of one, without a traceback. `key`: the stream that it belongs to."""
+    """`tier`: marked as an error by a logger, written by a bare process, or marked as a warning. `exception`: the
+    exception mentioned in it, without a traceback. `key`: the stream that it belongs to."""
 
     line: EvidenceLine
     tier: Tier

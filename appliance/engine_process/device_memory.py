@@ -17,7 +17,7 @@ SLACK_BYTES = 256 << 20
 
 def wait_until_free(before: Gpu, within_s: float = WITHIN_S) -> list[str]:
     """Blocking. Lines for the launch's log where the memory that was free `before` the launch is not free again; none
-    where it is, or cannot be told: memory that is the host's as well comes and goes with everything else."""
+    where it is, or is unknown: memory shared with the host comes and goes with everything else."""
     if before.memory_kind == "unified":
         return []
     deadline = time.monotonic() + within_s

@@ -123,7 +123,7 @@ def _without_idle_patch(diagnosis: Diagnosis, document: dict[str, Any]) -> Diagn
 
 
 def _as_fatal(error: BaseException | None) -> Fatal | None:
-    """What went wrong on our side of the launch (its self-test, the tokenizer) is told like the core's own words."""
+    """An error on our side of the launch (its self-test, the tokenizer), reported like one of the core's own."""
     if error is None:
         return None
     return Fatal(exception=type(error).__name__, message=str(error), traceback="")

@@ -151,7 +151,7 @@ class LogCapture:
             return
         try:
             listener(*what)
-        except Exception:  # noqa: BLE001  whatever it is, it is told once
+        except Exception:  # noqa: BLE001  any error is reported once
             self._deaf.append(listener)
             traceback.print_exc()
 

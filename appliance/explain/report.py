@@ -1,5 +1,5 @@
-"""What there is to tell of one profile on one device: each op with its backends, as rows that a table, a page and a
-program show alike."""
+"""Everything about the choices for one profile on one device: each op with its backends, as rows that a table, a page
+and a program show alike."""
 
 from __future__ import annotations
 

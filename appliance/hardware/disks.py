@@ -38,7 +38,7 @@ def read_disks(home: Home) -> tuple[Disk, ...]:
 
 
 def space(folder: Path) -> tuple[int, int, bool] | None:
-    """(size, free for this user, mounted read-only); None where that cannot be told."""
+    """(size, free for this user, mounted read-only); None if unknown."""
     try:
         status = os.statvfs(folder)
     except OSError:

@@ -1,5 +1,5 @@
-"""The machine that an engine runs on, with all that decides how a profile would do there: what the front door tells of
-itself, so that others need not judge by their own."""
+"""The machine that an engine runs on, with everything that decides how a profile would do there: what the front door
+reports of itself, so that others need not judge by their own."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def telling(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def place(proc: Path = Path("/proc")) -> str:
-    """The kernel's run and the mounts that this process sees; empty where that cannot be told."""
+    """The kernel's run and the mounts that this process sees; empty if unknown."""
     try:
         boot = (proc / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
         return f"{boot} {os.readlink(proc / 'self' / 'ns' / 'mnt')}"

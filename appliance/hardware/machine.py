@@ -1,4 +1,4 @@
-"""What this machine has: GPUs and MIG slices, driver, and the host. Reading never fails: what could not be told is a
+"""What this machine has: GPUs and MIG slices, driver, and the host. Reading never fails: what is unknown is a
 problem, in words."""
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ SAME_START_S = 120.0
 
 def without_own_engine(inventory: Inventory, home: Home) -> Inventory:
     """The inventory as it would be had that engine ended. As it is where none runs, or where it runs in another
-    container, whose processes cannot be told."""
+    container, whose processes are invisible here."""
     if not any(gpu.processes for gpu in inventory.gpus):
         return inventory
     own = _family(home)

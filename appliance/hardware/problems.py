@@ -60,7 +60,7 @@ class _Row(NamedTuple):
     command: str
 
 
-# Kind of NvmlUnavailable -> what is told of it. Every message is followed by NONE_USABLE.
+# Kind of NvmlUnavailable -> its message. Every message is followed by NONE_USABLE.
 _DRIVER: Final = {
     "not-installed": _Row("nvml-missing", "{error}", "Install it with Ingot.", "pip install nvidia-ml-py"),
     "mismatch": _Row(

@@ -19,7 +19,7 @@ from appliance.hardware.processes import Seen, processes_of
 T = TypeVar("T")
 
 TEMPERATURE_OF_GPU: Final = 0  # NVML_TEMPERATURE_GPU
-# NVML_COMPUTEMODE_DEFAULT, and so on; one that is not told, or unknown, forbids nothing.
+# NVML_COMPUTEMODE_DEFAULT, and so on; a missing or unknown mode forbids nothing.
 COMPUTE_MODES: Final[dict[int | None, ComputeMode]] = {0: "shared", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
 NOT_SUPPORTED: Final = "NVMLError_NotSupported"
 # Whatever else such a GPU still answers, no program can run on it.

@@ -25,7 +25,7 @@ def room(total: int, free: int) -> str:
 
 def memory(gpu: Gpu) -> str:
     if not gpu.memory_bytes:
-        return "not told"
+        return "unknown"
     used = gpu.memory_bytes - gpu.memory_free_bytes
     shared = ", shared with the processor" if gpu.memory_kind == "unified" else ""
     return f"{size_text(used)} of {size_text(gpu.memory_bytes)}{shared}"
@@ -36,7 +36,7 @@ def loaded(gpu: Gpu) -> str:
 
 
 def draws(gpu: Gpu) -> str:
-    """`38 of 600 W, 34 °C`; what is not told is left out."""
+    """`38 of 600 W, 34 °C`; unknown figures are left out."""
     parts = []
     if gpu.power_watts is not None:
         of = "" if gpu.power_limit_watts is None else f" of {gpu.power_limit_watts:.0f}"
@@ -71,7 +71,7 @@ def unaccounted(gpu: Gpu, host: Host) -> str:
 
 
 def refusals(gpu: Gpu) -> str:
-    """`not told: power (Not Supported)`."""
+    """`not reported by the driver: power (not supported)`."""
     told = [f"{refusal.figure} ({refusal.why.lower()})" for refusal in gpu.refused]
     return f"not reported by the driver: {', '.join(told)}" if told else ""
 

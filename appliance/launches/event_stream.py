@@ -23,7 +23,7 @@ ASIDES_KEPT = 64
 
 
 class Told(msgspec.Struct, frozen=True):
-    """An event for a reader. `id` is what to resume after; None for what was told in passing."""
+    """An event for a reader. `id` is what to resume after; None for events that are not stored, such as beats."""
 
     event: Event
     id: str | None
@@ -117,7 +117,7 @@ class EventStream:
         return launch, int(sequence)
 
     def _following(self, launch: str | None) -> str | None:
-        """The launch to read after `launch`. The present one is always last: a clock that was set back must not hide
+        """The launch to read after `launch`. The present one is always last: a clock that was turned back must not hide
         it behind older ids."""
         if launch == self._launch:
             return None

@@ -131,7 +131,7 @@ def last_sequence(path: Path) -> int:
 
 
 def _drop_torn_line(handle: int) -> None:
-    """An earlier writer was cut off in the middle of its last line: nobody has been told of it."""
+    """An earlier writer was cut off in the middle of its last line, which no reader has seen."""
     size = end = os.fstat(handle).st_size
     while end > 0:
         begin = max(end - READ_BYTES, 0)

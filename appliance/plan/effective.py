@@ -42,7 +42,7 @@ class EffectiveValue(msgspec.Struct, frozen=True):
 
 
 class Effective(msgspec.Struct, frozen=True, kw_only=True):
-    """`values` has one entry for each setting. `selection` tells of each op that this model needs which backend it
+    """`values` has one entry for each setting. `selection` says for each op that this model needs which backend it
     gets, or why none; `context` is what that was judged by."""
 
     values: Mapping[str, EffectiveValue]

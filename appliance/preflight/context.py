@@ -22,7 +22,7 @@ class PreflightContext:
     """`listen` is the address that the front door is to take; None where that is not asked, since the front door that
     asks holds it. `running` is the launch that this one would replace: what it holds will be free by then.
     `surroundings` is None where this process is not on the engine's machine: what only that one shows is then not
-    judged, and `machine` is what it told of itself. `source` is how the profile was named to a command, for the
+    judged, and `machine` its description of itself. `source` is how the profile was named to a command, for the
     commands that the fixes name."""
 
     home: Home
@@ -50,7 +50,7 @@ class CheckResult:
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """`plan` is there only when no finding is an error, and this process could carry it out. `device`, `effective` and
-    `memory` are what such a plan is made of; they are there as far as they can be told, whatever else is wrong."""
+    `memory` are what such a plan is made of; each is set if it is known, whatever else is wrong."""
 
     findings: list[Finding]
     plan: LaunchPlan | None

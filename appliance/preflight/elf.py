@@ -17,7 +17,7 @@ _GLIBC: Final = re.compile(rb"GLIBC_(\d+)\.(\d+)")
 
 
 def needed_glibc(library: Path) -> tuple[int, int] | None:
-    """The newest version that is asked for; None where that cannot be told."""
+    """The newest version the file needs; None if unknown."""
     try:
         with library.open("rb") as file:
             header = file.read(64)

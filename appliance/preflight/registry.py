@@ -70,7 +70,7 @@ class Check:
     local: bool = False
 
     def concerns(self, subject: Subject) -> bool:
-        # A recording tells of another machine's hardware: this one's files and libraries say nothing of that.
+        # A recording describes another machine's hardware; this machine's files and libraries say nothing about it.
         if self.local and (subject.context.surroundings is None or subject.context.inventory.replayed):
             return False
         return not self.on_config or not subject.traits.reads_more or subject.readable

@@ -67,7 +67,7 @@ def run(context: PreflightContext, checks: Sequence[Check] = CHECKS) -> Report:
 
 
 def _as_far_as_told(part: Callable[[], T | None]) -> T | None:
-    """None where a finding says why it cannot be told."""
+    """None where a finding says why it is unknown."""
     try:
         return part()
     except (ProfileError, CheckpointError, DeviceError, OSError):

@@ -1,5 +1,5 @@
 """What only a process on the engine's own machine can see of it: files, limits, mounts, the clock. Reading never fails:
-what cannot be told is None."""
+what is unknown is None."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Surroundings:
 
 
 def nearest_existing(path: Path) -> Path | None:
-    """The path itself, or the folder above it that would have to take it; None where that cannot be told."""
+    """The path itself, or the folder above it that would have to hold it; None if unknown."""
     try:
         return next((place for place in (path, *path.parents) if place.exists()), None)
     except (OSError, ValueError):

@@ -11,7 +11,7 @@ PIPELINE = "vllm.extra-args.pipeline-parallel-size"
 
 
 def problems(get: Callable[[str], Any], missing: object) -> Iterator[Problem]:
-    """`get` gives the document's value of a dotted key, or `missing`. Values of a wrong type are told elsewhere."""
+    """`get` gives the document's value of a dotted key, or `missing`. Values of a wrong type are reported elsewhere."""
 
     def value(key: str, default: Any) -> Any:
         given = get(key)

@@ -43,7 +43,7 @@ RESTART_AFTER_S = 2.0
 
 class Supervisor:
     """`prepare` loads what the front door needs to serve a model. `core` is a process that was started ahead.
-    `on_figures` is told what a vLLM has counted."""
+    `on_figures` receives vLLM's counters."""
 
     def __init__(
         self,
@@ -296,7 +296,7 @@ class Supervisor:
         return launch
 
     def _fail_unrecorded(self, reason: str, launch_id: str, source: Source | None = None) -> None:
-        """Nothing of it is on disk: whoever asks for the state is told by the record in memory."""
+        """For when nothing of it is on disk: the state is then answered from the record in memory."""
         now = time.time()
         self._unrecorded = LaunchRecord(
             id=launch_id,

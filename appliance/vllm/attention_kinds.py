@@ -1,4 +1,4 @@
-"""The cache of any decoder, told from its config.json: also of models that only the vllm engine runs.
+"""The cache of any decoder, derived from its config.json, including models that only the vllm engine runs.
 
 Kinds of layers: full attention; a sliding window; a latent of keys and values (MLA, DeepSeek-AI 2024), with or without
 an indexer that chooses tokens; states of a fixed size for each sequence (gated delta rule, Mamba 2). A config that
@@ -33,7 +33,7 @@ INDEXER_BYTES: Final = 4  # the scale beside an indexer's key in FP8
 
 
 def cache_shape(fields: Fields, item: int) -> CacheShape | None:
-    """`fields` are the decoder's; `item` the bytes of a number in the cache. None where it cannot be told."""
+    """`fields` are the decoder's; `item` the bytes of a number in the cache. None if unknown."""
     kinds = layer_kinds(fields)
     if kinds is None or any(fields.given.get(name) for name in _UNREAD):
         return None

@@ -103,7 +103,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cache_variables(place: Place) -> dict[str, str]:
-    """Where vLLM and its libraries are told to write."""
+    """The variables that say where vLLM and its libraries write."""
     return {variable: str(place.caches / folder) for variable, folder in CACHES.items()}
 
 
@@ -164,7 +164,7 @@ def _several_hosts(plan: VllmPlan) -> Iterator[tuple[str, str]]:
 
 
 def chosen_backends(plan: VllmPlan) -> Iterator[BackendOptions]:
-    """How vLLM is told of backends: of those that the profile names, and where `auto` passed one over for a known
+    """The options that select backends: those named in the profile, and where `auto` passed one over for a known
     fault. Otherwise it chooses by itself, as its authors measured."""
     for explanation in plan.effective.selection if plan.effective else ():
         if explanation.chosen is not None and (explanation.requested != AUTO or _avoids_a_fault(explanation)):

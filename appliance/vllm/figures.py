@@ -63,7 +63,7 @@ def read_figures(text: bytes) -> Figures:
 
 
 def own_families(text: bytes) -> bytes:
-    """Without what vLLM's server tells of its own Python and process: those names belong to whoever answers."""
+    """Without the metrics of vLLM's own Python and process: those names belong to the process that answers."""
     kept = [line for line in text.splitlines(keepends=True) if _OWN.match(line)]
     return b"".join(kept)
 

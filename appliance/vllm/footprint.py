@@ -1,6 +1,6 @@
 """What vLLM takes for a model, estimated from config.json and the headers of its weights. On a GPU vLLM itself measures
 it by a run with the largest batch when it starts, and gives the rest of its share to the cache; on a CPU the cache is
-as large as it is told."""
+as large as configured."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class ServedByVllm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VllmLaunch(EngineLaunch):
-    """`on_figures` is told what vLLM's counters were and what they are, once a second."""
+    """`on_figures` is called once a second with vLLM's previous and current counters."""
 
     def __init__(self, home: Home, launch: Launch, on_figures: OnFigures) -> None:
         super().__init__(home, launch)

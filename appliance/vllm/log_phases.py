@@ -1,7 +1,7 @@
 """What vLLM logs while it starts, as phases with progress. Each row is a way of one or several versions to say it.
 
 vLLM prints to people, and changes its words: a row that matches nothing costs a phase its progress, never the launch
-its end, which is told by `/health` and a token.
+its end, which `/health` and a token show.
 """
 
 from __future__ import annotations

@@ -66,5 +66,5 @@ def vllm_memory(profile: Profile, folder: Path, device: Device, inventory: Inven
 
 
 def cpu_cache_gib(cache_bytes: int) -> int:
-    """As a vLLM on a CPU is told of its cache: nothing but whole GiB can be said to every version."""
+    """The cache size passed to vLLM on a CPU: only whole GiB work with every version."""
     return max(math.ceil(cache_bytes / GIB), 1)

@@ -15,7 +15,7 @@ from appliance.vllm.program import Program
 class VllmPlan(LaunchPlan):
     """vLLM covers more models than Ingot reads, and tells the sizes of those by itself. `gpus` are all that it takes on
     this host. `reads_uuids`: this vLLM finds them by UUID; older ones count them, as NVML does. `estimate` is what the
-    model will take, as far as that can be told beforehand."""
+    model will take, as far as that is known beforehand."""
 
     program: Program
     gpus: tuple[Gpu, ...] = ()

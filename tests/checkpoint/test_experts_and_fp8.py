@@ -130,7 +130,7 @@ def test_shapes_that_no_product_takes_are_refused(
 
 
 def test_a_block_scaled_model_is_asked_for_alike_everywhere(tmp_path: Path) -> None:
-    """Selection hears of the blocks where they are kept, and only there."""
+    """Selection knows about the blocks where they are kept, and only there."""
     config = read_config(write(tmp_path / "m", "qwen3_moe", **ALIGNED, quantization_config=FP8))
 
     def blocks(device: str, dtype: str) -> tuple[int, int] | None:

@@ -41,7 +41,7 @@ def test_the_models_folder_itself_is_no_model(home: Home, path: str) -> None:
     assert refused(path, home).id == "model-missing"
 
 
-def test_an_absolute_path_inside_is_mended(home: Home) -> None:
+def test_an_absolute_path_inside_has_a_fix(home: Home) -> None:
     """The fix is the relative path."""
     folder = write_checkpoint(home.models / "tiny")
     assert refused(str(folder), home).fix.patch == {"model.path": "tiny"}
@@ -82,7 +82,7 @@ def test_a_loop_of_links_is_told(home: Home) -> None:
 
 
 def test_a_missing_model_names_the_nearest(home: Home) -> None:
-    """A typing mistake is mended with one click; a hub id is recognised; else what is there is listed."""
+    """A typo gets a patch; a hub id is recognised; otherwise the models that are there are offered."""
     write_checkpoint(home.models / "Qwen3-8B")
     assert refused("Qwen3-8b", home).fix.patch == {"model.path": "Qwen3-8B"}
     assert refused("Qwen/Qwen3-8B", home).fix.patch == {"model.path": "Qwen3-8B"}

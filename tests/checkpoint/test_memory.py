@@ -112,7 +112,7 @@ def test_an_open_context_is_shortened_to_fit(llama_8b: ModelConfig) -> None:
 
 
 def test_a_given_context_that_does_not_fit_is_refused_with_the_longest(llama_8b: ModelConfig) -> None:
-    """And the longest, taken as it is told, fits."""
+    """And the longest one suggested fits."""
     result = plan(llama_8b, "cuda", 24 * GIB, max_model_len=131072)
     assert not result.fits
     assert 0 < result.longest_context < 131072
@@ -121,7 +121,7 @@ def test_a_given_context_that_does_not_fit_is_refused_with_the_longest(llama_8b:
 
 
 def test_weights_that_do_not_fit_leave_no_context(llama_8b: ModelConfig) -> None:
-    """Nothing about the context can mend that."""
+    """No context length can fix that."""
     result = plan(llama_8b, "cuda", 8 * GIB)
     assert not result.fits
     assert result.longest_context == 0

@@ -180,7 +180,7 @@ def test_damaged_shards_are_named(tmp_path: Path, damage: Any, id: str, said: st
 
 
 def test_weights_that_can_run_code_are_not_read(tmp_path: Path) -> None:
-    """A folder with pytorch_model.bin alone is told to come as safetensors."""
+    """A folder with only pytorch_model.bin is refused with a request for safetensors."""
     folder = write_checkpoint(tmp_path / "m")
     (folder / SINGLE_FILE).rename(folder / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match="Only safetensors"):

@@ -185,7 +185,7 @@ def test_what_the_console_needs_passes(deployment):
 
 
 def test_everything_else_is_refused(deployment):
-    """Whatever the method, the container or the spelling: the gate itself answers, and Docker never hears of it."""
+    """Whatever the method, the container or the spelling: the gate itself answers, and nothing reaches Docker."""
     before = deployment.containers()
     answers = _through_gate(deployment, [_request(method, target) for method, target in REFUSED])
     let_through = [

@@ -179,7 +179,7 @@ def test_the_console_serves_without_the_gate(deployment, page):
     wait_for("the page tells", told, 60, 0.5)
     assert deployment.state()["state"] == "ready"
     deployment.compose("start", "gate")
-    wait_for("it is mended", lambda: not told(), 60, 0.5)
+    wait_for("it is fixed", lambda: not told(), 60, 0.5)
 
 
 def test_nothing_of_all_this_left_the_machine(deployment):

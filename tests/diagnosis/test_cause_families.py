@@ -1,5 +1,5 @@
 # ruff: noqa: E501, ISC004 - log lines are as long as they are
-"""One line of each cause, as an engine, a library or the system may write it, and the family it is told as."""
+"""One line of each cause, as an engine, a library or the system may write it, and its family."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_known_causes(line: str, family: str) -> None:
     ("status", "family"), [(-9, "memory"), (-4, "kernel-crash"), (-11, "kernel-crash"), (-7, "weights"), (1, None)]
 )
 def test_a_death_without_a_word_is_told_by_its_status(status: int, family: str | None) -> None:
-    """And one that cannot be told says so, with the last lines."""
+    """And an unknown one says so, with the last lines."""
     found = diagnose(number_lines("INFO all is well\n"), exit_status=status)
     assert found.family == family
     if family is None:

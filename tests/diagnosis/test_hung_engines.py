@@ -21,7 +21,7 @@ Thread 7 (idle): "MainThread"
 
 
 def test_a_process_that_was_stopped_is_no_riddle() -> None:
-    """Wherever it stood when it was stopped: its stack is no cause, and no setting mends it."""
+    """Wherever it stood when it was stopped: its stack is not the cause, and no setting fixes it."""
     found = diagnose([], hang="process 7 (python) has been stopped (SIGSTOP) for 5 s", stacks=IN_A_COLLECTIVE)
     assert (found.family, found.cause) == ("hang", "stopped")
     assert found.fix is not None

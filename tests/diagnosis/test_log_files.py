@@ -76,7 +76,7 @@ UNREADABLE: dict[str, bytes] = {
 
 @pytest.mark.parametrize("form", UNREADABLE)
 def test_what_is_no_log_is_refused(form: str, tmp_path: Path) -> None:
-    """With status 2, and never as a log that tells of no failure."""
+    """With status 2, never as a log without a failure."""
     path = tmp_path / "engine.log"
     path.write_bytes(UNREADABLE[form])
     result = CliRunner(env={"INGOT_HOME": str(tmp_path)}).invoke(diagnose_command, [str(path), "--json"])

@@ -150,7 +150,7 @@ def test_a_hang_is_told_by_where_the_processes_are(family: str) -> None:
 
 
 def test_a_hang_without_stacks_and_one_after_an_exception() -> None:
-    """Without them it is a hang; an engine that failed and did not exit is told by its exception."""
+    """Without them it is a hang; an engine that failed and did not exit is recognised by its exception."""
     assert told("INFO loading\n", hang="silence").family == "hang"
     assert told("INFO loading\n", hang="silence", stacks=WAITS).cause == "waits-for-worker"
     assert told(logs.VLLM_WORKERS, hang="silence", stacks=WAITS).family == "memory"
@@ -183,7 +183,7 @@ def test_an_unknown_exception_is_shown_with_the_frames_that_matter() -> None:
 
 
 def test_of_an_unknown_exception_the_words_hint_at_the_family() -> None:
-    """And it is told as not recognised."""
+    """And the diagnosis says that it is unknown."""
     found = told('Traceback (most recent call last):\n  File "/x.py", line 1, in f\nOddError: tokenizer went purple\n')
     assert (found.family, found.cause) == ("model-config", "unrecognised")
     assert "tokenizer went purple" in found.summary

@@ -167,7 +167,7 @@ def test_the_parts_import_no_torch() -> None:
 
 
 def test_a_fault_of_who_listens_does_not_stop_the_reading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The engine would block on its own log; it is told once."""
+    """The engine would block on its own log; the error is reported once."""
     read, write = os.pipe()
 
     def listen(_first: int, _lines: list[str]) -> None:

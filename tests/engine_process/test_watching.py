@@ -43,7 +43,7 @@ def test_a_probe_is_due_when_nobody_had_a_token_for_a_while() -> None:
 
 
 def test_the_kernels_words_since_the_start_are_told(tmp_path: Path) -> None:
-    """Only those that tell of an end, and only new ones, each with its age."""
+    """Only messages about an end, and only new ones, each with its age."""
     buffer = tmp_path / "kmsg"
     os.mkfifo(buffer)  # like the kernel's, it is read once, and does not block
     writer = os.open(buffer, os.O_RDWR | os.O_NONBLOCK)
@@ -85,7 +85,7 @@ def test_only_the_engines_own_end_counts() -> None:
 
 
 def test_a_kernel_that_may_not_be_read_says_nothing(tmp_path: Path) -> None:
-    """Neither buffer nor counter: an end is told without them."""
+    """Neither buffer nor counter: an end is reported without them."""
     assert KernelLog(tmp_path / "nothing", tmp_path / "nowhere").since_start() == []
 
 
@@ -106,7 +106,8 @@ def holding(gib: int) -> Gpu:
 
 
 def test_a_gpus_memory_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that takes a moment says nothing; one that never gives it back is told with who holds it."""
+    """A driver that takes a moment says nothing; one that never gives it back is reported with the process that holds
+    it."""
     looks = iter([machine(holding(80)), machine(holding(80)), machine(CARD)])
     monkeypatch.setattr(device_memory, "inventory", lambda: next(looks))
     monkeypatch.setattr(device_memory, "AGAIN_S", 0.001)

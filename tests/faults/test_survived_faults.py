@@ -144,7 +144,7 @@ def test_a_stopped_core_is_told_within_twenty_seconds(shared: tuple[Appliance, h
 
 
 def test_a_database_that_is_locked_for_ten_seconds(shared: tuple[Appliance, httpx.Client]) -> None:
-    """Whoever holds it, the engine serves on, the state is told, a page answers or says what is the matter, and after
+    """Whoever holds it, the engine serves on, the state is available, a page answers or says what is wrong, and after
     that everything works as before."""
     running, browser = shared
     held = sqlite3.connect(running.home / "ingot.db", isolation_level=None)
@@ -231,7 +231,7 @@ def test_a_front_door_that_is_killed(tmp_path: Path) -> None:
 )
 def test_a_full_disk_under_the_launches(tmp_path: Path) -> None:
     """The engine becomes ready and serves though not a byte of its launch can be kept, and says so. When it is killed,
-    that is told, too: from memory."""
+    that is reported, too: from memory."""
     home = Home.at(tmp_path / "home").create()
     script = (
         f'mount -t tmpfs -o size=16k tmpfs "{home.launches}" && '

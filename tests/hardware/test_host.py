@@ -93,7 +93,7 @@ def test_a_limit_that_slows_down_counts_as_one(groups: Groups) -> None:
 
 
 def test_a_container_whose_group_is_the_root_of_what_it_sees(groups: Groups) -> None:
-    """Its path is told as the machine sees it, or above of what is mounted: the mounted root is its group."""
+    """Its path may be the machine's, or above the mount: the mounted root is then its group."""
     groups.mount("cgroup2", root="/docker/abc")
     groups.belong("0::/docker/abc")
     groups.write("", memory__max=2 * GIB, memory__current=GIB)
@@ -147,7 +147,7 @@ def test_files_that_hold_something_else_are_no_limit(groups: Groups, text: str) 
 
 
 def test_a_host_is_read_within_its_limits(groups: Groups) -> None:
-    """Memory and cores are the group's where it has limits, and the machine's are told beside them."""
+    """Memory and cores are the group's where it has limits, and the machine's are reported beside them."""
     free = read_host(proc=groups.proc)
     assert (free.cgroup, free.memory_limit_bytes, free.memory_bytes) == (None, None, free.machine_memory_bytes)
     groups.mount("cgroup2")

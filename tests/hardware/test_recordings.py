@@ -125,7 +125,7 @@ def test_slices_are_grouped_under_their_gpu() -> None:
 
 
 def test_unified_memory_is_the_hosts() -> None:
-    """A DGX Spark's GPU has what the host has, and free what the host could give; its processes' memory is told."""
+    """A DGX Spark's GPU has what the host has, and free what the host could give; its processes' memory is reported."""
     spark = machine_of("dgx-spark")
     (gpu,) = spark.gpus
     assert (gpu.memory_bytes, gpu.memory_free_bytes) == (spark.host.memory_bytes, spark.host.memory_available_bytes)

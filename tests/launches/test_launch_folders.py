@@ -49,7 +49,8 @@ def test_reading_goes_on_where_it_stopped(home):
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_no_damage_breaks_the_reading(tmp_path_factory, data):
-    """Files cut anywhere, bytes changed anywhere, files missing: something true is told, nothing is raised."""
+    """Files cut anywhere, bytes changed anywhere, files missing: the record is true as far as it goes, and nothing is
+    raised."""
     home = Home.at(tmp_path_factory.mktemp("home"))
     launch = failed_launch(home, ID)
     for name in ("events.jsonl", "launch.json", "diagnosis.json"):
@@ -74,7 +75,7 @@ def test_no_damage_breaks_the_reading(tmp_path_factory, data):
 
 
 def test_damage_is_named(home):
-    """What could not be read is said, and the rest is told."""
+    """The record names what could not be read, and has the rest."""
     launch = ready_launch(home, ID)
     (launch.folder / "launch.json").write_text('{"id": "20261120-1000')
     with (launch.folder / "events.jsonl").open("ab") as file:
@@ -148,7 +149,7 @@ def test_a_launch_that_has_ended_is_not_read_again(home, monkeypatch):
 
 
 def test_launches_of_one_second_are_listed_in_their_order(home):
-    """A refused attempt and the launch that was made in spite of it are told apart by the fraction."""
+    """A refused attempt and the launch that was made in spite of it are distinguished by the fraction."""
     ids = [home.new_launch_id(1795168305.0 + tenths / 10) for tenths in range(1, 10)]
     for name in ids:
         ready_launch(home, name)

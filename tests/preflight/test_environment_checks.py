@@ -1,5 +1,5 @@
-"""The checks of environment, toolchain, caches and folders: what is found, what is not, and how it is said to be
-mended."""
+"""The checks of environment, toolchain, caches and folders: what is found, what is not, and which fix is
+offered."""
 
 from __future__ import annotations
 
@@ -386,7 +386,7 @@ def test_a_machine_without_any_temporary_folder_is_an_error(home: Home, tmp_path
 
 
 def test_selinux_labels_are_looked_at_only_where_they_count(home: Home, around: Surroundings) -> None:
-    """Without labels, as here, nothing can be told."""
+    """Without labels, as here, nothing is reported."""
     write(around.root, {"/sys/fs/selinux/enforce": "1", "/proc/self/attr/current": "system_u:system_r:container_t:s0"})
     assert look(home, inventory=recorded("none"), surroundings=around, only="confinement").findings == []
 

@@ -46,7 +46,7 @@ def configure(home: Home, **config: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | config))
 
 
-def mended(home: Home, finding: Finding, changes: dict[str, Any], only: str, **machine: Any) -> None:
+def is_fixed(home: Home, finding: Finding, changes: dict[str, Any], only: str, **machine: Any) -> None:
     """The patch takes the finding away."""
     assert finding.fix is not None
     assert finding.fix.patch is not None, finding.fix.text
@@ -80,7 +80,7 @@ def test_the_driver_is_held_against_the_cuda_of_torch(
     for finding in report.findings:
         assert finding.severity is Severity.ERROR
         if finding.fix and finding.fix.patch:
-            mended(home, finding, {}, "driver", inventory=recorded(machine), surroundings=around)
+            is_fixed(home, finding, {}, "driver", inventory=recorded(machine), surroundings=around)
 
 
 def test_a_package_for_forward_compatibility_counts_where_it_works(home: Home, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_what_cuda_makes_of_the_list_of_visible_devices(
     assert ids(report) == found
     for finding in report.findings:
         if finding.fix and finding.fix.patch:
-            mended(home, finding, {}, "visible-devices", inventory=recorded(machine), environ=environ)
+            is_fixed(home, finding, {}, "visible-devices", inventory=recorded(machine), environ=environ)
         else:
             assert finding.fix.command.startswith("export CUDA_VISIBLE_DEVICES=")
             right = {"CUDA_VISIBLE_DEVICES": finding.fix.command.partition("=")[2]}
@@ -199,7 +199,7 @@ def test_a_list_of_which_nothing_is_left_is_an_error_and_one_beside_the_profiles
     environ = {"CUDA_VISIBLE_DEVICES": "0"}
     finding = one(look(home, chosen, inventory=inventory, environ=environ, only="visible-devices"))
     assert finding.id == "device-not-visible"
-    mended(home, finding, chosen, "visible-devices", inventory=inventory, environ=environ)
+    is_fixed(home, finding, chosen, "visible-devices", inventory=inventory, environ=environ)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_the_model_can_be_split_as_asked(
     assert ids(report) == found
     for finding in report.findings:
         assert finding.fix.patch == {"tensor-parallel-size": patch}
-        mended(home, finding, changes, "parallelism", inventory=recorded(machine), environ=program)
+        is_fixed(home, finding, changes, "parallelism", inventory=recorded(machine), environ=program)
 
 
 def test_different_gpus_together_are_a_warning(home: Home, program: dict[str, str]) -> None:
@@ -238,7 +238,7 @@ def test_different_gpus_together_are_a_warning(home: Home, program: dict[str, st
     machine: dict[str, Any] = {"inventory": structs.replace(inventory, gpus=mixed), "environ": program}
     finding = one(look(home, changes, only="parallelism", **machine))
     assert (finding.id, finding.severity) == ("gpus-differ", Severity.WARNING)
-    mended(home, finding, changes, "parallelism", **machine)
+    is_fixed(home, finding, changes, "parallelism", **machine)
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_memory_that_others_hold_is_told_with_their_names(
     assert (finding.id, finding.severity) == ("memory-held", severity)
     process = machine["inventory"].gpus[0].processes[0]
     assert f"{process.name} ({process.pid})" in finding.message
-    mended(home, finding, {"engine": engine}, "held-memory", **machine)
+    is_fixed(home, finding, {"engine": engine}, "held-memory", **machine)
 
 
 def test_what_our_own_engine_holds_is_not_held_by_others(home: Home, tmp_path: Path, program: dict[str, str]) -> None:

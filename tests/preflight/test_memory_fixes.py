@@ -100,7 +100,7 @@ def test_another_gpu_with_room_is_offered(models: Home) -> None:
 
 
 def test_a_share_of_the_gpu_that_is_too_small_is_raised(models: Home) -> None:
-    """No context is shortened for want of a number."""
+    """No context is shortened because a number is missing."""
     report = look(models, machine(card("GPU-0", 8 * GIB)), {"gpu-memory-utilization": 0.04})
     finding = memory_error(report)
     assert finding is not None

@@ -132,7 +132,7 @@ def test_vllm_takes_other_tokenizers_and_needs_one(home: Home, machine: dict[str
 
 def test_the_installed_vllm_is_read_as_it_is_written(tmp_path: Path) -> None:
     """Names of removed models are not known ones; a base class answers for its children; what is not written as a
-    constant is not told."""
+    constant is unknown."""
     source = vllm_source(find_program({"INGOT_VLLM": str(vllm(tmp_path))}))
     assert source.architectures == {"LlamaForCausalLM", "MambaForCausalLM"}
     assert source.methods == {

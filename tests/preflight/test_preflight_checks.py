@@ -223,8 +223,8 @@ def test_a_profile_that_cannot_run_is_one_error(
     assert (finding.id, finding.field) == (id, field)
     assert finding.fix
     if finding.fix.patch:
-        mended = look(home, {**changes, **finding.fix.patch}, **here)
-        assert mended.plan is not None, mended.findings
+        fixed = look(home, {**changes, **finding.fix.patch}, **here)
+        assert fixed.plan is not None, fixed.findings
 
 
 def test_every_problem_of_a_profile_is_a_finding(home: Home) -> None:
@@ -262,7 +262,7 @@ def test_memory_that_is_too_small_names_the_longest_context(home: Home) -> None:
 
 
 def test_a_gpu_is_taken_by_uuid(home: Home, tiny: Path) -> None:
-    """The core sees that one GPU, whatever order CUDA counts in; a card without bfloat16 is told."""
+    """The core sees that one GPU, whatever order CUDA counts in; a card without bfloat16 is reported."""
     plan = look(home, {"device": UUID}, inventory=machine(gpu=card())).plan
     assert isinstance(plan, NativePlan)
     config = plan.engine_config()
@@ -385,7 +385,7 @@ def test_check_writes_json_for_programs(home: Home, tiny: Path, tmp_path: Path) 
 
 
 def test_check_takes_the_active_profile(home: Home, tiny: Path) -> None:
-    """By default, and by its name; a file that is not there is told."""
+    """By default, and by its name; a missing file is reported."""
     from appliance.profile.active import ActiveProfile, write_active
 
     write_active(home, ActiveProfile(launch=None, revision="1", document=GOOD))

@@ -362,7 +362,7 @@ def test_a_damaged_active_profile_is_a_profile_error(home: Home, content: str) -
 
 
 def test_an_active_profile_that_is_a_folder_is_a_profile_error(home: Home) -> None:
-    """Any reason for which it cannot be read is told."""
+    """Any reason why it cannot be read is reported."""
     home.active_profile.mkdir()
     with pytest.raises(ProfileError, match="cannot be read"):
         read_active(home)

@@ -101,7 +101,7 @@ def test_plain_values_mean_what_they_look_like(source: str, value: object) -> No
 
 
 def test_a_tab_is_named_in_the_remedy() -> None:
-    """Who indents with tabs is told to use spaces."""
+    """Indenting with tabs gets the advice to use spaces."""
     with pytest.raises(ProfileError, match="Indent with spaces"):
         parse("model:\n\tpath: a\n")
 

@@ -107,7 +107,7 @@ async def test_a_probe_harms_nobody_and_keeps_quiet_while_others_get_tokens(
 
 
 async def test_a_phase_that_does_not_move_is_hung(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A core that beats but gets nowhere is told by the phase's deadline."""
+    """The phase's deadline catches a core that beats but makes no progress."""
     monkeypatch.setitem(deadlines.FLOORS_S, "weights", 0.5)
     supervisor = make_supervisor(home, load_s=600)
     await asyncio.wait_for(supervisor.run(), 30)

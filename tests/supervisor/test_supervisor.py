@@ -100,7 +100,7 @@ async def test_a_core_that_dies_is_failed_with_its_first_exception(home: Home, a
 
 
 async def test_of_chained_exceptions_the_first_is_the_cause(home: Home) -> None:
-    """An exception that only points at another is never told as the cause."""
+    """An exception that only points at another is never the cause."""
     supervisor = make_supervisor(home, at="configured", do="raise-chained")
     await asyncio.wait_for(supervisor.run(), 30)
     diagnosis = record_of(home).diagnosis
@@ -233,7 +233,7 @@ async def test_draining_lets_a_running_request_finish(home: Home) -> None:
 
 
 async def test_a_drain_that_takes_too_long_ends_the_requests(home: Home) -> None:
-    """The grace period is a limit: who still waits after it is told that the engine ended."""
+    """The grace period is a limit: requests that still wait after it get the error that the engine ended."""
     supervisor = make_supervisor(home, token_s=0.05)
     running = asyncio.create_task(supervisor.run())
     await wait_for(supervisor, State.READY)
@@ -268,7 +268,7 @@ async def test_a_launch_that_cannot_be_written_is_failed_and_leaves_no_core(
 
 
 async def test_an_invalid_profile_is_a_failed_launch_with_findings(home: Home) -> None:
-    """What is wrong is told by the launch, not by a crash; the core that was started ahead is gone."""
+    """The launch reports what is wrong, not a crash; the core that was started ahead is gone."""
     supervisor = make_supervisor(home, profile={"max-model-lne": 5, "model": {"path": "nowhere"}})
     await asyncio.wait_for(supervisor.run(), 30)
     record = record_of(home)

@@ -1,4 +1,4 @@
-"""The real vLLM, unmodified, for CPUs: one good start, and every start that cannot succeed told from its own log.
+"""The real vLLM, unmodified, for CPUs: one good start, and every start that cannot succeed diagnosed from its own log.
 
 `make test-vllm` installs it and runs these; without it they are left out.
 """

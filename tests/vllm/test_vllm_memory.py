@@ -1,4 +1,4 @@
-"""What vLLM will take, for the kinds of attention of published models, and "cannot be told" for the rest."""
+"""What vLLM will take, for the kinds of attention of published models; unknown for the rest."""
 
 from __future__ import annotations
 

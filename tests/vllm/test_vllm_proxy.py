@@ -170,7 +170,7 @@ def test_vllm_stops_when_the_client_hangs_up(engine: Engine) -> None:
         else:
             wait_for("vLLM generates", lambda: engine.state()["load"]["running"] == 1, 10)
         sock.close()
-        wait_for("vLLM hears of it", lambda: engine.log().count("client hung up") > before, 5)  # noqa: B023
+        wait_for("vLLM notices it", lambda: engine.log().count("client hung up") > before, 5)  # noqa: B023
         wait_for("it is an abort", lambda: figure(engine, "request_aborted_total") == aborted + 1, 1)  # noqa: B023
         assert figure(engine, "e2e_request_latency_seconds_count") == served
 

@@ -61,7 +61,7 @@ class MemoryLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Footprint(Protocol):
-    """What an engine takes for one model; told without reading weights."""
+    """What an engine takes for one model, known without reading weights."""
 
     @property
     def context_length(self) -> int:

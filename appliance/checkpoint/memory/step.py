@@ -1,4 +1,4 @@
-"""What the native engine holds at the fullest moments of one step, beside weights and cache: told from the model's
+"""What the native engine holds at the fullest moments of one step, beside weights and cache, derived from the model's
 shape and the chosen backends by following the tensors that are alive at once.
 
 A step is a chain of norms, attention and feed-forward layers, then the head and the sampling; what one leaves behind is

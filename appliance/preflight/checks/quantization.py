@@ -1,6 +1,6 @@
 """The installed vLLM supports the weights' quantisation on this GPU and in this number format.
 
-The native engine's own ways are told with the config: block-scaled FP8, or none.
+The config check covers the native engine's own methods: block-scaled FP8, or none.
 """
 
 from __future__ import annotations

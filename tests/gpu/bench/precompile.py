@@ -13,7 +13,7 @@ from kernels.variants import Variant
 
 
 def precompile(variants: Iterable[Variant]) -> None:
-    """Fill Triton's cache with `variants`; one that does not compile is told when it is launched."""
+    """Fill Triton's cache with `variants`; one that does not compile is reported when it is launched."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 14), mp_context=context) as pool:
         for name, problem in pool.map(_compile, dict.fromkeys(variants)):

@@ -96,7 +96,7 @@ def _try(trial: Trial, device: torch.device) -> None:
         triton._decode.cache_clear()
         try:
             time = median_s(lambda: triton.paged_attention(*made, dim**-0.5), 60)
-        except Exception as problem:  # noqa: BLE001 - a tile that does not fit is told, and the next one tried
+        except Exception as problem:  # noqa: BLE001 - a tile that does not fit is reported, and the next one tried
             print(f"  {tile}: {type(problem).__name__} {str(problem)[:80]}")
             continue
         found.append((time, tile))
