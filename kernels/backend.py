@@ -61,9 +61,9 @@ class Condition:
         words = self.field.replace("num_", "number_of_").replace("_", " ")
         limits = [" or ".join(map(str, self.one_of))] if self.one_of else []
         limits += [f"a multiple of {self.multiple_of}"] if self.multiple_of > 1 else []
-        limits += [f"at least {self.at_least}"] if self.at_least else []
-        limits += [f"at most {self.at_most}"] if self.at_most is not None else []
-        return f"needs the {words} to be {' and '.join(limits)}, and it is {getattr(context, self.field)}"
+        limits += [f"at least {_number(self.at_least)}"] if self.at_least else []
+        limits += [f"at most {_number(self.at_most)}"] if self.at_most is not None else []
+        return f"needs the {words} to be {' and '.join(limits)}, but it is {_number(getattr(context, self.field))}"
 
 
 @dataclass(frozen=True)
@@ -123,14 +123,14 @@ class Backend:
 
     def _against_the_device(self, context: Context) -> Iterator[str]:
         if self.devices and context.device not in self.devices:
-            yield f"runs on {' or '.join(self.devices)}, and this is {context.place}"
+            yield f"runs on {' or '.join(self.devices)}, not on {context.place}"
         elif context.capability is not None:
             if self.min_capability and context.capability < self.min_capability:
-                yield "needs sm_{}{} or newer, and this is {}".format(*self.min_capability, context.place)
+                yield "needs sm_{}{} or newer, but this is {}".format(*self.min_capability, context.place)
             if self.max_capability and context.capability > self.max_capability:
-                yield "covers GPUs up to sm_{}{}, and this is {}".format(*self.max_capability, context.place)
+                yield "supports GPUs up to sm_{}{}, but this is {}".format(*self.max_capability, context.place)
             if self.is_compiled and not _known(context.arch):
-                yield f"has kernels for {', '.join(ARCHITECTURES)}, and this is {context.place}"
+                yield f"has kernels for {', '.join(ARCHITECTURES)}, but this is {context.place}"
 
     def _against_the_processor(self, context: Context) -> Iterator[str]:
         accepted = self.cpu_features.get(context.dtype, ())
@@ -138,19 +138,19 @@ class Backend:
             return
         if not any(set(flags).issubset(context.cpu_features) for flags in accepted):
             named = "; or ".join(", ".join(flags) for flags in accepted)
-            yield f"needs a processor with {named} for {context.dtype}, and this one has none of these"
+            yield f"needs a processor with {named} for {context.dtype}, which this one lacks"
 
     def _against_the_model(self, context: Context) -> Iterator[str]:
         if self.dtypes and context.dtype not in self.dtypes:
-            yield f"has no {context.dtype} (has {', '.join(self.dtypes)})"
+            yield f"does not support {context.dtype} (supports {', '.join(self.dtypes)})"
         yield from self._against_the_processor(context)
         if self.kv_cache_dtypes and context.cache_dtype not in self.kv_cache_dtypes:
-            yield f"has no cache in {context.cache_dtype} (has {', '.join(self.kv_cache_dtypes)})"
+            yield f"does not support a KV cache in {context.cache_dtype} (supports {', '.join(self.kv_cache_dtypes)})"
         if self.head_dims and context.head_dim not in self.head_dims:
-            yield f"has no head size {context.head_dim} (has {', '.join(map(str, self.head_dims))})"
+            yield f"does not support head size {context.head_dim} (supports {', '.join(map(str, self.head_dims))})"
         for name in self.lacks:
             if getattr(context, name):
-                yield f"has no {name.replace('_', ' ')}, which this model needs"
+                yield f"does not support {name.replace('_', ' ')}, which this model needs"
         for condition in self.conditions:
             if not condition.holds(context):
                 yield condition.reason(context)
@@ -167,7 +167,7 @@ class Backend:
         if cast is None or not self.is_compiled or context.capability is None:
             return
         if cast.arch != context.arch:
-            yield f"is cast for sm_{cast.arch}, and this is {context.place}"
+            yield f"is cast for sm_{cast.arch}, but this is {context.place}"
             return
         needs = self.needs_of_a_cast(context)
         for kind, names, held in (
@@ -176,7 +176,7 @@ class Backend:
         ):
             missing = sorted(set(names) - held)
             if missing:
-                yield f"needs {len(names)} {kind}, of which the cast lacks {len(missing)}, such as {missing[0]}"
+                yield f"needs {len(names):,} {kind}; the cast lacks {len(missing):,} of them, such as {missing[0]}"
 
     def needs_of_a_cast(self, context: Context) -> CastNeeds:
         """The kernels this backend may launch in `context`; empty if it is not compiled."""
@@ -191,6 +191,10 @@ class CastNeeds(NamedTuple):
     modules: tuple[str, ...]
 
 
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def _known(arch: int) -> bool:
     return any(architecture.number == arch for architecture in ARCHITECTURES.values())
 
@@ -202,7 +206,7 @@ def _against_library(library: str, installed: Mapping[str, str]) -> str | None:
     if name not in installed:
         return f"needs the library {name}, which is not installed"
     if least and _numbers(installed[name]) < _numbers(least):
-        return f"needs {name} {least} or newer, and {installed[name]} is installed"
+        return f"needs {name} {least} or newer, but {installed[name]} is installed"
     return None
 
 

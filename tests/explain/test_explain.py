@@ -159,7 +159,7 @@ def test_an_explicit_choice_that_cannot_work_is_refused(home: Home, tiny: dict[s
     assert result.exit_code == 1
     attention = rows(result)["paged_attention"]
     assert (attention["requested"], attention["chosen"]) == ("flashinfer", None)
-    assert "it needs sm_80 or newer, and this is sm_75" in attention["refusal"]
+    assert all(name in attention["refusal"] for name in ("sm_80", "sm_75"))
 
 
 def test_all_says_everything_that_stands_against_a_backend(home: Home) -> None:
@@ -227,7 +227,7 @@ def test_a_sealed_engine_is_explained_by_its_cast(home: Home, tiny: dict[str, An
         norm = next(row for row in found.rows if row.op == "rms_norm")
         assert norm.chosen == chosen
         if chosen == "torch":
-            assert norm.others[0].reason == "is cast for sm_120, and this is sm_90"
+            assert all(name in norm.others[0].reason for name in ("sm_120", "sm_90"))
         else:
             assert f"{free.kernels:,} kernels" in " ".join(sentences(found))
     asked = report(load(tiny), home, machine=sealed, gpu=known_gpu("B200"))

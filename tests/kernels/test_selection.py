@@ -93,9 +93,9 @@ def objection(backend: Backend, context: Context) -> str:
     ("demands", "context", "values"),
     [
         ({"conditions": (Condition("hidden_size", multiple_of=16, at_most=16384),)}, {"hidden_size": 2050},
-         ("hidden size", "16", "16384", "2050")),
+         ("hidden size", "16", "16,384", "2,050")),
         ({"conditions": (Condition("hidden_size", at_most=16384),)}, {"hidden_size": 18432},
-         ("hidden size", "16384", "18432")),
+         ("hidden size", "16,384", "18,432")),
         ({"conditions": (Condition("num_experts", at_least=2),)}, {"num_experts": 1},
          ("number of experts", "2", "1")),
         ({"conditions": (Condition("activation", one_of=("silu", "gelu")),)}, {"activation": "relu2"},
