@@ -117,7 +117,7 @@ def test_what_a_killed_casts_worker_still_writes_is_not_in_the_way(tmp_path: Pat
     assert outcome.kept == 1
 
 
-def test_a_journal_that_cannot_be_read_is_told(tmp_path: Path):
+def test_a_journal_that_cannot_be_read_is_reported(tmp_path: Path):
     """One of another user, or what is no file."""
     (tmp_path / folder.JOURNAL).mkdir()
     for attempt in (lambda: check.read(tmp_path), lambda: build(order(tmp_path, [WELL]), lambda _: None)):

@@ -156,7 +156,7 @@ def test_a_folder_of_another_cast_is_left_alone(tmp_path: Path):
     assert (tmp_path / "full" / "thesis.txt").exists()
 
 
-def test_a_missing_compiler_is_told_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_compiler_is_reported_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(CastError, match="gcc, cc, clang") as missing:
@@ -179,7 +179,7 @@ def small_disk(tmp_path: Path):
     subprocess.run(["umount", place], check=True)
 
 
-def test_a_full_disk_is_told_with_how_much_is_needed(small_disk: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_is_reported_with_how_much_is_needed(small_disk: Path, monkeypatch: pytest.MonkeyPatch):
     """Before it begins, where that can be foreseen; and in the middle, where not."""
     place = small_disk / "cast"
     variants = [odd("well", block=16 << place) for place in range(6)]
@@ -200,7 +200,7 @@ def test_a_full_disk_is_told_with_how_much_is_needed(small_disk: Path, monkeypat
     assert build(order(place, variants), lambda _: None).manifest is not None
 
 
-def test_an_unwritable_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_unwritable_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path))
 
@@ -211,7 +211,7 @@ def test_an_unwritable_folder_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert all(word in last for word in (str(tmp_path), "Read-only file system", "--out"))
 
 
-def test_an_unknown_architecture_is_told_with_the_known_ones(tmp_path: Path):
+def test_an_unknown_architecture_is_reported_with_the_known_ones(tmp_path: Path):
     done = CliRunner().invoke(cast_command, ["--arch", "sm_70", "--out", str(tmp_path)])
     assert done.exit_code == 1
     assert "'sm_70'" in done.output

@@ -79,6 +79,8 @@ def maps(tmp_path: Path, *names: str) -> Path:
         (["libnvidia-ptxjitcompiler.so.580.1"], ["libnvidia-ptxjitcompiler.so.580.1"], []),
     ],
 )
-def test_a_compiler_that_was_merely_linked_is_told_from_one_that_compiled(tmp_path: Path, before, now, compiled):
+def test_a_compiler_that_was_merely_linked_is_distinguished_from_one_that_compiled(
+    tmp_path: Path, before, now, compiled
+):
     """NVRTC loads its builtins when it compiles; the driver its compiler of PTX, when it meets PTX."""
     assert mapped.that_compiled(before, mapped.compilers(maps(tmp_path, *now))) == compiled

@@ -13,7 +13,7 @@ from kernels.cast.errors import CastError
 from tests.cast.test_trust import written
 
 
-def test_a_triton_that_only_pip_remembers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_triton_that_only_pip_remembers_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Where it is cast, and where a cast is verified."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(CastError) as missing:
@@ -26,7 +26,9 @@ def test_a_triton_that_only_pip_remembers_is_told(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(("arch", "name"), [("90", "ptxas"), ("120", "ptxas-blackwell")])
-def test_a_missing_assembler_is_told_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arch: str, name: str):
+def test_a_missing_assembler_is_reported_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arch: str, name: str
+):
     monkeypatch.setattr(environment, "triton_folder", lambda: tmp_path)
     done = CliRunner().invoke(cast, ["--arch", arch, "--out", str(tmp_path / "cast"), "--triton-only"])
     assert done.exit_code == 1

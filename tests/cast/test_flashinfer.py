@@ -81,7 +81,7 @@ class TestPlan:
             ({"cuda_graphs": True}, "batch", 0),
         ],
     )
-    def test_windows_caps_caches_and_groups_are_told_apart(self, shape, part, count):
+    def test_windows_caps_caches_and_groups_are_distinguished(self, shape, part, count):
         assert sum(part in name for name in self.names(90, model(**shape))) == count
 
     def test_the_head_sizes_that_selection_knows_are_those_that_are_planned(self):
@@ -116,7 +116,7 @@ class TestCompiler:
         found = nvcc.find(SM_90, {"PATH": f"{script.parent}:/bin"})
         assert found == nvcc.Toolkit(home, (13, 0))
 
-    def test_a_compiler_that_does_not_answer_is_told(self, tmp_path):
+    def test_a_compiler_that_does_not_answer_is_reported(self, tmp_path):
         home = double.install_nvcc(tmp_path, "13.0")
         (home / "bin" / "nvcc").write_text("#!/bin/sh\necho hello\n")
         with pytest.raises(CastError, match="'hello'") as caught:

@@ -96,7 +96,7 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path, linked: str):
     assert refused.value.id == "cast-changed"
 
 
-def test_a_library_that_the_manifest_does_not_name_is_told(tmp_path: Path):
+def test_a_library_that_the_manifest_does_not_name_is_reported(tmp_path: Path):
     """FlashInfer would load it, and its hash would be nowhere."""
     made = written(tmp_path)
     assert not list(check.against_files(made, tmp_path, within="flashinfer/"))

@@ -33,7 +33,7 @@ def test_a_whole_cast(workshop: Workshop, casts: dict[str, Path]):
     assert lines[-1].startswith(f"COMPLETE: {casts['sm_90']} (sm_90)")
 
 
-def test_what_does_not_fit_is_told(workshop: Workshop, casts: dict[str, Path], tmp_path: Path):
+def test_what_does_not_fit_is_reported(workshop: Workshop, casts: dict[str, Path], tmp_path: Path):
     """A file with one bit changed, by name; then a variant that this Ingot no longer declares, and one whose kernel is
     there under another key, as after a change of its source."""
     cast = Path(shutil.copytree(casts["sm_90"], tmp_path / "cast"))
@@ -93,7 +93,7 @@ def test_what_others_write_meanwhile_is_theirs(casts: dict[str, Path], tmp_path:
     assert verdict(casts["sm_90"], monkeypatch)["problems"] == []
 
 
-def test_what_is_written_into_the_cast_meanwhile_is_told(
+def test_what_is_written_into_the_cast_meanwhile_is_reported(
     casts: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     cast = Path(shutil.copytree(casts["sm_90"], tmp_path / "cast"))

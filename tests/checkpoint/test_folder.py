@@ -74,7 +74,7 @@ def test_links_that_stay_inside_are_followed(home: Home, tmp_path: Path) -> None
     assert locate("short", Home.at(home.root, tmp_path / "elsewhere")) == folder.resolve()
 
 
-def test_a_loop_of_links_is_told(home: Home) -> None:
+def test_a_loop_of_links_is_reported(home: Home) -> None:
     """Not followed for ever."""
     (home.models / "a").symlink_to("b")
     (home.models / "b").symlink_to("a")
@@ -112,7 +112,7 @@ def test_a_broken_folder_is_not_offered(home: Home, damage) -> None:
     assert refused("gemma", home).fix.options == ({"model.path": "whole"},)
 
 
-def test_a_models_folder_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_a_models_folder_that_is_missing_is_reported(tmp_path: Path) -> None:
     """Rather than every model in it."""
     home = Home.at(tmp_path / "home", tmp_path / "nowhere")
     assert str(home.models) in refused("x", home).message

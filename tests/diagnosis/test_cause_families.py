@@ -103,7 +103,7 @@ PREFIXES = (
 
 
 @pytest.mark.parametrize(("family", "cause", "line"), LINES, ids=[f"{row[0]}-{row[1]}" for row in LINES])
-def test_a_line_is_told_by_its_cause(family: str, cause: str, line: str) -> None:
+def test_a_line_is_reported_by_its_cause(family: str, cause: str, line: str) -> None:
     """With a summary without open places and a fix that can be followed."""
     found = diagnose(number_lines(f"INFO starting\n{line}\n"))
     assert (found.family, found.cause) == (family, cause)

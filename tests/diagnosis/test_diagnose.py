@@ -61,7 +61,7 @@ def test_an_interleaved_traceback_is_followed_by_its_prefix() -> None:
     assert diagnose(number_lines(PREFIXED)).family == "weights"
 
 
-def test_a_pointer_is_told_only_when_there_is_nothing_else() -> None:
+def test_a_pointer_is_reported_only_when_there_is_nothing_else() -> None:
     """Better "see above" than nothing, where the log begins too late."""
     (*_, last) = OOM.split("\n\n")
     exception = first_exception(number_lines(last))
@@ -108,7 +108,7 @@ def test_known_causes(line: str, family: str) -> None:
 @pytest.mark.parametrize(
     ("status", "family"), [(-9, "memory"), (-4, "kernel-crash"), (-11, "kernel-crash"), (-7, "weights"), (1, None)]
 )
-def test_a_death_without_a_word_is_told_by_its_status(status: int, family: str | None) -> None:
+def test_a_death_without_a_word_is_reported_by_its_status(status: int, family: str | None) -> None:
     """And an unknown one says so, with the last lines."""
     found = diagnose(number_lines("INFO all is well\n"), exit_status=status)
     assert found.family == family

@@ -48,7 +48,7 @@ def test_a_program_reads_an_object(log: Path, tmp_path: Path) -> None:
     assert json.loads(run("-", "--json", home=tmp_path, stdin=log.read_bytes()).output) == told
 
 
-def test_a_healthy_log_and_an_unknown_failure_can_be_told_apart(tmp_path: Path) -> None:
+def test_a_healthy_log_and_an_unknown_failure_can_be_distinguished(tmp_path: Path) -> None:
     """Both have no family."""
     for text, outcome, fix in ((logs.HEALTHY_SGLANG, "no failure", False), (logs.NATIVE, "unknown", True)):
         told = json.loads(run("-", "--json", home=tmp_path, stdin=text.encode()).output)
@@ -69,7 +69,7 @@ def test_a_launch_is_found_by_its_id(tmp_path: Path) -> None:
         assert "silent for 30 s" in told["summary"]
 
 
-def test_a_launch_is_told_with_what_it_was_set_to(tmp_path: Path) -> None:
+def test_a_launch_is_reported_with_what_it_was_set_to(tmp_path: Path) -> None:
     """Half of the context that its own profile asks for, and never more than that."""
     folder = tmp_path / "launches" / "20251120-2"
     folder.mkdir(parents=True)

@@ -68,7 +68,7 @@ RuntimeError: Engine core initialization failed. See root cause above. Failed co
 
 
 @pytest.mark.parametrize("log", [WHILE_IT_SERVES, BEFORE_IT_SPOKE])
-def test_a_core_that_was_killed_is_told_though_its_server_ends_in_peace(log: str) -> None:
+def test_a_core_that_was_killed_is_reported_though_its_server_ends_in_peace(log: str) -> None:
     """kill -9 of vLLM's EngineCore, before or after it was ready: its server then exits with 0 or 1, and points at a
     root cause that nobody wrote."""
     for status in (0, 1):
@@ -77,14 +77,14 @@ def test_a_core_that_was_killed_is_told_though_its_server_ends_in_peace(log: str
         assert "unexpectedly" in found.evidence[0].text or "Failed core proc" in found.evidence[0].text
 
 
-def test_a_launch_that_failed_is_never_told_as_no_failure() -> None:
+def test_a_launch_that_failed_is_never_reported_as_no_failure() -> None:
     """Whatever its log says, and whatever its status."""
     found = diagnose(number_lines("INFO: all is well\n"), exit_status=0, failed=True)
     assert found.fix is not None
     assert found.evidence
 
 
-def test_a_model_that_went_away_after_its_check_is_told() -> None:
+def test_a_model_that_went_away_after_its_check_is_reported() -> None:
     """Preflight saw it whole; the core, seconds later, did not."""
     told = Fatal(exception="CheckpointError", message="tiny has neither model.safetensors nor an index.", traceback="")
     found = diagnose([], fatal=told)

@@ -56,14 +56,14 @@ def test_a_failing_start_fires_with_the_last_line_of_its_traceback(
     assert (number, found.type, found.line.number) == (answered_at, type_, line)
 
 
-def test_of_a_chain_the_first_link_is_told() -> None:
+def test_of_a_chain_the_first_link_is_reported() -> None:
     """The engine says once that it failed; what follows it is of the same failure."""
     _, found = watch(logs.CHAIN)
     assert found is not None
     assert found.headline == "OSError: [Errno 28] No space left on device"
 
 
-def test_a_pointer_is_told_by_what_it_points_at() -> None:
+def test_a_pointer_is_reported_by_what_it_points_at() -> None:
     """The core waits for its workers; the worker's exception stands above, without a word that it is fatal."""
     log = logs.VLLM_WORKERS.replace("WorkerProc failed to start.", "Something happened.")
     _, found = watch(log)

@@ -53,7 +53,9 @@ SLOW = "import sys, time; sys.stdin.read(); time.sleep(600)"
 @pytest.mark.parametrize(
     "script", [SLOW, "raise SystemExit(3)", "print('no JSON')"], ids=["too slow", "ends", "says something else"]
 )
-def test_without_an_answer_the_last_errors_are_told(script: str, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_answer_the_last_errors_are_reported(
+    script: str, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is a stated outcome, and the process is gone."""
     monkeypatch.setattr(isolated, "WORKER", (sys.executable, "-c", script))
     began = time.monotonic()
@@ -69,7 +71,7 @@ def test_without_an_answer_the_last_errors_are_told(script: str, log: Path, monk
     assert "Engine core initialization failed" in found.evidence[-1].text
 
 
-def test_a_status_is_told_without_an_answer(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_status_is_reported_without_an_answer(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's word too, and what the core itself said."""
     monkeypatch.setattr(isolated, "WORKER", (sys.executable, "-c", SLOW))
     killed = diagnose_isolated(log, Circumstances(exit_status=-signal.SIGKILL), budget_s=0.2)

@@ -17,7 +17,7 @@ needs_logs = pytest.mark.skipif(not entries(), reason="the shared start logs are
 
 
 @needs_logs
-def test_real_logs_are_told_right() -> None:
+def test_real_logs_are_diagnosed_right() -> None:
     """The family and a fix of nearly every failure; of a healthy start nothing."""
     rows = score(entries())
     failures = [row for row in rows if row.expected is not None]

@@ -59,7 +59,7 @@ def test_a_schedulers_exception_stands_without_its_prefix() -> None:
     assert found.evidence[-1].text.startswith("torch.OutOfMemoryError")
 
 
-def test_a_crash_after_it_was_ready_is_told() -> None:
+def test_a_crash_after_it_was_ready_is_reported() -> None:
     """By the words with which the engine itself says that it ends."""
     crash = logs.VLLM_WORKERS.replace("failed to start", "encountered a fatal error")
     assert told(logs.HEALTHY_VLLM + crash).family == "memory"
@@ -77,7 +77,7 @@ def test_argument_dumps_and_echoes_are_never_the_cause() -> None:
     assert told("\n".join(lines)).family is None
 
 
-def test_what_only_a_warning_tells_is_told_where_nothing_else_does() -> None:
+def test_what_only_a_warning_tells_is_reported_where_nothing_else_does() -> None:
     """And not where the engine serves nevertheless."""
     warning = (
         "/x/torch/cuda/__init__.py:9: UserWarning: CUDA initialization: The NVIDIA driver on your system is too old"
@@ -98,7 +98,7 @@ def test_a_compilers_own_words_are_better_than_that_it_failed() -> None:
     assert found.evidence[0].number == 1
 
 
-def test_a_restart_loop_is_counted_and_its_cause_told() -> None:
+def test_a_restart_loop_is_counted_and_its_cause_reported() -> None:
     """Where the log knows it; else that it loops is all there is to say."""
     loop = "Nov 20 10:00:05 h systemd[1]: vllm.service: Scheduled restart job, restart counter is at 14.\n"
     assert told(loop).cause == "restart-loop"
@@ -141,7 +141,7 @@ WAITS = 'Process 1: vllm\nThread 1 (idle): "MainThread"\n    acquire_read (vllm/
 
 
 @pytest.mark.parametrize("family", STACKS)
-def test_a_hang_is_told_by_where_the_processes_are(family: str) -> None:
+def test_a_hang_is_reported_by_where_the_processes_are(family: str) -> None:
     """The one that works on something is the cause of those that wait for it."""
     found = told("INFO loading\n", hang="no heartbeat for 30 s", stacks=WAITS + STACKS[family])
     assert found.family == family

@@ -188,7 +188,7 @@ def test_a_question_that_cannot_be_answered_says_why(
     assert words in " ".join(result.output.split())
 
 
-def test_a_missing_model_is_told_with_what_to_do(home: Home, tiny: dict[str, Any]) -> None:
+def test_a_missing_model_is_reported_with_what_to_do(home: Home, tiny: dict[str, Any]) -> None:
     result = ask(home, {**tiny, "model": {"path": "tinny"}}, "--gpu", "H100")
     assert result.exit_code == 1
     assert "tinny" in result.output
@@ -283,7 +283,7 @@ def test_it_is_told_how_to_end(tmp_path: Path) -> None:
     assert "Exits with 1 when an op is refused." in CliRunner().invoke(explain, ["--help"]).output
 
 
-def test_a_processor_without_the_instructions_of_a_backend_is_told_so(tiny: dict[str, Any], home: Home) -> None:
+def test_a_processor_without_the_instructions_of_a_backend_is_reported(tiny: dict[str, Any], home: Home) -> None:
     """oneDNN takes bfloat16 on some processors alone; elsewhere the model runs with plain torch."""
     for features, chosen in ((("avx512bw", "avx512dq", "avx512vl"), "onednn"), ((), "torch")):
         host = msgspec.structs.replace(MACHINE.inventory.host, cpu_features=features)

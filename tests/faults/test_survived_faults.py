@@ -129,7 +129,7 @@ def test_a_core_killed_while_it_serves(shared: tuple[Appliance, httpx.Client]) -
     restart(running, browser)
 
 
-def test_a_stopped_core_is_told_within_twenty_seconds(shared: tuple[Appliance, httpx.Client]) -> None:
+def test_a_stopped_core_is_reported_within_twenty_seconds(shared: tuple[Appliance, httpx.Client]) -> None:
     """SIGSTOP: the process is there, and says nothing. It is gone afterwards, and its stacks or its state are kept."""
     running, browser = shared
     launch, core = running.state()["launch"]["id"], core_of(running.engine)

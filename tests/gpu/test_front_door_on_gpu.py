@@ -122,7 +122,7 @@ def test_it_serves_sealed_and_ends_without_a_trace(home: Path, door: Door) -> No
     assert before - free_bytes() <= SLACK_BYTES
 
 
-def test_a_killed_core_is_told_within_a_second_and_its_memory_comes_back(door: Door) -> None:
+def test_a_killed_core_is_reported_within_a_second_and_its_memory_comes_back(door: Door) -> None:
     """As on a CPU; and what the driver takes back late is waited for before anything else is started."""
     before = free_bytes()
     door.wait("ready")
@@ -134,7 +134,7 @@ def test_a_killed_core_is_told_within_a_second_and_its_memory_comes_back(door: D
     wait_for("the memory is free", lambda: before - free_bytes() <= SLACK_BYTES, 5)
 
 
-def test_a_stopped_core_is_told_within_twenty_seconds(door: Door) -> None:
+def test_a_stopped_core_is_reported_within_twenty_seconds(door: Door) -> None:
     """It holds the GPU, and no signal but SIGKILL reaches it."""
     before = free_bytes()
     door.wait("ready")

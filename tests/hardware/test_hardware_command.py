@@ -180,7 +180,7 @@ def test_a_driver_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pyte
     assert (refused.exit_code, "0.1 s" in refused.output) == (1, True)
 
 
-def test_secrets_of_the_environment_are_not_told() -> None:
+def test_secrets_of_the_environment_are_not_shown() -> None:
     """Only variables that say how models are run leave the machine, and none that may be a secret."""
     given = {
         "CUDA_VISIBLE_DEVICES": "0", "VLLM_USE_V1": "1", "NCCL_DEBUG": "INFO", "PATH": "/bin", "INGOT_CAST": "/c",

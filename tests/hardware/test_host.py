@@ -218,7 +218,7 @@ def test_the_processor_is_known_by_its_first_block(
     assert read_processor(tmp_path / "missing") == (None, False, None)
 
 
-def test_a_container_is_told_by_what_its_maker_leaves(tmp_path: Path) -> None:
+def test_a_container_is_reported_by_what_its_maker_leaves(tmp_path: Path) -> None:
     assert container({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path) == "Kubernetes"
     if not Path("/.dockerenv").exists() and not Path("/run/.containerenv").exists():
         assert container({"container": "lxc"}, tmp_path) == "lxc"

@@ -73,7 +73,7 @@ PROBLEMS = {
 }
 
 
-def test_every_recording_is_told_of_here() -> None:
+def test_every_recording_is_tested_here() -> None:
     assert {path.stem for path in RECORDINGS.glob("*.json")} == set(MACHINES)
 
 

@@ -186,7 +186,7 @@ def test_a_token_stands_once_in_a_rows_edits_and_what_is_forbidden_prevails():
 
 
 @backends
-def test_rows_that_are_not_finite_are_told_apart_and_their_token_is_in_range(sample):
+def test_rows_that_are_not_finite_are_distinguished_and_their_token_is_in_range(sample):
     logits = torch.tensor([[0.0, 1.0], [torch.nan, 1.0], [torch.inf, 0.0], [-torch.inf, -torch.inf]]).repeat(3, 1)
     rows = [Row()] * 4 + [Row(1.0, 0.5)] * 4 + [Row(1.0, 0.5, top_k=1, top_p=0.5)] * 4
     result = sample(logits, pack(rows, CPU))

@@ -89,13 +89,13 @@ def test_a_cast_without_flashinfer_is_planned_with_what_it_holds(home, document,
 
 
 @pytest.mark.parametrize("broken", [{"max-model-len": LONG * 2}, {"kv-cache-memory-bytes": "1 MiB"}])
-def test_memory_is_told_although_a_finding_stands_against_the_launch(home, document, h100, broken):
+def test_memory_is_reported_although_a_finding_stands_against_the_launch(home, document, h100, broken):
     found = run(asked(home, apply_patch(document, broken), h100))
     assert found.plan is None
     assert found.effective.memory == found.memory
     assert found.device.gpu in h100.inventory.gpus
 
 
-def test_nothing_is_told_of_a_model_that_is_not_there(home, h100):
+def test_nothing_is_reported_of_a_model_that_is_not_there(home, h100):
     found = run(asked(home, apply_patch(CHAT, {"model.path": "gone"}), h100))
     assert (found.plan, found.effective, found.memory) == (None, None, None)

@@ -138,7 +138,7 @@ def test_expandable_segments_of_the_profile_are_removed_from_it(home: Home) -> N
         ("prohibited", False, "Prohibited"),
     ],
 )
-def test_a_gpu_that_others_have_for_themselves_is_told(home: Home, mode: Any, busy: bool, said: str | None) -> None:
+def test_a_gpu_that_others_have_for_themselves_is_reported(home: Home, mode: Any, busy: bool, said: str | None) -> None:
     """vLLM then ends with "CUDA-capable device(s) is/are busy or unavailable", and names no one."""
     others = (GpuProcess(pid=77, name="python3", memory_bytes=GIB),) if busy else ()
     held = msgspec.structs.replace(gpu(WHOLE, "NVIDIA H100", 80), compute_mode=mode, processes=others)

@@ -89,7 +89,7 @@ def test_no_variable_of_ours_is_taken_for_a_slip() -> None:
     assert list(misspelt(dict.fromkeys(names, "1"), [*OURS, *SHARED, *NCCL])) == []
 
 
-def test_slips_of_vllms_names_are_told_where_vllm_is_to_run(
+def test_slips_of_vllms_names_are_reported_where_vllm_is_to_run(
     home: Home, program: dict[str, str], around: Surroundings
 ) -> None:
     environ = program | {"VLLM_LOGING_LEVEL": "DEBUG", "VLLM_PLUGIN_OF_OURS": "1"}
@@ -112,7 +112,9 @@ def test_what_this_vllm_no_longer_reads_is_removed_from_the_profile(
     assert look(home, {"engine": "vllm"}, only="variables", **machine).findings == []
 
 
-def test_a_value_from_outside_that_cannot_be_is_told(home: Home, program: dict[str, str], around: Surroundings) -> None:
+def test_a_value_from_outside_that_cannot_be_is_reported(
+    home: Home, program: dict[str, str], around: Surroundings
+) -> None:
     environ = program | {"VLLM_USE_DEEP_GEMM": "yes please"}
     report = look(
         home, {"engine": "vllm"}, inventory=recorded("h200-x8"), surroundings=around, environ=environ, only="variables"
@@ -120,7 +122,7 @@ def test_a_value_from_outside_that_cannot_be_is_told(home: Home, program: dict[s
     assert one(report).id == "variable-value"
 
 
-def test_a_variable_that_this_vllm_does_not_read_is_told(
+def test_a_variable_that_this_vllm_does_not_read_is_reported(
     home: Home, program: dict[str, str], around: Surroundings
 ) -> None:
     """Also one that is like no other, as of older versions; what Kubernetes sets by itself is nobody's mistake."""
@@ -191,7 +193,9 @@ def remove(around: Surroundings, *places: str) -> None:
         around.at(place).unlink()
 
 
-def test_nvcc_that_is_installed_and_not_on_path_is_told_with_the_way_to_it(home: Home, around: Surroundings) -> None:
+def test_nvcc_that_is_installed_and_not_on_path_is_reported_with_the_way_to_it(
+    home: Home, around: Surroundings
+) -> None:
     """The B200 guide's case."""
     environ = {"PATH": "/usr/bin"}
     machine: dict[str, Any] = {"inventory": recorded(GPU), "surroundings": around, "environ": environ}
@@ -236,7 +240,7 @@ def test_pythons_headers_are_asked_for(home: Home, program: dict[str, str], arou
     assert (finding.id, finding.fix.command) == ("headers-missing", "apt-get install python3.12-dev")
 
 
-def test_an_assembler_that_does_not_know_the_gpu_is_told(home: Home, around: Surroundings) -> None:
+def test_an_assembler_that_does_not_know_the_gpu_is_reported(home: Home, around: Surroundings) -> None:
     """triton #8539: "Value 'sm_121a' is not defined for option 'gpu-name'"."""
     [folder] = around.packages.folders
     (folder / "triton/backends/nvidia/bin/ptxas-blackwell").unlink()
@@ -268,7 +272,7 @@ def as_another(around: Surroundings) -> Surroundings:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
-def test_a_cache_that_cannot_be_written_is_told(home: Home, around: Surroundings) -> None:
+def test_a_cache_that_cannot_be_written_is_reported(home: Home, around: Surroundings) -> None:
     around.at("/home/ingot").chmod(0o500)
     report = look(home, inventory=recorded(GPU), surroundings=around, only="caches-writable")
     assert set(ids(report)) == {"cache-unwritable"}
@@ -298,7 +302,7 @@ def test_vllm_keeps_its_caches_in_the_state_folder(home: Home, program: dict[str
     assert report.findings == []
 
 
-def test_entries_of_another_user_are_told(home: Home, around: Surroundings) -> None:
+def test_entries_of_another_user_are_reported(home: Home, around: Surroundings) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give files away")
     write(around.root, {"/home/ingot/.triton/cache/abc/kernel.json": "{}"})
@@ -350,7 +354,7 @@ def test_the_state_folder_is_writable_and_has_room(home: Home, around: Surroundi
     assert (finding.id, finding.severity) == ("state-folder-unwritable", Severity.ERROR)
 
 
-def test_a_full_disk_is_told_before_the_log_is_lost(
+def test_a_full_disk_is_reported_before_the_log_is_lost(
     home: Home, around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error where not even a short log has room."""
@@ -399,7 +403,7 @@ def test_distributions_are_found_without_importing_them(tmp_path: Path) -> None:
     assert Packages(tuple(folders)).version("flash-attn") == "1.0"
 
 
-def test_caches_of_vllm_that_another_user_made_are_told_once(
+def test_caches_of_vllm_that_another_user_made_are_reported_once(
     home: Home, program: dict[str, str], around: Surroundings
 ) -> None:
     """One folder, however many caches lie in it; here a file stands in its place."""

@@ -122,7 +122,7 @@ def test_torchs_cuda_is_read_from_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("built_for", "severity"), [("2.12.0", Severity.ERROR), ("2.13.0", None)])
-def test_libraries_that_were_built_for_another_torch_are_told(
+def test_libraries_that_were_built_for_another_torch_are_reported(
     home: Home, tmp_path: Path, built_for: str, severity: Severity | None
 ) -> None:
     """As in vLLM #18673: "undefined symbol"."""
@@ -136,7 +136,9 @@ def test_libraries_that_were_built_for_another_torch_are_told(
     assert [finding.severity for finding in report.findings] == ([severity] if severity else [])
 
 
-def test_a_wheel_for_a_newer_c_library_and_a_deepgemm_without_its_bindings_are_told(home: Home, tmp_path: Path) -> None:
+def test_a_wheel_for_a_newer_c_library_and_a_deepgemm_without_its_bindings_are_reported(
+    home: Home, tmp_path: Path
+) -> None:
     packages = install(tmp_path / "python", deep_gemm="2.0")
     (packages.folders[0] / "torch-2.13.0.dist-info/WHEEL").write_text("Tag: cp312-cp312-manylinux_2_99_x86_64\n")
     around = sane(tmp_path / "root", packages)
@@ -252,7 +254,7 @@ def half_full(inventory: Inventory) -> Inventory:
 
 
 @pytest.mark.parametrize(("engine", "severity"), [("native", Severity.WARNING), ("vllm", Severity.ERROR)])
-def test_memory_that_others_hold_is_told_with_their_names(
+def test_memory_that_others_hold_is_reported_with_their_names(
     home: Home, program: dict[str, str], engine: str, severity: Severity
 ) -> None:
     """vLLM #20305 ends there; the native engine makes its cache smaller."""
@@ -300,13 +302,13 @@ def test_vllm_on_a_cpu_shares_memory_with_itself(home: Home, shm_mib: int, ids: 
     assert [finding.id for finding in report.findings] == ids
 
 
-def test_what_killed_engines_left_in_shared_memory_is_told(home: Home) -> None:
+def test_what_killed_engines_left_in_shared_memory_is_reported(home: Home) -> None:
     inventory = recorded("h200-x8", shm_bytes=8 * GIB, shm_free_bytes=GIB // 8)
     changes = {"engine": "vllm", "tensor-parallel-size": 2}
     assert "nccl-*" in one(look(home, changes, inventory=inventory, only="shared-memory")).fix.command
 
 
-def test_a_kernel_that_promises_no_more_than_it_has_is_told(home: Home, tmp_path: Path) -> None:
+def test_a_kernel_that_promises_no_more_than_it_has_is_reported(home: Home, tmp_path: Path) -> None:
     """SGLang #6418, "Cannot allocate memory", and mappings of which there are few."""
     around = sane(tmp_path)
     write(tmp_path, {"/proc/sys/vm/overcommit_memory": "2\n"})
@@ -363,7 +365,7 @@ def test_infiniband_needs_locked_memory_only_over_several_hosts(home: Home, tmp_
     assert ids(look(home, changes, inventory=inventory, surroundings=around, only="limits")) == ["locked-memory-small"]
 
 
-def test_a_clock_that_is_behind_its_own_files_is_told(home: Home, tmp_path: Path) -> None:
+def test_a_clock_that_is_behind_its_own_files_is_reported(home: Home, tmp_path: Path) -> None:
     """By more than a day: an hour is what changing over to summer time takes."""
     around = sane(tmp_path)
     for behind, found in ((3600.0, []), (40 * 86400.0, ["clock-behind"])):
@@ -399,7 +401,7 @@ def test_a_damaged_library_says_nothing(tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.parametrize("name", ["launches", "active", "selftest"])
-def test_a_folder_of_ours_that_is_none_is_told_before_the_launch(home: Home, tmp_path: Path, name: str) -> None:
+def test_a_folder_of_ours_that_is_none_is_reported_before_the_launch(home: Home, tmp_path: Path, name: str) -> None:
     """A file of its name, or a link to nothing: no launch could be written there."""
     place = home.root / name
     shutil.rmtree(place, ignore_errors=True)

@@ -65,7 +65,7 @@ def test_no_file_of_a_model_is_waited_for(home: Home, name: str, kind: str, engi
         assert len([f for f in findings if name in f.message]) == 1, findings
 
 
-def test_an_error_that_no_check_foresaw_is_told_of_its_own_file(home: Home) -> None:
+def test_an_error_that_no_check_foresaw_is_reported_of_its_own_file(home: Home) -> None:
     """With the file, the check and what the number of the error means; only a model's check blames the model's path,
     and what only warns does not keep a launch from being tried."""
 
@@ -91,7 +91,7 @@ def test_an_error_that_no_check_foresaw_is_told_of_its_own_file(home: Home) -> N
     assert (memory.severity, memory.field, memory.fix.command) == (Severity.ERROR, None, "ulimit -n")
 
 
-def test_one_fault_of_a_file_that_two_checks_read_is_told_once(home: Home) -> None:
+def test_one_fault_of_a_file_that_two_checks_read_is_reported_once(home: Home) -> None:
     (write_checkpoint(home.models / "tiny") / "tokenizer_config.json").write_text("{")
     report = look(home)
     assert [f.id for f in report.findings if f.severity is Severity.ERROR] == ["tokenizer-config-unreadable"]

@@ -321,7 +321,7 @@ def test_a_port_in_use_names_who_holds_it(home: Home, tiny: Path) -> None:
     assert look(home, listen=address).findings == []
 
 
-def test_an_address_of_another_machine_is_told(home: Home, tiny: Path) -> None:
+def test_an_address_of_another_machine_is_reported(home: Home, tiny: Path) -> None:
     """Not a traceback of the server."""
     assert only(look(home, listen=("192.0.2.1", 8000))).id == "port-unavailable"
 

@@ -138,7 +138,7 @@ def test_a_bad_value_is_named_with_its_remedy(key: str, value: Any, remedy: str)
         load(document)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     """A form can show each beside its field."""
     problems = check({"engine": "x", "max-num-seqs": 0, "modell": 1})
     assert [p.field for p in problems] == ["modell", "name", "model.path", "engine", "max-num-seqs"]

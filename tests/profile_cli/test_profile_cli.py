@@ -129,7 +129,7 @@ def test_import_asks_on_a_terminal(cli, file):
         assert ("chat" in [profile["name"] for profile in cli.json("list")]) is imported
 
 
-def test_a_file_that_is_no_profile_stops_the_import_and_every_problem_is_told(cli, file):
+def test_a_file_that_is_no_profile_stops_the_import_and_every_problem_is_reported(cli, file):
     good = file({"name": "chat", "model": {"path": "Tiny"}}, "good.yaml")
     bad = file({"name": "Talk", "model": {"path": "Tiny"}, "max-num-sequences": 3}, "bad.yaml")
     said = cli("import", "--yes", good, bad, status=1)

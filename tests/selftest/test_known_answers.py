@@ -87,7 +87,7 @@ async def test_a_record_is_kept_for_each_dtype_and_device(tmp_path: Path) -> Non
     assert len(list(tmp_path.iterdir())) == 3
 
 
-async def test_a_record_that_cannot_be_written_is_told_and_no_fault(
+async def test_a_record_that_cannot_be_written_is_reported_and_no_fault(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A full disk does not keep a good model from serving."""
@@ -147,7 +147,7 @@ async def test_the_bundled_model_is_asked_its_own_questions(tmp_path: Path, monk
         (b'{"model_digest"', "cannot be read"),
     ],
 )
-async def test_a_bundled_model_without_known_answers_is_told(
+async def test_a_bundled_model_without_known_answers_is_reported(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -222,7 +222,7 @@ def test_the_consoles_token_goes_to_the_engine_of_this_folder_only(home: Home, m
     assert key_for(own, home) is None
 
 
-def test_an_engine_that_ends_early_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_ends_early_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it has an address, and before it is ready."""
     monkeypatch.setattr(sys, "executable", "false")
     with pytest.raises(CannotReplayError, match="exit status 1"), temporary_engine():
@@ -244,7 +244,7 @@ class OtherServer(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b'{"data":[]}', b'{"data":[{"id":"x"}]}', b"[]"])
-def test_what_is_no_engine_of_ours_is_told_so(answer: bytes) -> None:
+def test_what_is_no_engine_of_ours_is_reported(answer: bytes) -> None:
     """Another web server, or another engine."""
     handler = type("Handler", (OtherServer,), {"answer": answer})
     with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:

@@ -66,7 +66,7 @@ def test_states_of_linear_attention_are_as_large_for_any_length() -> None:
     [{"layer_types": ["chunked_attention"] * 61}, {"attn_type_list": [0, 1]}, {"layers_block_type": ["rwkv"] * 61},
      {"hybrid_override_pattern": "M*?"}, {"is_encoder_decoder": True}, {"ssm_state_size": 16}],
 )  # fmt: skip
-def test_of_other_kinds_nothing_is_told(unread: dict[str, Any]) -> None:
+def test_of_other_kinds_nothing_is_reported(unread: dict[str, Any]) -> None:
     assert shape(**DEEPSEEK_V3, **unread) is None
 
 
