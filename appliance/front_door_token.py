@@ -13,7 +13,7 @@ from appliance.home import Home
 
 
 def front_door_token(home: Home) -> str | None:
-    """None where there is no console token yet. Raises PermissionError for a user who may not read that."""
+    """None if there is no console token yet. Raises PermissionError if this user may not read it."""
     try:
         secret = home.console_token.read_bytes().strip()
     except FileNotFoundError:

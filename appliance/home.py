@@ -142,7 +142,7 @@ def launch_id_of(ticks: int) -> str:
 
 
 def _ticks(launch_id: str) -> int | None:
-    """None of a name that is no launch's, or of no day."""
+    """None for a name that is not a launch's, or has no valid date."""
     found = LAUNCH_ID.fullmatch(launch_id)
     if found is None:
         return None

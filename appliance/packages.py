@@ -91,7 +91,7 @@ class Packages:
         return None
 
     def text(self, relative: str) -> str:
-        """Empty where there is no such file."""
+        """Empty if there is no such file."""
         path = self.file(relative)
         return _text(path) if path else ""
 

@@ -37,7 +37,7 @@ class ChatTemplate:
     """A parsed template. `source` names where it came from, for errors."""
 
     def __init__(self, text: str, source: str, tokens: Mapping[str, str]) -> None:
-        """Raises TemplateError when the text is no template."""
+        """Raises TemplateError if the text is not a valid template."""
         self.source = source
         self._tokens = tokens
         self._environment = BoundedEnvironment()

@@ -20,7 +20,7 @@ REPLACEMENT: Final = "\ufffd"
 MAX_UNFINISHED: Final = 3
 MAX_HELD: Final = 8
 CONTEXT_TOKENS: Final = 4
-# Characters; a longer text is encoded in a way that costs more to begin with and holds up nobody else.
+# Characters; a longer text is encoded in a way that costs more at first but blocks nobody else.
 SHORT_TEXT: Final = 4096
 
 

@@ -56,7 +56,7 @@ def diagnose(
         told = _told(fatal, lines)
         best = best_of([told])
         return best.diagnosis(own_settings(Searchable(lines), profile)) if best else telling.unknown(told)
-    whole = failed  # whoever knows that has the log from its first line
+    whole = failed  # a caller that knows this has the log from its first line
     failed = failed or bool(exit_status) or hang is not None
     failures = _Failures(lines, failed, profile, whole)
     if hang is not None:
@@ -245,7 +245,7 @@ class _Failures:
         vague: Reading | None = None
         for line in told:
             if line.line.number < last_progress and not self.failed:
-                continue  # whoever warned went on
+                continue  # the process that warned continued
             for match in causes_of(line.line.text, only="warning"):
                 found = Reading(match, (), line)
                 if found.specific:

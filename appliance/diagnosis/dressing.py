@@ -86,7 +86,7 @@ def undress(text: str) -> Dressed:
         position = layer.end()
         match layer.lastgroup:
             case "stamp":
-                level, header = "", True  # whoever passes it on may give it a level of his own
+                level, header = "", True  # whatever forwards it may add a level of its own
             case "tag":
                 key += layer["tag"].rstrip()
             case "placed":

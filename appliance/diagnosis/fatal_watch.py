@@ -27,7 +27,7 @@ class FatalWatch:
     def __init__(self) -> None:
         self._reader = TracebackReader()
         self._chains: dict[str, LoggedException] = {}  # the first link of the chain that each stream is in
-        self._raised: LoggedException | None = None  # the first that was not caught by somebody who went on
+        self._raised: LoggedException | None = None  # the first that was not caught and survived
         self._answered = False
 
     def feed(self, number: int, text: str) -> LoggedException | None:

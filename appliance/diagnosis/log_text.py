@@ -24,7 +24,7 @@ def number_lines(text: str) -> list[EvidenceLine]:
 
 
 def read_log(path: Path) -> list[EvidenceLine]:
-    """Empty when there is no such file. Raises NotTextError for one that is no text. Memory is bounded: of more than
+    """Empty if there is no such file. Raises NotTextError for one that is not text. Memory is bounded: of more than
     WHOLE_BYTES an excerpt is read."""
     pieces = text_pieces(path)
     held: list[bytes] = []

@@ -75,7 +75,7 @@ class _Open:
     prefix: str
     indent: str
     headed: bool | None
-    unknown: re.Pattern[str] | None  # a prefix of nobody's that we know, with other numbers on each line
+    unknown: re.Pattern[str] | None  # an unknown prefix, with different numbers on each line
     first: tuple[EvidenceLine, str] | None = None
     frames: deque[tuple[EvidenceLine, str]] = field(default_factory=lambda: deque(maxlen=MAX_FRAMES))
 

@@ -18,7 +18,7 @@ class NativeCore:
         self.channel = CoreChannel()
         # Unbuffered, so that its last words before a crash are in the pipe; faulthandler, so that there are some.
         environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-        # Told who its parent is: a core that asks for itself may find that it is gone, and somebody else in its place.
+        # The core gets its parent's id: if it asked itself, the parent might be gone already and replaced by another.
         arguments = ("--connect", str(self.channel.folder), "--parent", str(os.getpid()))
         try:
             self.child = Child([*command, *arguments], environment)

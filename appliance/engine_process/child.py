@@ -20,7 +20,7 @@ class Child:
     end tells the child that we are gone."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Raises OSError when there is no such program, or no process left to be had."""
+        """Raises OSError if there is no such program, or no process can be created."""
         self._process = subprocess.Popen(
             command,
             env=dict(environment),
@@ -74,7 +74,7 @@ class Child:
 
     async def end(self, grace_s: float, first: signal.Signals = signal.SIGTERM) -> int:
         """Ask the group to end, and make it end after `grace_s` seconds."""
-        family = self._family()  # before their parents are gone, and they are nobody's
+        family = self._family()  # before their parents are gone and they can no longer be found
         self.send(signal.SIGCONT)  # a stopped process would not hear the next one
         self.send(first)
         if not await self.ended_within(grace_s):
@@ -107,7 +107,7 @@ class Child:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         self.send(signal.SIGKILL)
         status = self._process.wait()
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nothing waits any more
             loop.call_soon_threadsafe(exited.set_result, status)
 
 

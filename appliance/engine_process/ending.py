@@ -47,7 +47,7 @@ async def end_processes(
         with contextlib.suppress(OSError):  # a full disk, or no more files to be had: it must end nevertheless
             stacks = await asyncio.to_thread(dump_stacks, child.pid)
             folder.write_stacks(stacks)
-        # Where nobody may look from outside, Python's own fault handler writes the stacks into the log on SIGABRT.
+        # Where no other process may inspect it, Python's own fault handler writes the stacks into the log on SIGABRT.
         first = signal.SIGTERM if has_stacks(stacks) else signal.SIGABRT
     elif end.state is State.STOPPED:
         patience_s = ask_to_end()

@@ -43,7 +43,7 @@ FATAL_GRACE_S = 0.3
 GONE_GRACE_S = 2.0
 # One that only logged it may log more: its other processes fail with the same error.
 LOGGED_GRACE_S = 1.0
-# A process that left the group may still hold the log's pipe; nobody waits for it longer than this.
+# A process that left the group may still hold the log's pipe; do not wait for it longer than this.
 DRAIN_S = 0.3
 # How long a process may be stopped (SIGSTOP, a debugger) before the engine counts as hung.
 STOPPED_S = 5.0
@@ -161,7 +161,7 @@ class EngineLaunch(ABC):
         reason = end.reason
         try:
             reason = await conclude(end, self.launch, self.fatal, status, killed_by_kernel, last_line)
-        finally:  # even a bug in the diagnosis must leave nobody waiting
+        finally:  # even a bug in the diagnosis must not leave callers waiting
             self.fail_requests(reason or "the engine was stopped")
             for task in self._tasks:
                 task.cancel()

@@ -93,7 +93,7 @@ class Launch:
             record.ended = now
             for phase in [p.phase for p in record.phases if p.outcome is None]:
                 self.end_phase(phase, "skipped" if state is State.STOPPED else "failed")
-        # The record first: whoever is notified of a state finds it on disk.
+        # The record first: readers that are notified of a state find it on disk.
         self._save()
         self._tell(StateChange(state=state, reason=reason))
         if state in ENDED:

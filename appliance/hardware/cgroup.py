@@ -38,7 +38,7 @@ class _Mount(NamedTuple):
 
 
 def read_cgroup(proc: Path = PROC) -> Cgroup:
-    """Never raises: what cannot be read is no limit."""
+    """Never raises: what cannot be read counts as unlimited."""
     mounts, paths = _mounts(proc), _paths(proc)
     processes = _groups("pids", mounts, paths)
     memory = _groups("memory", mounts, paths)
@@ -149,7 +149,7 @@ def _paths(proc: Path) -> dict[str, str]:
 
 
 def number(path: Path) -> int | None:
-    """The number in the file; None where there is no such file, or it says `max`."""
+    """The number in the file; None if the file is missing or says `max`."""
     return _as_number(" ".join(_words(path)))
 
 

@@ -9,7 +9,7 @@ import importlib
 from typing import Any, Protocol, cast
 
 MISMATCHED = "NVMLLibraryMismatchError"
-"""Raised by functions that the driver's library is too old for; it is no NVMLError."""
+"""Raised by functions that the driver's library is too old for; not a subclass of NVMLError."""
 
 
 class Nvml(Protocol):

@@ -46,7 +46,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class RecordingError(ValueError):
-    """The file is no recording; the text says where it is wrong."""
+    """The file is not a recording; the text says where it is wrong."""
 
 
 def load_recording(path: Path) -> Recording:

@@ -10,7 +10,7 @@ from appliance.hardware.machine import Inventory
 from appliance.hardware.visible import ORDER, VISIBLE, read_visible
 from appliance.profile.sizes import size_text
 
-# What a driver keeps of a GPU for itself, or of a slice; more than this, held by nobody who is named, is worth a word.
+# What a driver reserves of a GPU or a slice; more than this, held by no listed process, is reported.
 _DRIVERS_OWN_SHARE = 0.01
 _DRIVERS_OWN_BYTES = 1 << 30
 

@@ -12,7 +12,7 @@ from appliance.protocol import Beat, Event, EventBody, LogLines
 
 READ_BYTES = 256 * 1024
 LONGEST_LINE = 4 << 20
-"""Bytes. A longer line is no event of ours, and is passed over without being held whole."""
+"""Bytes. A longer line is not one of our events, and is skipped without being read into memory."""
 _LOG_EVENT = b'"body":{"type":"log"'
 
 

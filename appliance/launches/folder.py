@@ -196,7 +196,7 @@ class LaunchFolder:
         try:
             return _diagnosis_decoder.decode((self.path / DIAGNOSIS).read_bytes())
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            return None  # the launch's events and record said it already, or nobody did
+            return None  # already in the launch's events and record, or unknown
 
 
 _record_decoder = msgspec.json.Decoder(LaunchRecord)

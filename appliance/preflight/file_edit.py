@@ -31,7 +31,7 @@ class _Place(NamedTuple):
 
 
 def edit(text: str, patch: Mapping[str, Any]) -> Edited:
-    """The text with a patch applied (see `protocol.Fix`). Raises ProfileError where `text` is no document."""
+    """The text with a patch applied (see `protocol.Fix`). Raises ProfileError if `text` is not a document."""
     wanted = document.apply_patch(document.parse(text), patch)
     if text.lstrip().startswith("{"):
         return Edited(json.dumps(wanted, indent=2, ensure_ascii=False) + "\n", kept_comments=True)

@@ -44,7 +44,7 @@ def read_active(home: Home) -> ActiveProfile | None:
 
 
 def make_room(home: Home) -> None:
-    """Something in the file's place that is no file cannot be replaced by one: it is put beside. Raises OSError."""
+    """Anything in the file's place that is not a file cannot be replaced by one: it is moved aside. Raises OSError."""
     path = home.active_profile
     if path.is_dir() and not path.is_symlink():
         path.rename(path.with_name(f"{path.name}.aside-{time.time_ns()}"))

@@ -15,7 +15,7 @@ _SIZE: Final = re.compile(r"^(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-z]{0,3})$", re.AS
 
 
 def parse_size(text: str) -> int:
-    """Bytes; raises ValueError when the text is no size or not a whole number of bytes."""
+    """Bytes; raises ValueError if the text is not a size or not a whole number of bytes."""
     match = _SIZE.match(text.strip())
     if match is None or match[2].lower() not in _UNITS:
         raise ValueError("not a size")

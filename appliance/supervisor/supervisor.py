@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from appliance.supervisor.source import Source
 
 DRAIN_GRACE_S = 5.0
-# Long enough to be seen as failed by whoever asks, short for those who wait.
+# Long enough for clients to see the failure, short for those who wait.
 RESTART_AFTER_S = 2.0
 
 

@@ -88,5 +88,5 @@ def _built_for(version: str, versions: dict[str, str]) -> Literal["cpu", "cuda",
 def _reads_uuids(package: Path) -> bool:
     try:
         return _BY_UUID in (package / _READS_DEVICES).read_text(errors="replace")
-    except OSError:  # installed from a working tree, which lies elsewhere: nobody is refused for that
+    except OSError:  # installed from a working tree elsewhere: that is no reason to refuse it
         return True

@@ -19,7 +19,7 @@ def run(subject: Subject) -> Iterator[Finding]:
         here = subject.here.at(place.path)
         if not can_write(here):
             nearest = nearest_existing(here)
-            if nearest not in told or not subject.traits.caches_in_home:  # then each has its own way out
+            if nearest not in told or not subject.traits.caches_in_home:  # then each has its own fix
                 yield _unwritable(subject, place, nearest)
             told.add(nearest)
         elif (owner := _foreign_owner(subject, here)) is not None:

@@ -69,7 +69,7 @@ def _as_vllm_counts(subject: Subject) -> tuple[int | None, int | None]:
 
 
 def _positive(value: Any) -> int | None:
-    """Tokenizers say 1e30 where there is no limit."""
+    """Tokenizers say 1e30 for no limit."""
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9 else None
 
 
