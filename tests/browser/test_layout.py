@@ -69,7 +69,7 @@ def tab(browser: Browser, full: ScriptedConsole) -> Iterator[Page]:
         page.goto(f"{full.url}/access")
         page.locator("#field-name").fill(KEY)
         page.locator("form[action='/access/keys'] button").click()
-        page.locator("[data-key]").wait_for()
+        page.locator("tr[data-key]").wait_for()
         yield page
     context.close()
 
@@ -135,7 +135,7 @@ def test_a_button_that_copies_is_beside_the_code(tab: Page, full: ScriptedConsol
 @pytest.mark.parametrize("width", [PHONE, TABLET])
 def test_a_key_can_be_revoked_without_a_search(tab: Page, full: ScriptedConsole, width: int) -> None:
     at(tab, full, "/access", width)
-    button = box(tab.locator("[data-key] form button"))
+    button = box(tab.locator("tr[data-key] form button"))
     assert button["x"] >= 0
     assert button["x"] + button["width"] <= width
 

@@ -104,9 +104,7 @@ def test_ten_thousand_lines_scroll_and_only_a_window_of_them_is_in_the_page(page
 
 def test_the_list_of_launches_shows_the_one_that_is_read(page: Page, running: Appliance, log):
     """After it was renewed, too, which it is as soon as the page hears of the engine."""
-    running.cli("profile", "activate", "ingot-guide", "--now")
-    running.wait_ready()
-    page.add_init_script("addEventListener('htmx:oobAfterSwap', () => { window.renewed = true; })")
+    page.add_init_script("addEventListener('htmx:oobAfterSwap', () => document.documentElement.dataset.renewed = '')")
     page.goto(f"{running.console}/log")
-    page.wait_for_function("window.renewed")
+    page.locator("html[data-renewed]").wait_for()
     expect(page.locator("#log-launch")).to_have_value("current")
