@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 class Refusal(Exception):
     """Something a person asked for cannot be done: an HTTP status, what happened, and what to do about it."""
 
+    code: str | None = None
+
     def __init__(
         self, status: int, message: str, remedy: str = "", *, field: str | None = None, value: object = None
     ) -> None:
@@ -31,6 +33,24 @@ class Refusal(Exception):
         self.remedy = remedy
         self.field = field
         self.value = value
+
+    @property
+    def title(self) -> str:
+        return TITLES.get(self.status, "Refused")
+
+
+class Conflict(Refusal):
+    """Refused with 409 because of how things stand now: `code`, a row of CONFLICTS, says what is in the way."""
+
+    def __init__(
+        self, code: str, message: str, remedy: str = "", *, field: str | None = None, value: object = None
+    ) -> None:
+        super().__init__(409, message, remedy, field=field, value=value)
+        self.code = code
+
+    @property
+    def title(self) -> str:
+        return CONFLICTS[self.code or ""]
 
 
 class SignInNeeded(Exception):
@@ -46,25 +66,57 @@ class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
 
     message: str
     remedy: str = ""
+    code: str | None = None
     field: str | None = None
     value: Any = None
 
 
 TITLES = {
-    400: "That request could not be read",
+    400: "The request could not be read",
     401: "Sign in first",
     403: "Refused",
-    404: "There is nothing here",
-    405: "That is not possible here",
-    409: "Changed by somebody else",
+    404: "Not found",
+    405: "Not possible here",
     413: "Too large",
-    422: "That value cannot be used",
-    429: "Too many tries",
+    422: "Invalid value",
+    429: "Too many attempts",
     500: "Something went wrong in the console",
-    502: "The engine could not be reached",
+    502: "The engine cannot be reached",
     503: "Not possible right now",
     507: "The disk is full",
 }
+
+CONFLICTS = {
+    "activation-running": "An activation is in progress",
+    "already-importing": "This model is already being imported",
+    "backup-check-running": "A backup is being checked",
+    "backup-running": "A backup is being created",
+    "benchmark-running": "A benchmark is running",
+    "cannot-import": "This cannot be imported",
+    "engine-busy": "The engine is busy",
+    "engine-not-ready": "The engine is not ready",
+    "file-exists": "That file already exists",
+    "import-ended": "This import has already ended",
+    "import-queue-full": "Too many imports are waiting",
+    "import-running": "This import is still running",
+    "key-unknown": "This key is not trusted",
+    "key-untrusted": "The signing key is not trusted",
+    "launch-current": "This launch is the current one",
+    "leftover-busy": "The partial import could not be deleted",
+    "name-taken": "That name is taken",
+    "newer-revision": "There is a newer revision",
+    "nothing-to-back-up": "There is nothing to back up",
+    "nothing-to-compare": "There is nothing to compare",
+    "profile-active": "This profile is active",
+    "requests-running": "Requests are running",
+    "restore-running": "A restore is in progress",
+    "set-up-done": "The set-up code has been used",
+    "state-busy": "The state keeps changing",
+    "too-many-backups": "Too many backups",
+    "too-many-keys": "Too many API keys",
+    "unsigned": "This bundle is not signed",
+}
+"""What can stand in the way of a request, by its code, with the title that a person reads."""
 
 NOT_SHOWN_AGAIN = frozenset({"password", "new-password", "code"})
 
@@ -74,20 +126,18 @@ def on_refusal(request: Request[Any, Any, Any], error: Refusal) -> Response[Any]
 
 
 def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
-    """Litestar's own refusals, in our words where its own say too little."""
+    """Litestar's own refusals, reworded where they say too little."""
     if error.status_code >= 500:
         return on_fault(request, error)
     if error.status_code == 404:
-        refusal = Refusal(
-            404, f"No page has the address {request.url.path}.", "Go to the dashboard and start from there."
-        )
+        refusal = Refusal(404, f"There is no page at {request.url.path}.", "Check the address, or go to the dashboard.")
     elif error.status_code == 405 and request.method == "GET" and _wants_page(request):
         from console.pages import section  # late: pages import this module
 
         # The address of a form, opened again: show the page that it belongs to.
         return Redirect(section(request.url.path), status_code=303)
     elif error.status_code == 413:
-        refusal = Refusal(413, "What was sent is larger than the console accepts.", "Send at most 4 MiB.")
+        refusal = Refusal(413, "The request is larger than 4 MiB.", "Send less at once.")
     elif isinstance(error, ValidationException):
         refusal = _validation(error)
     else:
@@ -109,8 +159,8 @@ def on_database_error(request: Request[Any, Any, Any], error: DatabaseError) -> 
     if failure is not None:
         return _answer(request, Refusal(*failure))
     log.error("Database error at %s %s", request.method, request.url.path, exc_info=error)
-    message = f"The database refused: {sqlite_says(error)}."
-    refusal = Refusal(500, message, "Look at the console's output for the whole story.")
+    message = f"The database reported an error: {sqlite_says(error)}."
+    refusal = Refusal(500, message, "The console's output has the details.")
     return _answer(request, refusal)
 
 
@@ -119,10 +169,11 @@ def on_engine_control_error(request: Request[Any, Any, Any], error: EngineContro
 
 
 def on_requests_running(request: Request[Any, Any, Any], error: RequestsRunning) -> Response[Any]:
-    """Ask whether to wait for them: the page's script asks beforehand, this is for browsers without it, for requests
-    that came in between, and for programs."""
+    """Ask whether to wait for them. The page's script asks beforehand; this is for browsers without it, for requests
+    that arrived in between, and for programs."""
     count = counted(error.requests, "request is", "requests are")
-    refusal = Refusal(409, f"{count} running.", "Send `when`: now, or when-finished.", field="when")
+    remedy = "Send `when` with `now` to end them, or `when-finished` to wait."
+    refusal = Conflict("requests-running", f"{count} running.", remedy, field="when")
     if request.headers.get("hx-request") == "true" or not _wants_page(request):
         return _answer(request, refusal)
     from console.pages import page
@@ -134,13 +185,13 @@ def on_requests_running(request: Request[Any, Any, Any], error: RequestsRunning)
 
 
 def on_fault(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-    """A fault of ours: the trace goes to the console's output, not to the browser."""
+    """An unexpected error: the traceback goes to the console's output, not to the browser."""
     if isinstance(error, InternalServerException) and error.detail == "client disconnected prematurely":
-        # Litestar's word for a browser that went on before its request was read: nobody is there to be answered.
-        return _answer(request, Refusal(400, "The request was called off.", "Send it again if it was meant."))
-    log.error("Fault at %s %s", request.method, request.url.path, exc_info=error)
-    what = f"{request.method} {request.url.path} ended in {type(error).__name__}. The engine is not touched by it."
-    return _answer(request, Refusal(500, what, "The console's output has the trace: please report it."))
+        # The browser moved on before its request was read: nobody is waiting for the answer.
+        return _answer(request, Refusal(400, "The request was cancelled.", "Send it again if you still want it."))
+    log.error("Error at %s %s", request.method, request.url.path, exc_info=error)
+    what = f"{request.method} {request.url.path} failed with {type(error).__name__}. The engine is not affected."
+    return _answer(request, Refusal(500, what, "The console's output has the traceback. Please report it."))
 
 
 def _validation(error: ValidationException) -> Refusal:
@@ -149,7 +200,7 @@ def _validation(error: ValidationException) -> Refusal:
     field = first.get("key") if isinstance(first, dict) else None
     said = first.get("message") if isinstance(first, dict) else None
     message = f"{field}: {said}" if field else (said or error.detail)
-    return Refusal(422, str(message), "Correct it and send it again.", field=field)
+    return Refusal(422, str(message), "Correct it and try again.", field=field)
 
 
 def _wants_page(request: Request[Any, Any, Any]) -> bool:
@@ -160,16 +211,15 @@ def _wants_page(request: Request[Any, Any, Any]) -> bool:
 def _answer(request: Request[Any, Any, Any], refusal: Refusal) -> Response[Any]:
     from console.pages import fragment, page
 
-    title = TITLES.get(refusal.status, "Refused")
     if request.headers.get("hx-request") == "true":
-        return fragment("pieces/error.html", refusal=refusal, title=title, status_code=refusal.status)
+        return fragment("pieces/error.html", refusal=refusal, status_code=refusal.status)
     if not _wants_page(request):
-        body = ErrorBody(refusal.message, refusal.remedy, refusal.field, refusal.value)
+        body = ErrorBody(refusal.message, refusal.remedy, refusal.code, refusal.field, refusal.value)
         return Response(body, status_code=refusal.status, media_type=MediaType.JSON)
     return page(
         request,
         "error.html",
-        title=title,
+        title=refusal.title,
         refusal=refusal,
         sent=_sent_form(request),
         status_code=refusal.status,
@@ -177,7 +227,7 @@ def _answer(request: Request[Any, Any, Any], refusal: Refusal) -> Response[Any]:
 
 
 def _sent_form(request: Request[Any, Any, Any]) -> list[tuple[str, str]]:
-    """What the refused form held, so that the page can offer to send it again and nothing typed is lost."""
+    """The refused form's fields, so that the page can offer to send it again and nothing typed is lost."""
     form = ScopeState.from_scope(request.scope).form
     if not isinstance(form, dict):
         return []

@@ -15,7 +15,7 @@ from appliance.home import Home, write_atomically
 from console.access.sessions import hashed
 from console.db.models import ApiAccess, ApiKey, RevokedKey
 from console.db.sessions import Database
-from console.errors import Refusal
+from console.errors import Conflict, Refusal
 
 PREFIX = "ingot-"
 HINT_LENGTH = len(PREFIX) + 6
@@ -24,7 +24,7 @@ MOST = 1000
 
 
 class KeyRevokedError(Exception):
-    """The key was revoked, and stays so."""
+    """The key was revoked, which cannot be undone."""
 
 
 async def list_keys(session: AsyncSession) -> list[ApiKey]:
@@ -37,7 +37,7 @@ async def is_required(session: AsyncSession) -> bool:
 
 
 async def set_required(session: AsyncSession, home: Home, required: bool) -> None:
-    """Whether the API refuses whoever sends no valid key."""
+    """Set whether the API refuses requests without a valid key."""
     await session.merge(ApiAccess(id=1, key_required=required))
     await _write(session, home)
 
@@ -55,9 +55,10 @@ async def create_key(session: AsyncSession, home: Home, name: str, author: str) 
         )
     keys = await list_keys(session)
     if any(key.name == name for key in keys):
-        raise Refusal(409, f"There is already a key named {name}.", "Choose another name.", field="name", value=name)
+        message = f"There is already a key named {name}."
+        raise Conflict("name-taken", message, "Choose another name.", field="name", value=name)
     if len(keys) >= MOST:
-        raise Refusal(409, f"There are already {MOST:,} keys.", "Revoke some that are no longer used.")
+        raise Conflict("too-many-keys", f"There are already {MOST:,} keys.", "Revoke keys that are no longer used.")
     text = PREFIX + secrets.token_urlsafe(32)
     key = _row(name, text, author)
     session.add(key)
@@ -66,8 +67,8 @@ async def create_key(session: AsyncSession, home: Home, name: str, author: str) 
 
 
 async def put_key(session: AsyncSession, home: Home, name: str, text: str, author: str) -> None:
-    """Accept a key that somebody else made, in place of the one of that name, and require keys from now on. Nothing
-    changes where it is accepted already. Raises KeyRevokedError."""
+    """Accept a key made elsewhere, replacing the one with that name, and require keys from now on. Does nothing if
+    it is already accepted. Raises KeyRevokedError."""
     if await session.get(RevokedKey, hashed(text)) is not None:
         raise KeyRevokedError
     present = await session.scalar(select(ApiKey).where(ApiKey.name == name))
@@ -89,7 +90,7 @@ async def revoke_key(session: AsyncSession, home: Home, key_id: str) -> ApiKey:
 
 
 async def restore_keys(home: Home, database: Database) -> None:
-    """Write the file again at the console's start: it follows the database, whatever happened to it meanwhile."""
+    """Rewrite the file from the database, when the console starts."""
     async with database.session() as session:
         await _write(session, home)
 
@@ -99,7 +100,7 @@ def _row(name: str, text: str, author: str) -> ApiKey:
 
 
 async def _write(session: AsyncSession, home: Home) -> None:
-    """Within the transaction that changed the rows: where the file cannot be written, the rows stay as they were."""
+    """Within the transaction that changed the rows: if the file cannot be written, they are rolled back."""
     await session.flush()
     required = await is_required(session)
     keys = [{"id": key.id, "name": key.name, "sha256": key.sha256} for key in await list_keys(session)]

@@ -1,5 +1,5 @@
-"""Takes the rows of a database that may come from anywhere into a database of our own making: whatever else the file
-holds (triggers, views, virtual tables, damage) stays behind, and every row passes our own constraints."""
+"""Copies the rows of an untrusted database into one that we create: whatever else the file contains (triggers, views,
+virtual tables, damage) is left behind, and every row must satisfy our constraints."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from migrations import HEAD, REVISIONS
 OUR_OWN = (*NOT_KEPT, "alembic_version")
 
 LONGEST_VALUE = 64 << 20
-"""Bytes of one value, and of whatever an expression in a stranger's file makes up while it is read."""
+"""Bytes of one value, and of the result of any expression in the untrusted file."""
 READS_WITHIN_S = 600.0
 INSTRUCTIONS = 100_000
-"""SQLite is asked so often, in its own instructions, whether that time is over."""
+"""How many SQLite instructions pass between checks of that time limit."""
 OF_A_SCHEMA = 32
 
-# What the values of a declared type may be; SQLite itself takes anything anywhere.
+# The storage classes allowed for a declared type; SQLite itself accepts any value in any column.
 TYPES = {
     "INTEGER": ("integer",),
     "BOOLEAN": ("integer",),
@@ -35,7 +35,7 @@ TYPES = {
 
 
 def revision_of(path: Path, name: str) -> str:
-    """The schema that a database says it has. Raises BackupError where it is none of Ingot's, or a newer one's."""
+    """The schema revision recorded in a database. Raises BackupError if it is not an Ingot database, or a newer one."""
     query = f"SELECT substr(version_num, 1, {OF_A_SCHEMA}) FROM alembic_version LIMIT 1"
     try:
         with closing(sqlite3.connect(_unchanging(path), uri=True)) as connection:
@@ -47,19 +47,20 @@ def revision_of(path: Path, name: str) -> str:
             ).fetchone()
             found = connection.execute(query).fetchone() if plain else None
     except sqlite3.Error as error:
-        raise _damaged(name, str(error)) from error
+        raise _unusable(name, str(error)) from error
     if found is None or not isinstance(found[0], str):
-        raise _damaged(name, "it is no database of Ingot's")
+        raise _unusable(name, "it is not an Ingot database", code="not-a-database")
     if found[0] not in REVISIONS:
         raise BackupError(
-            f"The database {name} has the schema {found[0]!r}, and this version knows up to {HEAD}.",
-            "Install the version of Ingot that made it, or a newer one, and restore it there.",
+            "newer-schema",
+            f"{name} has database schema {found[0]!r}. This version of Ingot supports schemas up to {HEAD}.",
+            "Install the version of Ingot that created it, or a newer one, and restore it there.",
         )
     return found[0]
 
 
 def bound(connection: sqlite3.Connection) -> None:
-    """A file may hold expressions that SQLite runs as it reads it: none of them takes all memory, or for ever."""
+    """A file may contain expressions that SQLite evaluates while reading it: limit their memory and time."""
     until = time.monotonic() + READS_WITHIN_S
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
@@ -71,8 +72,8 @@ def _unchanging(path: Path) -> str:
 
 
 def adopt(source: Path, target: Path, launches: Path, name: str) -> str:
-    """Make `target`, at this version's schema, from the rows of `source`; the answer is the schema that those had. The
-    rows of launches are of folders in `launches` from now on. `name` is what the source is called in errors."""
+    """Create `target`, at this version's schema, from the rows of `source`; returns the schema that `source` had. The
+    launches' rows then refer to folders in `launches`. Errors call the source `name`."""
     revision = revision_of(source, name)
     schema.upgrade(target, revision)
     try:
@@ -86,7 +87,7 @@ def adopt(source: Path, target: Path, launches: Path, name: str) -> str:
             _settle(connection, launches)
             connection.execute("COMMIT")
     except sqlite3.Error as error:
-        raise _damaged(name, str(error)) from error
+        raise _unusable(name, str(error)) from error
     if revision != HEAD:
         schema.upgrade(target)
     return revision
@@ -103,23 +104,23 @@ def _tables(connection: sqlite3.Connection) -> Iterator[tuple[str, list[tuple[st
 def _copy(connection: sqlite3.Connection, name: str) -> None:
     (verdict,) = connection.execute("PRAGMA source.integrity_check(1)").fetchone()
     if verdict != "ok":
-        raise _damaged(name, verdict)
+        raise _unusable(name, verdict)
     for table, columns in _tables(connection):
         kinds = {row[2] for row in connection.execute(f"PRAGMA source.table_list({table})") if row[0] == "source"}
         theirs = {row[1] for row in connection.execute(f"PRAGMA source.table_xinfo({table})") if not row[6]}
         ours = [column for column, _ in columns]
         if kinds != {"table"} or not theirs.issuperset(ours):
-            raise _damaged(name, f"its table {table} is not as the schema has it")
-        # Parts of these names never come from the file: the tables and columns are those of our own schema.
+            raise _unusable(name, f"its table {table} does not match the schema")
+        # Table and column names come from our own schema, never from the file.
         listed = ", ".join(ours)
         connection.execute(f"INSERT INTO main.{table} ({listed}) SELECT {listed} FROM source.{table}")
-    # Numbers of launches that were deleted are not given again.
+    # Do not reuse the numbers of deleted launches.
     connection.execute("DELETE FROM main.sqlite_sequence")
     connection.execute("INSERT INTO main.sqlite_sequence SELECT name, CAST(seq AS INTEGER) FROM source.sqlite_sequence")
 
 
 def _check(connection: sqlite3.Connection, name: str) -> None:
-    """What the constraints do not say, and a page would fail over."""
+    """What the constraints do not cover, but would make a page fail."""
     for table, columns in _tables(connection):
         for column, declared in columns:
             if declared == "JSON":
@@ -130,20 +131,20 @@ def _check(connection: sqlite3.Connection, name: str) -> None:
                 if declared == "DOUBLE":
                     wrong += f" OR abs({column}) >= {LATEST}"
             if connection.execute(f"SELECT 1 FROM main.{table} WHERE {wrong} LIMIT 1").fetchone():
-                raise _damaged(name, f"the column {column} of its table {table} has a value that is no {declared}")
+                raise _unusable(name, f"column {column} of table {table} has a value that is not {declared}")
     broken = connection.execute("PRAGMA main.foreign_key_check").fetchone()
     if broken is not None:
-        raise _damaged(name, f"a row of its table {broken[0]} refers to one of {broken[2]} that is not there")
+        raise _unusable(name, f"a row in table {broken[0]} refers to a missing row in {broken[2]}")
     for (launch_id,) in connection.execute("SELECT launch_id FROM main.launches"):
         if not LAUNCH_ID.fullmatch(launch_id):
-            raise _damaged(name, f"{launch_id[:40]!r} cannot be a launch's id")
+            raise _unusable(name, f"{launch_id[:40]!r} is not a valid launch id")
 
 
 def _settle(connection: sqlite3.Connection, launches: Path) -> None:
-    """The launches lie here now, and the active revision waits for a launch of its own."""
+    """Point the launches at their new folders; the active revision has not been launched here yet."""
     connection.execute("UPDATE main.launches SET path = ? || launch_id", (f"{launches}/",))
     connection.execute("UPDATE main.active_revision SET launch = ''")
 
 
-def _damaged(name: str, why: str) -> BackupError:
-    return BackupError(f"The database {name} cannot be used: {why}.", "Restore another backup.")
+def _unusable(name: str, why: str, code: str = "damaged") -> BackupError:
+    return BackupError(code, f"The database in {name} cannot be used: {why}.", "Restore another backup.")

@@ -1,4 +1,4 @@
-"""`ingot backup`: make, list, check and restore backups of the state."""
+"""`ingot backup`: create, list, check and restore backups of the state."""
 
 from __future__ import annotations
 
@@ -19,30 +19,29 @@ EXIT_CODES = """
 \b
 Exit status:
   0  done
-  1  not done; the message says why and what to do, and nothing was changed
-  2  the command was not written as it must be
-  3  the console runs on this state folder (restore only)
+  1  not done: the message says why and what to do; nothing was changed
+  2  invalid usage
+  3  a console is running on this state folder (restore only)
 """
 
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON value, for programs.")
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(epilog=EXIT_CODES)
 def backup() -> None:
-    """Make, list, check and restore backups of the state: database, profiles, keys, accounts, launches."""
+    """Create, list, check and restore backups of the state: profiles, keys, accounts, launches."""
 
 
 @backup.command(epilog=EXIT_CODES)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, allow_dash=True),
-    help="The file to write, which must not be there yet, or a folder; - for standard output.  "
-    "[default: backups/ of the state folder]",
+    help="A file that does not exist yet, a folder, or - for standard output.  [default: backups/ in the state folder]",
 )
-@click.option("--without-launches", is_flag=True, help="Leave out the launches' folders with their logs: much smaller.")
+@click.option("--without-launches", is_flag=True, help="Leave out launch folders with their logs: much smaller.")
 @as_json_option
 def create(out: Path | None, without_launches: bool, as_json: bool) -> None:
-    """Make a backup, whatever runs meanwhile."""
+    """Create a backup. The console and the engine may be running."""
     from appliance.home import Home
     from console.backups import create as making
     from console.backups import printing
@@ -74,7 +73,7 @@ def create(out: Path | None, without_launches: bool, as_json: bool) -> None:
 @backup.command("list", epilog=EXIT_CODES)
 @as_json_option
 def list_(as_json: bool) -> None:
-    """List the backups in the state folder, the newest first."""
+    """List the backups in the state folder, newest first."""
     from appliance.home import Home
     from console.backups import printing
     from console.backups.folder import BackupFolder
@@ -88,14 +87,14 @@ def list_(as_json: bool) -> None:
         elif backups:
             printing.table(backups)
         else:
-            click.echo(f"There is no backup in {folder.path} yet: make one with `ingot backup create`.")
+            click.echo(f"No backups in {folder.path} yet. Create one with `ingot backup create`.")
 
 
 @backup.command(epilog=EXIT_CODES)
 @click.argument("file", metavar="FILE|NAME")
 @as_json_option
 def verify(file: str, as_json: bool) -> None:
-    """Read all of a backup: every checksum, its versions, its database. The state is not touched."""
+    """Check a whole backup: checksums, versions, database. The state is not changed."""
     from appliance.home import Home
     from console.backups import printing, restore
 
@@ -113,15 +112,17 @@ def verify(file: str, as_json: bool) -> None:
 @click.option("-y", "--yes", is_flag=True, help="Restore without asking.")
 @as_json_option
 def restore_(file: str, yes: bool, as_json: bool) -> None:
-    """Put the state of a backup in place of the present one.
+    """Replace the current state with that of a backup.
 
-    Everything is checked first, and the present state is backed up. Launches that are here stay, and those of the
-    backup are added. While a console runs on the state folder, restore on its Backups page instead.
+    Everything is checked first, and the current state is backed up. Existing launches are kept; those of the backup
+    are added. While a console is running on the state folder, restore on its Backups page instead.
     """
     from appliance.home import Home
 
     if not yes and not sys.stdin.isatty():
-        raise click.ClickException("Nothing was restored: nobody can be asked here. Say --yes to restore all the same.")
+        raise click.ClickException(
+            "Nothing was restored: there is no terminal to ask for confirmation. Add --yes to restore without asking."
+        )
     home = Home.from_environment()
     with failures_told(home, as_json):
         _make(home)
@@ -140,8 +141,8 @@ def _restore(home: Home, file: str, *, yes: bool) -> Restored:
     except HomeInUseError as error:
         where = f" at http://{error.owner.host}:{error.owner.port}" if error.owner and error.owner.port else ""
         click.echo(
-            f"Error: A console{where} runs on the state folder {home.root}, or another restore does. "
-            "Restore on its Backups page, or stop it first.",
+            f"Error: A console{where} or another restore is using the state folder {home.root}. "
+            "Restore on the console's Backups page, or stop it first.",
             err=True,
         )
         raise SystemExit(3) from error
@@ -160,7 +161,7 @@ def _restore(home: Home, file: str, *, yes: bool) -> Restored:
 
 
 def _path(home: Home, file: str) -> Path:
-    """A file of that path; or else the backup of that name in the state folder; - is received there first."""
+    """The file at that path, or the backup of that name in the state folder; - is received there first."""
     from console.backups.folder import BackupFolder, incoming
 
     if file == "-":
@@ -183,7 +184,7 @@ def _make(home: Home) -> None:
 
 @contextlib.contextmanager
 def failures_told(home: Home, as_json: bool) -> Iterator[None]:
-    """What can go wrong, as a message (or as JSON) and an exit status."""
+    """Report failures as a message or JSON, with an exit status."""
     from console.backups import printing
     from console.backups.format import BackupError
     from console.db.failures import DATABASE_ERRORS, explain
@@ -191,18 +192,17 @@ def failures_told(home: Home, as_json: bool) -> Iterator[None]:
     try:
         yield
     except BackupError as error:
-        printing.failure(error.message, error.remedy, as_json)
+        printing.failure(error.code, error.message, error.remedy, as_json)
         raise SystemExit(1) from error
     except DATABASE_ERRORS as error:
         failure = explain(error, home.database)
         if failure is None:
             raise
-        printing.failure(failure.message, failure.remedy, as_json)
+        printing.failure("database", failure.message, failure.remedy, as_json)
         raise SystemExit(1) from error
     except OSError as error:
-        printing.failure(
-            f"{error.filename}: {error.strerror or error}.", "Look at the file and its permissions.", as_json
-        )
+        what = f"{error.filename}: {error.strerror or error}."
+        printing.failure("not-read", what, "Check the file and its permissions.", as_json)
         raise SystemExit(1) from error
 
 

@@ -1,4 +1,4 @@
-"""Makes a backup of the running state. The file appears under its name only once it is whole."""
+"""Creates a backup of the running state. The file gets its name only once it is complete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from console.backups.format import BackedUpFile, BackupError, Manifest, Summary
 from console.backups.snapshot import Snapshot, Source
 
 LEVEL = 4
-"""Of gzip: real logs are packed to within a twentieth of what the default level makes of them, at twice its speed."""
+"""For gzip: real logs come out within 5 % of the default level's size, at twice its speed."""
 
 Report = Callable[[int, int], None]
 
@@ -43,8 +43,8 @@ class Made(NamedTuple):
 
 
 def create(home: Home, out: Path, *, with_launches: bool = True, report: Report = silent) -> Made:
-    """Write a backup to the file `out`, or into the folder `out` under a name of its own. Raises BackupError, and
-    sqlite3.Error where the database cannot be read."""
+    """Write a backup to the file `out`, or into the folder `out` under a generated name. Raises BackupError, and
+    sqlite3.Error if the database cannot be read."""
     snapshot.require_state(home)
     made = time.time()
     try:
@@ -63,14 +63,14 @@ def create(home: Home, out: Path, *, with_launches: bool = True, report: Report 
 
 
 def sweep(folder: Path) -> None:
-    """Remove what was left half-written by processes that are gone."""
+    """Remove partial files of processes that have ended."""
     for kind in ("ingot-backup", "received"):
         for partial in folder.glob(f".{kind}-*.partial"):
             _sweep(partial)
 
 
 def _sweep(partial: Path) -> None:
-    """Whoever writes holds the file's lock; what nobody holds is of a process that is gone."""
+    """The writer holds the file's lock; an unlocked file belongs to a process that has ended."""
     with contextlib.suppress(OSError), partial.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(workplace(partial), ignore_errors=True)
@@ -78,13 +78,13 @@ def _sweep(partial: Path) -> None:
 
 
 def claim(partial: Path) -> int | None:
-    """A new file of this name, open and locked; None where somebody else writes to it."""
+    """A new file of this name, open and locked; None if another process is writing it."""
     _sweep(partial)
     try:
         handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return None
-    with contextlib.suppress(BlockingIOError, FileNotFoundError):  # somebody swept it before it was locked
+    with contextlib.suppress(BlockingIOError, FileNotFoundError):  # another process swept it before it was locked
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(handle), os.stat(partial)):
             return handle
@@ -94,10 +94,10 @@ def claim(partial: Path) -> int | None:
 
 @contextlib.contextmanager
 def _partial(out: Path, made: float) -> Iterator[tuple[Path, Path, int]]:
-    """The name that the backup will have, and the locked file that it is written to; that is gone at the end."""
+    """The backup's final name, and the locked partial file that it is written to, which is removed at the end."""
     folder = out if out.is_dir() else out.parent
     if not folder.is_dir():
-        raise BackupError(f"There is no folder {folder}.", "Make it first, or name another file.")
+        raise BackupError("no-folder", f"There is no folder {folder}.", "Create it first, or choose another file.")
     sweep(folder)
     taken = ""
     for number in range(1, 1000 if out.is_dir() else 2):
@@ -105,22 +105,22 @@ def _partial(out: Path, made: float) -> Iterator[tuple[Path, Path, int]]:
         partial = folder / f".{target.name}.partial"
         handle = claim(partial)
         if handle is None:
-            taken = f"{target} is being written by somebody else."
+            taken = f"Another process is writing {target}."
             continue
         try:
             if not os.path.lexists(target):
                 yield target, partial, handle
                 return
-            taken = f"{target} is there already."
+            taken = f"{target} already exists."
         finally:
             shutil.rmtree(workplace(partial), ignore_errors=True)
             partial.unlink(missing_ok=True)
             os.close(handle)
-    raise BackupError(taken, "Name another file, or remove that one.", status=409)
+    raise BackupError("file-exists", taken, "Choose another name, or delete that file.", status=409)
 
 
 def workplace(partial: Path) -> Path:
-    """The folder beside a half-written file for what is needed on the way; it goes with it."""
+    """The folder for temporary files beside a partial file; it is removed with it."""
     return partial.with_suffix(".work")
 
 
@@ -144,12 +144,13 @@ def _write(
     ):
         writer = _Writer(archive, made, report)
         writer.add_bytes(format.SUMMARY, _json(summary))
-        writer.files.clear()  # the manifest says the same again
+        writer.files.clear()  # not listed in the manifest, which repeats it
         writer.add_source(Source(format.DATABASE, state.database, state.database.stat().st_size))
         if len(state.files) > format.MOST_FILES:
             raise BackupError(
-                f"The state has {len(state.files)} files, and a backup holds at most {format.MOST_FILES}.",
-                "Delete old launches, or make the backup without launches.",
+                "too-many-files",
+                f"The state has {len(state.files):,} files. A backup can hold {format.MOST_FILES:,}.",
+                "Delete old launches, or leave launches out of the backup.",
             )
         for name, content in state.active.items():
             writer.add_bytes(name, content)
@@ -178,8 +179,8 @@ class _Writer:
         self._add(name, io.BytesIO(content), len(content), self._made)
 
     def add_source(self, source: Source) -> None:
-        """A file that is appended to is copied as far as it went when the snapshot was taken; one that was deleted
-        since, with its launch, is left out."""
+        """Append-only files are copied up to their size at the snapshot; files deleted since, with their launch, are
+        left out."""
         try:
             handle = os.open(source.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -196,7 +197,7 @@ class _Writer:
         member.size, member.mode, member.mtime = size, 0o600, written
         hashed = _Hashed(content, self._advance)
         self._archive.addfile(member, hashed)
-        # The list that tarfile keeps for readers.
+        # tarfile would keep a list of all of them.
         self._archive.members.clear()  # type: ignore[attr-defined]
         self.files.append(BackedUpFile(name, size, hashed.hexdigest()))
 
@@ -206,7 +207,7 @@ class _Writer:
 
 
 class _Hashed:
-    """Reads a file and hashes what was read."""
+    """Hashes a file as it is read."""
 
     def __init__(self, file: IO[bytes], advance: Callable[[int], None]) -> None:
         self._file = file
@@ -224,7 +225,7 @@ class _Hashed:
 
 
 class _Counted:
-    """Writes to a file as long as its disk has room."""
+    """Writes to a file while its disk has enough free space."""
 
     def __init__(self, file: IO[bytes], room: DiskSpace) -> None:
         self._file = file

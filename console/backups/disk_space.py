@@ -1,5 +1,5 @@
-"""The room that is left on a disk: asked before something large is written, and again and again while it is. What the
-engine and the console write beside it must not run out because of a backup."""
+"""Free disk space: checked before something large is written, and repeatedly while it is. A backup must not take the
+space that the engine and the console need."""
 
 from __future__ import annotations
 
@@ -37,19 +37,21 @@ class DiskSpace:
     def _require(self, needed: int) -> None:
         left = free(self._folder)
         if left < needed + RESERVE_BYTES:
-            wants = f"{gib(needed + RESERVE_BYTES)} free"
             raise BackupError(
-                f"{self._what} needs {wants} in {self._folder}, which has {gib(left)}. Nothing was changed.",
+                "disk-full",
+                f"{self._what} needs {gib(needed + RESERVE_BYTES)} free in {self._folder}, which has {gib(left)}. "
+                "Nothing was changed.",
                 "Free some space, for example by deleting old launches or backups, then try again.",
                 status=507,
             )
 
 
 def not_written(path: Path, error: OSError) -> BackupError:
-    """An OSError while something was written to `path`, in words."""
+    """What an OSError while writing `path` means."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = "Free some space on the disk" if full else "Check the disk and the permissions"
     return BackupError(
+        "disk-full" if full else "not-written",
         f"{path} could not be written: {error.strerror or error}.",
         f"{remedy} of {path.parent}, then try again.",
         status=507 if full else 503,

@@ -1,4 +1,4 @@
-"""The folder `backups/` of the state: which backups there are, under which names they are kept, how others' come in."""
+"""The folder `backups/` of the state: lists, names, deletes and receives backups."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ SQLITE_HEADER_BYTES = 100
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
-    """`summary` is None for a copy of the database alone, and for a file whose beginning cannot be read: `problem` says
-    why then."""
+    """`summary` is None for a copy of the database alone, and for an unreadable file, whose `problem` says why."""
 
     name: str
     size: int
@@ -45,7 +44,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackupFolder:
-    """Remembers what it has read of each file."""
+    """Caches what it has read from each file."""
 
     def __init__(self, home: Home) -> None:
         self.path = home.root / "backups"
@@ -73,8 +72,9 @@ class BackupFolder:
         path = self.path / name
         if not _is_backup(name) or path.is_symlink() or not path.is_file():
             raise BackupError(
+                "not-found",
                 f"There is no backup named {name[:100]!r}.",
-                f"`ingot backup list` shows those in {self.path}.",
+                f"`ingot backup list` shows the backups in {self.path}.",
                 status=404,
             )
         return path
@@ -85,8 +85,9 @@ class BackupFolder:
             path.unlink()
         except OSError as error:
             raise BackupError(
+                "not-deleted",
                 f"{path} could not be deleted: {error.strerror or error}.",
-                f"Look at the disk and at the permissions of {path.parent}, then try again.",
+                f"Check the disk and the permissions of {path.parent}, then try again.",
                 status=503,
             ) from error
 
@@ -112,7 +113,7 @@ def describe(path: Path, found: os.stat_result) -> Backup:
 
 
 def _database_problem(path: Path, size: int) -> str:
-    """What can be seen in its first bytes: another kind of file, or one that was cut off."""
+    """What its first bytes show: it is another kind of file, or it is truncated."""
     try:
         with path.open("rb") as file:
             head = file.read(SQLITE_HEADER_BYTES)
@@ -123,7 +124,7 @@ def _database_problem(path: Path, size: int) -> str:
     stated = int.from_bytes(head[16:18])
     page_bytes = 65536 if stated == 1 else stated
     expected = int.from_bytes(head[28:32]) * page_bytes
-    is_stated = head[24:28] == head[92:96]  # old versions of SQLite left the number of pages as it was
+    is_stated = head[24:28] == head[92:96]  # old versions of SQLite did not update the page count
     if is_stated and size < expected:
         return f"{path.name} is incomplete: {size:,} of {expected:,} bytes. Copy it again."
     return ""
@@ -134,7 +135,7 @@ def _is_backup(name: str) -> bool:
 
 
 class Incoming:
-    """A backup that is being received. It is kept, under a name of ours, if it is one and came as a whole."""
+    """A backup that is being received. It is kept, under a name of ours, if it is valid and complete."""
 
     def __init__(self, path: Path, file: IO[bytes], room: DiskSpace) -> None:
         self.size = 0
@@ -148,7 +149,7 @@ class Incoming:
         self.size += len(chunk)
 
     def keep(self) -> Path:
-        """Where it is now, once all of it has been read. Raises BackupError where it is no whole backup."""
+        """Verify all of it and return its new path. Raises BackupError if it is not a complete backup."""
         self._file.flush()
         os.fsync(self._file.fileno())
         with self._path.open("rb") as file:
@@ -158,18 +159,20 @@ class Incoming:
             name = format.file_name(made, number)
             name = name.replace("ingot-backup", "received").replace(".tar.gz", ".db") if is_database else name
             with suppress(FileExistsError):
-                os.link(self._path, self._path.with_name(name))  # which never replaces one that is there
+                os.link(self._path, self._path.with_name(name))  # which never replaces an existing file
                 return self._path.with_name(name)
-        raise BackupError("There are already a thousand backups of that second.", "Delete some.", status=409)
+        raise BackupError(
+            "too-many-backups", "There are already 999 backups with that creation time.", "Delete some.", status=409
+        )
 
     def _try_database(self) -> float:
-        """Take its rows over, as a restore would, to see that they are all there; the present time, since a database
-        does not say when it was copied. Raises BackupError."""
+        """Copy its rows as a restore would, to see that they are complete. Returns the current time, since a database
+        does not record when it was copied. Raises BackupError."""
         work = workplace(self._path)
         DiskSpace(self._path.parent, "Checking the upload", self.size)
         try:
             work.mkdir(mode=0o700)
-            adopt(self._path, work / format.DATABASE, work, "that was uploaded")
+            adopt(self._path, work / format.DATABASE, work, "the uploaded file")
         finally:
             shutil.rmtree(work, ignore_errors=True)
         return time.time()
@@ -177,14 +180,14 @@ class Incoming:
 
 @contextmanager
 def incoming(folder: BackupFolder, expected: int) -> Iterator[Incoming]:
-    """Receive a backup of about so many bytes (0: unknown) into the folder. What was not kept is removed."""
+    """Receive a backup of about `expected` bytes (0: unknown) into the folder; delete it unless it was kept."""
     path = folder.create() / f".received-{time.time_ns()}.partial"
     sweep(folder.path)
     room = DiskSpace(folder.path, "The upload", expected)
     try:
         handle = claim(path)
         if handle is None:
-            raise BackupError(f"{path} is in use.", "Try again.", status=409)
+            raise BackupError("file-exists", f"{path} is in use.", "Try again.", status=409)
         with os.fdopen(handle, "wb") as file:
             yield Incoming(path, file, room)
     except OSError as error:

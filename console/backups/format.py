@@ -1,5 +1,5 @@
-"""What a backup file is: a gzipped tar that begins with `backup.json` (what it is, so that a list need not read it all)
-and ends with `manifest.json` (the same, and the SHA-256 of every file between them)."""
+"""The format of a backup: a gzipped tar that begins with `backup.json` (a summary, so that listing backups need not
+read all of them) and ends with `manifest.json` (the summary and the SHA-256 of every file)."""
 
 from __future__ import annotations
 
@@ -39,17 +39,19 @@ DATABASE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}\.db")
 
 
 class BackupError(Exception):
-    """A backup could not be made, read or restored. `status` is the HTTP status that fits."""
+    """A backup could not be made, read or restored. `code` says why, for programs; `status` is the HTTP status that
+    fits, and with 409 the code is a row of `console.errors.CONFLICTS`."""
 
-    def __init__(self, message: str, remedy: str, *, status: int = 422) -> None:
+    def __init__(self, code: str, message: str, remedy: str, *, status: int = 422) -> None:
         super().__init__(f"{message} {remedy}")
+        self.code = code
         self.message = message
         self.remedy = remedy
         self.status = status
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """What a state holds, for people to recognize it by. `launches` is how many are in the file."""
+    """What a state contains, so that people recognise it. `launches` is how many are in the file."""
 
     accounts: list[str] = []
     profiles: int = 0
@@ -84,7 +86,7 @@ class Manifest(Summary, frozen=True, kw_only=True):
 
 
 def file_name(made: float, number: int = 1) -> str:
-    """`number` tells apart what was made in the same second."""
+    """`number` distinguishes backups made in the same second."""
     again = f"-{number}" if number > 1 else ""
     return f"ingot-backup-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(made))}{again}.tar.gz"
 
@@ -95,4 +97,6 @@ def is_allowed(path: str) -> bool:
 
 
 def no_backup(name: str) -> BackupError:
-    return BackupError(f"{name} is not an Ingot backup.", "Choose a file that `ingot backup create` made.")
+    return BackupError(
+        "not-a-backup", f"{name} is not an Ingot backup.", "Choose a file that `ingot backup create` made."
+    )

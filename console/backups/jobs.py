@@ -1,4 +1,4 @@
-"""What the Backups page has under way: one thing at a time, in a thread, with how far it is."""
+"""The Backups page's background job: one at a time, in a thread, with its progress."""
 
 from __future__ import annotations
 
@@ -33,12 +33,18 @@ log = logging.getLogger(__name__)
 
 TELL_EVERY_S = 0.25
 Kind = Literal["backup", "check", "restore"]
+RUNNING: dict[Kind, tuple[str, str]] = {
+    "backup": ("{name} is being created.", "backup-running"),
+    "check": ("{name} is being checked.", "backup-check-running"),
+    "restore": ("{name} is being restored.", "restore-running"),
+}
+"""What a second job is refused with: the sentence, and the conflict's code."""
 
 
 @dataclass
 class Job:
-    """`done` of `total` bytes. Over once `ended` is set; then `outcome` says what came of it, and `failure` why it
-    failed where it did. `cancelled`: it ends at the next it reports."""
+    """`done` of `total` bytes. It is over once `ended` is set; then `outcome` says what was done, or `failure` why it
+    failed. `cancelled`: it ends when it next reports progress."""
 
     kind: Kind
     name: str
@@ -56,7 +62,7 @@ class Job:
 
 
 class BackupJobs:
-    """Makes, checks and restores backups for pages."""
+    """Creates, checks and restores backups for the page."""
 
     def __init__(
         self,
@@ -101,11 +107,11 @@ class BackupJobs:
         return self._begin(Job("check", name), lambda report: asyncio.to_thread(work, report))
 
     def restore(self, name: str, when: When) -> Job:
-        """The engine is restarted at the end: at once, or when its requests have finished."""
+        """The engine restarts at the end: at once, or when its requests have finished."""
         return self._begin(Job("restore", name), lambda report: self._restore(name, report, when))
 
     async def settled(self, job: Job, within_s: float) -> bool:
-        """Whether the job is over within this time. It is then no longer shown as what is under way."""
+        """Whether the job ends within this time. It is then no longer shown."""
         if self._task is not None and self.job is job:
             await asyncio.wait({self._task}, timeout=within_s)
         if job.ended is None:
@@ -116,13 +122,13 @@ class BackupJobs:
         return True
 
     def dismiss(self) -> None:
-        """Show no longer how the last one ended."""
+        """Stop showing how the last job ended."""
         if self.job is not None and self.job.ended is not None:
             self.job = None
             self._publish()
 
     def cancel(self) -> Job | None:
-        """End what is under way, at the next it reports; returns it. A restore that was decided reports no more."""
+        """End the running job when it next reports progress, and return it. A committed restore no longer reports."""
         if self.job is None or self.job.ended is not None:
             return None
         self.job.cancelled = True
@@ -130,17 +136,17 @@ class BackupJobs:
         return self.job
 
     async def close(self) -> None:
-        """End what is under way, at the next it reports. A restore that was decided reports no more, and is done in
-        moments, or finished by the next start."""
+        """End the running job when it next reports progress. A committed restore no longer reports: it ends in moments,
+        or the next start finishes it."""
         self._closing = True
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=1.0)
 
     def _begin(self, job: Job, work: Callable[[Report], Awaitable[str]]) -> Job:
         if self.job is not None and self.job.ended is None:
-            doing = {"backup": "A backup is being created", "check": "A backup is being checked"}
-            what = doing.get(self.job.kind, f"{self.job.name} is being restored")
-            raise BackupError(f"{what}.", "Wait until it has finished, then try again.", status=409)
+            running, code = RUNNING[self.job.kind]
+            what = running.format(name=self.job.name or "A backup")
+            raise BackupError(code, what, "Wait until that is done, then try again.", status=409)
         self.job = job
         self._task = asyncio.create_task(self._run(job, work))
         return job
@@ -156,9 +162,11 @@ class BackupJobs:
         def report(done: int, total: int) -> None:
             nonlocal told
             if self._closing:
-                raise BackupError("The console is stopping.", "Try again when it is back.", status=503)
+                raise BackupError(
+                    "stopping", "The console is stopping.", "Try again once it has restarted.", status=503
+                )
             if job.cancelled:
-                raise BackupError("Cancelled. Nothing was changed.", "Start it again at any time.", status=409)
+                raise BackupError("cancelled", "Cancelled. Nothing was changed.", "Start it again at any time.", status=409)
             if time.monotonic() - told >= TELL_EVERY_S:
                 told = time.monotonic()
                 loop.call_soon_threadsafe(heard, done, total)
@@ -169,21 +177,20 @@ class BackupJobs:
         except BackupError as error:
             job.failure = error
         except ProfileRefusal as error:
-            job.failure = BackupError(error.message, error.remedy, status=409)
+            job.failure = BackupError(error.code, error.message, error.remedy, status=409)
         except DATABASE_ERRORS as error:
             failure = explain(error, self._home.database)
             if failure is None:
-                log.error("A fault while a backup was worked on.", exc_info=error)
+                log.error("A backup job failed.", exc_info=error)
                 what = f"The database reported an error: {error}."
-                job.failure = BackupError(what, "See the console's output for details.", status=500)
+                job.failure = BackupError("database", what, "The console's output has the details.", status=500)
             else:
-                job.failure = BackupError(failure.message, failure.remedy, status=failure.status)
+                job.failure = BackupError("database", failure.message, failure.remedy, status=failure.status)
         finally:
             job.ended = time.time()
-            if not (job.outcome or job.failure):  # a fault of ours: its trace is in the console's output
-                job.failure = BackupError(
-                    "The console failed.", "Its output has the trace: please report it.", status=500
-                )
+            if not (job.outcome or job.failure):  # a bug: its traceback is in the console's output
+                remedy = "The console's output has the traceback. Please report it."
+                job.failure = BackupError("failed", "An unexpected error ended the job.", remedy, status=500)
             self._publish()
             with suppress(OSError):
                 self._hub.send("backups-list", self._shown["list"].render(backups=await self.backups(), live=True))
@@ -197,9 +204,9 @@ class BackupJobs:
                     self._home, raw, name, path.stat().st_size, report=report, judge=_somebody_can_sign_in
                 )
 
-        with self._activator.alone(f"the backup {name}"):
+        with self._activator.alone(name, "restore-running"):
             restored = await asyncio.to_thread(work)
-            # All folders anew: the index that follows the engine has read them for the database as it was.
+            # Index all launch folders again: the current index belongs to the previous database.
             await LaunchIndex(self._database, Catalogue(self._home)).refresh()
         said = (
             f"Restored {name}. Active profile: {restored.active or 'none'}. The previous state is in {restored.kept}."
@@ -221,13 +228,14 @@ class BackupJobs:
 def _somebody_can_sign_in(contents: Contents) -> None:
     if not contents.accounts:
         raise BackupError(
+            "no-account",
             "This backup has no account, so nobody could sign in.",
             "Restore it with `ingot backup restore`. The next start will print a set-up link.",
         )
 
 
 def comparison(present: Contents, backup: Backup) -> list[tuple[str, Any, Any]]:
-    """What a restore replaces: (what, as it is, as it will be)."""
+    """What a restore replaces: (what, now, afterwards)."""
     assert backup.summary is not None
     then = backup.summary.contents
     names = ", ".join

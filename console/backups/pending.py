@@ -1,4 +1,4 @@
-"""Whether a restore was cut off. It is asked at every start, before the engine's, so nothing is imported for it until
+"""Checks for an interrupted restore. It runs at every start, before the engine's, so it imports nothing else until
 there is one."""
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ DONE = ".restore-done-"
 
 
 def finish(home: Home) -> bool:
-    """Finish a restore that a process that is gone had decided, and clear away what another had only prepared. The
-    answer is whether the state is another one now. The caller holds the console's lock.
+    """Finish a restore that an earlier process committed, and remove what was only staged. Returns whether the state
+    changed. The caller holds the console's lock.
 
-    Raises BackupError where the disk does not let it."""
+    Raises BackupError if the disk prevents it."""
     if not any(chain(home.root.glob(PENDING), home.root.glob(f"{STAGED}*"), home.root.glob(f"{DONE}*"))):
         return False
     from console.backups import plan
@@ -27,7 +27,7 @@ def finish(home: Home) -> bool:
 
 
 def finish_if_alone(home: Home) -> None:
-    """The same for commands that open the database without being the console; a console that runs sees to it itself."""
+    """The same for commands that open the database without being the console; a running console does it itself."""
     if not (home.root / PENDING).is_dir():
         return
     with suppress(HomeInUseError):

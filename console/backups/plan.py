@@ -1,8 +1,8 @@
-"""How a restore is decided and carried out so that a power cut at any moment leaves the old state or the new one.
+"""Commits and carries out a restore, so that a power failure at any moment leaves either the old state or the new one.
 
-All that is to be put in place lies in one folder, checked and complete. Renaming that folder to `restore-pending` is
-the decision. What follows can be repeated: each step looks at what is left to do, and whoever starts next, before
-anything reads the state, takes up where the last one was cut off.
+Everything to be installed is in one folder, checked and complete. Renaming that folder to `restore-pending` commits the
+restore. The steps that follow are idempotent: each does what is left to do, and the next process to start continues an
+interrupted restore before anything reads the state.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from console.backups.pending import DONE, PENDING, STAGED
 
 PLAN = "plan.json"
 IN_PLACE = "database-is-in-place"
-"""A file in the decided folder: the database is replaced once, so that nothing written to it afterwards is lost."""
+"""A marker file in the pending folder: the database is replaced only once, so that later writes are not lost."""
 
 LOCKED_FOR_S = 20.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """`folders` are replaced as a whole: their names, each with the files that it holds afterwards. `launches` are
-    added. `name` is the backup's."""
+    """`folders` maps each folder that is replaced to the files that it will contain. `launches` are added. `name` is
+    the backup's."""
 
     name: str
     folders: dict[str, list[str]]
@@ -39,16 +39,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(home: Home, staged: Path, plan: Plan) -> None:
-    """From here on the restore will happen, whatever ends this process."""
+    """Commit: from here on the restore will happen, even if this process ends."""
     write_atomically(staged / PLAN, msgspec.json.encode(plan))
-    os.sync()  # once for all, where a backup of many launches has thousands of small files
+    os.sync()  # once for all: a backup of many launches has thousands of small files
     staged.rename(home.root / PENDING)
     sync_folder(home.root)
 
 
 def carry_out(home: Home) -> Plan | None:
-    """Do what is left of a restore that was decided; None where none was. Raises BackupError where the disk does not
-    let it: what is left stays to be done, and nothing is lost."""
+    """Finish a committed restore; None if there is none. Raises BackupError if the disk prevents it: the rest stays
+    pending, and nothing is lost."""
     pending = home.root / PENDING
     if not pending.is_dir():
         return None
@@ -66,8 +66,9 @@ def carry_out(home: Home) -> Plan | None:
         pending.rename(done)
     except (OSError, sqlite3.Error, msgspec.MsgspecError) as error:
         raise BackupError(
-            f"A restore was decided and could not be finished: {error}. What it will put in place lies in {pending}.",
-            f"Give {home.root} free space and make it writable, then start the console again: it goes on by itself.",
+            "pending",
+            f"A restore could not be finished: {error}. Its files are kept in {pending}.",
+            f"Free some space for {home.root} and make it writable, then restart the console to finish the restore.",
             status=503,
         ) from error
     shutil.rmtree(done, ignore_errors=True)
@@ -75,8 +76,8 @@ def carry_out(home: Home) -> Plan | None:
 
 
 def take_back(home: Home) -> bool:
-    """Undo a decision whose steps failed before the database was replaced: the state is the old one, and launches that
-    were added stay. The answer is whether that was still possible."""
+    """Cancel a committed restore that failed before the database was replaced: the old state stays, as do launches
+    that were added. Returns whether that was still possible."""
     pending = home.root / PENDING
     if not pending.is_dir() or (pending / IN_PLACE).exists():
         return False
@@ -85,7 +86,7 @@ def take_back(home: Home) -> bool:
 
 
 def recover(home: Home) -> Plan | None:
-    """`console.backups.pending.finish` says what for; what was done."""
+    """Finish a pending restore and remove leftovers; returns what was done. See `console.backups.pending.finish`."""
     finished = carry_out(home)
     for left in (*home.root.glob(f"{STAGED}*"), *home.root.glob(f"{DONE}*")):
         shutil.rmtree(left, ignore_errors=True)
@@ -102,7 +103,7 @@ def new_stage(home: Home) -> Path:
 
 
 def _add_launches(home: Home, staged: Path, launches: list[str]) -> None:
-    """Those that are here already stay as they are."""
+    """Existing launches are left unchanged."""
     home.launches.mkdir(mode=0o700, exist_ok=True)
     for launch in launches:
         source, target = staged / launch, home.launch(launch)
@@ -111,8 +112,8 @@ def _add_launches(home: Home, staged: Path, launches: list[str]) -> None:
 
 
 def _replace_database(database: Path, staged: Path) -> None:
-    """In one transaction of the database that is in use: who reads sees all of the old content or all of the new. A
-    file that is no database any more is put aside."""
+    """In one transaction of the live database: readers see either the old content or the new. A file that is no longer
+    a valid database is moved aside."""
     with closing(sqlite3.connect(f"{staged.as_uri()}?mode=ro&immutable=1", uri=True)) as source:
         try:
             _copy_over(source, database)
@@ -140,7 +141,7 @@ def _copy_over(source: sqlite3.Connection, database: Path) -> None:
 
 
 def put_aside(database: Path) -> Path:
-    """Keep a database that cannot be read, out of the way, with what belongs to it; where it lies then."""
+    """Move an unreadable database aside, with its journal files; returns its new path."""
     aside = database.with_name(f"{database.name}.unreadable-{time.time_ns()}")
     for suffix in ("", "-wal", "-shm"):
         with suppress(FileNotFoundError):
@@ -149,10 +150,10 @@ def put_aside(database: Path) -> Path:
 
 
 def _replace_files(folder: Path, staged: Path, names: list[str], *, keep: bool) -> None:
-    """Each file is replaced at once; others are removed, but with `keep` only those of a backup are spoken of."""
+    """Replace each file atomically and remove the others; with `keep`, only those that a backup can contain."""
     folder.mkdir(mode=0o700, exist_ok=True)
     for name in names:
-        with suppress(FileNotFoundError):  # put in place before this process's predecessor ended
+        with suppress(FileNotFoundError):  # installed before the previous process ended
             os.replace(staged / name, folder / name)
     others = ("profile.yaml", "keys.json") if keep else tuple(entry.name for entry in folder.iterdir())
     for name in others:

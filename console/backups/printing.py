@@ -1,4 +1,4 @@
-"""What `ingot backup` prints: results in sentences; progress on the error output, so that the other is for programs."""
+"""What `ingot backup` prints: results as sentences on standard output; progress on standard error."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from console.backups.restore import Checked, Restored
 
 SHOW_EVERY_S = 0.2
 WIDE = 200
-"""Columns where nobody looks at a terminal."""
+"""Columns if the output is not a terminal."""
 
 
 def as_json(value: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(value)).decode()
 
 
-def failure(message: str, remedy: str, in_json: bool) -> None:
+def failure(code: str, message: str, remedy: str, in_json: bool) -> None:
     if in_json:
-        click.echo(as_json({"message": message, "remedy": remedy}))
+        click.echo(as_json({"code": code, "message": message, "remedy": remedy}))
     else:
         click.echo(f"Error: {message} {remedy}", err=True)
 
 
 @contextlib.contextmanager
 def progress(verb: str) -> Iterator[Report]:
-    """One line that changes, where somebody looks at a terminal."""
+    """One line that is rewritten, if standard error is a terminal."""
     shown = 0.0
-    looked_at = sys.stderr.isatty()
+    is_terminal = sys.stderr.isatty()
 
     def report(done: int, total: int) -> None:
         nonlocal shown
-        if looked_at and time.monotonic() - shown >= SHOW_EVERY_S:
+        if is_terminal and time.monotonic() - shown >= SHOW_EVERY_S:
             shown = time.monotonic()
             share = formats.percent(min(1.0, done / total)) if total else ""
             click.echo(f"\r\x1b[K{verb}: {formats.gib(done)} of {formats.gib(total)} {share}", nl=False, err=True)
@@ -70,9 +70,9 @@ def made(result: Made) -> dict[str, Any]:
 def made_text(result: Made) -> str:
     text = f"{result.path} ({formats.gib(result.size)}): {in_words(result.manifest.contents)}."
     if not result.manifest.with_launches:
-        text += " The launches' folders are not in it."
+        text += " Launch logs are not included."
     if result.left_out:
-        text += f"\nLeft out, since they are no files of the state: {', '.join(result.left_out[:5])}."
+        text += f"\nNot included, since they are not state files: {', '.join(result.left_out[:5])}."
     return text
 
 
@@ -96,35 +96,35 @@ def _counted(count: int, one: str, many: str = "") -> str:
 
 
 def checked_text(result: Checked) -> str:
-    made_by = f"made by Ingot {result.ingot} on {formats.exact(result.made)}, " if result.ingot else ""
-    migrates = ", which a restore brings to this version's" if result.migrates else ""
-    whole = f"{result.name} is whole: {made_by}{_counted(result.files, 'file')}"
-    return f"{whole}, database schema {result.schema}{migrates}.\nIt holds {in_words(result.contents)}."
+    made_by = f"created by Ingot {result.ingot} on {formats.exact(result.made)}, " if result.ingot else ""
+    migrates = " (a restore will upgrade it)" if result.migrates else ""
+    whole = f"{result.name} is intact: {made_by}{_counted(result.files, 'file')}"
+    return f"{whole}, database schema {result.schema}{migrates}.\nIt contains {in_words(result.contents)}."
 
 
 def confirmed(name: str, contents: Contents, home: Home) -> bool:
-    """Ask a person."""
-    click.echo(f"{name} holds {in_words(contents)}.", err=True)
-    question = f"Replace the profiles, keys and accounts in {home.root} by these?"
+    """Ask for confirmation."""
+    click.echo(f"{name} contains {in_words(contents)}.", err=True)
+    question = f"Replace the profiles, keys and accounts in {home.root} with these?"
     return click.confirm(question, err=True)
 
 
 def restored_text(result: Restored, home: Home) -> str:
     accounts = ", ".join(result.accounts)
     lines = [
-        f"Restored {result.name}: active is {result.active or 'no profile'}.",
+        f"Restored {result.name}. Active profile: {result.active or 'none'}.",
         f"Added {_counted(result.launches, 'launch', 'launches')}"
-        + (f"; {result.here_already:,} were here already and stay as they are." if result.here_already else "."),
-        f"Sign in as: {accounts}." if accounts else "Nobody can sign in yet: `ingot up` will print a set-up link.",
+        + (f"; {result.here_already:,} already existed and were left unchanged." if result.here_already else "."),
+        f"Sign in as: {accounts}." if accounts else "There is no account yet: `ingot up` will print a set-up link.",
     ]
     if result.migrated:
-        lines.append(f"Its database was brought from schema {result.schema} to this version's.")
+        lines.append(f"The database was upgraded from schema {result.schema}.")
     if result.revoked:
-        lines.append(f"API keys that were revoked since stay revoked: {', '.join(result.revoked)}.")
+        lines.append(f"API keys revoked since the backup stay revoked: {', '.join(result.revoked)}.")
     if result.kept:
-        lines.append(f"The state before is in {home.root / 'backups' / result.kept}.")
+        lines.append(f"The previous state is in {home.root / 'backups' / result.kept}.")
     if is_held(home.lock):
-        lines.append("The engine that runs has not read the restored profile yet: restart it.")
+        lines.append("The running engine still uses the previous profile. Restart it to use the restored one.")
     return "\n".join(lines)
 
 
@@ -137,9 +137,12 @@ def table(backups: Sequence[Backup]) -> None:
     for backup in backups:
         summary = backup.summary
         if summary is None:
-            holds = [backup.problem or "(the database alone)", ""]
+            holds = [backup.problem or "(database only)", ""]
         else:
-            holds = [summary.contents.active, f"{summary.contents.launches:,}" if summary.with_launches else "left out"]
+            holds = [
+                summary.contents.active,
+                f"{summary.contents.launches:,}" if summary.with_launches else "not included",
+            ]
         version = summary.ingot if summary else ""
         shown.add_row(backup.name, formats.exact(backup.made), formats.gib(backup.size), version, *holds)
     Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDE).print(shown)

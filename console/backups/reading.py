@@ -1,5 +1,5 @@
-"""Reads a backup that may come from anywhere, such as a stick: every name, size and checksum is looked at, nothing is
-read into memory whole, and nothing but plain files of known names is taken."""
+"""Reads an untrusted backup, such as one from a USB stick: every name, size and checksum is verified, no file is read
+into memory whole, and only plain files with known names are accepted."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from console.backups.format import BackedUpFile, BackupError, Manifest, Summary
 from migrations import REVISIONS
 
 S = TypeVar("S", bound=Summary)
+COPY_AGAIN = "Copy the backup again."
 _CHUNK = 1 << 20
 _MOST_AT_ONCE = 1 << 20
-"""What tarfile may ask for at once by itself: a header, or the names of a file."""
+"""The most that tarfile may read at once on its own: a header, or the names of a file."""
 
 Sink = Callable[[str, float], contextlib.AbstractContextManager[Callable[[bytes], object]]]
-"""Given a file's name and when it was written; what it opens is given the content."""
+"""Called with a file's name and modification time; what it opens receives the content."""
 
 DAMAGED = (tarfile.TarError, zlib.error, ValueError, OverflowError, RecursionError)
-"""What gzip and tarfile say of bytes that are no archive, or no more one."""
+"""What gzip and tarfile raise for bytes that are not, or no longer, an archive."""
 
 
 def read_summary(path: Path) -> Summary:
-    """What the backup says it is, from its first kilobytes. Raises BackupError, OSError."""
+    """The backup's summary, from its first kilobytes. Raises BackupError, OSError."""
     with path.open("rb") as raw, _opened(raw, path.name) as archive:
         return _summary(archive, path.name)
 
 
 def read_whole(path: Path, name: str) -> Manifest:
-    """Compare all of it with its manifest, and keep nothing. Raises BackupError, OSError."""
+    """Verify all of it against its manifest, and keep nothing. Raises BackupError, OSError."""
 
     def nowhere(file: str, written: float) -> contextlib.AbstractContextManager[Callable[[bytes], object]]:
         return contextlib.nullcontext(len)
@@ -48,16 +49,18 @@ def read_whole(path: Path, name: str) -> Manifest:
 
 
 def require_known(summary: Summary, name: str) -> None:
-    """Refuse what a newer Ingot made, and name that."""
-    by = f"{name} was made by Ingot {summary.ingot[:40]}"
+    """Refuse a backup made by a newer Ingot, and name that version."""
+    by = f"{name} was created by Ingot {summary.ingot[:40]}"
     if summary.format > format.FORMAT:
         raise BackupError(
-            f"{by}, in format {summary.format}; this version reads up to {format.FORMAT}.",
+            "newer-format",
+            f"{by} in format {summary.format}. This version supports formats up to {format.FORMAT}.",
             f"Install Ingot {summary.ingot[:40]} or newer, and restore it there.",
         )
     if summary.schema not in REVISIONS:
         raise BackupError(
-            f"{by}; its database has the schema {summary.schema[:40]!r}, and this version knows up to {REVISIONS[-1]}.",
+            "newer-schema",
+            f"{by} with database schema {summary.schema[:40]!r}. This version supports schemas up to {REVISIONS[-1]}.",
             f"Install Ingot {summary.ingot[:40]} or newer, and restore it there.",
         )
 
@@ -65,8 +68,8 @@ def require_known(summary: Summary, name: str) -> None:
 def read(
     raw: IO[bytes], name: str, size: int, sink: Sink, begin: Callable[[Summary], None], report: Report = silent
 ) -> Manifest:
-    """Pass every file to `sink` and compare it with the manifest. `begin` is given the summary first; `report` hears
-    how much of the packed file has been read. Raises BackupError where anything is not as it should be."""
+    """Pass every file to `sink` and verify it against the manifest. `begin` gets the summary first; `report` gets
+    the number of compressed bytes read. Raises BackupError if anything is wrong."""
     with _opened(raw, name) as archive:
         summary = _summary(archive, name)
         require_known(summary, name)
@@ -74,7 +77,7 @@ def read(
         left = summary.bytes + format.SLACK_BYTES
         found: dict[str, BackedUpFile] = {}
         while (member := archive.next()) is not None:
-            # The list that tarfile keeps, however many there are.
+            # tarfile would keep a list of all of them.
             archive.members.clear()  # type: ignore[attr-defined]
             if member.name == format.MANIFEST:
                 manifest = _document(archive, member, name, Manifest)
@@ -89,18 +92,18 @@ def read(
                 sha256 = _copy(source, write, lambda: report(raw.tell(), size))
             found[member.name] = BackedUpFile(member.name, member.size, sha256)
         else:
-            raise BackupError(f"{name} is incomplete: it ends before its manifest.", "Copy it again.")
+            raise _incomplete(name, "its manifest is missing")
         if archive.next() is not None or any(_rest(archive)):
-            raise _foreign(name, "something behind its manifest")
+            raise _foreign(name, "data after its manifest")
     _compare(found, manifest, name)
     if msgspec.structs.asdict(summary) != {key: getattr(manifest, key) for key in Summary.__struct_fields__}:
-        raise BackupError(f"The manifest of {name} does not match its summary.", "Copy the backup again.")
+        raise BackupError("damaged", f"The manifest of {name} does not match its summary.", COPY_AGAIN)
     report(size, size)
     return manifest
 
 
 def _rest(archive: tarfile.TarFile) -> bytes:
-    """What fills the archive up; read, so that gzip compares its own checksum and misses an end that is not there."""
+    """The padding at the end; read it, so that gzip checks its checksum and notices a missing end."""
     assert archive.fileobj is not None
     rest = archive.fileobj.read(_MOST_AT_ONCE)
     return rest if not archive.fileobj.read(1) else b"more"
@@ -110,13 +113,13 @@ def _compare(found: dict[str, BackedUpFile], manifest: Manifest, name: str) -> N
     for expected in manifest.files:
         file = found.pop(expected.path, None)
         if file is None:
-            raise BackupError(f"{name} lacks {expected.path!r}, which its manifest lists.", "Copy the backup again.")
+            raise BackupError("incomplete", f"{expected.path!r} is missing from {name}.", COPY_AGAIN)
         if file != expected:
-            raise BackupError(f"{file.path} in {name} is damaged: its checksum differs.", "Copy the backup again.")
+            raise BackupError("damaged", f"{file.path} in {name} is damaged: its checksum differs.", COPY_AGAIN)
     if found:
         raise _foreign(name, min(found))
     if format.DATABASE not in {file.path for file in manifest.files}:
-        raise BackupError(f"{name} holds no database.", "Make the backup again.")
+        raise BackupError("incomplete", f"{name} contains no database.", "Create the backup again.")
 
 
 def _copy(source: IO[bytes], write: Callable[[bytes], object], advance: Callable[[], None]) -> str:
@@ -137,11 +140,11 @@ def _opened(raw: IO[bytes], name: str) -> Iterator[tarfile.TarFile]:
         ):
             yield archive
     except EOFError as error:
-        raise BackupError(f"{name} is incomplete: it ends too early.", "Copy it again.") from error
+        raise _incomplete(name, "it ends too early") from error
     except gzip.BadGzipFile as error:
         raise format.no_backup(name) from error
     except DAMAGED as error:
-        raise BackupError(f"{name} is damaged or not an Ingot backup ({error}).", "Copy it again.") from error
+        raise BackupError("damaged", f"{name} is damaged or not an Ingot backup ({error}).", COPY_AGAIN) from error
 
 
 def _summary(archive: tarfile.TarFile, name: str) -> Summary:
@@ -164,22 +167,27 @@ def _document(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, kind
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.MsgspecError as error:
-        raise BackupError(f"{member.name} in {name} cannot be read: {error}.", "Copy the backup again.") from error
+        raise BackupError("damaged", f"{member.name} in {name} cannot be read: {error}.", COPY_AGAIN) from error
 
 
 def _is_plain(member: tarfile.TarInfo) -> bool:
     return member.isreg() and not member.issparse() and member.size >= 0
 
 
+def _incomplete(name: str, why: str) -> BackupError:
+    return BackupError("incomplete", f"{name} is incomplete: {why}.", COPY_AGAIN)
+
+
 def _foreign(name: str, what: str) -> BackupError:
     return BackupError(
-        f"{name} contains {what[:120]!r}, which does not belong in a backup: the file was changed.",
+        "tampered",
+        f"{name} contains {what[:120]!r}, which does not belong in a backup: somebody changed the file.",
         "Do not restore it.",
     )
 
 
 class _Bounded:
-    """A file that is read in pieces: tarfile would read a header of any stated length into memory."""
+    """Limits each read: tarfile would read a header of any stated length into memory."""
 
     def __init__(self, file: gzip.GzipFile) -> None:
         self._file = file

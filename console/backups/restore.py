@@ -1,5 +1,5 @@
-"""Restores a backup: everything is read, checked and migrated beside the state first, the present state is backed up,
-and only then is anything replaced (`console.backups.plan`)."""
+"""Restores a backup: it is read, checked and migrated beside the state first, then the current state is backed up, and
+only then is anything replaced (`console.backups.plan`)."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from migrations import HEAD
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 KEPT_ANEW = 5
-"""So often the present state is backed up again because somebody wrote to it meanwhile."""
+"""How often the current state is backed up again because somebody wrote to it meanwhile."""
 FROM = "from"
-"""In the staged folder: what the backup holds beside launches, as it is in there."""
+"""In the staging folder: the backup's files other than launches, unchanged."""
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restore did. `here_already` are launches of the backup that this state had, and kept as it has them;
-    `revoked` names the keys of the backup that have been revoked since; `kept` is the backup of the state before."""
+    """What a restore did. `here_already` counts launches of the backup that existed here and were left unchanged;
+    `revoked` names the keys of the backup that have been revoked since; `kept` is the backup of the previous state."""
 
     name: str
     ingot: str
@@ -55,7 +55,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """A backup that could be restored here. `ingot` is empty for a copy of the database alone, which does not say."""
+    """A backup that could be restored here. `ingot` is empty for a copy of the database alone."""
 
     name: str
     size: int
@@ -68,7 +68,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(home: Home, path: Path, report: Report = silent) -> Checked:
-    """Read all of a backup and try its database, without touching the state. Raises BackupError."""
+    """Read all of a backup and try its database, without changing the state. Raises BackupError."""
     with _staged(home) as stage, path.open("rb") as raw:
         staged = _Stage(home, stage, path.name, keep_launches=False)
         manifest = staged.fill(raw, path.stat().st_size, report)
@@ -93,17 +93,17 @@ def restore(
     report: Report = silent,
     judge: Callable[[format.Contents], None] = lambda contents: None,
 ) -> Restored:
-    """Put the state of a backup in place of the present one. `judge` is shown what the backup holds, once all of it
-    has been checked, and may raise. The caller holds the console's lock, or is the console.
+    """Replace the current state with that of a backup. Once everything has been checked, `judge` gets the backup's
+    contents and may raise. The caller holds the console's lock, or is the console.
 
-    Raises BackupError; until the restore is decided nothing has changed, afterwards the next start finishes it."""
+    Raises BackupError. Nothing changes until the restore is committed; after that, the next start finishes it."""
     with _staged(home) as stage:
         staged = _Stage(home, stage, name, keep_launches=True)
         manifest = staged.fill(raw, size, report)
         present = contents_of(staged.database, launches=0, trusted_keys=[])
         judge(present)
         DiskSpace(home.root, "The restore", 3 * staged.database.stat().st_size)
-        os.sync()  # now, so that it takes no time between what is kept and what replaces it
+        os.sync()  # now, to keep the time between the backup and the replacement short
         kept = _keep_present(home)
         revoked = carry_over(home, staged.database)
         staged.write_active()
@@ -132,15 +132,16 @@ def _replace(home: Home, stage: Path, steps: Plan) -> None:
         if not plan.take_back(home):
             raise
         raise BackupError(
-            f"The restore failed and was taken back: {error.message.partition(': ')[2]}",
-            f"Everything is as it was. Look at the disk and at the permissions of {home.root}, then try again.",
+            "rolled-back",
+            f"The restore failed and was rolled back: {error.message.partition(': ')[2]}",
+            f"Nothing was changed. Check the disk and the permissions of {home.root}, then try again.",
             status=503,
         ) from error
 
 
 @contextlib.contextmanager
 def _staged(home: Home) -> Iterator[Path]:
-    """A folder beside the state, on its disk; gone at the end unless a restore took it."""
+    """A folder beside the state, on the same disk; removed at the end unless a restore used it."""
     stage = plan.new_stage(home)
     try:
         yield stage
@@ -151,7 +152,7 @@ def _staged(home: Home) -> Iterator[Path]:
 
 
 class _Stage:
-    """One backup, unpacked into a folder of its own and made ready to be put in place."""
+    """One backup, unpacked into its own folder and prepared for the restore."""
 
     def __init__(self, home: Home, folder: Path, name: str, *, keep_launches: bool) -> None:
         self._home = home
@@ -178,13 +179,15 @@ class _Stage:
         self.schema = adopt(theirs, self.database, self._home.launches, self._name)
         if self._manifest is not None and self._manifest.schema != self.schema:
             raise BackupError(
-                f"{self._name} says that its database has schema {self._manifest.schema}, and it has {self.schema}.",
-                "Make the backup again.",
+                "damaged",
+                f"The manifest of {self._name} gives database schema {self._manifest.schema}, but the database "
+                f"has schema {self.schema}.",
+                "Create the backup again.",
             )
         return self._manifest
 
     def _begin(self, summary: Summary) -> None:
-        self._room = DiskSpace(self._folder, "The backup, unpacked,", summary.bytes if self._keep_launches else 0)
+        self._room = DiskSpace(self._folder, "The unpacked backup", summary.bytes if self._keep_launches else 0)
 
     @contextlib.contextmanager
     def _sink(self, name: str, written: float) -> Iterator[Callable[[bytes], object]]:
@@ -207,13 +210,13 @@ class _Stage:
             os.utime(path, (written, written))
 
     def write_active(self) -> None:
-        """The files of `active/` follow the database, as at every start of the console. Where it has no active
-        revision, the backup's own file is taken, for a launch of its own."""
+        """Write the files of `active/` from the database, as each start of the console does. If it has no active
+        revision, use the backup's own file, with a new launch."""
         stage = Home.at(self._folder)
         stage.active.mkdir(mode=0o700)
         asyncio.run(self._write_active(stage))
         if not stage.active_profile.exists():
-            with contextlib.suppress(ProfileError):  # one that could not be read is not read here either
+            with contextlib.suppress(ProfileError):  # unreadable there, so unreadable here
                 active = read_active(Home.at(self._folder / FROM))
                 if active is not None:
                     write_active(stage, msgspec.structs.replace(active, launch=None))
@@ -246,8 +249,8 @@ def _names(folder: Path) -> list[str]:
 
 
 def _keep_present(home: Home) -> str | None:
-    """A backup of the present state, without the launches, of which a restore takes none away. None where there is no
-    state yet, or none that can be read: that is put aside by the restore itself."""
+    """Back up the current state, without launches, since a restore removes none. None if there is no state yet or it
+    cannot be read; the restore moves an unreadable database aside."""
     if not home.database.exists():
         return None
     folder = home.root / "backups"
@@ -259,11 +262,12 @@ def _keep_present(home: Home) -> str | None:
                 path = create.create(home, folder, with_launches=False).path
                 if watching.execute("PRAGMA data_version").fetchone() == before:
                     break
-                path.unlink()  # somebody has written to the database since: that is to be kept, too
+                path.unlink()  # the database has changed since: back up that change, too
             else:
                 raise BackupError(
-                    "The state is written to without a break, so what a restore replaces could not be kept.",
-                    "Wait until nobody changes anything, then restore again.",
+                    "state-busy",
+                    "The state changed during each attempt to back it up, so the restore did not start.",
+                    "Wait until nobody is making changes, then restore again.",
                     status=409,
                 )
         return path.name

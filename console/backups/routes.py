@@ -1,4 +1,4 @@
-"""The Backups page: make, download, upload, check, restore and delete."""
+"""The Backups page: create, download, upload, check, restore and delete."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from console.backups.format import BackupError
 from console.backups.jobs import Job, comparison
 from console.backups.snapshot import present
 from console.engine_control.routes import EndRequests
-from console.errors import Refusal
+from console.errors import Conflict, Refusal
 from console.pages import go_to, page
 from console.parts import Config, Folder, PageRequest, TheBackupJobs, TheEngine
 from migrations import HEAD
 
 AT_ONCE_S = 2.0
-"""What ends within this time is told on the next page; what takes longer is followed there."""
+"""Jobs that end within this time are reported on the next page; longer ones are followed there."""
 
 
 @contextmanager
@@ -33,7 +33,13 @@ def _refused() -> Iterator[None]:
     try:
         yield
     except BackupError as error:
-        raise Refusal(error.status, error.message, error.remedy) from error
+        raise _refusal(error) from error
+
+
+def _refusal(error: BackupError) -> Refusal:
+    if error.status == 409:
+        return Conflict(error.code, error.message, error.remedy)
+    return Refusal(error.status, error.message, error.remedy)
 
 
 @get("/backups")
@@ -55,7 +61,7 @@ async def backups(request: PageRequest, home: Folder, config: Config, backup_job
 async def make_backup(
     request: PageRequest, backup_jobs: TheBackupJobs, data: URLEncodedBody[dict[str, str]]
 ) -> Response[Any]:
-    """`launches` is `no` to leave their folders out."""
+    """`launches` is `no` to leave launch folders out."""
     with _refused():
         job = backup_jobs.make(with_launches=data.get("launches") != "no")
     return await _follow(request, backup_jobs, job)
@@ -63,10 +69,10 @@ async def make_backup(
 
 @post("/backups/-/upload", request_max_body_size=None, status_code=200)
 async def upload(request: PageRequest, backup_jobs: TheBackupJobs) -> Response[Any]:
-    """The console's limit of a request's size does not hold here: `upload` has its own."""
+    """The console's limit on request size does not apply here: `upload` has its own."""
     with _refused():
         path = await uploading.receive(request, backup_jobs.folder)
-    return go_to(request, "/backups", say=f"Received {path.name}.")
+    return go_to(request, "/backups", say=f"Uploaded {path.name}.")
 
 
 @post("/backups/-/dismiss")
@@ -104,7 +110,7 @@ async def check(request: PageRequest, name: FromPath[str], backup_jobs: TheBacku
 
 @get("/backups/{name:str}/restore")
 async def confirm(request: PageRequest, name: FromPath[str], home: Folder, backup_jobs: TheBackupJobs) -> Template:
-    """What would be replaced by what, before anything is."""
+    """Show what would be replaced, before anything is."""
     with _refused():
         path = backup_jobs.folder.find(name)
     backup = await asyncio.to_thread(describe, path, path.stat())
@@ -149,7 +155,7 @@ async def _follow(request: PageRequest, backup_jobs: TheBackupJobs, job: Job) ->
     if not await backup_jobs.settled(job, AT_ONCE_S):
         return go_to(request, "/backups")
     if job.failure is not None:
-        raise Refusal(job.failure.status, job.failure.message, job.failure.remedy)
+        raise _refusal(job.failure)
     return go_to(request, "/backups", say=job.outcome)
 
 

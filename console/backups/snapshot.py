@@ -1,5 +1,5 @@
-"""The state at one moment: the database, and the files in `active/` that belong to it, seen while the database lets
-nobody write. The engine goes on writing its launch, and is not waited for."""
+"""A snapshot of the state: the database and the matching files in `active/`, read while the database is locked against
+writers. The engine keeps writing its launch folder; the snapshot does not wait for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from console.db import schema
 LOCK_WITHIN_S = 10.0
 MOST_ACTIVE_BYTES = 16 << 20
 NOT_KEPT = ("sessions", "setup_code")
-"""Tables whose rows stay behind: a restored backup lets no browser in that had been signed out since."""
+"""Tables left out: restoring a backup must not sign in a browser that has been signed out since."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`left_out` names what lies in the state's folders and cannot be part of a backup."""
+    """`left_out` names entries of the state's folders that cannot be part of a backup."""
 
     database: Path
     schema: str
@@ -57,11 +57,12 @@ class Snapshot:
 
 
 def require_state(home: Home) -> None:
-    """Raises BackupError where nothing has been set up yet."""
+    """Raises BackupError if nothing has been set up yet."""
     if not home.database.is_file():
         raise BackupError(
-            f"There is no database in {home.root} yet, so there is nothing to back up.",
-            "Point INGOT_HOME at the state folder of an installation.",
+            "nothing-to-back-up",
+            f"There is no database in {home.root}, so there is nothing to back up.",
+            "Set INGOT_HOME to the state folder of an installation.",
             status=409,
         )
 
@@ -83,8 +84,8 @@ def take(home: Home, folder: Path, *, with_launches: bool) -> Snapshot:
 
 @contextmanager
 def writers_wait(database: Path) -> Iterator[None]:
-    """Nobody else writes to the database while the body runs. Who activates a profile or makes a key holds the
-    database's write lock while he writes the file in `active/`, so that the two are never seen apart."""
+    """Nobody else writes to the database while the body runs. Activating a profile or creating a key holds the
+    database's write lock while it writes the file in `active/`, so the two are always consistent."""
     uri = f"{database.absolute().as_uri()}?mode=rw"
     with closing(sqlite3.connect(uri, uri=True, timeout=LOCK_WITHIN_S, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
@@ -95,11 +96,11 @@ def writers_wait(database: Path) -> Iterator[None]:
 
 
 def _copied(reading: sqlite3.Connection, folder: Path) -> Path:
-    """The database as a connection reads it, without what stays behind, and without the free pages that may hold rows
-    which were deleted before. Nobody has to wait for it, however slow the disk of `folder` is."""
+    """A copy of the database as a connection sees it, without the tables left out and without free pages, which may
+    contain deleted rows. It blocks nobody, however slow the disk of `folder` is."""
     whole, copy = folder / "whole.db", folder / DATABASE
     for path in (whole, copy):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # SQLite takes an empty file as it is
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # SQLite accepts an empty file
     with closing(sqlite3.connect(whole, isolation_level=None)) as connection:
         reading.backup(connection)
         for table in NOT_KEPT:
@@ -112,7 +113,7 @@ def _copied(reading: sqlite3.Connection, folder: Path) -> Path:
 
 
 def contents_of(database: Path, *, launches: int, trusted_keys: list[str]) -> Contents:
-    """Of a database of any version: what it has no table for counts as none."""
+    """Works for a database of any version: a missing table counts as empty."""
     with closing(sqlite3.connect(database)) as connection:
         accounts, active = [], ""
         if _has(connection, "users"):
@@ -136,7 +137,7 @@ def contents_of(database: Path, *, launches: int, trusted_keys: list[str]) -> Co
 
 
 def present(home: Home) -> Contents:
-    """What the state holds now."""
+    """The contents of the current state."""
     files, _ = _files(home, with_launches=False)
     trusted = [source.path.name for source in files if source.name.startswith(f"{TRUSTED_KEYS}/")]
     with suppress(FileNotFoundError):
@@ -161,7 +162,7 @@ def _active_files(home: Home) -> Iterator[tuple[str, bytes]]:
 
 
 def _files(home: Home, *, with_launches: bool) -> tuple[list[Source], list[str]]:
-    """What is there to copy, and what is passed over: links, sockets, folders in launches, odd names."""
+    """The files to copy, and the entries left out: links, sockets, folders in launches, unusual names."""
     places = [(SELFTEST, home.selftest), (TRUSTED_KEYS, home.root / TRUSTED_KEYS)]
     if with_launches:
         places += [(f"{LAUNCHES}/{name}", home.launch(name)) for name in _folders(home.launches)]
@@ -172,10 +173,10 @@ def _files(home: Home, *, with_launches: bool) -> tuple[list[Source], list[str]]
             try:
                 found = path.lstat()
             except FileNotFoundError:
-                continue  # replaced or deleted at this moment
+                continue  # replaced or deleted just now
             if stat.S_ISREG(found.st_mode) and is_allowed(member):
                 files.append(Source(member, path, found.st_size))
-            elif not name.startswith("."):  # what is being written has a name with a dot
+            elif not name.startswith("."):  # partial files have a name with a dot
                 left_out.append(member)
     return files, left_out
 

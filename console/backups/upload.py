@@ -1,5 +1,5 @@
-"""Receives a backup from a browser: the one request that may be larger than the console's limit. It goes to the disk as
-it comes, and is kept only if it is a backup and came as a whole."""
+"""Receives a backup from a browser: the only request that may exceed the console's size limit. It is written to disk as
+it arrives, and kept only if it is a valid and complete backup."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from console.formats import gib
 from console.parts import PageRequest
 
 LIMIT_BYTES = 64 << 30
-"""Of what is sent: years of launches. The disk is asked, too."""
+"""Enough for years of launches. Free disk space limits it, too."""
 FIELD = "file"
 _WRITE_BYTES = 1 << 20
+AGAIN = "Upload the file again."
 
 
 async def receive(request: PageRequest, folder: BackupFolder) -> Path:
-    """Where the backup that the form sends is now. Raises BackupError."""
+    """Receive the form's backup and return its path. Raises BackupError."""
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     boundary = options.get("boundary", "")
     if kind != "multipart/form-data" or not boundary:
-        raise BackupError("No file was uploaded.", f"Send a form with a file in the field {FIELD!r}.")
+        raise BackupError("no-file", "No file was uploaded.", f"Send a form with a file in the field {FIELD!r}.")
     expected = _expected(request)
     with incoming(folder, expected) as received:
         try:
             await _take(request, PushMultipartParser(boundary, max_segment_count=8), received)
         except MultipartError as error:
-            raise BackupError(f"The upload is incomplete: {error}.", "Upload the file again.", status=400) from error
+            raise BackupError("interrupted", f"The upload is incomplete: {error}.", AGAIN, status=400) from error
         except ClientException as error:
-            raise BackupError("The upload was interrupted.", "Upload the file again.", status=400) from error
+            raise BackupError("interrupted", "The upload was interrupted.", AGAIN, status=400) from error
         if not received.size:
-            raise BackupError("No file was chosen.", "Choose a backup, then select Upload.")
+            raise BackupError("no-file", "No file was chosen.", "Choose a backup, then select Upload.")
         return await asyncio.to_thread(received.keep)
 
 
 def _expected(request: PageRequest) -> int:
-    """The bytes that the browser announces; 0 where it does not."""
+    """The size that the browser announces, in bytes; 0 if it announces none."""
     text = request.headers.get("content-length", "")
     size = int(text) if text.isascii() and text.isdecimal() else 0
     if size > LIMIT_BYTES:
@@ -70,7 +71,8 @@ async def _take(request: PageRequest, parser: PushMultipartParser, received: Inc
 
 def _too_large() -> BackupError:
     return BackupError(
-        f"An upload can have at most {gib(LIMIT_BYTES)}.",
-        "Copy the file into backups/ in the state folder instead; it will appear in the list.",
+        "too-large",
+        f"An upload can be at most {gib(LIMIT_BYTES)}.",
+        "Copy the file into backups/ in the state folder instead. It will appear in the list.",
         status=413,
     )

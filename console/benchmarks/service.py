@@ -1,4 +1,4 @@
-"""Runs one benchmark at a time in the background, says how far it is, and keeps the result."""
+"""Runs one benchmark at a time in the background, reports its progress, and stores the result."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from console.access.token import token_header
 from console.benchmarks import load
 from console.db.models import Benchmark
 from console.db.sessions import Database
-from console.errors import Refusal
+from console.errors import Conflict
 from console.live.follower import Follower
 
 
 class Running(msgspec.Struct, frozen=True):
-    """What runs now, for the page."""
+    """The running benchmark, for the page."""
 
     profile: str
     revision: str
@@ -42,19 +42,20 @@ class Benchmarks:
     def start(self, author: str) -> None:
         view = self._follower.view
         if self.running is not None:
-            raise Refusal(409, "A benchmark is running already.", "Wait for its end: it takes less than a minute.")
+            message = "A benchmark is already running."
+            raise Conflict("benchmark-running", message, "Wait until it has finished, in less than a minute.")
         if not view.ready or not view.models or view.launch is None:
-            raise Refusal(
-                409,
-                f"The engine is {view.word}: there is nothing to measure.",
-                "Start it, then try again.",
+            raise Conflict(
+                "engine-not-ready",
+                f"The engine is {view.word}, so it cannot be measured.",
+                "Wait until it is ready, or start it, then try again.",
             )
         if view.load.running or view.load.waiting:
-            raise Refusal(
-                409,
-                f"The engine is at work ({view.load.running} running, {view.load.waiting} waiting): both loads "
-                "would be measured.",
-                "Try again when it is quiet.",
+            raise Conflict(
+                "engine-busy",
+                f"The engine has {view.load.running:,} running and {view.load.waiting:,} waiting requests, which would "
+                "distort the result.",
+                "Try again when it is idle.",
             )
         self.problem = ""
         self.running = Running(view.launch.profile, view.launch.revision, time.time(), "", 0.0)

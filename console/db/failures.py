@@ -1,4 +1,4 @@
-"""What a database failure means: the one place that says so, for pages and for commands."""
+"""What a database failure means, for pages and for commands."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ class Failure(NamedTuple):
 
 
 def explain(error: DatabaseError, path: Path) -> Failure | None:
-    """None for an error that no state of the disk explains: a fault of ours."""
+    """None for an error that the disk does not explain: a bug."""
     said = sqlite_says(error)
     text = said.lower()
     if "readonly" in text:
         return Failure(
             503,
-            f"The database {path} can be read but not written. Nothing was changed, and the engine runs on.",
+            f"The database {path} can be read but not written. Nothing was changed, and the engine is not affected.",
             f"Make {path} and its folder writable for the user that runs the console, then try again.",
         )
     if "disk is full" in text or "full" in text.split():
         return Failure(
             507,
-            f"The disk that holds {path} is full. Nothing was changed, and the engine runs on.",
+            f"The disk that holds {path} is full. Nothing was changed, and the engine is not affected.",
             "Free some space, for example by deleting old launches or backups, then try again.",
         )
     if "disk i/o error" in text or "unable to open" in text or "malformed" in text or "not a database" in text:
         return Failure(
             503,
             f"The database {path} could not be read or written: {said}. Nothing was changed.",
-            f"Look at the disk and at the permissions of {path.parent}; a copy of the database is among the backups.",
+            f"Check the disk and the permissions of {path.parent}. If the database is damaged, restore a backup.",
         )
     if "locked" in text:
         return Failure(
             503,
             "The database was busy for longer than five seconds. Nothing was changed.",
-            "Try again. If it stays so, another program holds ingot.db open for writing: end that one.",
+            "Try again. If it keeps happening, another program holds a write lock on ingot.db: end that program.",
         )
     return None
 

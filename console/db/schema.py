@@ -1,5 +1,5 @@
-"""Brings the database file to the code's schema: nothing to do at head, a backup before an upgrade, and a refusal
-when the file was written by a newer Ingot. Alembic is imported only when there is something to migrate."""
+"""Brings the database file to the code's schema: nothing to do at head, a backup before an upgrade, and a refusal if a
+newer Ingot wrote the file. Alembic is imported only when there is something to migrate."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class SchemaError(Exception):
 
 
 def migrate(path: Path, backups: Path) -> Path | None:
-    """Upgrade the file at `path` (made if missing) to `HEAD`; the answer is the backup that was taken, if any."""
+    """Upgrade the file at `path` (created if missing) to `HEAD`; returns the backup made before, if any."""
     present = current(path)
     if present == HEAD:
         return None
     if present is not None and present not in REVISIONS:
         raise SchemaError(
-            f"The database {path} has the schema {present!r}, which this version of Ingot does not know: a newer one "
-            f"wrote it. Start that version, or put back a backup of this one's from {backups}."
+            f"The database {path} has schema {present!r}, written by a newer Ingot. "
+            f"Start that version, or restore a backup for this one from {backups}."
         )
     backup = None
     if present is not None:
@@ -47,7 +47,7 @@ def current(path: Path) -> str | None:
 
 
 def copy(path: Path, target: Path) -> None:
-    """A consistent copy of a database that may be in use, whole or not there at all."""
+    """A consistent copy of a database that may be in use; complete or absent."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = target.with_suffix(".partial")
     partial.unlink(missing_ok=True)
@@ -57,7 +57,7 @@ def copy(path: Path, target: Path) -> None:
         partial.chmod(0o600)
         partial.replace(target)
     finally:
-        partial.unlink(missing_ok=True)  # on a full disk, its part would keep the disk full
+        partial.unlink(missing_ok=True)  # a partial file would keep a full disk full
 
 
 def upgrade(path: Path, revision: str = HEAD) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import delete, select
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import EVENTS, LOG, PROFILE, STACKS, LaunchFolder
 from console.db.models import ActiveRevision, Launch
-from console.errors import Refusal
+from console.errors import Conflict, Refusal
 from console.launches.export import export, file_name
 from console.launches.numbers import launch_numbers
 from console.launches.outcome import GROUPS
@@ -70,7 +70,7 @@ async def launch_page(
     follower: TheFollower,
     launch_id: FromPath[str],
 ) -> Template:
-    """Of a launch that was asked for and has not begun yet, too: the page fills once it does."""
+    """Also for a requested launch that has not begun yet: the page fills once it does."""
     if catalogue.find(launch_id) is None and await session.scalar(select(ActiveRevision.launch)) == launch_id:
         return page(request, "launches/launch.html", title="A new launch", launch_id=launch_id, details=None)
     folder = existing(catalogue, launch_id)
@@ -109,16 +109,16 @@ async def launch_delete(
     follower: TheFollower,
     launch_id: FromPath[str],
 ) -> Response[Any]:
-    """The row first: if the database refuses, the folder is still whole."""
+    """The row first: if that fails, the folder is still complete."""
     folder = existing(catalogue, launch_id)
     numbers = await launch_numbers(session)
     details = await asyncio.to_thread(lambda: launches(catalogue, numbers, follower).details(folder))
     name = details.row.name
     if details.runs or (details.current and follower.view.reachable):
-        raise Refusal(
-            409,
-            f"{name} is the engine's present launch: it is not deleted while the engine is there.",
-            "Stop the engine, or start another launch, then delete this one.",
+        raise Conflict(
+            "launch-current",
+            f"{name} is the engine's current launch and cannot be deleted while the engine is running.",
+            "Stop the engine or activate another profile, then delete it.",
             field="launch",
             value=launch_id,
         )
@@ -129,7 +129,7 @@ async def launch_delete(
         raise Refusal(
             503,
             f"{name} could not be deleted: {error.strerror} ({error.filename}).",
-            f"Make {folder.path.parent} and what is in it writable for the user that runs the console.",
+            f"Make {folder.path.parent} and its contents writable for the user that runs the console.",
         ) from error
     return go_to(request, "/launches", say=f"Deleted {name[0].lower()}{name[1:]} with its log.")
 
@@ -140,7 +140,7 @@ def existing(catalogue: Catalogue, launch_id: str) -> LaunchFolder:
         raise Refusal(
             404,
             f"There is no launch {launch_id!r}.",
-            "It may have been deleted: the list of launches shows what there is.",
+            "It may have been deleted. The Launches page lists all of them.",
             field="launch",
             value=launch_id,
         )

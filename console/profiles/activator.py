@@ -24,9 +24,9 @@ from console.profiles.store import ProfileStore
 
 
 class Activated(msgspec.Struct, frozen=True, kw_only=True):
-    """`launch` is the id of the launch that runs the revision; `restarted` is False where it waits for the engine's
-    next start, and `waits_for` how many requests finish before it. `findings` are what preflight found: warnings, or
-    the errors that were overridden."""
+    """`launch` is the id of the launch that runs the revision; `restarted` is False if it waits for the engine's next
+    start, and `waits_for` is how many requests finish first. `findings` are preflight's: warnings, or the errors that
+    were overridden."""
 
     profile: str
     revision: int
@@ -42,7 +42,7 @@ class Activated(msgspec.Struct, frozen=True, kw_only=True):
 
 class _UnderWay(NamedTuple):
     what: str
-    since: float
+    code: str
 
 
 class Activator:
@@ -72,21 +72,22 @@ class Activator:
         return await self._alone(name, number, anyway=anyway, when=when)
 
     async def roll_back(self, when: When = When.NOW) -> Activated:
-        """Activate the last revision that became ready, other than the active one. Raises NotFound where none did."""
+        """Activate the last revision that became ready, other than the active one. Raises NotFound if there is none."""
         target = await self._store.roll_back_target()
         if target is None:
             raise NotFound(
                 "No other revision has been ready yet, so there is nothing to roll back to.",
-                "Choose a revision and activate that.",
+                "Choose a revision and activate it.",
             )
         return await self._alone(target.profile, target.number, anyway=False, when=when)
 
     @contextmanager
-    def alone(self, what: str) -> Iterator[None]:
-        """Nothing else is activated while the body runs. Raises UnderWay while something is."""
+    def alone(self, what: str, code: str = "activation-running") -> Iterator[None]:
+        """Nothing else is activated while the body runs. Raises UnderWay, with the `code` of what runs, if something
+        is."""
         if self._under_way is not None:
-            raise UnderWay(self._under_way.what, self._under_way.since)
-        self._under_way = _UnderWay(what, time.time())
+            raise UnderWay(self._under_way.what, code=self._under_way.code)
+        self._under_way = _UnderWay(what, code)
         try:
             yield
         finally:
@@ -111,8 +112,8 @@ class Activator:
                 waits_for = await self._engine.restart(when)
             except EngineControlError as error:
                 raise EngineUnreachable(
-                    f"{revision.what} is active now, but the engine was not restarted: {error}",
-                    "Start the engine: it will take this revision.",
+                    f"{revision.what} is active, but the engine could not be restarted: {error}",
+                    "Start the engine to use this revision.",
                 ) from error
         return Activated(
             profile=revision.profile,
@@ -148,7 +149,7 @@ class Activator:
     def _not_written(self, revision: SavedRevision, error: OSError) -> NotWritten:
         return NotWritten(
             f"{self._home.active_profile} could not be written: {error.strerror}. "
-            f"{revision.what} was not activated, and the engine was not touched.",
+            f"{revision.what} was not activated, and the engine was not affected.",
             f"Free some space, or make {self._home.active} writable for the user that runs this, then try again.",
         )
 

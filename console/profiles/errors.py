@@ -1,5 +1,5 @@
-"""What the profile service refuses, each with what happened and what to do; `routes` gives every kind its HTTP status
-and `command` its exit code."""
+"""What the profile service refuses, each with what happened and what to do; `web` gives every kind its HTTP status and
+`profile_command` its exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from appliance.protocol import Finding
 
 
 class ProfileRefusal(Exception):
-    """The base of all refusals: a message, a remedy, and the field and value that they speak of."""
+    """The base of all refusals: a message, a remedy, and the field and value that they are about."""
+
+    code = ""
 
     def __init__(self, message: str, remedy: str, *, field: str | None = None, value: Any = None) -> None:
         super().__init__(message)
@@ -31,9 +33,11 @@ class NotFound(ProfileRefusal):
 class NameTaken(ProfileRefusal):
     """Another profile has the name."""
 
+    code = "name-taken"
+
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"There is a profile named {name} already.",
+            f"There is already a profile named {name}.",
             "Choose another name, or save a new revision of that profile.",
             field="name",
             value=name,
@@ -54,11 +58,13 @@ class InvalidDocument(ProfileRefusal):
 class Stale(ProfileRefusal):
     """Somebody saved a newer revision than the one that was edited. `changes` lead from theirs to this one."""
 
+    code = "newer-revision"
+
     def __init__(self, name: str, *, base: int, latest: int, author: str, saved: float, changes: list[Change]) -> None:
         by = f" by {author}" if author else ""
         super().__init__(
-            f"{name} r{latest} was saved{by} while r{base} was being edited. Nothing was overwritten.",
-            f"Compare yours with r{latest}, then save it as r{latest + 1} or let it go.",
+            f"{name} r{latest} was saved{by} while you were editing r{base}. Nothing was overwritten.",
+            f"Compare your version with r{latest}, then save it as r{latest + 1} or discard it.",
             field="base",
             value=base,
         )
@@ -71,27 +77,27 @@ class Stale(ProfileRefusal):
 class InUse(ProfileRefusal):
     """The active profile can be neither deleted nor renamed."""
 
+    code = "profile-active"
+
 
 class UnderWay(ProfileRefusal):
-    """Another activation has not ended yet."""
+    """Another activation, or a restore, is in progress; `code` says which, `value` of what."""
 
-    def __init__(self, what: str, since: float) -> None:
-        super().__init__(
-            f"The activation of {what} is under way.", "Wait until it has ended, then try again.", value=what
-        )
-        self.what = what
-        self.since = since
+    def __init__(self, what: str, *, code: str) -> None:
+        self.code = code
+        doing = "restored" if code == "restore-running" else "activated"
+        super().__init__(f"{what} is being {doing}.", "Wait until that is done, then try again.", value=what)
 
 
 class Refused(ProfileRefusal):
-    """Preflight found errors: the engine was not touched. `launch` is the attempt's, where one was recorded."""
+    """Preflight found errors: the engine was not affected. `launch` is the attempt's, where one was recorded."""
 
     def __init__(self, profile: str, revision: int, findings: list[Finding], launch: str | None) -> None:
         errors = [finding for finding in findings if finding.severity == "error"]
         first = errors[0]
         more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
         super().__init__(
-            f"{profile} r{revision} was not activated: {first.message}{more} The engine was not touched.",
+            f"{profile} r{revision} was not activated: {first.message}{more} The engine was not affected.",
             first.fix.text if first.fix else "Change the profile, then activate it again.",
             field=first.field,
             value=first.value,
@@ -103,14 +109,14 @@ class Refused(ProfileRefusal):
 
 
 class Undecided(ProfileRefusal):
-    """Requests are running, and nobody has said whether to wait for them; nothing was changed."""
+    """Requests are running, and it is not decided whether to wait for them; nothing was changed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "Add --when-finished to wait for them, or --now to end them.", field="when")
 
 
 class EngineUnreachable(ProfileRefusal):
-    """The revision is active, but what runs the engine did not do as it was told."""
+    """The revision is active, but the engine could not be restarted."""
 
 
 class NotWritten(ProfileRefusal):

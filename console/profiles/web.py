@@ -1,5 +1,5 @@
-"""What the requests of this subject share: the parts they ask for, how refusals are answered, what a save tells the
-page's script."""
+"""Shared by the requests of this subject: answering refusals, and the cookie that reports a save to the page's
+script."""
 
 from __future__ import annotations
 
@@ -36,18 +36,22 @@ STATUS: dict[type[ProfileRefusal], int] = {
 
 
 def on_profile_refusal(request: Request[Any, Any, Any], error: ProfileRefusal) -> Response[Any]:
-    """The service's refusals as the console's: a page, a toast, or, for a program, JSON with all there is to know."""
+    """The service's refusals as the console's: a page, a toast, or, for a program, JSON with all details."""
     status = STATUS[type(error)]
     if wants_json(request):
         body = {"message": error.message, "remedy": error.remedy, "field": error.field, "value": error.value}
+        if error.code:
+            body["code"] = error.code
         if isinstance(error, Refused):
             body |= {"profile": error.profile, "revision": error.revision}
             body |= {"findings": error.findings, "attempt": error.launch}
         elif isinstance(error, InvalidDocument):
             body["problems"] = error.problems
         return Response(body, status_code=status, media_type=MediaType.JSON)
-    refusal = errors.Refusal(status, error.message, error.remedy, field=error.field, value=error.value)
-    return errors.on_refusal(request, refusal)
+    about = {"field": error.field, "value": error.value}
+    if status == 409:
+        return errors.on_refusal(request, errors.Conflict(error.code, error.message, error.remedy, **about))
+    return errors.on_refusal(request, errors.Refusal(status, error.message, error.remedy, **about))
 
 
 def wants_json(request: Request[Any, Any, Any]) -> bool:
@@ -55,5 +59,5 @@ def wants_json(request: Request[Any, Any, Any]) -> bool:
 
 
 def saved_cookie(draft: str) -> Cookie:
-    """Tells the form's script that what it keeps of the draft (a profile's name, or `-` for a new one) was saved."""
+    """Tells the form's script that the draft it keeps (of a profile's name, or `-` for a new one) was saved."""
     return Cookie(key="ingot-saved", value=draft, path="/profiles", max_age=3600, samesite="strict")

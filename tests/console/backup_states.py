@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from appliance.home import Home
 from console.backups import create, restore
+from console.backups.format import BackupError
 from console.backups.restore import Restored
 
 NOT_COMPARED = ("sessions", "setup_code", "alembic_version")
@@ -90,3 +94,12 @@ def bring_back(home: Home, path: Path) -> Restored:
     home.create()
     with path.open("rb") as raw:
         return restore.restore(home, raw, path.name, path.stat().st_size)
+
+
+@contextmanager
+def refusal(code: str, named: str = "") -> Iterator[None]:
+    """The body is refused with this code, and the message has what is `named`."""
+    with pytest.raises(BackupError) as caught:
+        yield
+    assert caught.value.code == code, caught.value
+    assert named in caught.value.message

@@ -16,7 +16,7 @@ from console import first_start, new_folder
 from console.benchmarks import load
 from console.benchmarks.service import Benchmarks
 from console.db.models import ActiveRevision, Benchmark, Revision
-from console.errors import Refusal
+from console.errors import Conflict
 from console.live.view import EngineView
 from console.settings import SETTINGS, ConsoleConfig, SettingError
 
@@ -60,8 +60,9 @@ async def test_a_benchmark_is_measured_and_kept(client, console, completions):
     console.follower.view = _ready(url)
     benchmarks = Benchmarks(console.home, console.database, console.follower)
     benchmarks.start("admin")
-    with pytest.raises(Refusal, match="running already"):
+    with pytest.raises(Conflict) as caught:
         benchmarks.start("admin")
+    assert caught.value.code == "benchmark-running"
     await asyncio.wait_for(benchmarks._task, 10)
     assert len(seen) == sum(load.STREAMS) * load.REQUESTS_PER_STREAM
     assert len({request["prompt"] for request in seen}) == len(seen)
@@ -73,7 +74,7 @@ async def test_a_benchmark_is_measured_and_kept(client, console, completions):
     assert "small" in text
     assert "/launches/20261120-100000-aaaa" in text
     await client.post(f"/benchmarks/{row.id}/delete")
-    assert "No results yet" in (await client.get("/benchmarks")).text
+    assert 'class="empty"' in (await client.get("/benchmarks")).text
 
 
 async def test_a_benchmark_that_breaks_says_why(console, completions):
@@ -94,7 +95,7 @@ async def test_nothing_to_measure(client, console):
     console.follower.view = _ready("http://127.0.0.1:9", load=Load(running=2))
     answer = await client.post("/benchmarks")
     assert answer.status_code == 409
-    assert "at work" in answer.text
+    assert 'data-conflict="engine-busy"' in answer.text
 
 
 # ---- starts ---------------------------------------------------------------------------------------------------------

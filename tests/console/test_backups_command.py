@@ -43,17 +43,17 @@ def test_create_list_verify_restore(state, tmp_path):
     made = json.loads(run(state, "create", "--out", str(stick), "--json").stdout)
     assert Path(made["path"]).parent == stick
     assert (made["contents"]["active"], made["contents"]["launches"]) == ("p r2", 1)
-    assert b"There is no backup" in run(state, "list").stdout
+    assert json.loads(run(state, "list", "--json").stdout) == []
     run(state, "create", "--without-launches")
     (listed,) = json.loads(run(state, "list", "--json").stdout)
     assert listed["summary"]["with_launches"] is False
-    assert b"left out" in run(state, "list").stdout
+    assert listed["name"].encode() in run(state, "list").stdout
     verified = run(state, "verify", listed["name"])
-    assert (verified.returncode, b"is whole" in verified.stdout) == (0, True)
+    assert verified.returncode == 0
     other = Home.at(tmp_path / "other")
     restored = run(other, "restore", made["path"], "--yes")
     assert restored.returncode == 0, restored.stderr
-    assert b"Sign in as: p-admin." in restored.stdout
+    assert b"p-admin" in restored.stdout
     assert rows(other) == rows(state)
 
 
@@ -101,7 +101,6 @@ def test_not_while_a_console_runs(state):
     lock = OwnerLock(state.console_lock, "ingot up")
     refused = run(state, "restore", str(path), "--yes")
     assert refused.returncode == 3
-    assert b"Restore on its Backups page, or stop it first." in refused.stderr
     assert run(state, "create").returncode == 0
     lock.release()
     assert replaced(state) == before
@@ -120,23 +119,26 @@ def decided(state, tmp_path, fresh_database, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "code"),
     [
-        (["restore", "nothing.tar.gz", "--yes"], b"no backup named 'nothing.tar.gz'"),
-        (["restore", "/etc/hostname", "--yes"], b"is not an Ingot backup"),
-        (["restore", "/etc/hostname"], b"Say --yes"),
-        (["verify", "/etc/hostname"], b"is not an Ingot backup"),
-        (["create", "--out", "/etc/hostname"], b"is there already"),
-        (["create", "--out", "/nowhere/x.tar.gz"], b"There is no folder /nowhere"),
-        (["create", "--out", "/proc/x.tar.gz"], b"could not be written"),
+        (["restore", "nothing.tar.gz", "--yes"], "not-found"),
+        (["restore", "/etc/hostname", "--yes"], "not-a-backup"),
+        (["restore", "/etc/hostname"], None),
+        (["verify", "/etc/hostname"], "not-a-backup"),
+        (["create", "--out", "/etc/hostname"], "file-exists"),
+        (["create", "--out", "/nowhere/x.tar.gz"], "no-folder"),
+        (["create", "--out", "/proc/x.tar.gz"], "not-written"),
     ],
 )
-def test_what_cannot_be_done(state, arguments, said):
+def test_what_cannot_be_done(state, arguments, code):
     """One sentence on what happened and what to do, status 1, no trace, and the state as it was."""
     before = replaced(state)
-    refused = run(state, *arguments)
+    refused = run(state, *arguments, "--json")
     assert refused.returncode == 1
-    assert said in refused.stderr
+    if code is None:  # refused by the command line itself
+        assert b"--yes" in refused.stderr
+    else:
+        assert json.loads(refused.stdout)["code"] == code
     assert b"Traceback" not in refused.stderr
     assert replaced(state) == before
 
@@ -145,7 +147,7 @@ def test_a_folder_without_a_state(tmp_path):
     """There is nothing to back up, and none is made up."""
     refused = run(Home.at(tmp_path / "empty"), "create")
     assert refused.returncode == 1
-    assert b"nothing to back up" in refused.stderr
+    assert str(tmp_path / "empty").encode() in refused.stderr
     assert not (tmp_path / "empty").exists()
 
 

@@ -24,7 +24,7 @@ from console.backups import format, restore
 from console.backups.format import BackupError
 from console.backups.reading import read_summary
 from console.db import schema
-from tests.console.backup_states import back_up, bring_back, files, fill
+from tests.console.backup_states import back_up, bring_back, files, fill, refusal
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_only_plain_files_of_known_names(backup, here, tmp_path, part):
     parts = members(backup)
     bad = packed(tmp_path / "bad.tar.gz", [*parts[:-1], part, parts[-1]])
     before = files(tmp_path)
-    with pytest.raises(BackupError, match=r"bad\.tar\.gz contains"):
+    with refusal("tampered"):
         bring_back(here, bad)
     after = {name: content for name, content in files(tmp_path).items() if "ingot.db-" not in name}
     assert after == before
@@ -103,7 +103,7 @@ def test_a_changed_file_is_named(backup, here, tmp_path):
         for member, content in members(backup)
     ]
     bad = packed(tmp_path / "bad.tar.gz", parts, manifest=False)
-    with pytest.raises(BackupError, match=r"engine\.log in bad\.tar\.gz is damaged: its checksum differs"):
+    with refusal("damaged", "engine.log"):
         restore.check(here, bad)
 
 
@@ -164,7 +164,7 @@ def test_a_bomb_is_not_unpacked(backup, here, tmp_path):
     large = extra("launches/20261120-000000-0000/engine.log")[0]
     bad = packed(tmp_path / "bad.tar.gz", [*parts[:-1], (large, bytes(40 << 20)), parts[-1]])
     assert bad.stat().st_size < 1 << 20
-    with pytest.raises(BackupError, match=r"bad\.tar\.gz contains"):
+    with refusal("tampered"):
         bring_back(here, bad)
 
 
@@ -175,7 +175,7 @@ def test_a_header_that_claims_gigabytes(backup, here, tmp_path):
         header.type, header.size = kind, 3 << 30
         bad = tmp_path / "bad.tar.gz"
         bad.write_bytes(gzip.compress(header.tobuf() + bytes(4 << 20)))
-        with pytest.raises(BackupError, match="too long"):
+        with refusal("damaged"):
             read_summary(bad)
 
 
@@ -201,7 +201,7 @@ def summarized(backup: Path, path: Path, **changes) -> Path:
 def test_a_newer_format_is_refused_with_its_version(backup, here, tmp_path):
     """Before anything else of it is read: it may look otherwise."""
     bad = summarized(backup, tmp_path / "bad.tar.gz", format=2, ingot="7.1", bytes=0)
-    with pytest.raises(BackupError, match=r"made by Ingot 7\.1, in format 2; .*Install Ingot 7\.1 or newer"):
+    with refusal("newer-format", "7.1"):
         bring_back(here, bad)
 
 
@@ -218,7 +218,7 @@ def test_two_that_are_not_one(backup, here, tmp_path):
     """Summary and manifest are of the same backup."""
     parts = members(backup)
     parts[0] = (parts[0][0], json.dumps({**json.loads(parts[0][1]), "made": 5.0}).encode())
-    with pytest.raises(BackupError, match="manifest of"):
+    with refusal("damaged"):
         bring_back(here, packed(tmp_path / "bad.tar.gz", parts))
 
 
@@ -238,28 +238,28 @@ def with_database(backup: Path, path: Path, statements: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("statements", "why"),
+    ("statements", "code", "named"),
     [
-        ("DROP TABLE api_keys", "table api_keys is not as the schema has it"),
-        ("DROP TABLE api_keys; CREATE VIEW api_keys AS SELECT * FROM users", "api_keys is not as the schema"),
-        ("DROP TABLE api_keys; CREATE VIRTUAL TABLE api_keys USING fts5(id, name)", "api_keys is not as the schema"),
-        ("ALTER TABLE users DROP COLUMN created", "table users is not as the schema has it"),
-        ("INSERT INTO active_revision VALUES (2, 1, '', 0)", "CHECK constraint|only_one"),
-        ("UPDATE active_revision SET revision_id = 77", "refers to one of revisions that is not there"),
-        ("UPDATE launches SET launch_id = '../../outside'", "cannot be a launch's id"),
-        ("INSERT INTO benchmarks VALUES (1, '', '', '', '', 1, '', 'no json')", "no JSON"),
-        ("UPDATE users SET created = 'yesterday'", "no DOUBLE"),
-        ("UPDATE users SET created = 1e300", "no DOUBLE"),
-        ("UPDATE users SET name = x'00ff'", "no VARCHAR"),
-        ("DELETE FROM alembic_version", "no database of Ingot's"),
-        ("DROP TABLE alembic_version", "no database of Ingot's"),
-        ("UPDATE alembic_version SET version_num = '9999'", "schema '9999', and this version knows up to"),
+        ("DROP TABLE api_keys", "damaged", "api_keys"),
+        ("DROP TABLE api_keys; CREATE VIEW api_keys AS SELECT * FROM users", "damaged", "api_keys"),
+        ("DROP TABLE api_keys; CREATE VIRTUAL TABLE api_keys USING fts5(id, name)", "damaged", "api_keys"),
+        ("ALTER TABLE users DROP COLUMN created", "damaged", "users"),
+        ("INSERT INTO active_revision VALUES (2, 1, '', 0)", "damaged", ""),
+        ("UPDATE active_revision SET revision_id = 77", "damaged", "revisions"),
+        ("UPDATE launches SET launch_id = '../../outside'", "damaged", "../../outside"),
+        ("INSERT INTO benchmarks VALUES (1, '', '', '', '', 1, '', 'no json')", "damaged", "JSON"),
+        ("UPDATE users SET created = 'yesterday'", "damaged", "DOUBLE"),
+        ("UPDATE users SET created = 1e300", "damaged", "DOUBLE"),
+        ("UPDATE users SET name = x'00ff'", "damaged", "VARCHAR"),
+        ("DELETE FROM alembic_version", "not-a-database", ""),
+        ("DROP TABLE alembic_version", "not-a-database", ""),
+        ("UPDATE alembic_version SET version_num = '9999'", "newer-schema", "9999"),
     ],
 )
-def test_a_database_that_was_tampered_with(backup, here, tmp_path, statements, why):
+def test_a_database_that_was_tampered_with(backup, here, tmp_path, statements, code, named):
     """Its rows pass our own schema or the backup is refused, with what is wrong."""
     before = files(here.root)
-    with pytest.raises(BackupError, match=why):
+    with refusal(code, named):
         bring_back(here, with_database(backup, tmp_path / "bad.tar.gz", statements))
     assert {name: content for name, content in files(here.root).items() if "ingot.db-" not in name} == before
 

@@ -42,7 +42,7 @@ async def test_a_backup_is_made_and_downloaded(client, console, made):
     assert made in page
     assert "1 account" in page
     answer = await client.post(f"/backups/{made}/delete")
-    assert f"Deleted {made}." in answer.text
+    assert made in _toast(answer.text)
     assert not path.exists()
 
 
@@ -53,7 +53,6 @@ async def test_launches_can_be_left_out(client, console):
     (path,) = (console.home.root / "backups").iterdir()
     with tarfile.open(path) as archive:
         assert not [name for name in archive.getnames() if name.startswith("launches/")]
-    assert "no launches" in (await client.get("/backups")).text
 
 
 def _toast(page: str) -> str:
@@ -103,7 +102,7 @@ async def test_a_restore_brings_the_state_back(client, console, control, made):
     assert "data-ends-requests" in page
     assert "data-signs-out" not in page
     answer = await client.post(f"/backups/{made}/restore")
-    assert f"Restored {made}" in answer.text
+    assert made in _toast(answer.text)
     assert rows(console.home) == before
     assert control.calls == ["restart"]
     assert len(list((console.home.root / "backups").iterdir())) == 2
@@ -136,7 +135,6 @@ async def test_what_nobody_could_sign_in_to_is_refused(client, console, tmp_path
     before = rows(console.home)
     answer = await client.post(f"/backups/{path.name}/restore")
     assert answer.status_code == 422
-    assert "ingot backup restore" in answer.text
     assert rows(console.home) == before
 
 
@@ -149,7 +147,7 @@ async def test_a_copy_from_before_a_migration_is_listed_and_restored(client, con
     page = (await client.get("/backups")).text
     assert name in page
     assert (await client.get(f"/backups/{name}/restore")).status_code == 200
-    assert f"Restored {name}" in (await client.post(f"/backups/{name}/restore")).text
+    assert name in _toast((await client.post(f"/backups/{name}/restore")).text)
 
 
 async def test_one_thing_at_a_time(client, console, made, monkeypatch):
@@ -240,7 +238,7 @@ async def test_a_backup_that_cannot_be_deleted(client, console, made, monkeypatc
     monkeypatch.setattr(Path, "unlink", _read_only)
     answer = await client.post(f"/backups/{made}/delete")
     assert answer.status_code == 503
-    assert "could not be deleted: Read-only file system" in answer.text
+    assert "Read-only file system" in answer.text
 
 
 def _read_only(path: Path, missing_ok: bool = False) -> None:
@@ -257,7 +255,7 @@ async def test_an_upload_is_larger_than_other_requests_may_be(client, console, t
     path = back_up(other)
     with path.open("rb") as file:
         answer = await client.post("/backups/-/upload", files={"file": ("../../evil.sh", file)})
-    assert f"Received {path.name}." in answer.text
+    assert path.name in _toast(answer.text)
     (kept,) = (console.home.root / "backups").iterdir()
     assert (kept.name, kept.read_bytes()) == (path.name, path.read_bytes())
     assert kept.stat().st_mode & 0o077 == 0
@@ -355,6 +353,6 @@ async def test_an_activation_and_a_restore_keep_out_of_each_other(client, app, c
     with activator.alone("p r1"):
         answer = await client.post(f"/backups/{made}/restore")
     assert answer.status_code == 409
-    assert "activation of p r1 is under way" in answer.text
+    assert 'data-conflict="activation-running"' in answer.text
     with activator.alone("a restore"), pytest.raises(UnderWay):
         await activator.activate("p", 1)
