@@ -34,8 +34,8 @@ _REVISION = re.compile(r"^(revision|down_revision)\b[^=\n]*=\s*(?:[\"']([\w.-]+)
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to take: images by `tag` or by name, compose files of a folder, and of which release to speak. `casts` are
-    looked at only to see whether the engine can use them."""
+    """What to include: images by `tag` or by name, the compose files of a folder, and the release's name. `casts` are
+    only checked against the engine."""
 
     tag: str | None = None
     images: tuple[str, ...] = ()
@@ -46,15 +46,16 @@ class Wanted:
 
 
 def stager(wanted: Wanted) -> Callable[[Path, Report], Appliance]:
-    """What saves the images and all that comes with them into a folder. Everything that can be refused is refused here,
-    before the first byte is saved."""
+    """Returns a function that saves the images and everything that comes with them into a folder. Everything that can
+    be refused is refused here, before anything is saved."""
     docker = DockerImages()
     images = chosen(wanted.tag, wanted.images, docker, allow_stand_in=wanted.allow_stand_in)
     _fit_casts(images["engine"], wanted.casts)
     release = wanted.release or release_of(images["engine"])
     if not RELEASE.fullmatch(release):
         raise BundleError(
-            f"the release cannot be called {release!r}; letters, digits, '.', '_' and '-' may be in it: --release"
+            "release-name",
+            f"{release!r} is not a valid release name; set --release to letters, digits, '.', '_' and '-'",
         )
     compose = compose_entries(wanted.compose or compose_folder())
     install_script()  # a broken one is refused before anything is saved
@@ -92,21 +93,24 @@ def _fit_casts(engine: Chosen, casts: tuple[Path, ...]) -> None:
     for folder in casts:
         architecture, _ = cast_entries(folder)
         if engine.variant != "cuda":
-            raise BundleError(f"{engine.reference} runs on the CPU and uses no cast; leave --cast {folder} out")
+            raise BundleError(
+                "cast-mismatch", f"{engine.reference} runs on the CPU and needs no cast; remove --cast {folder}"
+            )
         if engine.architecture != architecture:
             raise BundleError(
-                f"{folder} is a cast for {architecture}, and {engine.reference} is for {engine.architecture}; give the "
-                "cast or the engine of the same architecture"
+                "cast-mismatch",
+                f"{folder} is a cast for {architecture}, but {engine.reference} is for {engine.architecture}; "
+                "use a cast and an engine of the same architecture",
             )
 
 
 def _save(docker: DockerImages, tag: str, image: Chosen, folder: Path, report: Report) -> Entry:
-    """An image as `docker save` has it, compressed on the way."""
+    """An image in the form of `docker save`, compressed on the fly."""
     try:
         import zstandard
     except ImportError as error:
         raise BundleError(
-            "images are compressed with zstandard, which is not installed; pip install zstandard"
+            "no-zstandard", "compressing images needs zstandard, which is not installed; run pip install zstandard"
         ) from error
     parameters = zstandard.ZstdCompressionParameters.from_level(
         ZSTD_LEVEL, window_log=ZSTD_WINDOW_LOG, enable_ldm=True, threads=os.cpu_count() or 1, write_checksum=True
@@ -130,7 +134,7 @@ def _save(docker: DockerImages, tag: str, image: Chosen, folder: Path, report: R
 
 
 def _kept(entry: Entry, folder: Path) -> Entry:
-    """A copy, so that nobody changes the file while the bundle is written."""
+    """A copy, so that the file cannot change while the bundle is written."""
     path = folder / entry.path
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(entry.source.read_bytes())
@@ -143,7 +147,10 @@ def _inventory(docker: DockerImages, image: Chosen, container: str, folder: Path
     files = docker.copy_out(container, INVENTORY, into)
     below = into / Path(INVENTORY).name
     if not (below / "sbom.cdx.json").is_file() or not (below / "licences").is_dir():
-        raise BundleError(f"{image.reference} has no inventory in {INVENTORY}; build it from this version's Dockerfile")
+        raise BundleError(
+            "no-inventory",
+            f"{image.reference} has no inventory in {INVENTORY}; build it with this version's Dockerfile",
+        )
     archive = folder / f"{image.role}-licences.tar.gz"
     _archive(archive, below / "licences", sorted(path for path in files if path.is_relative_to(below / "licences")))
     return [
@@ -171,11 +178,13 @@ def _entry(name: str, path: Path) -> Entry:
 
 
 def _schema(docker: DockerImages, container: str, folder: Path) -> str:
-    """The version of the database that the console in the image makes: the revision after which no other comes."""
+    """The database schema that the console in the image creates: the last revision."""
     settings = docker.copy_out(container, f"{VENV}/pyvenv.cfg", folder / "schema")
     python = _VERSION.search(settings[0].read_text()) if settings else None
     if python is None:
-        raise BundleError(f"the console's image has no Python in {VENV}; build it from this version's Dockerfile")
+        raise BundleError(
+            "no-python", f"the console image has no Python in {VENV}; build it with this version's Dockerfile"
+        )
     versions = f"{VENV}/lib/python{python[1]}/site-packages/migrations/versions"
     before: dict[str, str] = {}
     for path in docker.copy_out(container, versions, folder / "schema"):
@@ -185,6 +194,7 @@ def _schema(docker: DockerImages, container: str, folder: Path) -> str:
     heads = set(before) - set(before.values())
     if len(heads) != 1:
         raise BundleError(
-            f"the console's image has {len(heads)} newest database versions in {versions}; build it again"
+            "schema-heads",
+            f"the console image has {len(heads)} latest database schemas in {versions}, not one; rebuild it",
         )
     return heads.pop()

@@ -38,22 +38,26 @@ class Archive:
 
     @property
     def position(self) -> int:
-        """Where the next header lies."""
+        """The position of the next header."""
         return self._next
 
     def next(self) -> Member:
-        """The next member; its content need not be read. Raises BundleError where none begins."""
+        """The next member, without its content. Raises BundleError if there is none."""
         at = self._next
         block = self.source.read(at, BLOCK)
         header = tar_header.unpack(block) if len(block) == BLOCK else None
         if header is None or self.mtime not in (None, header.mtime):
             if at == 0:
-                raise BundleError(f"{self.name} does not begin as a bundle does; it is not an Ingot bundle")
+                raise BundleError(
+                    "not-a-bundle",
+                    f"{self.name} is not an Ingot bundle: it does not start like one; choose another file",
+                )
             if len(block) < BLOCK:
-                raise BundleError(f"{self._last()} ends too early; copy it again")
+                raise BundleError("incomplete", f"{self._last()} is incomplete: it ends too early; copy it again")
             raise BundleError(
-                f"{self.source.at(at, at + BLOCK)} has no plain file of a bundle at byte {at}: it is damaged or was "
-                "made by somebody else; copy it again, and do not use it if that changes nothing"
+                "damaged",
+                f"{self.source.at(at, at + BLOCK)} has no valid file entry at byte {at:,}: it is damaged or "
+                "was not made by Ingot; copy it again, and if that does not help, do not use it",
             )
         self.mtime = header.mtime
         member = Member(header.name, header.size, at + BLOCK)
@@ -64,14 +68,18 @@ class Archive:
         """The content of the next member, which has to be `name` and to have at most `limit` bytes."""
         member = self.next()
         if member.name != name:
-            raise BundleError(f"{self.name} holds {member.name} where a bundle has {name}; it is not an Ingot bundle")
+            raise BundleError(
+                "not-a-bundle",
+                f"{self.name} is not an Ingot bundle: it contains {member.name} instead of {name}; choose another file",
+            )
         if member.size > limit:
             raise BundleError(
-                f"{name} in {self.name} has {member.size} bytes, and at most {limit} are read; do not use it"
+                "too-large",
+                f"{name} in {self.name} has {member.size:,} bytes; the limit is {limit:,}; do not use this bundle",
             )
         content = self.source.read(member.start, member.size)
         if len(content) < member.size:
-            raise BundleError(f"{self._last()} ends too early; copy it again")
+            raise BundleError("incomplete", f"{self._last()} is incomplete: it ends too early; copy it again")
         self.check_padding(member)
         return content
 
@@ -85,13 +93,14 @@ class Archive:
         """Nothing is hidden between the end of a member and the next header."""
         if any(self.source.read(member.end, -member.size % BLOCK)):
             raise BundleError(
-                f"{self.source.at(member.end, member.end + 1)} has bytes after {member.name}; copy it again"
+                "damaged",
+                f"{self.source.at(member.end, member.end + 1)} has unexpected bytes after {member.name}; copy it again",
             )
 
     def finish(self) -> None:
         """Raises BundleError unless the bundle ends here."""
         if self.source.read(self._next, len(END) + 1) != END:
-            raise BundleError(f"{self._last()} does not end as a bundle does; copy it again")
+            raise BundleError("damaged", f"{self._last()} has an invalid end; copy it again")
 
     def _last(self) -> str:
         return self.source.parts[-1].path.name

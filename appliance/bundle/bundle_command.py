@@ -1,4 +1,4 @@
-"""`ingot bundle`: carry the appliance, or models alone, to a machine without a network."""
+"""`ingot bundle`: carry the appliance or models to a machine without a network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATH = click.Path(path_type=Path)
 
 @click.group()
 def bundle() -> None:
-    """Carry the appliance, or models alone, to a machine without a network: one signed file."""
+    """Carry the appliance or models to a machine without a network, in one signed file."""
 
 
 for _command in (create, key, trust, keys, distrust):
@@ -30,12 +30,10 @@ for _command in (create, key, trust, keys, distrust):
 
 @bundle.command()
 @click.argument("path", type=PATH)
-@click.option(
-    "--public-key", metavar="KEY", help="The key, or its file, that must have signed; else those trusted here."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+@click.option("--public-key", metavar="KEY", help="The signer's key or its file.  [default: the keys trusted here]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(path: Path, public_key: str | None, as_json: bool) -> None:
-    """Check a bundle's signature and every byte of it.
+    """Check a bundle's signature and all of its content.
 
     Exit status: 0 whole and signed by a trusted key; 1 damaged, incomplete or no bundle; 3 whole, but nobody whom this
     machine trusts has signed it.
@@ -55,7 +53,7 @@ def verify(path: Path, public_key: str | None, as_json: bool) -> None:
         what = [f"release {held.release} for {held.machine}"] if held.images else []
         what += [f"model {model.name}" for model in outline.models]
         size = f"{held.total_bytes / 2**30:.2f} GiB"
-        click.echo(f"{path} is whole: {', '.join(what)}; {len(held.files)} files, {size}.")
+        click.echo(f"{path} is intact: {', '.join(what)}; {len(held.files):,} files, {size}.")
         click.echo(f"Signed by key {outline.signed_by}." if outline.trusted else f"Warning: {warning}.")
     if not outline.trusted:
         raise SystemExit(3)
@@ -63,14 +61,12 @@ def verify(path: Path, public_key: str | None, as_json: bool) -> None:
 
 @bundle.command()
 @click.argument("path", type=PATH)
-@click.option("--model", "names", multiple=True, metavar="NAME", help="One of the bundle's models; all if not given.")
-@click.option(
-    "--public-key", metavar="KEY", help="The key, or its file, that must have signed; else those trusted here."
-)
-@click.option("--allow-untrusted", is_flag=True, help="Take it whoever signed it, if anyone did.")
-@click.option("--json", "as_json", is_flag=True, help="Print where the models lie as JSON.")
+@click.option("--model", "names", multiple=True, metavar="NAME", help="One of the bundle's models.  [default: all]")
+@click.option("--public-key", metavar="KEY", help="The signer's key or its file.  [default: the keys trusted here]")
+@click.option("--allow-untrusted", is_flag=True, help="Install it even if it is unsigned or its signer is not trusted.")
+@click.option("--json", "as_json", is_flag=True, help="Print the models' folders as JSON.")
 def install(path: Path, names: tuple[str, ...], public_key: str | None, allow_untrusted: bool, as_json: bool) -> None:
-    """Copy a bundle's models into the models folder, each as a whole or not at all."""
+    """Copy a bundle's models into the models folder, each completely or not at all."""
     from appliance.bundle.install import install_models
     from appliance.bundle.progress import shown
 
@@ -88,7 +84,7 @@ def install(path: Path, names: tuple[str, ...], public_key: str | None, allow_un
         click.echo(msgspec.json.encode([{"model": folder.name, "folder": str(folder)} for folder in folders]))
         return
     for folder in folders:
-        click.echo(f"{folder.name} is in {folder}. Make a profile for it on the Models page.")
+        click.echo(f"{folder.name} is in {folder}. Create a profile for it on the Models page.")
 
 
 def _trusted(public_key: str | None) -> tuple[PublicKey, ...]:

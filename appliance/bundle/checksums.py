@@ -26,17 +26,17 @@ def decode(raw: bytes) -> list[tuple[str, str]]:
     """
     text = raw.decode("ascii", "replace")
     if not text.endswith("\n") or text.count("\n") > MAX_LINES:
-        raise _odd(f"is cut off or has more than {MAX_LINES} lines")
+        raise _odd(f"is incomplete or has more than {MAX_LINES:,} lines")
     lines = []
     for number, line in enumerate(text[:-1].split("\n"), 1):
         found = _LINE.fullmatch(line)
         if found is None or not is_path(found[2]):
-            raise _odd(f"has a line {number} that no bundle of ours has: {line[:120]!r}")
+            raise _odd(f"has an invalid line {number}: {line[:120]!r}")
         lines.append((found[2], found[1]))
     if both := clash(path for path, _ in lines):
-        raise _odd(f"names {both[0]} and {both[1]}, which are one on some file systems")
+        raise _odd(f"lists {both[0]} and {both[1]}, which would be the same file on some file systems", "name-clash")
     return lines
 
 
-def _odd(what: str) -> BundleError:
-    return BundleError(f"{CHECKSUMS} {what}; do not use this bundle, and ask who made it for another copy")
+def _odd(what: str, code: str = "checksums") -> BundleError:
+    return BundleError(code, f"{CHECKSUMS} {what}; do not use this bundle, and ask its creator for another copy")

@@ -33,7 +33,7 @@ def silent(done: int, total: int) -> None:
 
 
 class Copier:
-    """Copies one file after another; `advance` hears of every piece, and `stop` ends it between two."""
+    """Copies files one by one; `advance` is called for every piece, and `stop` ends it between two."""
 
     def __init__(self, advance: Callable[[int], None], stop: threading.Event | None = None) -> None:
         self._advance = advance
@@ -55,7 +55,7 @@ class Copier:
         done = turn = 0
         while done < size:
             if self._stop is not None and self._stop.is_set():
-                raise StoppedError("it was stopped")
+                raise StoppedError("stopped", "the copy was cancelled")
             buffer = self._buffers[turn][: size - done]
             got = source(buffer, start + done)
             if got == 0:
@@ -74,7 +74,7 @@ class Copier:
 
 
 class Progress:
-    """How much of a known whole is done, told to a `report(done, total)`."""
+    """Progress towards a known total, sent to a `report(done, total)`."""
 
     def __init__(self, total: int, report: Report) -> None:
         self.total = total

@@ -31,23 +31,29 @@ class PartSize(click.ParamType[int]):
         number, unit = (text[:-1], text[-1]) if text and not text[-1].isdigit() else (text, "")
         if not number.isdecimal() or unit not in _UNITS or int(number) < 1:
             self.fail(
-                f"{value!r} is no size; write it as 4G (4,000,000,000 bytes), 650M or a number of bytes", param, ctx
+                f"{value!r} is not a size; use a form such as 4G (4,000,000,000 bytes), 650M or a number of bytes",
+                param,
+                ctx,
             )
         return int(number) * _UNITS[unit]
 
 
 @click.command()
-@click.option("--model", "models", type=PATH, multiple=True, metavar="DIR", help="The folder of a model to take along.")
-@click.option("--tag", metavar="TAG", help="Take the images ingot-gate, ingot-console and ingot-engine of this tag.")
-@click.option("--image", "images", multiple=True, metavar="[ROLE=]IMAGE", help="An image; replaces that of --tag.")
-@click.option("--cast", "casts", type=PATH, multiple=True, metavar="DIR", help="A cast to take along.")
-@click.option("--compose", type=PATH, metavar="DIR", help="Where the compose files lie; else this checkout.")
-@click.option("--release", metavar="NAME", help="What this release is called; else the images' version and revision.")
+@click.option("--model", "models", type=PATH, multiple=True, metavar="DIR", help="The folder of a model to include.")
+@click.option(
+    "--tag", metavar="TAG", help="Include the images ingot-gate, ingot-console and ingot-engine with this tag."
+)
+@click.option(
+    "--image", "images", multiple=True, metavar="[ROLE=]IMAGE", help="An image to use instead of the one from --tag."
+)
+@click.option("--cast", "casts", type=PATH, multiple=True, metavar="DIR", help="A cast to include.")
+@click.option("--compose", type=PATH, metavar="DIR", help="The folder of the compose files.  [default: this checkout]")
+@click.option("--release", metavar="NAME", help="The release's name.  [default: the images' version and revision]")
 @click.option("--sign", type=PATH, metavar="KEY", help="The secret key to sign with; see `ingot bundle key`.")
-@click.option("--password-file", type=PATH, help="Its first line is the key's password; else it is asked for.")
-@click.option("--unsigned", is_flag=True, help="Do not sign. Only for models.")
-@click.option("--split", type=PartSize(), metavar="SIZE", help="Cut into OUT.001, OUT.002, ... of at most this size.")
-@click.option("--allow-stand-in", is_flag=True, help="Take images made on a test machine's stand-in base, too.")
+@click.option("--password-file", type=PATH, help="A file whose first line is the key's password.  [default: ask]")
+@click.option("--unsigned", is_flag=True, help="Do not sign the bundle. Only for models.")
+@click.option("--split", type=PartSize(), metavar="SIZE", help="Split into OUT.001, OUT.002, ... of at most this size.")
+@click.option("--allow-stand-in", is_flag=True, help="Accept images with a test machine's stand-in base.")
 @click.option("--out", type=PATH, required=True, metavar="FILE", help="The bundle to write.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 def create(
@@ -65,7 +71,7 @@ def create(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Write a bundle: with --tag or --image one that installs the appliance, without them one of models alone."""
+    """Create a bundle: with --tag or --image one that installs the appliance, otherwise one of models only."""
     from appliance.bundle import pack
     from appliance.bundle.password import asker
     from appliance.bundle.progress import shown
@@ -75,12 +81,17 @@ def create(
         with_images = bool(tag or images)
         if unsigned is bool(sign):
             raise BundleError(
-                "give the key to sign with by --sign KEY, or --unsigned for a bundle of models that nobody signs"
+                "no-key", "no signing key; add --sign KEY, or --unsigned for an unsigned bundle of models"
             )
         if unsigned and with_images:
-            raise BundleError("a bundle with images has to be signed: install.sh takes no other; give --sign KEY")
+            raise BundleError(
+                "unsigned", "a bundle with images must be signed, as install.sh accepts no other; add --sign KEY"
+            )
         if not with_images and (casts or compose or not models):
-            raise BundleError("there is nothing to bundle: give --model DIR, or --tag TAG for the appliance's images")
+            raise BundleError(
+                "nothing-to-bundle",
+                "there is nothing to bundle; add --model DIR, or --tag TAG for the appliance's images",
+            )
         stage = None
         if with_images:
             from appliance.bundle.appliance_parts import Wanted, stager
@@ -103,13 +114,13 @@ def create(
     what += [f"model {model.name}" for model in written.models]
     parts = f" in {len(written.parts.sha256) + 1} parts" if written.parts else ""
     click.echo(
-        f"{out}{parts} holds {', '.join(what)}; {len(written.files)} files, {written.total_bytes / 2**30:.2f} GiB."
+        f"{out}{parts} contains {', '.join(what)}; {len(written.files):,} files, {written.total_bytes / 2**30:.2f} GiB."
     )
 
 
 @contextmanager
 def _ended_cleanly() -> Iterator[None]:
-    """A signal that would end the process at once raises here, so that nothing half-written is left."""
+    """Turn signals that would end the process into exceptions, so that no partial file is left."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

@@ -33,14 +33,14 @@ class DockerImages:
             return cast(dict[str, Any], self._api.inspect_image(reference))
         except docker.errors.ImageNotFound as error:
             raise BundleError(
-                f"there is no image {reference} in Docker; build it, or name another with --image"
+                "no-image", f"Docker has no image {reference}; build it, or choose another with --image"
             ) from error
         except (docker.errors.DockerException, requests.RequestException) as error:
-            raise BundleError(f"{reference} cannot be inspected: {error}") from error
+            raise BundleError("docker", f"{reference} cannot be inspected: {error}") from error
 
     @contextlib.contextmanager
     def tagged(self, reference: str, tag: str) -> Iterator[None]:
-        """`reference` has the name `tag`, too; a name that was not there before is gone afterwards."""
+        """Also tag `reference` as `tag`; a tag that is new is removed afterwards."""
         identity = self.inspect(reference)["Id"]
         with _explained(f"{reference} cannot be tagged"):
             try:
@@ -49,7 +49,8 @@ class DockerImages:
                 there = None
             if there not in (None, identity):
                 raise BundleError(
-                    f"{tag} is another image than {reference}; remove that tag, or choose another --release"
+                    "tag-taken",
+                    f"{tag} is not the same image as {reference}; remove that tag, or choose another --release",
                 )
             if there is None:
                 self._api.tag(identity, *tag.rsplit(":", 1))
@@ -77,8 +78,8 @@ class DockerImages:
                 self._api.remove_container(made, v=True, force=True)
 
     def copy_out(self, container: str, path: str, into: Path) -> list[Path]:
-        """Write the plain files at or below `path` into the folder `into`, below the last part of `path`; nothing where
-        there is no such path. Links are left out, and so is what lies outside."""
+        """Write the regular files at or below `path` into the folder `into`, below the last part of `path`; nothing if
+        there is no such path. Links and anything outside are left out."""
         try:
             stream, _ = self._api.get_archive(container, path, chunk_size=64 << 10)
         except docker.errors.NotFound:
@@ -122,6 +123,8 @@ def _explained(what: str) -> Iterator[None]:
     try:
         yield
     except docker.errors.APIError as error:
-        raise BundleError(f"{what}: Docker says {error.explanation or error}; fix that and try again") from error
+        raise BundleError(
+            "docker", f"{what}: Docker reports {error.explanation or error}; fix that and try again"
+        ) from error
     except (docker.errors.DockerException, requests.RequestException, tarfile.TarError) as error:
-        raise BundleError(f"{what}: {error}; look whether Docker runs, and at DOCKER_HOST") from error
+        raise BundleError("docker", f"{what}: {error}; check that Docker is running, and DOCKER_HOST") from error

@@ -2,12 +2,17 @@
 
 
 class BundleError(Exception):
-    """A bundle that cannot be made, read or installed; the text says what is wrong with which file and what to do."""
+    """A bundle that cannot be created, read or installed. The text says what is wrong with which file and what to do;
+    `code` says the kind of problem, for programs."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class UntrustedError(BundleError):
-    """The bundle may be whole, but nobody whom this site trusts has signed it."""
+    """The bundle may be intact, but it is not signed by a key that is trusted here."""
 
 
 class StoppedError(BundleError):
-    """Somebody asked for it to stop."""
+    """The operation was cancelled."""

@@ -7,8 +7,8 @@ from appliance.bundle.manifest import FORMAT, Manifest
 
 
 def facts(manifest: Manifest) -> dict[str, str]:
-    """Names and values, in the order of the file. Sizes are in bytes; STORED_BYTES is that of everything after the head
-    as it lies in the bundle, IMAGE_BYTES that of the images once they are loaded."""
+    """Names and values, in the order of the file. Sizes are in bytes; STORED_BYTES is the stored size of everything
+    after the head, IMAGE_BYTES that of the images once loaded."""
     engine = manifest.image("engine")
     tags = {image.role: image.tag for image in manifest.images}
     return {

@@ -40,7 +40,7 @@ class Chosen:
 
     @property
     def revision(self) -> str:
-        """Of the source; empty where nobody said it when the image was built."""
+        """The source revision; empty if it was not given when the image was built."""
         said = self.labels.get(f"{LABEL}revision", "")
         return "" if said == "unknown" else said
 
@@ -53,7 +53,7 @@ class Chosen:
         return self.labels.get("ingot.arch", "") if self.variant == "cuda" else ""
 
     def row(self, tag: str) -> BundledImage:
-        """How the manifest tells of it."""
+        """The image's entry in the manifest."""
         return BundledImage(
             role=self.role,  # type: ignore[arg-type]  # one of ROLES
             tag=tag,
@@ -74,21 +74,21 @@ def chosen(tag: str | None, named: Sequence[str], docker: Images, *, allow_stand
     """The image of each role: that of `tag`, unless `named` has another.
 
     Raises:
-        BundleError: a role is unknown, given twice or missing, or what they are does not go together.
+        BundleError: a role is unknown, given twice or missing, or the images do not match.
     """
     references = {role: f"ingot-{role}:{tag}" for role in ROLES} if tag else {}
     given = [_named(one) for one in named]
     if twice := {role for role, _ in given if [one for one, _ in given].count(role) > 1}:
-        raise BundleError(f"two images are given for {min(twice)}; leave one out")
+        raise BundleError("image-twice", f"there are two images for {min(twice)}; remove one")
     references |= dict(given)
     if missing := [role for role in ROLES if role not in references]:
         raise BundleError(
-            f"there is no image for {' and '.join(missing)}; give it with --image, or all three with --tag"
+            "no-image", f"there is no image for {' and '.join(missing)}; add --image, or --tag for all three"
         )
     images = {role: _look(role, references[role], docker) for role in ROLES}
-    for fault in (_unlabelled, _stand_in, _machines, _builds, _variant):
-        if fault is not _stand_in or not allow_stand_in:
-            _refuse(fault, list(images.values()))
+    for code, fault in FAULTS.items():
+        if (code != "stand-in" or not allow_stand_in) and (what := fault(list(images.values()))):
+            raise BundleError(code, what)
     return images
 
 
@@ -97,7 +97,7 @@ def machine_of(image: Chosen) -> str:
 
 
 def release_of(image: Chosen) -> str:
-    """What the release is called unless somebody says otherwise."""
+    """The default name of the release."""
     return "-".join(part for part in (image.version, image.revision[:12]) if part)
 
 
@@ -109,7 +109,7 @@ def _named(argument: str) -> tuple[str, str]:
         role = argument.rsplit("/", 1)[-1].split(":")[0].split("@")[0].removeprefix("ingot-")
     if role not in ROLES:
         raise BundleError(
-            f"{argument} is of no role that we know; write it as engine={reference}, or console= or gate="
+            "image-role", f"{argument!r} does not name a role; write it as engine={reference}, or use console= or gate="
         )
     return role, reference
 
@@ -127,15 +127,10 @@ def _look(role: str, reference: str, docker: Images) -> Chosen:
     )
 
 
-def _refuse(fault: Callable[[Sequence[Chosen]], str | None], images: Sequence[Chosen]) -> None:
-    if what := fault(images):
-        raise BundleError(what)
-
-
 def _unlabelled(images: Sequence[Chosen]) -> str | None:
     for image in images:
         if not _VERSION.fullmatch(image.version) or (image.role == "engine" and image.variant not in ("cpu", "cuda")):
-            return f"{image.reference} has no label of its version or variant; build it from this version's Dockerfile"
+            return f"{image.reference} has no version or variant label; build it with this version's Dockerfile"
     return None
 
 
@@ -143,8 +138,8 @@ def _stand_in(images: Sequence[Chosen]) -> str | None:
     for image in images:
         if STAND_IN in image.labels:
             return (
-                f"{image.reference} is made on a stand-in base ({image.labels[STAND_IN]}), which carries a test "
-                "machine's certificates; build it on the real base, or pass --allow-stand-in for a test"
+                f"{image.reference} has a stand-in base ({image.labels[STAND_IN]}) with a test machine's certificates; "
+                "build it on the real base, or add --allow-stand-in for a test"
             )
     return None
 
@@ -153,11 +148,11 @@ def _machines(images: Sequence[Chosen]) -> str | None:
     for image in images:
         if image.system != "linux" or image.docker_architecture not in MACHINES:
             known, found = " and ".join(MACHINES), f"{image.system}/{image.docker_architecture}"
-            return f"{image.reference} is for {found}, and Ingot runs on linux with {known}; build it for one of them"
+            return f"{image.reference} is for {found}; Ingot runs on Linux with {known}; build it for one of them"
         if image.docker_architecture != images[0].docker_architecture:
             return (
-                f"{images[0].reference} is for {images[0].docker_architecture}, and {image.reference} for "
-                f"{image.docker_architecture}; take images of one kind of processor"
+                f"{images[0].reference} is for {images[0].docker_architecture}, but {image.reference} is for "
+                f"{image.docker_architecture}; use images for one processor architecture"
             )
     return None
 
@@ -170,7 +165,7 @@ def _builds(images: Sequence[Chosen]) -> str | None:
         ):
             if mine != other:
                 return (
-                    f"{image.reference} is of {what} {mine or 'none'}, and {images[0].reference} of {other or 'none'}; "
+                    f"{image.reference} has {what} {mine or 'none'}, but {images[0].reference} has {other or 'none'}; "
                     "build all three from one checkout"
                 )
     return None
@@ -179,5 +174,15 @@ def _builds(images: Sequence[Chosen]) -> str | None:
 def _variant(images: Sequence[Chosen]) -> str | None:
     engine = next(image for image in images if image.role == "engine")
     if engine.variant == "cuda" and not ARCHITECTURE.fullmatch(engine.architecture):
-        return f"{engine.reference} does not say for which GPU architecture it is; build it with ARCH"
+        return f"{engine.reference} has no GPU architecture label; build it with ARCH"
     return None
+
+
+FAULTS: Final[dict[str, Callable[[Sequence[Chosen]], str | None]]] = {
+    "unlabelled": _unlabelled,
+    "stand-in": _stand_in,
+    "processor": _machines,
+    "image-mismatch": _builds,
+    "no-architecture": _variant,
+}
+"""Reasons to refuse images, by the code of their error; each returns the text, or None."""

@@ -49,7 +49,9 @@ def install_models(
     with Archive(path) as archive, only_one(models_folder):
         outline = read_head(archive, trusted)
         if not (outline.trusted or allow_untrusted):
-            raise UntrustedError(untrusted_text(archive.name, outline))
+            raise UntrustedError(
+                "untrusted" if outline.signed_by else "unsigned", untrusted_text(archive.name, outline)
+            )
         chosen = _chosen(outline, names, models_folder)
         marks = {name: _incoming(models_folder, name, outline) for name in chosen}
         for name, incoming in marks.items():
@@ -62,7 +64,9 @@ def install_models(
                 return _copy(archive, outline, marks, models_folder, copier)
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                raise BundleError(f"{models_folder} is full; make room and install again to resume") from error
+                raise BundleError(
+                    "disk-full", f"{models_folder} is full; free some space, then install again to resume"
+                ) from error
             raise
         except BundleError as error:
             for incoming in marks.values():
@@ -73,12 +77,12 @@ def install_models(
 
 
 def untrusted_text(name: str, outline: Outline) -> str:
-    """Why a bundle is not taken, and what to do."""
+    """Why a bundle is not trusted, and what to do."""
     if outline.signed_by is None:
-        return f"{name} is not signed; ask who made it for a signed one"
+        return f"{name} is not signed; ask its creator for a signed bundle"
     return (
-        f"{name} is signed by key {outline.signed_by}, which this site does not trust; compare the key with what its "
-        "owner told you another way, then `ingot bundle trust KEY`"
+        f"{name} is signed by key {outline.signed_by}, which is not trusted here; compare the key with the one its "
+        "owner gave you by another channel, then run `ingot bundle trust KEY`"
     )
 
 
@@ -86,18 +90,22 @@ def _chosen(outline: Outline, names: Sequence[str] | None, models_folder: Path) 
     held = [model.name for model in outline.models]
     for name in names or ():
         if name not in held:
-            raise BundleError(f"the bundle holds no model {name}; it holds {', '.join(held) or 'none'}")
+            raise BundleError(
+                "no-model", f"the bundle contains no model {name}; it contains {', '.join(held) or 'none'}"
+            )
     chosen = [name for name in held if names is None or name in names]
     if not chosen:
-        raise BundleError("the bundle holds no model; install it with install.sh")
+        raise BundleError("no-model", "the bundle contains no models; install it with install.sh")
     for name in chosen:
         if os.path.lexists(models_folder / name):
-            raise BundleError(f"a model named {name} is already in {models_folder}; rename or remove it first")
+            raise BundleError(
+                "name-taken", f"a model named {name} already exists in {models_folder}; rename or remove it first"
+            )
     return chosen
 
 
 def _incoming(models_folder: Path, name: str, outline: Outline) -> Path:
-    """Where the model lies until it is whole: the same folder for the same content only."""
+    """The hidden folder of a model until it is complete, which depends on its content."""
     files = outline.manifest.below(f"models/{name}/")
     content = hashlib.sha256("".join(f"{file.sha256} {file.path}\n" for file in files).encode()).hexdigest()
     return models_folder / f".incoming-{name}-{content[:16]}"
@@ -117,7 +125,9 @@ def _require_room(models_folder: Path, files: Sequence[BundledFile], marks: dict
     if free < need:
         names = ", ".join(marks)
         raise BundleError(
-            f"{models_folder} has {free / 2**30:.2f} GiB free, and {names} needs {need / 2**30:.2f} GiB; make room"
+            "disk-full",
+            f"{names} needs {need / 2**30:.2f} GiB in {models_folder}, which has {free / 2**30:.2f} GiB "
+            "free; free some space",
         )
 
 
@@ -178,7 +188,9 @@ def only_one(models_folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BundleError(f"another import into {models_folder} is running; wait until it has ended") from error
+            raise BundleError(
+                "busy", f"another import into {models_folder} is running; wait until it has finished"
+            ) from error
         yield
     finally:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""install.sh: one file where it runs, since it travels alone; cut here into parts that are joined by their numbers."""
+"""install.sh: a single file, since it travels alone; its source is split into numbered parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def install_script(gate_sha256: str = "") -> str:
     filled, count = _GATE.subn(f"gate_sha256='{gate_sha256}'", script)
     if count != 1:
         raise BundleError(
-            f"the parts of {INSTALLER} in {PARTS} have {count} lines gate_sha256='' to fill, and one is expected; "
-            "install Ingot again"
+            "broken-installation",
+            f"{INSTALLER} in {PARTS} has {count} lines gate_sha256='' instead of one; reinstall Ingot",
         )
     return filled

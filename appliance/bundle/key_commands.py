@@ -1,4 +1,4 @@
-"""`ingot bundle key`, `trust`, `keys` and `distrust`: who signs, and whose bundles a site takes."""
+"""`ingot bundle key`, `trust`, `keys` and `distrust`: signing keys, and the keys that a site trusts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PATH = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("name", type=PATH)
-@click.option("--password-file", type=PATH, help="Its first line is the password; else it is asked for.")
-@click.option("--no-password", is_flag=True, help="Leave the key unencrypted: whoever reads the file can sign.")
+@click.option("--password-file", type=PATH, help="A file whose first line is the password.  [default: ask]")
+@click.option("--no-password", is_flag=True, help="Do not encrypt the key: anyone who can read the file can sign.")
 def key(name: Path, password_file: Path | None, no_password: bool) -> None:
-    """Make a key pair: NAME.key signs, NAME.pub is given to the sites. The `minisign` program can use both."""
+    """Create a key pair: NAME.key signs, NAME.pub goes to the sites. The `minisign` program can use both."""
     from appliance.bundle.errors import BundleError
     from appliance.bundle.password import asker
     from appliance.bundle.signature import Key
@@ -27,24 +27,24 @@ def key(name: Path, password_file: Path | None, no_password: bool) -> None:
     secret, public = name.with_name(f"{name.name}.key"), name.with_name(f"{name.name}.pub")
     with told():
         if no_password and password_file is not None:
-            raise BundleError("--no-password and --password-file were both given; choose one")
+            raise BundleError("usage", "--no-password and --password-file exclude each other; choose one")
         for path in (secret, public):
             if os.path.lexists(path):
                 raise BundleError(
-                    f"{path} exists already; choose another name, since a key that is lost cannot be remade"
+                    "file-exists", f"{path} already exists; choose another name, since a lost key cannot be recreated"
                 )
         password = "" if no_password else asker(str(secret), password_file, confirm=True)()
         made = Key.generate()
         _write_new(public, str(made.public).encode(), 0o644)
         _write_new(secret, made.encode(password), 0o600)
-    click.echo(f"{secret} signs; keep it to yourself. {public} is key {made.public.id}; give it to the sites:")
+    click.echo(f"{secret} is the signing key: keep it secret. {public} (key {made.public.id}) is for the sites:")
     click.echo(made.public.text)
 
 
 @click.command()
 @click.argument("public_key", metavar="KEY")
 def trust(public_key: str) -> None:
-    """Take bundles signed by KEY (a .pub file, or the key itself) on this machine from now on."""
+    """Trust bundles signed by KEY (a .pub file, or the key itself) on this machine."""
     from appliance.bundle import trust as trusting
     from appliance.bundle.signature import PublicKey
 
@@ -52,13 +52,13 @@ def trust(public_key: str) -> None:
     with told():
         taken = PublicKey.read(public_key)
         trusting.trust(home, taken)
-    click.echo(f"Bundles signed by key {taken.id} are taken here from now on.")
+    click.echo(f"Bundles signed by key {taken.id} are now trusted here.")
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the keys as JSON.")
 def keys(as_json: bool) -> None:
-    """List the keys whose bundles this machine takes."""
+    """List the keys that this machine trusts."""
     from appliance.bundle.trust import trusted_keys
 
     with told(as_json):
@@ -75,12 +75,12 @@ def keys(as_json: bool) -> None:
 @click.command()
 @click.argument("key_id", metavar="ID")
 def distrust(key_id: str) -> None:
-    """Take no more bundles signed by the key of that ID."""
+    """Stop trusting bundles signed by the key with that ID."""
     from appliance.bundle import trust as trusting
 
     with told():
         trusting.distrust(Home.from_environment(), key_id)
-    click.echo(f"Bundles signed by key {key_id.upper()} are no longer taken here.")
+    click.echo(f"Bundles signed by key {key_id.upper()} are no longer trusted here.")
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:

@@ -107,12 +107,15 @@ def decode(raw: bytes) -> Manifest:
     try:
         found = msgspec.json.decode(raw, type=_AnyFormat).format
         if found != FORMAT:
-            raise BundleError(f"the bundle has format {found}, and this Ingot reads {FORMAT}; use the Ingot it is for")
+            raise BundleError(
+                "format",
+                f"the bundle has format {found}, and this Ingot reads {FORMAT}; use a matching version of Ingot",
+            )
         manifest = msgspec.json.decode(raw, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # msgspec raises all three
-        raise BundleError(f"{MANIFEST} cannot be read ({error}); copy the bundle again") from error
+        raise BundleError("manifest", f"{MANIFEST} cannot be read ({error}); copy the bundle again") from error
     if what := _fault(manifest):
-        raise BundleError(f"{MANIFEST} {what}; do not use this bundle")
+        raise BundleError("manifest", f"{MANIFEST} {what}; do not use this bundle")
     return manifest
 
 
@@ -122,22 +125,22 @@ def _fault(manifest: Manifest) -> str | None:
     models = [model.name for model in manifest.models]
     has = {tuple(file.path.split("/")[:2]) for file in manifest.files}
     if not RELEASE.fullmatch(manifest.release):
-        return f"names the release {manifest.release!r}, which is no name of one"
+        return f"names the release {manifest.release!r}, which is not a valid name"
     if manifest.kind == "appliance" and (sorted(roles) != ["console", "engine", "gate"] or not manifest.machine):
-        return f"is of an appliance with the images {', '.join(roles) or 'none'}, and it takes engine, console and gate"
+        return f"is for an appliance but lists the images {', '.join(roles) or 'none'}, not engine, console and gate"
     if manifest.kind == "models" and (roles or manifest.casts or not models):
-        return "is of a bundle of models, and names images, casts, or no model"
+        return "is for a bundle of models but lists images or casts, or no models"
     if bad := [name for name in models if not MODEL.fullmatch(name)]:
-        return f"names a model {bad[0]!r}, which is no name of one"
+        return f"names a model {bad[0]!r}, which is not a valid name"
     if bad := [name for name in manifest.casts if not ARCHITECTURE.fullmatch(name)]:
-        return f"names a cast {bad[0]!r}, which is no architecture"
+        return f"names a cast {bad[0]!r}, which is not an architecture"
     for folder, named in (
         ("images", [f"{role}.tar.zst" for role in roles]),
         ("models", models),
         ("casts", list(manifest.casts)),
     ):
         if {name for first, *rest in has if first == folder for name in rest} != set(named):
-            return f"names {', '.join(named) or 'nothing'} below {folder}/, and holds something else there"
+            return f"lists {', '.join(named) or 'nothing'} for {folder}/ but has other files there"
         if len(set(named)) != len(named):
-            return f"names something below {folder}/ twice"
+            return f"lists something for {folder}/ twice"
     return None

@@ -45,7 +45,7 @@ def split(path: str) -> tuple[str, str] | None:
 
 
 def place(path: str) -> int | None:
-    """Which row of `CONTENT` a member's name fits; None where it fits none."""
+    """The row of `CONTENT` that a member's name matches; None if there is none."""
     return next((row for row, pattern in enumerate(CONTENT) if pattern.fullmatch(path)), None)
 
 

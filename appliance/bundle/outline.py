@@ -1,4 +1,4 @@
-"""What a bundle says of itself, and who signed that: its first members, read before anything is done with the rest."""
+"""Reads a bundle's head and its signature: its first members, verified before the rest is used."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class BundledModel:
 
 @dataclass(frozen=True)
 class Outline:
-    """The head of a bundle that fits itself. `signed_by` is the id of the key that signed it, None if nobody did;
-    `trusted` whether that is one of the keys that were given. `signer` is the key that came with it, which proves no
-    more than that its owner made the signature: compare it with one that came another way before trusting it."""
+    """A consistent head of a bundle. `signed_by` is the id of the signing key, None if it is unsigned; `trusted` is
+    whether that is one of the given keys. `signer` is the key in the bundle, which proves only that its owner signed
+    it: compare it with a key from another channel before trusting it."""
 
     manifest: Manifest
     signed_by: str | None
@@ -80,14 +80,17 @@ def read_head(archive: Archive, trusted: Sequence[PublicKey]) -> Outline:
     lines = _after_head(checksums.decode(signed), head)
     read = manifest.decode(raw_manifest)
     if archive.mtime != read.created:
-        raise BundleError(f"{archive.name} says that it was made at two different times; do not use it")
+        raise BundleError("inconsistent", f"{archive.name} gives two different creation times; do not use this bundle")
     if (installer is not None) is not (read.kind == "appliance"):
         raise BundleError(
-            f"{archive.name} is of the kind {read.kind}, and {names.INSTALLER} does not fit that; do not use it"
+            "inconsistent",
+            f"{archive.name} is of kind {read.kind}, to which {names.INSTALLER} does not fit; do not use this bundle",
         )
     _compare(read, lines)
     if raw_facts != facts.encode(read):
-        raise BundleError(f"{names.FACTS} in {archive.name} says something else than {names.MANIFEST}; do not use it")
+        raise BundleError(
+            "inconsistent", f"{names.FACTS} in {archive.name} contradicts {names.MANIFEST}; do not use this bundle"
+        )
     end = archive.position + sum(stored(file.size) for file in read.files) + len(END)
     part_check.check_sizes(archive.source, read.parts, end)
     return Outline(read, *who[:2], _models(read), *who[2:])
@@ -100,15 +103,18 @@ def _signature(
         return None, False, None, ""
     signature, key = Signature(raw), PublicKey.parse(signer)
     if signer != str(key).encode():
-        raise BundleError(f"{names.SIGNER} is not written as `ingot bundle create` writes it; do not use this bundle")
+        raise BundleError(
+            "signer", f"{names.SIGNER} is not in the form that `ingot bundle create` writes; do not use this bundle"
+        )
     if key.id != signature.key_id:
         raise BundleError(
-            f"{names.SIGNER} is key {key.id}, and key {signature.key_id} has signed; do not use this bundle"
+            "signer",
+            f"{names.SIGNER} is key {key.id}, but key {signature.key_id} signed the bundle; do not use this bundle",
         )
     known = [one for one in trusted if one.id == key.id]
     if known and key not in known:
         raise BundleError(
-            f"{names.SIGNER} calls itself {key.id}, as a trusted key does, and is another; do not use this bundle"
+            "signer", f"{names.SIGNER} has the id {key.id} of a trusted key but is another key; do not use this bundle"
         )
     signature.check(signed, key)
     return key.id, bool(known), key, signature.trusted_comment
@@ -118,9 +124,11 @@ def _after_head(signed: list[tuple[str, str]], head: dict[str, bytes]) -> list[t
     """The signed lines of what follows the head, whose own hashes are compared, before it is looked into."""
     for (name, raw), line in itertools.zip_longest(head.items(), signed[: len(head)]):
         if line is None or line[0] != name:
-            raise BundleError(f"{names.CHECKSUMS} does not begin with {', '.join(head)}; do not use this bundle")
+            raise BundleError(
+                "checksums", f"{names.CHECKSUMS} does not start with {', '.join(head)}; do not use this bundle"
+            )
         if line[1] != hashlib.sha256(raw).hexdigest():
-            raise BundleError(f"{name} is damaged (its checksum differs); copy the bundle again")
+            raise BundleError("damaged", f"{name} is damaged: its checksum differs; copy the bundle again")
     return signed[len(head) :]
 
 
@@ -130,11 +138,15 @@ def _compare(read: Manifest, signed: list[tuple[str, str]]) -> None:
     for row, line in itertools.zip_longest(rows, signed):
         if row != line:
             name = (row or line or ("",))[0]
-            raise BundleError(f"{names.MANIFEST} and {names.CHECKSUMS} disagree about {name}; do not use this bundle")
+            raise BundleError(
+                "inconsistent", f"{names.MANIFEST} and {names.CHECKSUMS} disagree about {name}; do not use this bundle"
+            )
     places = [names.place(file.path) for file in read.files]
     for file, at, before in zip(read.files, places, [0, *places], strict=False):
         if at is None or before is None or at < before:
-            raise BundleError(f"{file.path} has no place in a bundle, or not that one; do not use this bundle")
+            raise BundleError(
+                "place", f"{file.path} does not belong in a bundle, or not at that position; do not use this bundle"
+            )
 
 
 def _models(read: Manifest) -> tuple[BundledModel, ...]:

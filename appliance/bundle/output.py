@@ -1,4 +1,4 @@
-"""Writing a bundle, into one file or into parts: under other names until all of it is there."""
+"""Writes a bundle into one file or into parts, under temporary names until it is complete."""
 
 from __future__ import annotations
 
@@ -88,12 +88,16 @@ def staging(out: Path) -> Iterator[Path]:
         folder.mkdir(exist_ok=True)
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise BundleError(f"{out} cannot be written: {error.strerror}; choose another folder") from error
+        raise BundleError(
+            "not-writable", f"{out} cannot be written: {error.strerror}; choose another folder"
+        ) from error
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BundleError(f"another `ingot bundle create` is writing {out}; wait until it has ended") from error
+            raise BundleError(
+                "busy", f"another `ingot bundle create` is writing {out}; wait until it has finished"
+            ) from error
         try:
             for old in folder.iterdir():
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
@@ -103,7 +107,8 @@ def staging(out: Path) -> Iterator[Path]:
                 raise
             hint = "; with --split 4G it fits a FAT32 medium" if error.errno == errno.EFBIG else ""
             raise BundleError(
-                f"{out} could not be written: {error.strerror}. Make room, or choose another disk{hint}"
+                "disk-full",
+                f"{out} could not be written: {error.strerror}; free some space, or choose another disk{hint}",
             ) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -116,19 +121,20 @@ def require_room(folder: Path, need: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < need:
         raise BundleError(
-            f"{folder} has {free / 2**30:.2f} GiB free, and the bundle needs {need / 2**30:.2f} GiB; "
-            "make room, or choose another disk"
+            "disk-full",
+            f"the bundle needs {need / 2**30:.2f} GiB in {folder}, which has {free / 2**30:.2f} GiB free; "
+            "free some space, or choose another disk",
         )
 
 
 def place(staged: list[Path], folder: Path) -> None:
-    """Move what is whole to where it belongs, the first last: a bundle whose first part is there is all there."""
+    """Move complete files into place, the first one last, so that a bundle whose first part exists is complete."""
     placed: list[Path] = []
     try:
         for path in [*staged[1:], staged[0]]:
             target = folder / path.name
             if os.path.lexists(target):  # since it was looked for at the beginning
-                raise BundleError(f"{target} exists already; choose another name, or remove it")
+                raise BundleError("file-exists", f"{target} already exists; choose another name, or remove it")
             os.rename(path, target)
             placed.append(target)
     except BaseException:

@@ -47,7 +47,7 @@ class Appliance:
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be bundled. Without `key` it is not signed; without `part_size` it is one file."""
+    """What to bundle. Without `key` it is unsigned; without `part_size` it is one file."""
 
     out: Path
     key: Key | None
@@ -100,15 +100,15 @@ def create(order: Order, report: Report = lambda what, done, total: None) -> Man
 
 
 def refuse_existing(order: Order) -> None:
-    """Raises BundleError if a file would be overwritten, or the folder is not there."""
+    """Raises BundleError if a file would be overwritten, or the folder does not exist."""
     out = order.out
     if not out.parent.is_dir():
-        raise BundleError(f"{out.parent} is not a folder; make it first")
+        raise BundleError("not-a-folder", f"{out.parent} is not a folder; create it first")
     beside = [names.INSTALLER, f"{names.INSTALLER}.minisig"] if order.stage_appliance else []
     parts = [part_path(out, number) for number in numbers_of(out)]
     for path in (out, *parts, *(out.with_name(name) for name in beside)):
         if os.path.lexists(path):
-            raise BundleError(f"{path} exists already; remove it, or choose another folder")
+            raise BundleError("file-exists", f"{path} already exists; remove it, or choose another folder")
 
 
 def _write(
@@ -150,8 +150,9 @@ def _laid_out(order: Order, first: Manifest, installer: str | None) -> tuple[Man
         needed = -(-end // order.part_size)
         if len(head) > order.part_size or needed > MAX_PARTS:
             raise BundleError(
-                f"parts of {order.part_size} bytes are too small: there are at most {MAX_PARTS}, and the first holds a "
-                f"head of {len(head)} bytes; give a larger --split"
+                "part-size",
+                f"parts of {order.part_size:,} bytes are too small: a bundle has at most {MAX_PARTS} parts, "
+                f"and the first contains a head of {len(head):,} bytes; use a larger --split",
             )
         if needed == count:
             return first, head
@@ -159,7 +160,7 @@ def _laid_out(order: Order, first: Manifest, installer: str | None) -> tuple[Man
 
 
 def _head(key: Key | None, written: Manifest, installer: str | None) -> bytes:
-    """Everything that comes before `written.files`."""
+    """Everything before `written.files`."""
     said = {names.MANIFEST: manifest.encode(written), names.FACTS: facts.encode(written)}
     if installer is not None:
         said = {names.INSTALLER: installer.encode(), **said}
@@ -184,14 +185,20 @@ def _copy(entry: Entry, copier: Copier, output: Output) -> str:
         sha256 = copier.copy(lambda buffer, at: os.preadv(file.fileno(), [buffer], at), 0, entry.size, output.write)
         now = os.fstat(file.fileno()).st_size
     if now != entry.size:
-        raise BundleError(f"{entry.source} changed while it was read; bundle it again when nothing writes to it")
+        raise BundleError(
+            "changed",
+            f"{entry.source} changed while it was being read; create the bundle again once nothing writes to it",
+        )
     if entry.sha256 not in ("", sha256):
-        raise BundleError(f"{entry.source} is damaged: its hash is not the one that was noted when it was made")
+        raise BundleError(
+            "damaged",
+            f"{entry.source} is damaged: its checksum is not the one recorded when it was made; make it again",
+        )
     return sha256
 
 
 def _installer_beside(folder: Path, installer: str | None, key: Key | None) -> list[Path]:
-    """install.sh once more, to be started without unpacking anything, with a signature of its own."""
+    """A separate copy of install.sh with its own signature, to run without unpacking anything."""
     if installer is None:
         return []
     path = folder / names.INSTALLER

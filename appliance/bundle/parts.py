@@ -1,4 +1,4 @@
-"""A bundle as one run of bytes, whether it lies in one file or in parts `FILE.001`, `FILE.002`, and so on."""
+"""A bundle as a single byte range, whether it is one file or parts `FILE.001`, `FILE.002`, and so on."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def locate(path: Path) -> list[Path]:
     """
     found = _PART.fullmatch(path.name)
     if found and int(found[2]) > 1 and part_path(path.with_name(found[1]), 1).exists():
-        raise BundleError(f"{path.name} is a later part of {found[1]}; name the first, {found[1]}.001")
+        raise BundleError("not-first", f"{path.name} is a later part of {found[1]}; use the first, {found[1]}.001")
     if found and int(found[2]) == 1:
         whole = path.with_name(found[1])
     elif path.exists():
@@ -48,10 +48,10 @@ def locate(path: Path) -> list[Path]:
         whole = path
     numbers = numbers_of(whole)
     if not numbers:
-        raise BundleError(f"{path} does not exist; check the path")
+        raise BundleError("no-file", f"{path} does not exist; check the path")
     for number in range(1, numbers[-1] + 1):
         if number not in numbers:
-            raise BundleError(f"the part {part_path(whole, number).name} is missing; copy it beside the others")
+            raise BundleError("part-missing", f"part {part_path(whole, number).name} is missing; copy it to the others")
     return [part_path(whole, number) for number in numbers]
 
 
@@ -64,7 +64,7 @@ def _listed(folder: Path) -> list[str]:
     try:
         return os.listdir(folder)
     except OSError as error:
-        raise BundleError(f"{folder} cannot be listed: {error.strerror}; check the path") from error
+        raise BundleError("not-readable", f"{folder} cannot be listed: {error.strerror}; check the path") from error
 
 
 def _of(whole: Path, name: str) -> re.Match[str] | None:
@@ -84,11 +84,13 @@ class Joined:
                 self.parts.append(Part(path, fd, self.size, 0))
                 status = os.fstat(fd)
                 if not stat.S_ISREG(status.st_mode):
-                    raise OSError(errno.EINVAL, "it is not a file", str(path))
+                    raise OSError(errno.EINVAL, "not a regular file", str(path))
                 self.parts[-1] = Part(path, fd, self.parts[-1].start, status.st_size)
         except OSError as error:
             self.close()
-            raise BundleError(f"{error.filename} cannot be read: {error.strerror}; check the path") from error
+            raise BundleError(
+                "not-readable", f"{error.filename} cannot be read: {error.strerror}; check the path"
+            ) from error
 
     @property
     def size(self) -> int:
@@ -112,7 +114,9 @@ class Joined:
                 except OSError as error:
                     raise OSError(error.errno, f"{part.path.name} cannot be read: {error.strerror}") from error
                 if got == 0:
-                    raise BundleError(f"{part.path.name} became shorter while it was read; copy it again")
+                    raise BundleError(
+                        "changed", f"{part.path.name} became shorter while it was being read; copy it again"
+                    )
                 return got
         return 0
 

@@ -22,7 +22,10 @@ def asker(what: str, file: Path | None, *, confirm: bool = False) -> Callable[[]
         if file is not None:
             return _from(file)
         if not sys.stdin.isatty():
-            raise BundleError(f"{what} takes a password, and there is no terminal to ask on; give --password-file FILE")
+            raise BundleError(
+                "no-password",
+                f"{what} needs a password, and there is no terminal to ask for it; add --password-file FILE",
+            )
         given: str = click.prompt(f"Password for {what}", hide_input=True, confirmation_prompt=confirm, err=True)
         return given
 
@@ -33,7 +36,7 @@ def _from(file: Path) -> str:
     try:
         lines = read_file(file, MAX_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BundleError(f"the password file {file} cannot be read: {error}; check it") from error
+        raise BundleError("not-readable", f"the password file {file} cannot be read: {error}; check it") from error
     if not lines or not lines[0]:
-        raise BundleError(f"the first line of {file} is empty, and it is the password; write it there")
+        raise BundleError("no-password", f"the first line of {file} is empty; it must be the password")
     return lines[0]

@@ -1,4 +1,4 @@
-"""Progress for people: a bar on a terminal; lines, at most one every few seconds, where it goes to a file."""
+"""Progress output: a bar on a terminal; otherwise a line at most every few seconds."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ class PublicKey:
         try:
             return cls(minisign.PublicKey.from_bytes(raw) if b"\n" in raw else minisign.PublicKey.from_base64(raw))
         except minisign.Error as error:
-            raise BundleError(f"that is not a minisign public key ({error}); give the .pub file of one") from error
+            raise BundleError(
+                "key", f"this is not a minisign public key ({error}); use the .pub file of a key"
+            ) from error
 
     @classmethod
     def read(cls, name: str | Path) -> PublicKey:
@@ -48,9 +50,11 @@ class PublicKey:
                 return cls.parse(name)
             return cls.parse(read_file(path, MAX_KEY_BYTES))
         except OSError as error:
-            raise BundleError(f"the public key {name} cannot be read: {error.strerror or error}; check it") from error
+            raise BundleError(
+                "not-readable", f"the public key {name} cannot be read: {error.strerror or error}; check it"
+            ) from error
         except BundleError as error:
-            raise BundleError(f"{name}: {error}") from error
+            raise BundleError(error.code, f"{name}: {error}") from error
 
     def __str__(self) -> str:
         return f"untrusted comment: minisign public key {self.id}\n{self.text}\n"
@@ -70,14 +74,16 @@ class Signature:
             self._signature = minisign.Signature.from_bytes(raw)
             self.key_id = _id(base64.b64decode(raw.splitlines()[1])[2:10])
         except (minisign.Error, binascii.Error, IndexError) as error:
-            raise BundleError(f"the signature cannot be read ({error}); copy the bundle again") from error
+            raise BundleError("signature", f"the signature cannot be read ({error}); copy the bundle again") from error
         self.trusted_comment: str = self._signature.trusted_comment
         # A second way to write the same signature is a change that nobody would notice.
         if bytes(self._signature) + b"\n" != raw:
-            raise BundleError("the signature is not written as minisign writes it; copy the bundle again")
+            raise BundleError("signature", "the signature is not in minisign's form; copy the bundle again")
         if not self._signature.is_prehashed() or not self.trusted_comment.replace("\t", " ").isprintable():
             raise BundleError(
-                "the signature is of minisign's old form, or its comment is no text; sign with minisign 0.10 on"
+                "signature",
+                "the signature is in minisign's old form, or has an unprintable comment; sign with minisign "
+                "0.10 or newer",
             )
 
     def check(self, data: bytes, key: PublicKey) -> None:
@@ -86,8 +92,9 @@ class Signature:
             key._key.verify(data, self._signature)
         except minisign.VerifyError as error:
             raise BundleError(
-                f"the signature is not one by key {key.id} over this bundle's checksums: it was changed after it was "
-                "signed, or the signature is another file's; do not use it"
+                "signature",
+                f"the signature does not match key {key.id} and this bundle's checksums: the bundle was "
+                "changed after signing, or the signature belongs to another file; do not use it",
             ) from error
 
 
@@ -104,21 +111,27 @@ class Key:
 
     @classmethod
     def read(cls, path: Path, password: Callable[[], str]) -> Key:
-        """A key from its file; `password` is asked for only if the file is encrypted. Raises BundleError."""
+        """A key from its file; `password` is called only if the file is encrypted. Raises BundleError."""
         try:
             key = minisign.SecretKey.from_bytes(read_file(path, MAX_KEY_BYTES).strip())
         except OSError as error:
-            raise BundleError(f"the key {path} cannot be read: {error.strerror or error}; check the path") from error
+            raise BundleError(
+                "not-readable", f"the key {path} cannot be read: {error.strerror or error}; check the path"
+            ) from error
         except minisign.Error as error:
-            raise BundleError(f"{path} is not a minisign secret key ({error}); give the .key file of one") from error
+            raise BundleError(
+                "key", f"{path} is not a minisign secret key ({error}); use the .key file of a key"
+            ) from error
         if key.is_encrypted():
             try:
                 key.decrypt(password())
             except MemoryError as error:
-                raise BundleError(f"opening {path} takes 1 GiB of memory; free some and try again") from error
+                raise BundleError(
+                    "no-memory", f"opening {path} needs 1 GiB of memory; free some and try again"
+                ) from error
             except minisign.Error as error:
                 raise BundleError(
-                    f"{path} cannot be opened: {error}; give the password that it was made with"
+                    "password", f"{path} cannot be opened: {error}; use the password that it was created with"
                 ) from error
         return cls(key)
 

@@ -20,11 +20,13 @@ def trusted_keys(home: Home) -> tuple[PublicKey, ...]:
 
 
 def trust(home: Home, key: PublicKey) -> Path:
-    """Take bundles signed by `key` from now on; where it is kept."""
+    """Trust bundles signed by `key`; returns its file."""
     folder(home).mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder(home) / f"{key.id}.pub"
     if path.exists() and PublicKey.read(path) != key:
-        raise BundleError(f"{path} holds another key of the same number; remove it first if it is the wrong one")
+        raise BundleError(
+            "key-id-taken", f"{path} contains another key with the same id; if that one is wrong, remove it first"
+        )
     write_atomically(path, str(key), mode=0o644)
     return path
 
@@ -33,7 +35,9 @@ def distrust(home: Home, key_id: str) -> None:
     """Take no more bundles signed by that key."""
     known = {key.id: key for key in trusted_keys(home)}
     if key_id.upper() not in known:
-        raise BundleError(f"no key {key_id} is trusted here; `ingot bundle keys` lists those that are")
+        raise BundleError(
+            "key-unknown", f"key {key_id} is not trusted here; `ingot bundle keys` lists the trusted keys"
+        )
     for path in folder(home).glob("*.pub"):
         if PublicKey.read(path).id == key_id.upper():
             os.unlink(path)

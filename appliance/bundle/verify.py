@@ -47,8 +47,9 @@ def listed(archive: Archive, file: BundledFile) -> Member:
     member = archive.next()
     if (member.name, member.size) != (file.path, file.size):
         raise BundleError(
-            f"{archive.name} holds {member.name} of {member.size} bytes where {file.path} of {file.size} belongs; copy "
-            "it again, and do not use it if that changes nothing"
+            "place",
+            f"{archive.name} contains {member.name} ({member.size:,} bytes) instead of {file.path} "
+            f"({file.size:,} bytes); copy it again, and if that does not help, do not use it",
         )
     return member
 
@@ -57,5 +58,5 @@ def check(archive: Archive, file: BundledFile, member: Member, sha256: str) -> N
     """Raises BundleError unless the file came out as it went in."""
     if sha256 != file.sha256:
         where = archive.source.at(member.start, member.end)
-        raise BundleError(f"{file.path} in {where} is damaged (its checksum differs); copy it again")
+        raise BundleError("damaged", f"{file.path} in {where} is damaged: its checksum differs; copy it again")
     archive.check_padding(member)

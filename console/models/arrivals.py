@@ -1,5 +1,5 @@
-"""What of the media folder can be imported: its bundles with their signers, and model folders that nobody signed; each
-model with what the models folder has under its name."""
+"""What can be imported from the media folder: bundles with their signers, and unsigned model folders; each model with
+what the models folder has under its name."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from console.models.standing import free_name, standing
 from console.models.troubles import Place, Trouble
 
 READ_SECONDS = 4.0
-"""So long bundles' heads are read in one look; the others' turn comes with the next."""
+"""How long one look reads bundle heads; the next look continues."""
 FILES_KEPT = 100_000
-"""Of all bundles together: what they list stays in memory while the stick is there, whoever wrote it."""
+"""Of all bundles together, since their file lists stay in memory while the stick is plugged in."""
 PATIENCE_S = 1.5
-"""So long a page waits for a look; a stick that is still spinning up is shown as soon as it answers."""
+"""How long a page waits for a look; a drive that is spinning up is shown as soon as it responds."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A model that lies on the stick. `standing` is `console.models.standing`'s word; `free_name` a name that it could
-    have where its own is taken; `digests` are empty where nobody has stated them."""
+    """A model on the stick. `standing` is from `console.models.standing`; `free_name` is a name that it could have if
+    its own is taken; `digests` is empty if they are not known."""
 
     name: str
     bytes: int
@@ -47,8 +47,8 @@ class Offer:
 
 @dataclass(frozen=True)
 class Row:
-    """What was found, with what is known of it. `problem` is why nothing can be imported from it: what
-    follows its name in a sentence, or, `told_whole`, a sentence of its own."""
+    """A bundle or folder that was found. `problem` is why nothing can be imported from it: a predicate that follows
+    its name, or, if `told_whole`, a complete sentence."""
 
     found: media.Found
     problem: str = ""
@@ -71,15 +71,15 @@ class Row:
     def offer(self, name: str) -> Offer:
         found = next((offer for offer in self.offers if offer.name == name), None)
         if found is None:
-            text = f"{self.found.title} holds no model named {name}."
-            raise Refusal(404, text, "Load the Models page again.", value=name)
+            text = f"{self.found.title} contains no model named {name}."
+            raise Refusal(404, text, "Reload the Models page.", value=name)
         return found
 
 
 @dataclass(frozen=True)
 class Stock:
-    """One look. `room` is what is free in the models folder, `left` what an import that was cut off has left there, and
-    `trouble` why nothing can be written there."""
+    """The result of one look. `room` is the free space in the models folder, `left` are partial imports there, and
+    `trouble` is why the folder cannot be written."""
 
     sight: media.Sight
     rows: tuple[Row, ...]
@@ -90,17 +90,17 @@ class Stock:
     trouble: Trouble | None
 
     def left_of(self, name: str) -> int:
-        """Bytes that need not be copied again, or are freed first."""
+        """Bytes of a partial import, which are not copied again."""
         return sum(leftover.bytes for leftover in self.left if leftover.name == name)
 
     def row(self, source: str) -> Row:
-        """By its name in the listing: no path that a browser sends is ever opened."""
+        """Look up by name in the listing: a path sent by a browser is never opened."""
         found = next((row for row in self.rows if row.found.name == source), None)
         if found is None:
             raise Refusal(
                 404,
-                f"{source} is not in {self.sight.folder}.",
-                "The stick may have been taken out: plug it in, and look at the Models page again.",
+                f"{source} was not found in {self.sight.folder}.",
+                "If the stick was unplugged, plug it in again and reload the Models page.",
                 field="source",
                 value=source,
             )
@@ -108,7 +108,7 @@ class Stock:
 
 
 class Arrivals:
-    """Looks into the media folder, one look at a time however many pages ask. `stock` is the last one's result."""
+    """Scans the media folder, once at a time however many pages ask. `stock` is the last result."""
 
     def __init__(self, home: Home, folder: Path, place: Place) -> None:
         self.folder = folder
@@ -122,13 +122,13 @@ class Arrivals:
 
     @property
     def silent_s(self) -> float:
-        """How long a look has been waiting for the medium."""
+        """How long the current look has been waiting for the medium."""
         waits = self._looking is not None and not self._looking.done()
         return time.monotonic() - self._began if waits else 0.0
 
     async def look(self, max_age_s: float = 0.0, patience_s: float = PATIENCE_S) -> Stock | None:
-        """What there is, no older than `max_age_s` where the medium answers within `patience_s`; None before the first
-        look has ended."""
+        """The stock, no older than `max_age_s` if the medium responds within `patience_s`; None before the first look
+        has ended."""
         now = time.monotonic()
         while self.stock is None or self._of < now - max_age_s:
             if self._looking is None or self._looking.done():
@@ -164,15 +164,15 @@ class Arrivals:
             kept += sum(len(offer.sizes) for offer in head[1].offers)
         self._heads = heads
         rows = tuple(self._with_standing(row) for _, row in heads.values() if not row.problem)
-        rows += tuple(row for _, row in heads.values() if row.problem)  # after what can be used
+        rows += tuple(row for _, row in heads.values() if row.problem)  # after the usable ones
         left = tuple(leftovers(self._place.models))
         return Stock(sight, rows, keys, keys_problem, self._place.free, left, self._place.trouble())
 
     def _head(self, found: media.Found, keys: Sequence[PublicKey], until: float, kept: int) -> tuple[object, Row]:
-        """From its head, once for each state of the file and of the trusted keys; anew where the medium failed. `kept`
-        files of others are in memory."""
+        """Read a bundle's head, once per state of the file and the trusted keys; again if the medium failed. `kept`
+        files of other bundles are in memory."""
         if kept > FILES_KEPT:
-            problem = f"is not read, since those before it list more than {FILES_KEPT:,} files: take some of them away"
+            problem = f"was not read, as the bundles before it list more than {FILES_KEPT:,} files. Remove some of them"
             return None, Row(found, problem=problem)
         stamp = (found.stamp, found.problem, keys)
         known = self._heads.get(found.name)
@@ -222,8 +222,8 @@ def _folder(found: media.Found) -> Row:
     content = plain.content(found.path)
     problem = ""
     if MODEL.fullmatch(found.title) is None:
-        problem = "has a name that no model may have: rename it to letters, digits, dots, dashes and underscores"
+        problem = "has a name that a model cannot have. Use only letters, digits, dots, dashes and underscores"
     elif content.odd:
-        problem = f"holds {content.odd[0]}, which is no plain file: put the file itself there"
+        problem = f"contains {content.odd[0]}, which is not a regular file. Copy the file itself there"
     offer = Offer(found.title, content.bytes, dict(content.files), {}, "free", "")
     return Row(replace(found, bytes=content.bytes), problem=problem, offers=() if problem else (offer,))

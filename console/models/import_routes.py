@@ -1,4 +1,4 @@
-"""Importing models from a stick: the page of one bundle or folder, the queue, and the keys that are trusted."""
+"""Importing models from a stick: the page of one bundle or folder, the queue, and the trusted keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from litestar.response import Template
 from appliance.bundle import trust
 from appliance.bundle.errors import BundleError
 from appliance.bundle.signature import PublicKey
-from console.errors import Refusal
+from console.errors import Conflict, Refusal
 from console.models import choices, leftovers
 from console.models.arrivals import Stock
 from console.models.importing import Importing
@@ -87,7 +87,7 @@ async def compare(
 @post("/models/-/imports/{import_id:str}/cancel")
 async def cancel(request: PageRequest, importing: TheImporting, import_id: FromPath[str]) -> Response[Any]:
     row = importing.imports.cancel(import_id)
-    return go_to(request, "/models", say=f"Called off the {row.verb} of {row.title}.", tone="warn")
+    return go_to(request, "/models", say=f"Cancelled the {row.verb} of {row.title}.", tone="warn")
 
 
 @post("/models/-/imports/{import_id:str}/forget")
@@ -101,27 +101,30 @@ async def discard_leftover(
     request: PageRequest, home: Folder, importing: TheImporting, data: URLEncodedBody[LeftoverForm]
 ) -> Response[Any]:
     if data.name in importing.imports.coming:
-        raise Refusal(409, f"{data.name} is being imported.", "Cancel that first.", field="name", value=data.name)
+        message = f"{data.name} is being imported."
+        raise Conflict("already-importing", message, "Cancel the import first.", field="name", value=data.name)
     try:
         await in_thread(leftovers.discard, home.models, (data.name,))
     except (BundleError, OSError) as error:
-        raise Refusal(409, f"It was not deleted: {error}.", "Try again later.", value=data.name) from error
-    return go_to(request, "/models", say=f"Deleted what was left of {data.name}.")
+        message = f"The partial import of {data.name} was not deleted: {error}."
+        raise Conflict("leftover-busy", message, "Try again later.", value=data.name) from error
+    return go_to(request, "/models", say=f"Deleted the partial import of {data.name}.")
 
 
 @post("/models/-/keys")
 async def trust_key(request: PageRequest, home: Folder, data: URLEncodedBody[KeyForm]) -> Response[Any]:
-    """Take bundles by exactly the key that was shown, whatever lies on the stick by now."""
+    """Trust exactly the key that was shown, whatever is on the stick by now."""
     _administrator(request)
     try:
         key = PublicKey.parse(data.key)
         await in_thread(trust.trust, home, key)
     except BundleError as error:
-        raise Refusal(422, f"The key was not taken: {error}.", "Load the page again.", field="key") from error
+        raise Refusal(422, f"The key was not added: {error}.", "Reload the page.", field="key") from error
     except OSError as error:
         where = trust.folder(home)
-        raise Refusal(507, f"{where} could not be written: {error.strerror}.", "See to that and try again.") from error
-    return go_to(request, _back(data.source), say=f"Bundles signed by {key.id} are taken from now on.")
+        remedy = "Free some space or fix its permissions, then try again."
+        raise Refusal(507, f"{where} could not be written: {error.strerror}.", remedy) from error
+    return go_to(request, _back(data.source), say=f"Bundles signed by {key.id} can now be imported.")
 
 
 @post("/models/-/keys/{key_id:str}/distrust")
@@ -130,26 +133,26 @@ async def distrust_key(request: PageRequest, home: Folder, key_id: FromPath[str]
     try:
         await in_thread(trust.distrust, home, key_id)
     except BundleError as error:
-        raise Refusal(409, f"The key was not removed: {error}.", "Load the page again.", value=key_id) from error
-    return go_to(request, "/models#media", say=f"Bundles signed by {key_id} are not taken any more.")
+        raise Conflict("key-unknown", f"The key was not removed: {error}.", "Reload the page.", value=key_id) from error
+    return go_to(request, "/models#media", say=f"Bundles signed by {key_id} can no longer be imported.")
 
 
 async def _stock(importing: Importing) -> Stock:
-    """What lies there now."""
+    """What is in the media folder now."""
     stock = await importing.arrivals.look(patience_s=PATIENCE_S)
     if stock is None or importing.arrivals.silent_s:
         raise Refusal(
             503,
-            f"{importing.arrivals.folder} does not answer: the stick may be spinning up, or be broken.",
-            "Wait a moment and try again; then unplug it and plug it in.",
+            f"{importing.arrivals.folder} is not responding. The drive may be spinning up, or be faulty.",
+            "Wait a moment and try again. If that does not help, unplug it and plug it in again.",
         )
     return stock
 
 
 def _administrator(request: PageRequest) -> None:
-    """A person who signed in: each is an administrator. A program with the console's token has `ingot bundle trust`."""
+    """Only a signed-in person, each of whom is an administrator. Programs use `ingot bundle trust`."""
     if request.user.id == 0:
-        raise Refusal(403, "A key is trusted by a person who signed in.", "Use ingot bundle trust from a program.")
+        raise Refusal(403, "Only a signed-in person can trust a key here.", "From a program, use `ingot bundle trust`.")
 
 
 def _back(source: str) -> str:

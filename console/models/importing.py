@@ -1,4 +1,4 @@
-"""Importing as one part of the console: what is on the stick, the queue, and how pages show both."""
+"""Importing as a part of the console: the stick's contents, the queue, and how pages show both."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Imports, one after another in a thread of their own: asked for, waiting, running, ended. Every page sees the same,
-and the last ones are kept in `imports.json`, so that a console that was killed can say what it left undone."""
+"""Imports, one at a time in their own thread: waiting, running, ended. All pages see the same list. The last ones are
+kept in `imports.json`, so that a console that was killed can report what it left unfinished."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import msgspec
 
 from appliance.bundle.errors import BundleError, StoppedError
 from appliance.home import Home, write_atomically
-from console.errors import Refusal
+from console.errors import Conflict, Refusal
 from console.models.in_thread import in_thread
 from console.models.leftovers import sweep
 from console.models.progress import Progress
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 KEPT = 20
 WAITING = 16
 NEWS_S = 24 * 3600.0
-"""So long a page tells of an import that ended well or was called off; of others until somebody takes them off."""
+"""How long the page shows an import that succeeded or was cancelled; others stay until dismissed."""
 TELL_EVERY_S = 0.5
 END_WITHIN_S = 10.0
 
@@ -39,8 +39,8 @@ TROUBLED = frozenset({"failed", "interrupted"})
 
 
 class Order(Protocol):
-    """What is to be imported: from `path`, which the media folder has as `source`. `run` works in a thread, and ends
-    soon after `stop` is set, with StoppedError."""
+    """What to import: from `path`, which is `source` in the media folder. `run` works in a thread, and raises
+    StoppedError soon after `stop` is set."""
 
     @property
     def title(self) -> str: ...
@@ -88,8 +88,8 @@ class Import(msgspec.Struct, kw_only=True):
 
 
 class Imports:
-    """`rows` newest first; `progress` of the one that runs; `changed` is called in the event loop whenever a page
-    should show something else."""
+    """`rows`, newest first; `progress` of the running one; `changed` is called in the event loop whenever pages need
+    an update."""
 
     def __init__(self, home: Home, place: Place) -> None:
         self.changed: Callable[[], None] = lambda: None
@@ -113,28 +113,30 @@ class Imports:
 
     @property
     def told(self) -> list[Import]:
-        """What has ended, as long as that is news."""
+        """Ended imports that the page still shows."""
         late = time.time() - NEWS_S
         return [row for row in self.rows if not row.is_open and (row.state in TROUBLED or row.ended > late)]
 
     @property
     def coming(self) -> dict[str, Import]:
-        """Names of models that are on their way."""
+        """Models waiting or being imported, by name."""
         return {name: row for row in self.rows if row.is_open for name in row.models}
 
     @property
     def reserved(self) -> int:
-        """Bytes that imports asked for before will still write."""
+        """Bytes that waiting and running imports will still write."""
         written = self.progress.share * self.running.bytes if self.progress and self.running else 0
         return max(0, int(sum(row.bytes for row in self.rows if row.is_open) - written))
 
     def ask(self, order: Order, author: str) -> Import:
-        """Put an import into the queue; it begins at once where nothing else runs."""
+        """Queue an import; it starts at once if nothing else is running."""
         if len(self.waiting) >= WAITING:
-            raise Refusal(409, f"{WAITING} imports are waiting already.", "Wait until some are done.")
+            message = f"{WAITING} imports are already waiting."
+            raise Conflict("import-queue-full", message, "Wait until some have finished.")
         taken = next((name for name in order.models if name in self.coming), None)
         if taken is not None:
-            raise Refusal(409, f"{taken} is being imported already.", "Look at its progress on the Models page.")
+            message = f"{taken} is already being imported."
+            raise Conflict("already-importing", message, "The Models page shows its progress.")
         row = Import(
             id=secrets.token_hex(4),
             verb=order.verb,
@@ -148,7 +150,9 @@ class Imports:
             asked=time.time(),
         )
         self._orders[row.id] = order
-        before = [old for old in self.rows if old.is_open or old.models != row.models]  # what came of it last is over
+        before = [
+            old for old in self.rows if old.is_open or old.models != row.models
+        ]  # replaces the last result for the same models
         self.rows = [row, *before]
         self._keep()
         if self._task is None or self._task.done():
@@ -164,19 +168,20 @@ class Imports:
             self._stop.set()
             self.changed()
         else:
-            raise Refusal(409, f"The {row.verb} of {row.title} has ended already.", "There is nothing left to cancel.")
+            message = f"The {row.verb} of {row.title} has already ended."
+            raise Conflict("import-ended", message, "There is nothing left to cancel.")
         return row
 
     def forget(self, import_id: str) -> None:
-        """Take an ended import off the page."""
+        """Dismiss an ended import."""
         row = self._find(import_id)
         if row.is_open:
-            raise Refusal(409, f"The {row.verb} of {row.title} is not over.", "Cancel it first.")
+            raise Conflict("import-running", f"The {row.verb} of {row.title} is still running.", "Cancel it first.")
         self.rows.remove(row)
         self._keep()
 
     async def close(self) -> None:
-        """End what runs, with nothing left behind; a stick that does not answer is not waited for."""
+        """Stop the running import and clean up; do not wait for a stick that does not respond."""
         for row in self.waiting:
             self._end(row, "interrupted")
         self._stop.set()
@@ -201,10 +206,10 @@ class Imports:
             except (BundleError, OSError) as error:
                 found = await in_thread(trouble, error, order.path, self.place, order.models, order.bytes)
                 self._end(row, "failed", found)
-            except Exception as error:  # whatever else a hostile file sets off ends this import, and not the others
-                log.error("The import of %s broke off", row.title, exc_info=error)
-                text = f"The import ended in a fault of the console's own: {type(error).__name__}."
-                self._end(row, "failed", Trouble(text, "The console's output has the trace: please report it."))
+            except Exception as error:  # whatever else a hostile file causes ends this import, not the others
+                log.error("The import of %s failed", row.title, exc_info=error)
+                text = f"The import failed with an unexpected {type(error).__name__}."
+                self._end(row, "failed", Trouble(text, "The console's output has the traceback. Please report it."))
             else:
                 self._end(row, "done")
             finally:
@@ -213,8 +218,8 @@ class Imports:
                 self.changed()
 
     async def _carry_out(self, order: Order, progress: Progress) -> None:
-        """Until it has ended; one that was called off is waited for only so long, since a dead stick may hold its
-        thread for ever. Once it answers, that thread tidies up after itself."""
+        """Wait until it has ended. A cancelled import is waited for only briefly, since a dead stick may block its
+        thread for ever; once the stick responds, the thread cleans up by itself."""
         working = asyncio.create_task(in_thread(order.run, progress.report, self._stop))
         try:
             while not working.done():
@@ -238,11 +243,11 @@ class Imports:
     def _find(self, import_id: str) -> Import:
         row = next((row for row in self.rows if row.id == import_id), None)
         if row is None:
-            raise Refusal(404, "That import is not listed any more.", "Somebody took it off the page.")
+            raise Refusal(404, "That import is no longer listed.", "Somebody may have dismissed it.")
         return row
 
     def _keep(self) -> None:
-        """Write the list down; a state folder that cannot be written stops no import."""
+        """Save the list; imports go on even if the state folder cannot be written."""
         over = [row for row in self.rows if not row.is_open][KEPT:]
         self.rows = [row for row in self.rows if row not in over]
         try:
@@ -252,14 +257,14 @@ class Imports:
         self.changed()
 
     def _read(self) -> list[Import]:
-        """As the console before this one left it: what it had not ended was cut off with it."""
+        """As the previous console left it: imports that it had not ended were interrupted."""
         rows: list[Import] = []
         with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
             rows = msgspec.json.decode(self._file.read_bytes(), type=list[Import])
         for row in rows:
             here = all((self.place.models / name).is_dir() for name in row.models)
             if row.state == "running" and row.verb == "import" and here:
-                row.state, row.ended = "done", time.time()  # it had its name already when the console was ended
+                row.state, row.ended = "done", time.time()  # complete, although the console ended before saying so
             elif row.is_open:
                 row.state, row.ended = "interrupted", 0.0
         return rows

@@ -1,4 +1,4 @@
-"""Work on a medium that may never answer, in a thread that nobody has to wait for."""
+"""Runs work on a medium that may never respond in a thread that can be abandoned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 async def in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
     """Like `asyncio.to_thread`, but neither the pool nor the end of this process waits for the thread: a stick that
-    does not answer may hold it for ever."""
+    does not respond may block it for ever."""
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
 

@@ -1,5 +1,5 @@
-"""What an import that was cut off has left in the models folder: hidden folders, which are no models. When the bundle
-is imported again, it goes on from them; what nobody can go on with is swept away."""
+"""Partial imports in the models folder: hidden folders left by an interrupted import. Importing the same bundle again
+resumes from them; those that cannot be resumed are deleted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def leftovers(models: Path) -> list[Leftover]:
 
 
 def discard(models: Path, names: tuple[str, ...]) -> None:
-    """Delete what is left of models of these names. Raises BundleError while an import runs."""
+    """Delete partial imports of these models. Raises BundleError while an import is running."""
     with only_one(models):
         for leftover in leftovers(models):
             if leftover.name in names:
@@ -53,7 +53,7 @@ def discard(models: Path, names: tuple[str, ...]) -> None:
 
 
 def sweep(models: Path) -> None:
-    """Delete what nobody can go on with; nothing while an import runs, of the command line's, say."""
+    """Delete partial imports that cannot be resumed, unless an import is running, such as one by the command line."""
     with contextlib.suppress(BundleError, OSError), only_one(models):
         for leftover in leftovers(models):
             if leftover.folder.name.endswith(f"-{COPY}"):

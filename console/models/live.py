@@ -1,4 +1,4 @@
-"""The parts of the Models page that live: the models, what lies on the stick, and imports as they go."""
+"""The live parts of the Models page: the models, the stick's contents, and running imports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Context = dict[str, Any]
 
 
 class Parts:
-    """What each part is rendered with, on the page and live."""
+    """The context of each part, on the page and live."""
 
     def __init__(self, installed: InstalledModels, store: ProfileStore, arrivals: Arrivals, imports: Imports) -> None:
         self._installed = installed
@@ -42,7 +42,7 @@ class Parts:
         return {"models": [_with_users(model, used_by) for model in models]}
 
     async def media(self, max_age_s: float = LOOK_EVERY_S) -> Context:
-        """An import that began or ended since the last look has changed what can be done with the rest."""
+        """An import that began or ended since the last look changes what can be done with the rest."""
         states = [(row.id, row.state) for row in self._imports.rows]
         stock = await self._arrivals.look(max_age_s if states == self._states else 0.0)
         self._states = states
@@ -67,7 +67,7 @@ def _with_users(model: Model, used_by: dict[str, list[str]]) -> Model:
 
 
 def feeds(parts: Parts, templates: Environment) -> dict[str, Feed]:
-    """Their arguments are not used. However many pages look, the stick is read once."""
+    """Their arguments are unused. However many pages are open, the stick is read once."""
 
     def feed(template_name: str, context: Callable[[], Awaitable[Context]]) -> Feed:
         template = templates.get_template(template_name)
@@ -87,6 +87,6 @@ def feeds(parts: Parts, templates: Environment) -> dict[str, Feed]:
 
 
 def publisher(parts: Parts, templates: Environment, hub: Hub) -> Callable[[], None]:
-    """To be called whenever an import has got on."""
+    """Called whenever an import makes progress."""
     template = templates.get_template("models/imports.html")
     return lambda: hub.publish(TOPIC, template.render(**parts.imports(), live=True))

@@ -1,5 +1,5 @@
-"""What lies in the media folder (`INGOT_MEDIA`), under which sticks are mounted: bundles, whole or in parts, and plain
-model folders. Everything there is a stranger's: links are not followed, and what is looked at is bounded."""
+"""Scans the media folder (`INGOT_MEDIA`), under which sticks are mounted, for bundles, whole or in parts, and model
+folders. Nothing there is trusted: links are not followed, and the scan is bounded."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ DEPTH = 5
 """Folders below the media folder: `/media/anna/STICK/ingot/models/`."""
 ENTRIES = 20_000
 SECONDS = 3.0
-"""A look ends after so many entries or seconds, and says so."""
+"""A scan ends after this many entries or seconds, and says so."""
 FOUND = 100
 
 BUNDLE = re.compile(r"(?P<whole>.+\.(?:bundle|ingot))(?:\.(?P<part>\d{3}))?", re.IGNORECASE)
 NOT_ENTERED = frozenset({"$recycle.bin", "system volume information", "lost+found"})
-"""Folders that systems put on sticks for themselves; hidden ones are not entered either."""
+"""Folders that operating systems create on sticks; hidden ones are skipped, too."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A bundle or a model folder. `name` is its path below the media folder, by which pages call it; `path` is where it
-    is opened: a bundle's file or its first part. `stamp` changes when one of its files does."""
+    """A bundle or a model folder. `name` is its path below the media folder, which pages use; `path` is what to open:
+    the bundle's file or its first part. `stamp` changes when one of its files does."""
 
     name: str
     path: Path
@@ -43,14 +43,14 @@ class Found:
 
     @property
     def place(self) -> str:
-        """The folder that it lies in, below the media folder."""
+        """Its parent folder, below the media folder."""
         return self.name.rpartition("/")[0]
 
 
 @dataclass(frozen=True)
 class Sight:
-    """One look at the media folder. `problem` is why there was nothing to look at; `empty` are its own folders that
-    hold nothing, as a mount point does whose stick is not there."""
+    """The result of one scan. `problem` is why there was nothing to scan; `empty` are empty folders directly below it,
+    such as a mount point without its stick."""
 
     folder: Path
     found: tuple[Found, ...] = ()
@@ -77,7 +77,7 @@ class _Walk:
 
 
 def look(media: Path) -> Sight:
-    """Walk through the media folder, what lies highest first."""
+    """Scan the media folder, breadth first."""
     if not os.path.lexists(media):
         return Sight(media, problem="missing")
     walk, found = _Walk(), list[Found]()
@@ -106,7 +106,7 @@ def look(media: Path) -> Sight:
 
 
 def _entries(folder: Path, walk: _Walk) -> list[os.DirEntry[str]] | None:
-    """In the order of their names; None where the folder may not be read."""
+    """Sorted by name; None if the folder cannot be read."""
     here = []
     try:
         with os.scandir(folder) as entries:
@@ -132,7 +132,7 @@ def _is_entered(entry: os.DirEntry[str]) -> bool:
 
 
 def _model_folder(folder: Path, media: Path, here: list[os.DirEntry[str]]) -> Found | None:
-    """A folder that looks as Hugging Face publishes models, and lies there as it is."""
+    """A folder laid out like a model from Hugging Face."""
     names = {entry.name for entry in here}
     if folder == media or "config.json" not in names or not any(name.endswith(".safetensors") for name in names):
         return None
@@ -140,15 +140,15 @@ def _model_folder(folder: Path, media: Path, here: list[os.DirEntry[str]]) -> Fo
 
 
 def _bundles(folder: Path, media: Path, here: list[os.DirEntry[str]]) -> Iterator[Found]:
-    """Parts of one bundle are one row, called by the name of the first."""
+    """The parts of one bundle are one row, named after the first."""
     parts: dict[str, dict[int, os.DirEntry[str]]] = {}
     for entry in here:
         match = BUNDLE.fullmatch(entry.name)
         if match is None or entry.name.startswith("."):
             continue
         if printed(entry.name) != entry.name or not entry.is_file(follow_symlinks=False):
-            odd = "is not a file: a link, a pipe, a device or a folder of that name is not opened"
-            problem = odd if printed(entry.name) == entry.name else "has a name that cannot be shown: rename the file"
+            odd = "is not a regular file. Links, pipes, devices and folders are not opened"
+            problem = odd if printed(entry.name) == entry.name else "has a name that cannot be shown. Rename the file"
             name = printed(str(Path(entry.path).relative_to(media)))
             yield Found(name, Path(entry.path), True, 0, 0.0, (), problem=problem)
         elif match["part"]:
@@ -157,7 +157,11 @@ def _bundles(folder: Path, media: Path, here: list[os.DirEntry[str]]) -> Iterato
             yield _row(Path(entry.path), media, [entry], is_bundle=True)
     for whole, numbered in parts.items():
         missing = next(number for number in range(1, len(numbered) + 2) if number not in numbered)
-        problem = f"lacks its part {whole}.{missing:03}: copy it here, too" if missing <= max(numbered) else ""
+        problem = (
+            f"is incomplete: its part {whole}.{missing:03} is missing. Copy it here, too"
+            if missing <= max(numbered)
+            else ""
+        )
         rows = [entry for _, entry in sorted(numbered.items())]
         first = folder / f"{whole}.001" if 1 not in numbered else Path(numbered[1].path)
         yield _row(first, media, rows, is_bundle=True, parts=len(numbered), problem=problem)
@@ -184,5 +188,5 @@ def _regular(here: list[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
 
 
 def printed(name: str) -> str:
-    """A name as a page can show it: bytes that are no text, and what would turn the line around, are spelt out."""
+    """A name that is safe to show: invalid bytes and control characters are escaped."""
     return name if name.isprintable() else ascii(name)[1:-1]

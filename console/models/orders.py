@@ -1,5 +1,5 @@
-"""What the queue carries out, in a thread: a bundle's models, a plain folder, a comparison of what is here with what is
-on the stick."""
+"""The jobs of the import queue, run in a thread: import models of a bundle, import a folder, or compare an installed
+model with the one on the stick."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from console.models.standing import write_record
 
 @dataclass(frozen=True)
 class Order(ABC):
-    """One row of the queue; `models` are the names that they get here. `verb` says it as the page does."""
+    """One job of the queue. `models` are the names here; `verb` is the page's word for it."""
 
     home: Home
     row: Row
@@ -51,7 +51,7 @@ class Order(ABC):
 
     @property
     def bytes(self) -> int:
-        """What it will take of the disk."""
+        """The disk space that it needs."""
         return sum(offer.bytes for offer in self.offers)
 
     @property
@@ -60,16 +60,16 @@ class Order(ABC):
 
     @abstractmethod
     def run(self, report: Report, stop: threading.Event) -> None:
-        """Do it, until `stop` is set; `report` hears how far it is."""
+        """Run until done or `stop` is set; `report` receives the progress."""
 
     def _record(self, name: str, digests: dict[str, str]) -> None:
         folder = self.home.models / name
-        with contextlib.suppress(OSError):  # the model is whole without it; only to compare it takes longer
+        with contextlib.suppress(OSError):  # the model is complete without it; only comparing it takes longer
             write_record(folder, digests, source=self.source, signed_by=self.signed_by, author=self.author)
 
 
 class BundleOrder(Order):
-    """Models of a bundle whose signer is trusted, each checked while it is copied."""
+    """Models of a bundle with a trusted signature, each verified while it is copied."""
 
     def run(self, report: Report, stop: threading.Event) -> None:
         if self.models == self.held:
@@ -83,17 +83,19 @@ class BundleOrder(Order):
         install_models(self.path, folder, trusted_keys(self.home), self.held, report, stop)
 
     def _install_renamed(self, report: Report, stop: threading.Event) -> None:
-        """Into a hidden folder, which an import that was cut off goes on with, and from there to its name."""
+        """Into a hidden folder, from which an interrupted import resumes, and from there to its name."""
         models, (name,), (offer,) = self.home.models, self.models, self.offers
         waiting = incoming(models, name, RENAMED)
         with only_one(models):
             waiting.mkdir(exist_ok=True)
             try:
-                # Cut off just before it got its name: of which bundle it was, and who signed that, nothing says.
+                # Left by an import interrupted just before the rename: its bundle and signer are unknown.
                 shutil.rmtree(waiting / offer.name, ignore_errors=True)
                 self._install(waiting, report, stop)
                 if os.path.lexists(models / name):
-                    raise BundleError(f"a model named {name} has come into {models} meanwhile; choose another name")
+                    raise BundleError(
+                        "name-taken", f"a model named {name} has since appeared in {models}; choose another name"
+                    )
                 os.rename(waiting / offer.name, models / name)
                 waiting.rmdir()
             except BundleError as error:
@@ -103,7 +105,7 @@ class BundleOrder(Order):
 
 
 class FolderOrder(Order):
-    """A model folder as it lies on the stick, unsigned."""
+    """An unsigned model folder on the stick."""
 
     def run(self, report: Report, stop: threading.Event) -> None:
         (name,) = self.models
@@ -111,7 +113,7 @@ class FolderOrder(Order):
 
 
 class Comparison(Order):
-    """Whether the model of that name here is, byte for byte, the one on the stick. If so, that is recorded."""
+    """Checks that the installed model is identical to the one on the stick, and records that."""
 
     @property
     def bytes(self) -> int:
@@ -129,6 +131,8 @@ class Comparison(Order):
                 there = offer.digests.get(name) or plain.digest_of(self.path / name, size, copier)
                 if digests[name] != there:
                     raise BundleError(
-                        f"{offer.name} here is not what is on the stick: {name} differs; import it under another name"
+                        "differs",
+                        f"the installed {offer.name} differs from the one on the stick, in {name}; import it under "
+                        "another name",
                     )
         self._record(offer.name, digests)

@@ -1,5 +1,5 @@
-"""Copy a model folder that nobody signed: each file's digest is taken while it is copied, and compared with what the
-disk then gives back. The folder appears under its name as a whole, or not at all."""
+"""Copies an unsigned model folder: each file is hashed while it is copied, and the copy is read back and compared. The
+folder appears under its name complete, or not at all."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from appliance.home import sync_folder
 from console.models.leftovers import COPY, incoming
 
 WRITE_OUT_BYTES = 64 << 20
-"""So much at most waits in memory for the disk: the bar shows what was written, and the machine keeps its memory."""
+"""The most that may wait in memory for the disk, so that progress shows what is really written."""
 FILES = 10_000
 
 
 @dataclass(frozen=True)
 class Content:
-    """What of a folder would be copied: paths below it with their sizes; and what cannot be."""
+    """A folder's files with their sizes, and the entries that cannot be copied."""
 
     files: tuple[tuple[str, int], ...]
     odd: tuple[str, ...] = ()
@@ -36,10 +36,10 @@ class Content:
 
 
 def content(folder: Path) -> Content:
-    """All regular files. What is hidden is not part of a model; a link could lead anywhere on this machine.
+    """All regular files. Hidden files are not part of a model, and a link could lead anywhere on this machine.
 
     Raises:
-        BundleError: there are more than a model has.
+        BundleError: there are more files than a model has.
     """
     files: list[tuple[str, int]] = []
     odd: list[str] = []
@@ -51,7 +51,9 @@ def content(folder: Path) -> Content:
                 seen += 1
                 if seen > FILES:
                     raise BundleError(
-                        f"{folder.name} holds more than {FILES:,} files and folders; leave out what is none"
+                        "too-many-files",
+                        f"{folder.name} contains more than {FILES:,} files and folders; remove those that are not part "
+                        "of the model",
                     )
                 name = str(Path(entry.path).relative_to(folder))
                 if entry.name.startswith("."):
@@ -68,16 +70,19 @@ def content(folder: Path) -> Content:
 
 
 def copy_folder(source: Path, target: Path, report: Report, stop: threading.Event) -> dict[str, str]:
-    """Copy `source` to the new folder `target`; the SHA-256 of each file by its path. `report(done, total)` counts each
-    byte twice: as it is copied, and as it is read back.
+    """Copy `source` to the new folder `target`; returns the SHA-256 of each file. `report(done, total)` counts each
+    byte twice: when it is copied, and when it is read back.
 
     Raises:
         StoppedError: `stop` was set.
-        BundleError: something is there already, or a file is not one or does not come back as it was.
+        BundleError: `target` exists, an entry is not a regular file, or a copy differs.
     """
     what = content(source)
     if what.odd:
-        raise BundleError(f"{source.name} holds {what.odd[0]}, which is no plain file; put the file itself there")
+        raise BundleError(
+            "not-a-file",
+            f"{source.name} contains {what.odd[0]}, which is not a regular file; copy the file itself there",
+        )
     progress = Progress(2 * what.bytes, report)
     digests: dict[str, str] = {}
     with _incoming(target) as folder, Copier(progress.advance, stop) as copier:
@@ -86,13 +91,15 @@ def copy_folder(source: Path, target: Path, report: Report, stop: threading.Even
             digests[name] = _copy(source / name, folder / name, size, copier)
         for name, size in what.files:
             if digest_of(folder / name, size, copier) != digests[name]:
-                raise BundleError(f"{name} does not come back as it was written; check the disk of {target.parent}")
+                raise BundleError(
+                    "damaged", f"{name} was read back differently than written; check the disk of {target.parent}"
+                )
     return digests
 
 
 @contextlib.contextmanager
 def _incoming(target: Path) -> Iterator[Path]:
-    """A hidden folder beside `target` that takes its name when the block ends well, and is gone when it does not."""
+    """A hidden folder beside `target` that is renamed to it if the block succeeds, and deleted if not."""
     _refuse_taken(target)
     folder = incoming(target.parent, target.name, COPY)
     with only_one(target.parent):
@@ -100,7 +107,7 @@ def _incoming(target: Path) -> Iterator[Path]:
         folder.mkdir()
         try:
             yield folder
-            for path in [*folder.rglob("*"), folder]:  # a model is no secret, and an engine may run as somebody else
+            for path in [*folder.rglob("*"), folder]:  # a model is not secret, and the engine may run as another user
                 path.chmod(0o755 if path.is_dir() else 0o644)
                 if path.is_dir():
                     sync_folder(path)
@@ -113,7 +120,7 @@ def _incoming(target: Path) -> Iterator[Path]:
 
 
 def digest_of(path: Path, size: int, copier: Copier) -> str:
-    """The SHA-256 of what the file holds; nothing of it stays in memory."""
+    """The SHA-256 of a file, without keeping it in the page cache."""
     with _opened(path, size) as handle:
         digest = copier.copy(lambda buffer, at: os.preadv(handle, [buffer], at), 0, size, None)
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -125,15 +132,18 @@ def _copy(source: Path, destination: Path, size: int, copier: Copier) -> str:
         writer = _Writer(writing.fileno())
         digest = copier.copy(lambda buffer, at: os.preadv(reading, [buffer], at), 0, size, writer.write)
         if writer.written != size:
-            raise BundleError(f"{source.name} ended after {writer.written} of {size} bytes; put it on the stick again")
+            raise BundleError(
+                "incomplete",
+                f"{source.name} ended after {writer.written:,} of {size:,} bytes; copy it to the stick again",
+            )
         os.fsync(writing.fileno())
-        # It is to be read back from the disk, not from memory.
+        # So that it is read back from the disk, not from memory.
         os.posix_fadvise(writing.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return digest
 
 
 class _Writer:
-    """Writes to a file and has the disk take it now and then."""
+    """Writes to a file and flushes it to the disk regularly."""
 
     def __init__(self, handle: int) -> None:
         self.written = 0
@@ -151,12 +161,14 @@ class _Writer:
 
 @contextlib.contextmanager
 def _opened(path: Path, size: int) -> Iterator[int]:
-    """Neither a link nor a pipe that took the file's place since it was listed is waited for or followed."""
+    """Open a file safely, even if a link or a pipe has replaced it since it was listed."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_size != size:
-            raise BundleError(f"{path.name} changed while it was read; wait until it is whole and try again")
+            raise BundleError(
+                "changed", f"{path.name} changed while it was being read; wait until it is complete, then try again"
+            )
         yield handle
     finally:
         os.close(handle)
@@ -164,4 +176,6 @@ def _opened(path: Path, size: int) -> Iterator[int]:
 
 def _refuse_taken(target: Path) -> None:
     if os.path.lexists(target):
-        raise BundleError(f"a model named {target.name} is already in {target.parent}; choose another name")
+        raise BundleError(
+            "name-taken", f"a model named {target.name} already exists in {target.parent}; choose another name"
+        )

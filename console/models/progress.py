@@ -1,4 +1,4 @@
-"""How far the running import is: written by its thread, read by the pages."""
+"""The running import's progress: written by its thread, read by the pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from console.formats import coarse
 
 RATE_OVER_S = 8.0
 SILENT_S = 10.0
-"""After so long without a byte the page says that the stick gives nothing."""
+"""After this long without a byte, the page says that the stick is not responding."""
 
 
 class Progress:
@@ -21,7 +21,7 @@ class Progress:
         self._points: deque[tuple[float, int]] = deque([(self._last, 0)])
 
     def report(self, done: int, total: int) -> None:
-        """Bytes, as they come."""
+        """Count bytes as they arrive."""
         now = time.monotonic()
         self.done, self.total, self._last = done, total, now
         if now - self._points[-1][0] >= 0.25:
@@ -35,14 +35,14 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Bytes a second over the last seconds; 0 until that can be told."""
+        """Bytes per second over the last seconds; 0 until it is known."""
         begun, before = self._points[0]
         passed = time.monotonic() - begun
         return max(0, self.done - before) / passed if passed > 1 else 0.0
 
     @property
     def left(self) -> str:
-        """How long it will still take, at this rate; empty where that cannot be told."""
+        """Time left at this rate; empty if unknown."""
         rate = self.rate
         if not rate or self.is_silent:
             return ""

@@ -1,5 +1,5 @@
-"""The installed models: every folder of the models folder, and the bundled one, each with what can be said about it
-from its small files and headers. A damaged folder is a model with a problem."""
+"""The installed models: every folder of the models folder, and the bundled one, each with what its small files and
+headers say. A damaged folder is a model with a problem."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from appliance.protocol import Finding, Severity
 from console.models.standing import RECORD, Record, read_record
 
 MODEL_CHECKS = frozenset({"model-folder", "config", "architecture", "weights", "tokenizer", "chat-template"})
-"""The preflight checks that speak of the model alone, whatever profile runs it."""
+"""The preflight checks about the model alone, whatever profile runs it."""
 
 NOT_NATIVE = frozenset({"architecture-unsupported", "quantization-unsupported", "tensor-dtype"})
-"""Findings about a model that is whole, and that the native engine does not run."""
+"""Findings about a complete model that the native engine does not support."""
 
 DTYPE_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F8_E4M3": "float8", "U8": "packed 8 bit"}
 MODEL_FILES = (".gguf", ".safetensors")
@@ -41,7 +41,7 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True)
 class Facts:
-    """What the files say; None where they do not, or cannot be read."""
+    """What the files say; None if they do not, or cannot be read."""
 
     architecture: str | None = None
     parameters: int | None = None
@@ -61,7 +61,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Model:
-    """`name` is what a profile's `model.path` says; `record` where it was imported from, if the console did that."""
+    """`name` is the `model.path` of a profile; `record` says where it was imported from, if the console imported it."""
 
     name: str
     folder: Path
@@ -76,7 +76,7 @@ class Model:
 
     @property
     def problem(self) -> Finding | None:
-        """The first error: what keeps the model from running."""
+        """The first error, which prevents the model from running."""
         return next((found for found in self.findings if found.severity is Severity.ERROR), None)
 
     @property
@@ -93,7 +93,7 @@ class Model:
 
 
 class InstalledModels:
-    """Looks into the models folder, and again only into folders that have changed."""
+    """Reads the models folder, and re-reads only folders that have changed."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -129,7 +129,7 @@ def examine(home: Home, name: str, folder: Path) -> Model:
 
 
 def _facts(home: Home, name: str) -> Facts:
-    """Each fact by itself: one damaged file does not hide what the others say."""
+    """Each fact separately: one damaged file does not hide what the others say."""
     try:
         folder = locate(name, home)
     except CheckpointError:
@@ -148,14 +148,14 @@ def _facts(home: Home, name: str) -> Facts:
     for entry in tensors.tensors.values():
         bytes_by_dtype[entry.dtype] += entry.end - entry.begin
     main = bytes_by_dtype.most_common(1)
-    # A packed weight holds several parameters in one element: then the count cannot be told from shapes.
+    # A packed weight holds several parameters in one element: then the count does not follow from the shapes.
     if all(DTYPE_BITS[entry.dtype] >= 16 or entry.dtype.startswith("F8") for entry in tensors.tensors.values()):
         facts["parameters"] = sum(math.prod(entry.shape) for entry in tensors.tensors.values())
     return Facts(size=tensors.total_bytes, dtype=DTYPE_NAMES.get(main[0][0], main[0][0]) if main else None, **facts)
 
 
 def _stated_context(folder: Path) -> int | None:
-    """What the config of an architecture says that we do not read otherwise."""
+    """Facts from the config of an architecture that we do not support."""
     try:
         value = read_object(folder / "config.json", "config").get("max_position_embeddings")
     except (CheckpointError, OSError):
@@ -164,8 +164,8 @@ def _stated_context(folder: Path) -> int | None:
 
 
 def _names(models: Path) -> list[str]:
-    """Folders of the models folder, or, where one only groups others (`Qwen/Qwen3-8B`), those in it; and model files
-    that lie about, so that their owner learns why they are not used."""
+    """Folders of the models folder, or, if one only groups others (`Qwen/Qwen3-8B`), those in it; and stray model
+    files, so that the page can say why they are not used."""
     names = []
     for entry in _entries(models):
         if _is_folder(entry):
@@ -181,7 +181,7 @@ def _names(models: Path) -> list[str]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """A link counts wherever it leads: if that is nowhere, its owner wants to know."""
+    """A link counts even if it is broken, so that the page can say so."""
     return entry.is_dir(follow_symlinks=False) or entry.is_symlink()
 
 
@@ -194,7 +194,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _stamp(folder: Path) -> Stamp:
-    """Changes when a file of the folder does, or the record of its import."""
+    """Changes when a file in the folder or its import record changes."""
     stamp = []
     with contextlib.suppress(OSError):
         stamp.append((RECORD, (folder / RECORD).stat().st_mtime_ns, 0))

@@ -1,5 +1,5 @@
-"""What stands in the models folder under a name already, compared with what is to be imported; and the record that an
-import leaves in the model's folder, so that this can be told without reading the weights again."""
+"""Compares a model to be imported with what the models folder has under its name; and the record that an import leaves
+in the model's folder, so that comparing does not need to read the weights again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RecordedFile(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a model came from. `signed_by` is empty where nobody had signed it."""
+    """Where a model came from. `signed_by` is empty if it was not signed."""
 
     source: str
     signed_by: str
@@ -49,8 +49,8 @@ def read_record(folder: Path) -> Record | None:
 
 
 def standing(models: Path, name: str, sizes: Mapping[str, int], digests: Mapping[str, str]) -> str:
-    """`free`: nothing has that name. `here`: it is what was imported, and unchanged since. `alike`: the files and their
-    sizes are the same, and nobody has compared their content. `taken`: something else has that name."""
+    """`free`: the name is not used. `here`: the same model, imported and unchanged since. `alike`: files of the same
+    names and sizes, whose content has not been compared. `taken`: another model has the name."""
     folder = models / name
     if not os.path.lexists(folder):
         return "free"
@@ -73,7 +73,7 @@ def standing(models: Path, name: str, sizes: Mapping[str, int], digests: Mapping
 
 
 def free_name(models: Path, name: str) -> str:
-    """`Qwen3-8B-2`, where Qwen3-8B is taken."""
+    """`Qwen3-8B-2`, if Qwen3-8B is taken."""
     number = 2
     while os.path.lexists(models / f"{name}-{number}"):
         number += 1

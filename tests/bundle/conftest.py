@@ -7,14 +7,17 @@ import io
 import re
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import pytest
+from click.testing import Result
 
 from appliance.bundle import checksums, facts, tar_header
+from appliance.bundle.errors import BundleError
 from appliance.bundle.manifest import Manifest
 from appliance.bundle.pack import Order, create
 from appliance.bundle.signature import Key
@@ -45,6 +48,20 @@ def cut(model: Path, key: Key, tmp_path: Path) -> list[Path]:
     """The same model in parts of 100,000 bytes."""
     create(Order(tmp_path / "cut.ingot", key, [model], part_size=100_000))
     return sorted(tmp_path.glob("cut.ingot.*"))
+
+
+@contextmanager
+def refusal(*codes: str, names: tuple[str, ...] = (), kind: type[BundleError] = BundleError) -> Iterator[None]:
+    """The body is refused with one of the codes, if any are given, and the text has the names."""
+    with pytest.raises(kind) as caught:
+        yield
+    assert not codes or caught.value.code in codes, caught.value
+    assert all(name in str(caught.value) for name in names), caught.value
+
+
+def code_of(done: Result) -> str:
+    """What a command was refused with."""
+    return getattr(done.exception and done.exception.__cause__, "code", "")
 
 
 def members_of(path: Path) -> Members:

@@ -11,11 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from appliance.bundle.bundle_command import bundle as command
-from appliance.bundle.errors import BundleError
 from appliance.bundle.outline import read_outline
 from appliance.bundle.signature import Key, PublicKey, sign, verify
 from appliance.bundle.trust import folder, trust, trusted_keys
-from tests.bundle.conftest import members_of, write_members
+from tests.bundle.conftest import code_of, members_of, refusal, write_members
 
 program = pytest.mark.skipif(shutil.which("minisign") is None, reason="the minisign program is not installed")
 
@@ -36,7 +35,7 @@ def test_a_signature_holds_for_its_data_its_comment_and_its_key(key):
         (b"data", signature.replace(b"release 1", b"release 2"), key.public),
         (b"data", signature, Key.generate().public),
     ):
-        with pytest.raises(BundleError, match="is not one by key"):
+        with refusal("signature"):
             verify(data, changed, by)
 
 
@@ -94,7 +93,7 @@ def test_we_verify_what_the_program_signs(tmp_path):
     signature, public = (tmp_path / "file.minisig").read_bytes(), PublicKey.read(tmp_path / "m.pub")
     assert verify(b"data", signature, public) == "theirs"
     minisign("-S", "-l", "-s", tmp_path / "m.key", "-m", tmp_path / "file")
-    with pytest.raises(BundleError, match="old form"):
+    with refusal("signature"):
         verify(b"data", (tmp_path / "file.minisig").read_bytes(), public)
 
 
@@ -104,7 +103,7 @@ def test_a_key_pair_is_written_once_and_only_its_owner_reads_it(tmp_path):
     before = (tmp_path / "site.key").read_bytes()
     again = invoke("key", tmp_path / "site", "--no-password")
     assert again.exit_code == 1
-    assert "exists already" in again.output
+    assert code_of(again) == "file-exists"
     assert (tmp_path / "site.key").read_bytes() == before
 
 
@@ -112,23 +111,23 @@ def test_a_password_is_never_assumed(tmp_path):
     """Without a terminal there is nobody to ask, and no password is a choice that has to be made."""
     done = invoke("key", tmp_path / "site")
     assert done.exit_code == 1
-    assert "give --password-file FILE" in done.output
+    assert code_of(done) == "no-password"
     (tmp_path / "empty").write_text("\n")
-    assert "first line of" in invoke("key", tmp_path / "site", "--password-file", tmp_path / "empty").output
+    assert code_of(invoke("key", tmp_path / "site", "--password-file", tmp_path / "empty")) == "no-password"
     assert not list(tmp_path.glob("site*"))
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "code"),
     [
-        (lambda path: path.unlink(), "cannot be read: No such file"),
-        (lambda path: path.write_text("not a key"), "is not a minisign secret key"),
-        (lambda path: path.write_bytes(bytes(300)), "is not a minisign secret key"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-30]), "is not a minisign secret key"),
-        (lambda path: None, "cannot be opened: wrong password"),
+        (lambda path: path.unlink(), "not-readable"),
+        (lambda path: path.write_text("not a key"), "key"),
+        (lambda path: path.write_bytes(bytes(300)), "key"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-30]), "key"),
+        (lambda path: None, "password"),
     ],
 )
-def test_a_key_that_cannot_be_used_leaves_no_bundle(tmp_path, model, spoil, told):
+def test_a_key_that_cannot_be_used_leaves_no_bundle(tmp_path, model, spoil, code):
     (tmp_path / "right").write_text("right\n")
     (tmp_path / "wrong").write_text("wrong\n")
     invoke("key", tmp_path / "site", "--password-file", tmp_path / "right")
@@ -136,7 +135,7 @@ def test_a_key_that_cannot_be_used_leaves_no_bundle(tmp_path, model, spoil, told
     options = ["--sign", tmp_path / "site.key", "--password-file", tmp_path / "wrong", "--out", tmp_path / "m.ingot"]
     done = invoke("create", "--model", model, *options)
     assert done.exit_code == 1
-    assert told in done.output
+    assert code_of(done) == code
     assert not list(tmp_path.glob("*m.ingot*"))
 
 
@@ -156,7 +155,7 @@ def test_a_site_trusts_the_keys_that_somebody_gave_it(key, home, tmp_path):
 def test_a_trusted_key_is_not_replaced_by_one_that_only_has_its_number(key, home):
     """A key's number is not a proof: anybody can make a key that has it."""
     trust(home, key.public)
-    with pytest.raises(BundleError, match="another key of the same number"):
+    with refusal("key-id-taken"):
         trust(home, twin(key.public))
     assert trusted_keys(home) == (key.public,)
 
@@ -168,7 +167,7 @@ def twin(public: PublicKey) -> PublicKey:
 
 
 def test_a_bundle_of_a_twin_of_a_trusted_key_is_refused(packed, key):
-    with pytest.raises(BundleError, match="as a trusted key does, and is another"):
+    with refusal("signer"):
         read_outline(packed, [twin(key.public)])
 
 
@@ -176,7 +175,7 @@ def test_a_signature_by_another_key_than_the_one_that_comes_along_is_refused(pac
     members = dict(members_of(packed))
     members["signer.pub"] = str(Key.generate().public).encode()
     write_members(packed, list(members.items()))
-    with pytest.raises(BundleError, match="has signed; do not use"):
+    with refusal("signer"):
         read_outline(packed, [key.public])
 
 
@@ -185,7 +184,7 @@ def test_a_signature_over_another_file_is_refused(packed, key):
     members = dict(members_of(packed))
     members["SHA256SUMS.minisig"] = key.sign(b"something else", "ours")
     write_members(packed, list(members.items()))
-    with pytest.raises(BundleError, match="or the signature is another file's"):
+    with refusal("signature"):
         read_outline(packed, [key.public])
 
 
@@ -197,7 +196,7 @@ def test_a_trusted_comment_that_was_not_signed_is_refused(packed, key, comment):
     lines[2] = b"trusted comment: " + comment
     members["SHA256SUMS.minisig"] = b"\n".join(lines)
     write_members(packed, list(members.items()))
-    with pytest.raises(BundleError, match="signature"):
+    with refusal("signature"):
         read_outline(packed, [key.public])
 
 

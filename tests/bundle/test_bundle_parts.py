@@ -9,19 +9,20 @@ import threading
 
 import pytest
 
-from appliance.bundle.errors import BundleError, StoppedError
+from appliance.bundle.errors import StoppedError
 from appliance.bundle.install import install_models
 from appliance.bundle.outline import read_outline
 from appliance.bundle.pack import Order, create
 from appliance.bundle.verify import verify
+from tests.bundle.conftest import refusal
 
 
-def told(cut, key, home, match):
+def told(cut, key, home, *codes, names):
     """By verify and by the import; the latter leaves nothing."""
     whole = cut[0].with_name("cut.ingot")
-    with pytest.raises(BundleError, match=match):
+    with refusal(*codes, names=names):
         verify(whole, [key.public])
-    with pytest.raises(BundleError, match=match):
+    with refusal(*codes, names=names):
         install_models(whole, home.models, [key.public])
     assert list(home.models.iterdir()) == []
 
@@ -41,21 +42,21 @@ def test_parts_that_were_put_together_again_are_a_bundle(cut, key, tmp_path):
     assert verify(tmp_path / "joined.ingot", [key.public]).trusted
     with (tmp_path / "joined.ingot").open("ab") as file:
         file.truncate(250_000)
-    with pytest.raises(BundleError, match=r"joined\.ingot has 250000 bytes, and .* belong there: it ends too early"):
+    with refusal("incomplete", names=("joined.ingot", "250,000")):
         read_outline(tmp_path / "joined.ingot", [])
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 6])
 def test_a_part_that_is_missing_is_named(cut, key, home, number):
     cut[number - 1].unlink()
-    told(cut, key, home, rf"cut\.ingot\.00{number} is missing")
+    told(cut, key, home, "part-missing", names=(f"cut.ingot.00{number}",))
 
 
 @pytest.mark.parametrize("number", [1, 2, 5, 6])
 def test_a_part_that_was_cut_off_is_named(cut, key, home, number):
     with cut[number - 1].open("r+b") as file:
         file.truncate(cut[number - 1].stat().st_size - 1000)
-    told(cut, key, home, rf"cut\.ingot\.00{number} (has|ends too early)")
+    told(cut, key, home, "incomplete", "too-long", names=(f"cut.ingot.00{number}",))
 
 
 @pytest.mark.parametrize("number", [2, 3, 6])
@@ -64,7 +65,7 @@ def test_a_part_that_is_damaged_is_named(cut, key, home, number):
     raw = bytearray(cut[number - 1].read_bytes())
     raw[1000] ^= 1
     cut[number - 1].write_bytes(raw)
-    told(cut, key, home, rf"^cut\.ingot\.00{number} is damaged\. Copy it again$")
+    told(cut, key, home, "damaged", names=(f"cut.ingot.00{number}",))
 
 
 def test_the_search_for_a_damaged_part_is_shown_and_can_be_stopped(cut, key):
@@ -87,38 +88,38 @@ def test_parts_that_changed_places_are_named(cut, key, home):
     cut[1].rename(cut[1].with_suffix(".x"))
     cut[2].rename(cut[1])
     cut[1].with_suffix(".x").rename(cut[2])
-    told(cut, key, home, "002 holds what belongs in cut.ingot.003; cut.ingot.003 holds what belongs in cut.ingot.002")
+    told(cut, key, home, "damaged", names=("cut.ingot.002", "cut.ingot.003"))
 
 
 def test_a_part_that_is_there_twice_is_named(cut, key, home):
     shutil.copy(cut[1], cut[3])
-    told(cut, key, home, "^cut.ingot.004 holds what belongs in cut.ingot.002. Copy it again$")
+    told(cut, key, home, "damaged", names=("cut.ingot.004", "cut.ingot.002"))
 
 
 def test_a_first_part_in_the_place_of_another_is_named(cut, key, home):
     shutil.copy(cut[0], cut[2])
-    told(cut, key, home, r"^cut\.ingot\.003 is a copy of cut\.ingot\.001")
+    told(cut, key, home, "damaged", names=("cut.ingot.003", "cut.ingot.001"))
 
 
 def test_a_part_in_the_place_of_the_first_is_named(cut, key, home):
     shutil.copy(cut[1], cut[0])
-    told(cut, key, home, r"cut\.ingot\.001 does not begin as a bundle does")
+    told(cut, key, home, "not-a-bundle", names=("cut.ingot.001",))
 
 
 def test_a_part_of_another_bundle_does_not_belong(cut, key, home):
     shutil.copy(cut[1], cut[0].with_name("cut.ingot.007"))
-    told(cut, key, home, r"cut\.ingot\.007 is no part of this bundle, which has 6")
+    told(cut, key, home, "not-a-part", names=("cut.ingot.007", "6"))
 
 
 def test_who_names_a_later_part_is_told_which_to_name(cut):
-    with pytest.raises(BundleError, match=r"name the first, cut\.ingot\.001"):
+    with refusal("not-first", names=("cut.ingot.001",)):
         read_outline(cut[2], [])
 
 
 def test_a_part_that_cannot_be_read_is_named(cut, key, home):
     cut[3].unlink()
     cut[3].mkdir()
-    told(cut, key, home, r"cut\.ingot\.004 cannot be read: it is not a file")
+    told(cut, key, home, "not-readable", names=("cut.ingot.004",))
 
 
 @pytest.mark.parametrize("size", [12_288, 20_000, 573_440, 578_560, 600_000, 10**9])
@@ -131,7 +132,7 @@ def test_any_size_of_part_that_can_hold_the_head_gives_a_bundle(model, key, tmp_
 
 @pytest.mark.parametrize("size", [1, 512, 5120])
 def test_parts_too_small_for_the_head_are_refused(model, key, tmp_path, size):
-    with pytest.raises(BundleError, match="give a larger --split"):
+    with refusal("part-size", names=("--split",)):
         create(Order(tmp_path / "any.ingot", key, [model], part_size=size))
     assert not list(tmp_path.glob("*any*"))
 

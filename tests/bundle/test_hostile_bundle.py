@@ -23,20 +23,20 @@ from appliance.bundle.manifest import BundledFile, Manifest, ModelNote, Parts
 from appliance.bundle.outline import LIMITS, read_outline
 from appliance.bundle.signature import Key
 from appliance.bundle.verify import verify
-from tests.bundle.conftest import infos_of, members_of, resigned, sign_members, tar_of, write_members
+from tests.bundle.conftest import infos_of, members_of, refusal, resigned, sign_members, tar_of, write_members
 
-SENTENCE = r"[;,.:]"
+ANY = ""
 
 
-def refused(path: Path, key: Key, home, match: str, *, outline: bool = True) -> None:
-    """By all three readers that would have to; nothing is left behind."""
+def refused(path: Path, key: Key, home, code: str, *names: str, outline: bool = True) -> None:
+    """By all three readers that would have to, with the `code` (ANY: whatever it is) and the `names` in the text;
+    nothing is left behind."""
+    readers = [lambda: verify(path, [key.public]), lambda: install_models(path, home.models, [key.public])]
     if outline:
-        with pytest.raises(BundleError, match=match):
-            read_outline(path, [key.public])
-    with pytest.raises(BundleError, match=match):
-        verify(path, [key.public])
-    with pytest.raises(BundleError, match=match):
-        install_models(path, home.models, [key.public])
+        readers.append(lambda: read_outline(path, [key.public]))
+    for read in readers:
+        with refusal(*([code] if code else []), names=names):
+            read()
     assert list(home.models.iterdir()) == []
 
 
@@ -71,7 +71,7 @@ def test_no_link_device_folder_owner_or_odd_path_is_read(packed, key, home, memb
     member.mtime = members[0][0].mtime
     members.insert(at, (member, b""))
     packed.write_bytes(tar_of(members)[:-512])  # as long as its head says, so that only this one is wrong
-    refused(packed, key, home, "not an Ingot bundle" if at == 0 else "has no plain file of a bundle", outline=False)
+    refused(packed, key, home, "not-a-bundle" if at == 0 else "damaged", outline=False)
 
 
 def test_the_same_tar_without_them_is_read(packed, key):
@@ -89,7 +89,7 @@ def test_an_extended_header_which_names_another_file_is_not_read(packed, key, ho
     members[-1][0].name = "models/tiny/" + "x" * 200
     raw = tar_of(members[:-1])[:-1024] + tar_of(members[-1:], tar_format)
     packed.write_bytes(raw[: packed.stat().st_size])  # as long as its head says
-    refused(packed, key, home, "has no plain file of a bundle", outline=False)
+    refused(packed, key, home, "damaged", outline=False)
 
 
 @pytest.mark.parametrize("name", list(LIMITS))
@@ -106,7 +106,7 @@ def test_a_head_that_claims_to_be_huge_is_not_read_into_memory(packed, key, home
         file.write(raw)
         file.truncate(len(raw) + min(claimed, 64 << 20))  # with a hole, as anybody can make one
     tracemalloc.start()
-    refused(packed, key, home, "at most .* are read")
+    refused(packed, key, home, "too-large", name)
     assert tracemalloc.get_traced_memory()[1] < 24 << 20
     tracemalloc.stop()
 
@@ -119,7 +119,7 @@ def test_a_member_larger_than_the_bundle_is_told_before_it_is_copied(packed, key
         return msgspec.structs.replace(manifest, files=tuple(files))
 
     resigned(packed, key, change)
-    refused(packed, key, home, "ends too early")
+    refused(packed, key, home, "incomplete")
 
 
 def with_files(*files: BundledFile, **fields):
@@ -131,33 +131,33 @@ def row(path: str, size: int = 0, content: bytes = b"") -> BundledFile:
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "code"),
     [
-        ("models/tiny/../../escaped", "no bundle of ours has"),
-        ("/etc/passwd", "no bundle of ours has"),
-        ("models/tiny/a b", "no bundle of ours has"),
-        ("models/tiny/$(id)", "no bundle of ours has"),
-        ("models/tiny/-rf", "no bundle of ours has"),
-        ("models/tiny/.hidden", "no bundle of ours has"),
-        ("models/tiny/a\\b", "no bundle of ours has"),
-        ("models/tiny/\u202egnp.exe", "no bundle of ours has"),
-        ("models/tiny/" + "x" * 101, "no bundle of ours has"),
-        ("models/tiny/Config.json", "are one on some file systems"),
-        ("models/tiny/config.json", "are one on some file systems"),
-        ("models/tiny/config.json/below", "are one on some file systems"),
-        ("models/Tiny/other", "are one on some file systems"),
-        ("models/other/config.json", "holds something else there"),
-        ("run.sh", "has no place in a bundle"),
-        ("images/engine.tar.zst", "holds something else there"),
-        ("casts/sm_90/manifest.json", "holds something else there"),
-        ("compose/compose.yaml", "has no place in a bundle"),
-        ("models/tiny/", "no bundle of ours has"),
+        ("models/tiny/../../escaped", "checksums"),
+        ("/etc/passwd", "checksums"),
+        ("models/tiny/a b", "checksums"),
+        ("models/tiny/$(id)", "checksums"),
+        ("models/tiny/-rf", "checksums"),
+        ("models/tiny/.hidden", "checksums"),
+        ("models/tiny/a\\b", "checksums"),
+        ("models/tiny/\u202egnp.exe", "checksums"),
+        ("models/tiny/" + "x" * 101, "checksums"),
+        ("models/tiny/Config.json", "name-clash"),
+        ("models/tiny/config.json", "name-clash"),
+        ("models/tiny/config.json/below", "name-clash"),
+        ("models/Tiny/other", "name-clash"),
+        ("models/other/config.json", "manifest"),
+        ("run.sh", "place"),
+        ("images/engine.tar.zst", "manifest"),
+        ("casts/sm_90/manifest.json", "manifest"),
+        ("compose/compose.yaml", "place"),
+        ("models/tiny/", "checksums"),
     ],
 )
-def test_what_even_a_signed_manifest_may_not_name(packed, key, home, path, told):
+def test_what_even_a_signed_manifest_may_not_name(packed, key, home, path, code):
     """A key that is trusted may still be used by somebody who should not have it."""
     resigned_with_row(packed, key, row(path))
-    refused(packed, key, home, told)
+    refused(packed, key, home, code)
 
 
 def resigned_with_row(packed: Path, key: Key, extra: BundledFile) -> None:
@@ -173,7 +173,7 @@ def resigned_with_row(packed: Path, key: Key, extra: BundledFile) -> None:
 def test_a_file_that_the_manifest_does_not_name_is_refused(packed, key, home):
     members = members_of(packed)
     write_members(packed, [*members, ("models/tiny/run.sh", b"#!/bin/sh")])
-    refused(packed, key, home, "belong there")
+    refused(packed, key, home, "too-long")
 
 
 def test_two_files_that_changed_places_are_refused(packed, key, home):
@@ -181,29 +181,29 @@ def test_two_files_that_changed_places_are_refused(packed, key, home):
     members = members_of(packed)
     members[-1], members[-2] = members[-2], members[-1]
     write_members(packed, members)
-    refused(packed, key, home, "holds models/tiny/tokenizer_config.json of .* where", outline=False)
+    refused(packed, key, home, "place", "models/tiny/tokenizer_config.json", outline=False)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "code", "named"),
     [
-        (b"  models", b" *models", "line 3"),
-        (b"  models", b" models", "line 3"),
-        (b"\n", b"\r\n", "line 1"),
-        (b"  bundle.env\n", b"  bundle.env\n\n", "line 3"),
-        (b"  bundle.env\n", b"  bundle.env\n# more\n", "line 3"),
-        (b"  manifest.json", b"  ./manifest.json", "line 1"),
-        (b"  manifest.json", b"  manifest.jsom", "does not begin with"),
-        (b"  models/tiny/config.json", b"  models/tiny/config.jsom", "disagree about models/tiny/config.json"),
+        (b"  models", b" *models", "checksums", "line 3"),
+        (b"  models", b" models", "checksums", "line 3"),
+        (b"\n", b"\r\n", "checksums", "line 1"),
+        (b"  bundle.env\n", b"  bundle.env\n\n", "checksums", "line 3"),
+        (b"  bundle.env\n", b"  bundle.env\n# more\n", "checksums", "line 3"),
+        (b"  manifest.json", b"  ./manifest.json", "checksums", "line 1"),
+        (b"  manifest.json", b"  manifest.jsom", "checksums", "manifest.json"),
+        (b"  models/tiny/config.json", b"  models/tiny/config.jsom", "inconsistent", "models/tiny/config.json"),
     ],
 )
-def test_a_checksum_file_of_another_form_is_refused(packed, key, home, old, new, told):
+def test_a_checksum_file_of_another_form_is_refused(packed, key, home, old, new, code, named):
     """Whatever some version of sha256sum makes of such a line: here it has one form."""
     members = dict(members_of(packed))
     members["SHA256SUMS"] = members["SHA256SUMS"].replace(old, new)
     members["SHA256SUMS.minisig"] = key.sign(members["SHA256SUMS"], "ours")
     write_members(packed, list(members.items()))
-    refused(packed, key, home, told)
+    refused(packed, key, home, code, named)
 
 
 @pytest.mark.parametrize("cut", [b"", b"x", b"\n", b"\\" + b"0" * 64 + b"  a\n", bytes(1000), b"\xff\xfe\n"])
@@ -212,7 +212,7 @@ def test_no_content_of_the_checksum_file_is_a_traceback(packed, key, home, cut):
     members["SHA256SUMS"] = cut
     members["SHA256SUMS.minisig"] = key.sign(cut, "ours")
     write_members(packed, list(members.items()))
-    refused(packed, key, home, SENTENCE)
+    refused(packed, key, home, ANY)
 
 
 @pytest.mark.parametrize("hashed", ["manifest.json", "bundle.env"])
@@ -220,7 +220,7 @@ def test_a_head_that_was_changed_after_it_was_signed_is_damaged(packed, key, hom
     members = dict(members_of(packed))
     members[hashed] += b"\n"
     write_members(packed, list(members.items()))
-    refused(packed, key, home, f"{hashed} is damaged")
+    refused(packed, key, home, "damaged", hashed)
 
 
 @pytest.mark.parametrize("line", ["KIND=appliance", "RELEASE=9", "IMAGE_BYTES=0x0", "GATE_IMAGE=evil:1", "EXTRA=1"])
@@ -232,39 +232,39 @@ def test_facts_for_the_shell_that_the_manifest_does_not_say_are_refused(packed, 
     manifest = msgspec.json.decode(members["manifest.json"])
     sign_members(members, key, [(file["path"], file["sha256"]) for file in manifest["files"]])
     write_members(packed, list(members.items()))
-    refused(packed, key, home, "bundle.env .* says something else than manifest.json")
+    refused(packed, key, home, "inconsistent", "bundle.env")
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "code"),
     [
-        ({"format": 9}, "format 9, and this Ingot reads 2"),
-        ({"format": 1}, "format 1"),
-        ({"kind": "other"}, "cannot be read"),
-        ({"kind": "appliance"}, "is of an appliance with the images none"),
-        ({"release": "../../etc"}, "is no name of one"),
-        ({"release": "a b"}, "cannot be read"),
-        ({"models": []}, "names .* no model"),
-        ({"models": [{"name": "..", "digest": ""}]}, "no name of one"),
-        ({"models": [{"name": "tiny", "digest": ""}] * 2}, "twice"),
-        ({"casts": ["sm_90"]}, "names images, casts"),
-        ({"created": -1}, "cannot be read"),
-        ({"unknown": 1}, "cannot be read"),
-        ({"parts": {"size": 0, "sha256": []}}, "cannot be read"),
-        ({"parts": {"size": 1, "sha256": ["0" * 64] * 1000}}, "cannot be read"),
-        ({"files": [{"path": "models/tiny/a", "size": -5, "sha256": "0" * 64}]}, "cannot be read"),
-        ({"files": [{"path": "models/tiny/a", "size": 1e300, "sha256": "0" * 64}]}, "cannot be read"),
-        ({"files": [{"path": "models/tiny/a", "size": 1, "sha256": "0" * 64 + "\n"}]}, "disagree|cannot be read"),
-        ({"files": {}}, "cannot be read"),
+        ({"format": 9}, "format"),
+        ({"format": 1}, "format"),
+        ({"kind": "other"}, "manifest"),
+        ({"kind": "appliance"}, "manifest"),
+        ({"release": "../../etc"}, "manifest"),
+        ({"release": "a b"}, "manifest"),
+        ({"models": []}, "manifest"),
+        ({"models": [{"name": "..", "digest": ""}]}, "manifest"),
+        ({"models": [{"name": "tiny", "digest": ""}] * 2}, "manifest"),
+        ({"casts": ["sm_90"]}, "manifest"),
+        ({"created": -1}, "manifest"),
+        ({"unknown": 1}, "manifest"),
+        ({"parts": {"size": 0, "sha256": []}}, "manifest"),
+        ({"parts": {"size": 1, "sha256": ["0" * 64] * 1000}}, "manifest"),
+        ({"files": [{"path": "models/tiny/a", "size": -5, "sha256": "0" * 64}]}, "manifest"),
+        ({"files": [{"path": "models/tiny/a", "size": 1e300, "sha256": "0" * 64}]}, "manifest"),
+        ({"files": [{"path": "models/tiny/a", "size": 1, "sha256": "0" * 64 + "\n"}]}, ANY),
+        ({"files": {}}, "manifest"),
     ],
 )
-def test_a_signed_manifest_that_says_what_cannot_be(packed, key, home, change, told):
+def test_a_signed_manifest_that_says_what_cannot_be(packed, key, home, change, code):
     members = dict(members_of(packed))
     rows = [(file["path"], file["sha256"]) for file in msgspec.json.decode(members["manifest.json"])["files"]]
     members["manifest.json"] = msgspec.json.encode(msgspec.json.decode(members["manifest.json"]) | change)
     sign_members(members, key, rows)
     write_members(packed, list(members.items()))
-    refused(packed, key, home, told)
+    refused(packed, key, home, code)
 
 
 @pytest.mark.parametrize("raw", [b"[" * 200_000, b'{"format":2,"x":' + b"[" * 200_000, b"\xff", b"null", b""])
@@ -273,7 +273,7 @@ def test_a_manifest_that_is_no_manifest_is_refused(packed, key, home, raw):
     members["manifest.json"] = raw
     sign_members(members, key, [])
     write_members(packed, list(members.items()))
-    refused(packed, key, home, "cannot be read")
+    refused(packed, key, home, "manifest")
 
 
 def test_a_manifest_with_very_many_files_and_models_is_judged_in_seconds(packed, key, home):
@@ -283,7 +283,7 @@ def test_a_manifest_with_very_many_files_and_models_is_judged_in_seconds(packed,
     models = tuple(ModelNote(name=f"m{number}", digest="") for number in many)
     resigned(packed, key, lambda members, manifest: msgspec.structs.replace(manifest, files=files, models=models))
     began = time.process_time()
-    with pytest.raises(BundleError, match="belong there"):
+    with refusal("incomplete"):
         read_outline(packed, [key.public])
     assert time.process_time() - began < 10
 
@@ -292,15 +292,15 @@ def test_a_manifest_with_very_many_files_and_models_is_judged_in_seconds(packed,
 def test_parts_that_cannot_be_are_refused(packed, key, home, size):
     resigned(packed, key, with_files(parts=Parts(size=size, sha256=("0" * 64,) * 3)))
     packed.rename(packed.with_name("tiny.ingot.001"))
-    refused(packed.with_name("tiny.ingot"), key, home, "does not know into how many parts")
+    refused(packed.with_name("tiny.ingot"), key, home, "parts")
 
 
 def test_a_pipe_or_a_folder_named_like_a_bundle_is_not_waited_for(tmp_path, key, home):
     os.mkfifo(tmp_path / "pipe.ingot")
     (tmp_path / "folder.ingot").mkdir()
-    refused(tmp_path / "pipe.ingot", key, home, "it is not a file")
-    refused(tmp_path / "folder.ingot", key, home, "it is not a file")
-    refused(tmp_path / "nowhere.ingot", key, home, "does not exist")
+    refused(tmp_path / "pipe.ingot", key, home, "not-readable", "pipe.ingot")
+    refused(tmp_path / "folder.ingot", key, home, "not-readable", "folder.ingot")
+    refused(tmp_path / "nowhere.ingot", key, home, "no-file", "nowhere.ingot")
 
 
 def test_bytes_hidden_between_members_are_refused(packed, key, home):
@@ -311,7 +311,7 @@ def test_bytes_hidden_between_members_are_refused(packed, key, home):
     raw = bytearray(packed.read_bytes())
     raw[member.end + 3] = 1
     packed.write_bytes(raw)
-    refused(packed, key, home, "has bytes after models/tiny/config.json", outline=False)
+    refused(packed, key, home, "damaged", "models/tiny/config.json", outline=False)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

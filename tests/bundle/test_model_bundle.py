@@ -20,9 +20,8 @@ from appliance.bundle.verify import verify
 from appliance.checkpoint.digest import checkpoint_digest
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.folder import model_names
+from tests.bundle.conftest import refusal
 from tests.tiny import write_checkpoint
-
-SPOILED = r"copy (it|the bundle|them) again|do not use (it|this bundle)|not an Ingot bundle|cannot be read"
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -75,7 +74,7 @@ def test_a_byte_that_changed_on_the_way_is_found_wherever_it_is(packed, key, hom
     raw = bytearray(packed.read_bytes())
     raw[int((len(raw) - 1) * share)] ^= 0x40
     packed.write_bytes(raw)
-    with pytest.raises(BundleError, match=SPOILED):
+    with refusal():
         install_models(packed, home.models, [key.public])
     assert list(home.models.iterdir()) == []
 
@@ -84,7 +83,7 @@ def test_a_byte_that_changed_on_the_way_is_found_wherever_it_is(packed, key, hom
 def test_a_bundle_that_was_cut_off_is_told_at_once_and_leaves_nothing(packed, key, home, kept):
     raw = packed.read_bytes()
     packed.write_bytes(raw[: int(kept * len(raw)) if isinstance(kept, float) else kept])
-    with pytest.raises(BundleError, match=r"ends too early|not an Ingot bundle"):
+    with refusal("incomplete", "not-a-bundle"):
         read_outline(packed, [key.public])
     with pytest.raises(BundleError):
         install_models(packed, home.models, [key.public])
@@ -94,7 +93,7 @@ def test_a_bundle_that_was_cut_off_is_told_at_once_and_leaves_nothing(packed, ke
 def test_bytes_after_the_end_are_refused(packed, key):
     with packed.open("ab") as file:
         file.write(bytes(512))
-    with pytest.raises(BundleError, match="belong there"):
+    with refusal("too-long"):
         read_outline(packed, [key.public])
 
 
@@ -104,16 +103,16 @@ def test_only_the_models_that_are_asked_for_are_copied(model, key, home, tmp_pat
     assert install_models(tmp_path / "two.ingot", home.models, [key.public], ["other"]) == [home.models / "other"]
     assert [path.name for path in home.models.iterdir()] == ["other"]
     assert content(home.models / "other") == content(other)
-    with pytest.raises(BundleError, match="holds no model third; it holds tiny, other"):
+    with refusal("no-model", names=("third", "tiny, other")):
         install_models(tmp_path / "two.ingot", home.models, [key.public], ["third"])
 
 
 def test_nothing_is_taken_from_a_stranger_unless_somebody_says_so(model, packed, key, home, tmp_path):
     for trusted in ([], [Key.generate().public]):
-        with pytest.raises(UntrustedError, match=f"signed by key {key.public.id}, which this site does not trust"):
+        with refusal("untrusted", names=(key.public.id,), kind=UntrustedError):
             install_models(packed, home.models, trusted)
     create(Order(tmp_path / "unsigned.ingot", None, [model]))
-    with pytest.raises(UntrustedError, match="is not signed"):
+    with refusal("unsigned", kind=UntrustedError):
         install_models(tmp_path / "unsigned.ingot", home.models, [key.public])
     assert list(home.models.iterdir()) == []
     assert install_models(tmp_path / "unsigned.ingot", home.models, [], allow_untrusted=True)
@@ -121,7 +120,7 @@ def test_nothing_is_taken_from_a_stranger_unless_somebody_says_so(model, packed,
 
 def test_a_model_that_is_there_already_is_not_touched(packed, key, home):
     (home.models / "tiny").mkdir()
-    with pytest.raises(BundleError, match="already in"):
+    with refusal("name-taken"):
         install_models(packed, home.models, [key.public])
     assert list((home.models / "tiny").iterdir()) == []
 
@@ -129,7 +128,7 @@ def test_a_model_that_is_there_already_is_not_touched(packed, key, home):
 def test_too_little_disk_is_told_before_anything_is_copied(packed, key, home, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(1, 1, 1))
-    with pytest.raises(BundleError, match="make room"):
+    with refusal("disk-full"):
         install_models(packed, home.models, [key.public])
     assert list(home.models.iterdir()) == []
 
@@ -188,27 +187,29 @@ def test_two_imports_do_not_meet(packed, key, home):
     fd = os.open(home.models, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     try:
-        with pytest.raises(BundleError, match="another import"):
+        with refusal("busy"):
             install_models(packed, home.models, [key.public])
     finally:
         os.close(fd)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "problem"),
     [
-        (lambda folder: (folder / "config.json").unlink(), "no config.json"),
+        (lambda folder: (folder / "config.json").unlink(), "config.json"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"\x00" * 40), "model.safetensors"),
-        (lambda folder: (folder / "a b.txt").write_text(""), "cannot be carried under that name"),
-        (lambda folder: (folder / ("x" * 101)).write_text(""), "cannot be carried under that name"),
-        (lambda folder: os.mkfifo(folder / "pipe"), "neither a file nor a folder"),
-        (lambda folder: (folder / "gone.txt").symlink_to("/nowhere"), "cannot be read"),
-        (lambda folder: (folder / "Config.json").write_text("{}"), "one name where upper and lower case are"),
+        (lambda folder: (folder / "a b.txt").write_text(""), "file-name"),
+        (lambda folder: (folder / ("x" * 101)).write_text(""), "file-name"),
+        (lambda folder: os.mkfifo(folder / "pipe"), "not-a-file"),
+        (lambda folder: (folder / "gone.txt").symlink_to("/nowhere"), "not-readable"),
+        (lambda folder: (folder / "Config.json").write_text("{}"), "name-clash"),
     ],
 )
-def test_what_is_no_model_or_cannot_be_carried_is_refused(model, key, tmp_path, spoil, told):
+def test_what_is_no_model_or_cannot_be_carried_is_refused(model, key, tmp_path, spoil, problem):
+    """By the code of the bundle's error, or by the name of the file that makes it no model."""
     spoil(model)
-    with pytest.raises((BundleError, CheckpointError), match=told):
+    with pytest.raises((BundleError, CheckpointError)) as caught:
         create(Order(tmp_path / "m.ingot", key, [model]))
+    assert problem == getattr(caught.value, "code", "") or problem in str(caught.value)
     assert {path.name for path in tmp_path.iterdir()} <= {"source", "ingot-home"}

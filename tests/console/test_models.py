@@ -95,7 +95,7 @@ async def test_a_damaged_folder_is_a_row_with_its_problem(client, home, damage, 
     answer = await client.get("/models")
     assert answer.status_code == 200
     assert "Good" in answer.text
-    assert "Cannot be used as it is" in answer.text
+    assert "model-damaged" in answer.text
     model = by_name(home)["Broken"]
     assert model.status == "damaged"
     assert says in f"{model.problem.message} {model.problem.evidence}"
@@ -146,7 +146,7 @@ async def test_the_page(client, home):
     write_checkpoint(home.models / "Tiny")
     (home.models / "<script>alert(1)<").mkdir()
     text = (await client.get("/models")).text
-    assert "Runs on the native engine" in text
+    assert "model-native" in text
     assert 'href="/profiles/-/new?model=Tiny"' in text
     assert str(home.models) in text
     assert "<script>alert" not in text

@@ -1,19 +1,19 @@
 #!/bin/sh
 # Installs, upgrades and rolls back Ingot from a bundle, on a machine without a network. It needs Docker with its
-# compose plugin, coreutils, grep, sed and GNU tar. docs/air-gap.md tells the whole way. One file, since it travels
+# compose plugin, coreutils, grep, sed and GNU tar. docs/air-gap.md has the whole procedure. One file, since it travels
 # alone; its source is cut into parts, appliance/bundle/installer.
 #
 #   sh install.sh [BUNDLE] [--into DIR] [--public-key FILE|KEY] [--yes]     install, upgrade, or resume
 #   sh install.sh --rollback [--into DIR] [--yes]                           the previous version, with its data
 #   sh install.sh --uninstall [--purge] [--into DIR] [--yes]                --purge: data, models and backups as well
 #
-# BUNDLE is the file, or its first part FILE.001; without it, the one bundle that lies beside this script. DIR is
+# BUNDLE is the file, or its first part FILE.001; by default the only bundle beside this script. DIR is
 # /opt/ingot, or where this script was installed. Exit status: 0: done, or nothing to do. 1: a step failed; the text
 # says which, and the same command resumes there. 2: wrong usage. 3: this machine cannot take the bundle. 4: the bundle
 # is damaged or incomplete, or not signed by the trusted signer. 5: installed, but the engine does not start.
 # 6: another install is running.
 #
-# Trust goes from the signature over SHA256SUMS to every other file. minisign is not asked of this machine: it runs in
+# Trust goes from the signature over SHA256SUMS to every other file. This machine need not have minisign: it runs in
 # a container of the gate's image. That image is the installed one, or at a first install the one with this hash, which
 # `ingot bundle create` fills in below.
 # shellcheck disable=SC2015  # "test && test || die" is no if-then-else: nothing between could fail and be taken for it

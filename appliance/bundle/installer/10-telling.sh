@@ -1,5 +1,5 @@
-# ------------------------------------------------------------------------------------------------- what is told
-# Speaking to who runs this, and asking: on the terminal and in DIR/install.log.
+# -------------------------------------------------------------------------------------------------- messages
+# Messages and questions, on the terminal and in DIR/install.log.
 
 say() {
     printf '%s\n' "$*"
@@ -13,16 +13,16 @@ die() {
     exit "$code"
 }
 
-# sure QUESTION: go on only after a yes, which --yes gives beforehand.
+# sure QUESTION: continue only after a yes, which --yes implies.
 sure() {
     [ -z "$yes" ] || return 0
-    [ -t 0 ] || die 2 "$1 There is no terminal to answer at: add --yes."
+    [ -t 0 ] || die 2 "$1 There is no terminal to ask on. Add --yes."
     printf '%s Type yes: ' "$1"
     read -r answer || answer=''
     [ "$answer" = yes ] || die 1 "Nothing was changed."
 }
 
-# amount BYTES: for people.
+# amount BYTES: in readable units.
 amount() {
     if [ "$1" -lt 1000000000 ]; then
         echo "$(($1 / 1000000)) MB"

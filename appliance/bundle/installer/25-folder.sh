@@ -10,7 +10,7 @@ open_dir() {
     *) into=$PWD/$into ;;
     esac
     [ "$command" = install ] || [ -f "$into/$mark" ] ||
-        die 2 "There is no installation in $into. Nothing was changed. Name its folder: --into DIR"
+        die 2 "There is no installation in $into. Nothing was changed. Use --into DIR to name its folder."
     mkdir -p "$into" 2>/dev/null && [ -w "$into" ] ||
         die 3 "$(id -un) cannot write to $into. Run this as root, or choose a folder of your own: --into" \
             "\$HOME/ingot"

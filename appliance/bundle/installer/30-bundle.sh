@@ -1,5 +1,5 @@
 # -------------------------------------------------------------------------------------------- the bundle's file
-# One file or its parts as one stream, and its head: what the bundle says of itself.
+# One file or its parts as one stream, and its head, which describes the bundle.
 
 # Sets base and parts (0: one file), and total, in bytes.
 find_bundle() {
@@ -25,7 +25,7 @@ find_bundle() {
     while [ "$parts" -lt "$there" ]; do
         parts=$((parts + 1))
         file=$(part "$parts")
-        [ -f "$file" ] || die 4 "The part $file is missing. Copy it to the others, and run this again."
+        [ -f "$file" ] || die 4 "The part $file is missing. Copy it to the others and run this again."
         size=$(stat -c %s "$file")
         [ "$parts" -gt 1 ] || whole_part=$size
         # All parts but the last are of one size.
@@ -65,7 +65,7 @@ read_head() {
         member "$name" 16777216 >"$head/$name"
     done
     [ -s "$head/bundle.env" ] && [ -s "$head/SHA256SUMS" ] && [ -s "$head/SHA256SUMS.minisig" ] ||
-        die 4 "$bundle is no signed bundle of Ingot: bundle.env, SHA256SUMS or SHA256SUMS.minisig is" \
+        die 4 "$bundle is not a signed Ingot bundle: bundle.env, SHA256SUMS or SHA256SUMS.minisig is" \
             "missing. Is it complete, and the right file?"
     [ "$(value FORMAT)" = 2 ] || die 4 "The bundle has format '$(value FORMAT)', and this install.sh reads" \
         "format 2. Use the install.sh that came with the bundle."
@@ -79,7 +79,7 @@ read_head() {
     esac
     id=$(sha256sum <"$head/SHA256SUMS")
     id=${id%% *}
-    # What is staged of another bundle is of no use to this one.
+    # Files staged from another bundle are of no use.
     if [ "$(cat "$stage/id" 2>/dev/null)" != "$id" ]; then
         rm -rf "$stage"/incoming.* "$stage/files" "$stage/whole" "$stage/images" "$stage/consumed"
         echo "$id" >"$stage/id"
@@ -93,9 +93,9 @@ check_length() {
     count=$(($(part_sums | wc -l) + 1))
     if [ "$parts" -gt 0 ]; then
         [ "$parts" -ge "$count" ] || die 4 "The part $(part $((parts + 1))) is missing: there are $count. Copy it" \
-            "beside the others, and run this again."
+            "to the others and run this again."
         [ "$parts" -le "$count" ] || die 4 "$(part "$parts") is not part of this bundle, which has $count parts." \
-            "Move it away, and run this again."
+            "Move it away and run this again."
     fi
     expected=1024 # the tar's end; before it, each file has a header and fills blocks of 512
     for name in install.sh SHA256SUMS SHA256SUMS.minisig signer.pub manifest.json bundle.env; do

@@ -7,7 +7,7 @@ check_machine() {
     *) machine=$(uname -m) ;;
     esac
     [ "$machine" = "$(value MACHINE)" ] ||
-        die 3 "The bundle is for $(value MACHINE) processors, and this machine has $machine. Create one from" \
+        die 3 "The bundle is for $(value MACHINE) processors; this machine has $machine. Create one from" \
             "images for $machine."
     [ "$variant" != cuda ] || check_gpu
 }
@@ -18,10 +18,10 @@ check_gpu() {
     capability=${digits%?}.${digits#"${digits%?}"}
     needed="The bundle's engine is for NVIDIA GPUs of compute capability $capability ($arch)"
     command -v nvidia-smi >/dev/null ||
-        die 3 "$needed, and there is no nvidia-smi here: no GPU, or no driver. Install NVIDIA's driver, or" \
+        die 3 "$needed, but there is no nvidia-smi here: no GPU, or no driver. Install the NVIDIA driver, or" \
             "use the bundle for CPUs."
     gpus=$(nvidia-smi --query-gpu=compute_cap,uuid,name --format=csv,noheader 2>&1) ||
-        die 3 "$needed, and nvidia-smi fails: $gpus${nl}Fix the driver first (a restart after a driver update often" \
+        die 3 "$needed, but nvidia-smi fails: $gpus${nl}Fix the driver first (a restart after a driver update often" \
             "helps)."
     fitting=$(printf '%s\n' "$gpus" | grep "^$capability," || :)
     [ -n "$fitting" ] || die 3 "$needed. Found here:${nl}$gpus${nl}Use the bundle for this GPU."
@@ -31,9 +31,9 @@ check_gpu() {
         gpu=${gpu%%, *}
         say "Not every GPU here has $capability: the engine gets $gpu. To choose another, set INGOT_GPU in $dir/.env"
     fi
-    # Docker itself is asked, with an image of nothing: whether GPUs can be given is told when a container starts.
-    tar -cf - -T /dev/null | quietly docker import - ingot-probe:gpu || die 3 "Docker could not make an" \
-        "image to try the GPU with: $(tail -n 3 "$log")"
+    # Try it with an empty image: Docker reports whether it can attach GPUs only when a container starts.
+    tar -cf - -T /dev/null | quietly docker import - ingot-probe:gpu || die 3 "Docker could not create" \
+        "an image to test the GPU: $(tail -n 3 "$log")"
     tried=$(docker run --rm --network none --gpus all ingot-probe:gpu /none 2>&1 || :)
     quietly docker image rm -f ingot-probe:gpu || :
     case $tried in
@@ -46,7 +46,7 @@ check_gpu() {
 
 check_ports() {
     [ "$(port_of INGOT_CONSOLE_PORT 8080)" != "$(port_of INGOT_ENGINE_PORT 8000)" ] ||
-        die 3 "INGOT_CONSOLE_PORT and INGOT_ENGINE_PORT are the same. Choose another for one of them."
+        die 3 "INGOT_CONSOLE_PORT and INGOT_ENGINE_PORT are the same. Change one of them."
     check_port INGOT_CONSOLE_PORT 8080
     check_port INGOT_ENGINE_PORT 8000
 }
@@ -57,7 +57,7 @@ port_of() {
     echo "${chosen:-${from_environment:-$2}}"
 }
 
-# check_port SETTING DEFAULT: is it free, or ours already? Docker knows of containers, the kernel of everything else.
+# check_port SETTING DEFAULT: is it free, or already ours? Docker knows about containers, the kernel about the rest.
 check_port() {
     port=$(port_of "$1" "$2")
     case $port in
@@ -76,12 +76,12 @@ check_port() {
     fi
     where_to=${dir}/.env
     [ -n "$(setting "$1")" ] || where_to='the environment of this command'
-    die 3 "Port $port is taken by $taken. Nothing was changed. Free it, or choose another port:" \
+    die 3 "Port $port is in use by $taken. Nothing was changed. Free it, or choose another port:" \
         "$1=$((port + 1)) in $where_to."
 }
 
-# A console of an older database cannot read what is there; and who has an old bundle, signed as it is, could bring
-# back what was mended since.
+# A console with an older schema cannot read the database; and a validly signed old bundle could bring back
+# vulnerabilities that have been fixed since.
 check_age() {
     [ "$kind" = appliance ] && [ -n "$installed" ] && [ "$release" != "$installed" ] || return 0
     if [ "$release" = "$(link_of previous)" ] && [ ! -e "$dir/current/installed" ]; then
@@ -91,11 +91,11 @@ check_age() {
     schema=$(number SCHEMA)
     newest=$(number SCHEMA "$dir/current/bundle.env")
     [ "$schema" -ge "$newest" ] ||
-        die 3 "$release has version $schema of the database, and the installed $installed has $newest, which" \
-            "$release cannot read. Nothing was changed. To go back to the previous version, with its data:" \
+        die 3 "$release has database schema $schema. The installed $installed has $newest, which $release" \
+            "cannot read. Nothing was changed. To go back to the previous version, with its data:" \
             "sh $dir/install.sh --rollback"
     [ "$(made "$head/manifest.json")" -ge "$(made "$dir/current/manifest.json")" ] ||
-        sure "The bundle of $release is older than that of the installed $installed. Install it anyway?"
+        sure "The bundle of $release is older than the installed $installed. Install it anyway?"
 }
 
 made() { grep -o '"created":[0-9]*' "$1" | head -n 1 | tr -dc 0-9; }
@@ -127,6 +127,6 @@ check_disk() {
 enough() {
     have=$(free_of "$2")
     [ "$3" -eq 0 ] || [ "$have" -ge $(($3 + margin)) ] ||
-        die 3 "Too little disk space: $1 need $(amount $(($3 + margin))) free, and $(home_of "$2") has" \
-            "$(amount "$have"). Nothing was loaded. Free some space, or choose another disk (--into DIR)."
+        die 3 "Too little disk space: $1 need $(amount $(($3 + margin))); $(home_of "$2") has" \
+            "$(amount "$have") free. Nothing was loaded. Free some space, or choose another disk (--into DIR)."
 }

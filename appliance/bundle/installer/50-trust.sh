@@ -1,5 +1,5 @@
 # -------------------------------------------------------------------------------------------------------- trust
-# Whose signature is asked for, and whether it is right. Nothing after this believes what was not signed.
+# The trusted key, and whether the signature is valid. After this, nothing unsigned is trusted.
 
 # base64_line TEXT|FILE: a minisign key without its comment.
 base64_line() {
@@ -19,42 +19,42 @@ choose_key() {
     if [ -n "$public_key" ]; then
         given=$(base64_line "$public_key")
         key_id "$given" >/dev/null || die 2 "--public-key $public_key is neither a file with a minisign key" \
-            "nor a key itself (56 letters that begin with RW)."
+            "nor a key (56 characters that start with RW)."
     fi
     if [ -f "$dir/trusted.pub" ]; then
         key=$(base64_line "$dir/trusted.pub")
-        [ -z "$given" ] || [ "$given" = "$key" ] || die 4 "--public-key has the id $(key_id "$given"), and" \
-            "this installation trusts $(key_id "$key"). If the signer has told you of a new key, write it to" \
+        [ -z "$given" ] || [ "$given" = "$key" ] || die 4 "--public-key has the id $(key_id "$given")," \
+            "but this installation trusts $(key_id "$key"). If the signer gave you a new key, write it to" \
             "$dir/trusted.pub"
     elif [ -n "$given" ]; then
         key=$given
     else
-        [ -t 0 ] || die 4 "Name the signer's public key: --public-key FILE. Get it from the signer by another" \
-            "way than this bundle."
+        [ -t 0 ] || die 4 "Name the signer's public key: --public-key FILE. Get it from the signer by a" \
+            "channel other than this bundle."
         key=$(base64_line "$head/signer.pub")
         key_id "$key" >/dev/null || die 4 "The bundle's signer.pub is not a minisign key. Name the signer's:" \
             "--public-key FILE"
-        say "The bundle says that it was signed with the key $(key_id "$key"):  $key"
+        say "The bundle claims to be signed with key $(key_id "$key"):  $key"
         printf 'Compare it with the key you got from the signer by another way. Type yes if they match: '
         read -r answer || answer=''
         [ "$answer" = yes ] || die 4 "Refused: the key was not confirmed. Nothing was installed."
     fi
     signed_by=$(key_id "$(sed -n 2p "$head/SHA256SUMS.minisig")") || die 4 "SHA256SUMS.minisig of $bundle" \
-        "is no minisign signature. Copy the bundle again."
+        "is not a minisign signature. Copy the bundle again."
     [ "$signed_by" = "$(key_id "$key")" ] ||
-        die 4 "Refused: the bundle was signed with the key $signed_by, and the trusted key is $(key_id "$key")." \
+        die 4 "Refused: the bundle is signed with key $signed_by, but the trusted key is $(key_id "$key")." \
             "Nothing was installed. Ask the signer which is right."
 }
 
-# The image that minisign runs in: of the installation, or of this bundle by the hash that stands at the top.
+# The image that minisign runs in: the installed one, or this bundle's, if it has the hash at the top.
 find_verifier() {
     if [ -n "$installed" ]; then
         verifier=$(image_of gate "$dir/releases/$installed/images")
         if [ -n "$verifier" ] && image_known "$verifier"; then return; fi
-        say "The gate's image of $installed is gone. The one in this bundle is used if its hash is the one in" \
+        say "The gate image of $installed is missing. The one in this bundle is used if it has the hash in" \
             "install.sh."
     fi
-    [ "$kind" = appliance ] || die 4 "$bundle holds only models, and there is no installation in $dir." \
+    [ "$kind" = appliance ] || die 4 "$bundle contains only models, and there is no installation in $dir." \
         "Install an appliance bundle first."
     [ -n "$gate_sha256" ] || die 4 "This install.sh belongs to no bundle. Use the one that 'ingot bundle" \
         "create' wrote beside the bundle."
@@ -82,7 +82,7 @@ check_signature() {
     # Written by `ingot bundle create`, and signed; still, these names become paths.
     if grep -Evq '^[0-9a-f]{64}  [A-Za-z0-9_+@=][A-Za-z0-9._+@=/-]*$' "$head/SHA256SUMS" ||
         grep -Eq '[ /]\.\.?(/|$)' "$head/SHA256SUMS"; then
-        die 4 "SHA256SUMS names files that no bundle may hold. Nothing was installed."
+        die 4 "SHA256SUMS lists files that a bundle must not contain. Nothing was installed."
     fi
     for name in bundle.env manifest.json install.sh; do
         line=$(grep "  $name\$" "$head/SHA256SUMS") || line=''
@@ -92,7 +92,7 @@ check_signature() {
     say "The signature is valid: $release, signed by $signed_by."
 }
 
-# A newer bundle brings a newer install.sh, which knows what it needs. It is trusted by now.
+# Continue with a newer bundle's install.sh, which is trusted by now and knows what it needs.
 hand_over() {
     [ "$kind" = appliance ] && ! cmp -s "$head/install.sh" "$0" || return 0
     say "Continuing with the install.sh of $release."

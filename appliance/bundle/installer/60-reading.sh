@@ -1,5 +1,5 @@
 # -------------------------------------------------------------------------------------------- out of the bundle
-# Read what is missing here out of the bundle, once, and keep what has its hash.
+# Read missing files from the bundle, once, and keep those with the right hash.
 
 models_of_bundle() { sed -n 's|^[^ ]*  models/\([^/]*\)/.*|\1|p' "$head/SHA256SUMS" | sort -u; }
 
@@ -20,7 +20,7 @@ id_of() { docker image inspect --format '{{.Id}}' "$1" 2>/dev/null; }
 
 tag_of() { value "$(printf '%s' "$1" | tr '[:lower:]' '[:upper:]')_IMAGE"; }
 
-# What of the bundle is not in its place yet, as lines of SHA256SUMS.
+# The files of the bundle that are not installed yet, as lines of SHA256SUMS.
 list_needed() {
     : >"$stage/needed"
     if [ "$kind" = appliance ]; then
@@ -75,8 +75,8 @@ extract() {
     [ -z "$bad" ] || refuse_damaged "$bad"
 }
 
-# keep_whole PATTERN: move to files/ what of the needed lines of this pattern (empty: all that are left) was extracted
-# and has its hash; note it in `whole` after it has reached the disk.
+# keep_whole PATTERN: move extracted files with the right hash to files/, of the needed lines of this pattern (empty: of
+# all that are left); record them in `whole` once they are on the disk.
 keep_whole() {
     comm -23 "$stage/needed" "$stage/whole" | grep -e "$1" >"$stage/unchecked" || [ -z "$1" ] || return 0
     comm -12 "$stage/needed" "$stage/whole" >"$stage/found"
@@ -116,7 +116,7 @@ tell_checked() {
     say "  $(amount "$checked") checked"
 }
 
-# refuse_damaged NAME: say which file is wrong, and in which part it lies.
+# refuse_damaged NAME: report which file is damaged, and in which part.
 refuse_damaged() {
     rm -f "$stage/files/$1"
     # cat's own words, but for those about a tar that had all it needed.
@@ -124,8 +124,8 @@ refuse_damaged() {
     [ -z "$unread" ] || die 1 "Reading $base stopped: $unread${nl}Is the stick still plugged in? Run the same" \
         "command again to resume."
     [ "$parts" -eq 0 ] || name_bad_parts
-    die 4 "Refused: $1 in the bundle is not what was signed: it was changed or damaged, or is missing. It is" \
-        "not used. Copy the bundle again."
+    die 4 "Refused: $1 in the bundle was changed or damaged, or is missing. It is not used. Copy the" \
+        "bundle again."
 }
 
 # The manifest has the hash of every part but the first, which it lies in.
@@ -140,7 +140,7 @@ name_bad_parts() {
     while read -r sum; do
         number=$((number + 1))
         echo "$sum  $(part "$number")" | sha256sum -c --status 2>/dev/null || die 4 "Refused: the part" \
-            "$(part "$number") is damaged. Copy it again, and run this again; what was read is kept."
+            "$(part "$number") is damaged. Copy it again and rerun this; what was read is kept."
     done <"$stage/part-sums"
-    die 4 "Refused: the part $(part 1) is damaged. Copy it again, and run this again; what was read is kept."
+    die 4 "Refused: the part $(part 1) is damaged. Copy it again and rerun this; what was read is kept."
 }

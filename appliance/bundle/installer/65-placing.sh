@@ -3,13 +3,13 @@
 
 load() {
     file=$stage/files/images/$1.tar.zst
-    say "Loading the image of the $1 ($(amount "$(stat -c %s "$file")") packed)."
+    say "Loading the $1 image ($(amount "$(stat -c %s "$file")") compressed)."
     docker load -i "$file" >>"$log" 2>&1 &
     loading=$!
     wait "$loading" || die 1 "Docker could not load images/$1.tar.zst: $(tail -n 3 "$log")"
     loading=''
     local_id=$(id_of "$(tag_of "$1")") ||
-        die 4 "images/$1.tar.zst does not hold $(tag_of "$1"). The bundle is faulty: create it again."
+        die 4 "images/$1.tar.zst does not contain $(tag_of "$1"). Create the bundle again."
     sed -i "/^$1 /d" "$stage/images" 2>/dev/null || :
     echo "$1 $local_id" >>"$stage/images"
     sync "$stage/images"
@@ -62,7 +62,7 @@ place_models() {
             aside=$name.before-$release-$(date -u +%Y%m%d-%H%M%S)
             [ "$kind" = models ] || [ "$release" = "$installed" ] || echo "$name $aside" >>"$stage/aside"
             mv -T "$models/$name" "$models/$aside"
-            say "There was another model called $name: it is kept as $aside."
+            say "Another model named $name was installed. It is kept as $aside."
         fi
         mv -T "$models/.incoming-$name" "$models/$name"
         say "The model $name is in $models."
@@ -76,7 +76,7 @@ place_models() {
     quietly docker run --rm --network none --read-only --cap-drop ALL --cap-add CHOWN --cap-add FOWNER --user 0:0 \
         --mount "type=bind,source=$models,target=/models" --entrypoint sh "$verifier" \
         -c "chgrp $owner /models && chmod 2775 /models" ||
-        say "The console cannot write to $models, and so cannot import models." \
+        say "The console cannot write to $models, so it cannot import models." \
             "$(tail -n 1 "$log")"
 }
 
@@ -101,8 +101,8 @@ place_release() {
     if [ -d "$target" ]; then
         cmp -s "$target/SHA256SUMS" "$head/SHA256SUMS" && return
         [ ! -e "$target/installed" ] ||
-            die 4 "Another bundle of the same release $release is installed. Create this one with" \
-                "another --release, so that there is a way back."
+            die 4 "Another bundle of release $release is installed. Create this one with a different" \
+                "--release, so that you can roll back."
         rm -rf "$target"
     fi
     rm -rf "$stage/release"

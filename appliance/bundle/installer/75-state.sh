@@ -17,8 +17,8 @@ save_state() {
     say "Saving the state of $1 to $dir/backups/$saved"
     if ! compose exec -T console ingot backup create --out - </dev/null >"$file" 2>>"$log" &&
         ! compose run --rm --no-deps -T console backup create --out - </dev/null >"$file" 2>>"$log"; then
-        say "The console of $1 could not make the backup: $(tail -n 1 "$log")${nl}Engine and console are" \
-            "stopped, and the whole state is copied as it is."
+        say "The console of $1 could not create the backup: $(tail -n 1 "$log")${nl}Engine and console are" \
+            "stopped and the whole state is copied instead."
         quietly compose stop engine console || :
         saved=${saved%.tar.gz}.volume.tar
         copy_volume "$file" || {
@@ -40,7 +40,7 @@ make_volume() {
     quietly docker volume create \
         --label "com.docker.compose.project=$project" --label com.docker.compose.volume=state \
         --label "ingot.installation=$(head -n 1 "$dir/$mark")" $volume ||
-        die 1 "Docker could not make the volume $volume: $(tail -n 2 "$log")"
+        die 1 "Docker could not create the volume $volume: $(tail -n 2 "$log")"
 }
 
 # restore_state FILE: of DIR/backups, with engine and console stopped.

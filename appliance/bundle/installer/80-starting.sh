@@ -10,7 +10,7 @@ in_dir() { [ -n "$1" ] && [ "$(cd "$1" 2>/dev/null && pwd -P)" = "$dir" ]; }
 containers() {
     listed=$(docker ps --all --filter "label=com.docker.compose.project=$project" --format "$name_and_folder" &&
         docker ps --all --filter "name=^/?$engine\$" --format "$name_and_folder") ||
-        die 1 "Docker does not list its containers. Nothing was changed."
+        die 1 "Docker could not list its containers. Nothing was changed."
     printf '%s\n' "$listed" | sort -u | while IFS='|' read -r name folder; do
         [ -n "$name" ] || continue
         if in_dir "$folder"; then whose=mine; else whose=others; fi
@@ -21,7 +21,7 @@ containers() {
 # Compose would take over containers of the same names, and their data.
 check_others() {
     others=$(containers others)
-    [ -z "$others" ] || die 3 "There is another Ingot on this Docker. Its containers, and where they were started:" \
+    [ -z "$others" ] || die 3 "This Docker runs another Ingot. Its containers, and where they were started:" \
         "${nl}$others${nl}Nothing was changed. Remove them there (docker compose down, or install.sh" \
         "--uninstall), or with  docker rm --force NAME  if that folder is gone. Their data stays."
 }
@@ -126,12 +126,12 @@ does_not_come_up() {
     before=$(link_of previous)
     if [ -n "$before" ] && [ "$before" != "$1" ]; then
         die 5 "$1 is installed, but its engine does not start: see above, and the console at $(address)." \
-            "Your data is intact: the state of $before is saved in" \
+            "Your data is safe: the state of $before is saved in" \
             "$dir/backups/$(cat "$dir/releases/$before/state" 2>/dev/null).${nl}To go back:  sh" \
             "$dir/install.sh --rollback"
     fi
     die 5 "$1 is installed, but its engine does not start: see above, and the console at $(address). Fix the" \
-        "cause, and run the same command again."
+        "cause and run the same command again."
 }
 
 address() { compose config 2>/dev/null | sed -n 's/^ *INGOT_CONSOLE_URL: *//p' | head -n 1; }

@@ -1,5 +1,5 @@
 # ------------------------------------------------------------------------------------------------------ install
-# Install or upgrade. Each step looks at what is done already, so that the same command goes on after a stop.
+# Install or upgrade. Each step checks what is already done, so that the same command resumes after an interruption.
 
 install() {
     find_bundle
@@ -54,7 +54,7 @@ install() {
     greet "$release" "$new"
 }
 
-# What runs decides, and not what DIR says: a stop may have come between the two.
+# Ask Docker what runs rather than DIR: an interruption may have come between the two.
 runs() {
     [ "$(health_of $engine)" = healthy ] || return 1
     case $(docker inspect --format '{{.Config.Image}}' $engine 2>/dev/null) in
@@ -63,8 +63,8 @@ runs() {
     esac
 }
 
-# The state is saved before a model changes or anything of the new version runs. A version that never came up is not
-# one to go back to.
+# The state is saved before a model changes or anything of the new version runs. A version that never started is not
+# kept for rolling back.
 upgrade() {
     rm -f "$dir/releases/$release/installed"
     if [ -n "$installed" ]; then
@@ -77,10 +77,10 @@ upgrade() {
     else
         first_settings
         if docker volume inspect $volume >/dev/null 2>&1; then
-            say "Using the state of an earlier installation, in Docker's volume $volume."
+            say "Using the state of an earlier installation, in the Docker volume $volume."
             saved=ingot-found-$(date -u +%Y%m%d-%H%M%S).volume.tar
             (umask 077 && mkdir -p "$dir/backups" && copy_volume "$dir/backups/.$saved") ||
-                die 1 "It could not be copied, and nothing was changed: $(tail -n 2 "$log")"
+                die 1 "It could not be copied. Nothing was changed: $(tail -n 2 "$log")"
             sync "$dir/backups/.$saved"
             mv "$dir/backups/.$saved" "$dir/backups/$saved"
         fi

@@ -1,5 +1,5 @@
 # ---------------------------------------------------------------------------------------------------- roll back
-# Back to the version before, with its data. What was begun is written down, and finished by the same command.
+# Back to the previous version, with its data. Progress is recorded, and the same command finishes it.
 
 rollback() {
     check_others
@@ -8,14 +8,14 @@ rollback() {
         to=$(link_of previous)
         [ -n "$from" ] || die 2 "There is no installation in $dir."
         [ -n "$to" ] && [ "$to" != "$from" ] && [ -f "$dir/releases/$to/state" ] || die 2 "There is no" \
-            "version before $from to go back to."
+            "version before $from to roll back to."
         for role in gate console engine; do
             image_known "$(image_of $role "$dir/releases/$to/images")" ||
-                die 3 "Docker has no image of the $role of $to any more. Load it from its bundle, and run this" \
+                die 3 "Docker no longer has the $role image of $to. Load it from its bundle and run this" \
                     "again:${nl}  tar -xOf BUNDLE images/$role.tar.zst | docker load" \
-                    "${nl}of a bundle in parts:  cat BUNDLE.0* | tar -xOf - images/$role.tar.zst | docker load"
+                    "${nl}or, from a bundle in parts:  cat BUNDLE.0* | tar -xOf - images/$role.tar.zst | docker load"
         done
-        sure "This goes back from $from to $to, with the data that $to had. The data of $from is saved first."
+        sure "This rolls back from $from to $to, with the data that $to had. The data of $from is saved first."
         verifier=$(image_of gate "$dir/releases/$to/images")
         save_state "$from"
         printf '%s\n' "$from" "$to" "$saved" >"$dir/.rollback.new"
@@ -27,7 +27,7 @@ rollback() {
     saved=$(sed -n 3p "$dir/.rollback")
     verifier=$(image_of gate "$dir/releases/$to/images")
     find_models
-    say "Going back from $from to $to."
+    say "Rolling back from $from to $to."
     quietly compose stop engine console || die 1 "Docker could not stop $from: $(tail -n 2 "$log")"
     echo "$saved" >"$dir/releases/$from/state"
     point previous "$from"

@@ -1,15 +1,15 @@
 # ---------------------------------------------------------------------------------------------------- uninstall
-# Take away what an install put there.
+# Remove what an install put there.
 
 uninstall() {
     if [ -n "$purge" ]; then
         mounted=$(mounts_below)
         [ -z "$mounted" ] ||
             die 1 "Something is mounted in $dir. Nothing was changed. Unmount it first:${nl}$mounted"
-        sure "This deletes Ingot with all profiles, launches, keys, backups and models in $dir."
+        sure "This deletes Ingot and all profiles, launches, keys, backups and models in $dir."
     else
         [ -e "$dir/current" ] || die 2 "There is no installation in $dir."
-        sure "This removes Ingot's containers and images. Data, models and backups in $dir stay."
+        sure "This removes Ingot's containers and images. Data, models and backups in $dir are kept."
     fi
     remove_containers
     for folder in "$dir"/releases/*; do [ ! -d "$folder" ] || remove_images "$folder"; done
@@ -19,7 +19,7 @@ uninstall() {
     fi
     remove_ours releases current previous .staging .rollback casts install.sh ||
         die 1 "Some files in $dir belong to other users and could not be deleted. Run this as root."
-    say "Ingot is removed. Its data is in Docker's volume $volume and in $dir: a later install finds it." \
+    say "Ingot is removed. Its data is kept in the Docker volume $volume and in $dir for a later install." \
         "--uninstall --purge deletes it."
 }
 
@@ -46,7 +46,7 @@ purge() {
             quietly docker volume rm $volume ||
                 die 1 "Docker could not delete the volume $volume: $(tail -n 1 "$log")${nl}All data is still there."
         else
-            kept="Docker's volume $volume was not made by this installation, and stays."
+            kept="The Docker volume $volume was not created by this installation and is kept."
             kept="$kept To delete it:  docker volume rm $volume"
         fi
     fi
@@ -61,10 +61,10 @@ purge() {
     locked=''
     if ! rmdir "$dir" 2>/dev/null && [ -n "$(ls -A "$dir")" ]; then
         left=$(cd "$dir" && find . ! -name . -prune -printf '%f  ')
-        kept="$kept${kept:+$nl}These files in $dir are not Ingot's, and stay:  $left"
+        kept="$kept${kept:+$nl}These files in $dir are not Ingot's and are kept:  $left"
     fi
-    case $models in "$dir"/*) ;; *) kept="$kept${kept:+$nl}The models in $models stay." ;; esac
-    say "Ingot and its data are gone.${kept:+$nl$kept}"
+    case $models in "$dir"/*) ;; *) kept="$kept${kept:+$nl}The models in $models are kept." ;; esac
+    say "Ingot and its data have been deleted.${kept:+$nl$kept}"
 }
 
 # mountinfo writes a space as \040.

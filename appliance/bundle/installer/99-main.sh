@@ -14,19 +14,19 @@ main() {
             shift ;;
         --yes) yes=1 ;;
         --rollback | --uninstall)
-            [ "$command" = install ] || [ "$command" = "${1#--}" ] || die 2 "--$command and $1 do not go together."
+            [ "$command" = install ] || [ "$command" = "${1#--}" ] || die 2 "--$command and $1 cannot be combined."
             command=${1#--} ;;
         --purge) purge=1 ;;
         -h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' "$0" | sed '/^Trust goes/,$d'; exit 0 ;;
-        -*) die 2 "There is no option $1. sh install.sh --help shows them." ;;
+        -*) die 2 "Unknown option $1. sh install.sh --help lists all options." ;;
         *)
-            [ -z "$bundle" ] || die 2 "One bundle at a time: $bundle, or $1?"
+            [ -z "$bundle" ] || die 2 "More than one bundle: $bundle and $1. Name one."
             bundle=$1 ;;
         esac
         shift
     done
-    [ -z "$purge" ] || [ "$command" = uninstall ] || die 2 "--purge goes with --uninstall, and with nothing else."
-    [ "$command" = install ] || [ -z "$bundle$public_key" ] || die 2 "--$command takes neither a bundle nor a key."
+    [ -z "$purge" ] || [ "$command" = uninstall ] || die 2 "--purge requires --uninstall."
+    [ "$command" = install ] || [ -z "$bundle$public_key" ] || die 2 "--$command takes no bundle or key."
     into=${into:-/opt/ingot}
     # Compose reads these from DIR/.env; from the environment they would win over it, and be gone the next time.
     for name in $settings; do
