@@ -47,7 +47,7 @@ def main() -> int:
         from appliance.engine.core import run  # while preflight is still looking at the profile
 
         run(link, activity, totals)
-    except Exception as error:  # noqa: BLE001 - the one place where a core's exception is told
+    except Exception as error:  # noqa: BLE001 - the one place where a core's exception is reported
         traceback.print_exc()
         link.send(Fatal(exception=type(error).__name__, message=str(error), traceback=traceback.format_exc()))
         return 1

@@ -23,8 +23,8 @@ CHECK_BOOKS = "INGOT_CHECK_BOOKS"
 
 
 def run(link: CoreLink, activity: Activity, totals: list[Counters]) -> None:
-    """Wait for the configuration, load, and generate until told to end. `totals[0]` is kept current."""
-    # One processor is left to the front door: a thread of a step that has to wait for it holds up all the others.
+    """Wait for the configuration, load, and generate until stopped. `totals[0]` is kept current."""
+    # Leave one CPU to the front door: a compute thread that waits for it would delay all the others.
     torch.set_num_threads(max(len(os.sched_getaffinity(0)) - 1, 1))
     activity.enter("waiting for its configuration")
     config = _configuration(link)
@@ -43,9 +43,7 @@ def run(link: CoreLink, activity: Activity, totals: list[Counters]) -> None:
     started = time.monotonic()
     engine = Engine(config, report, _log)
     give_back()
-    _log(
-        f"{config.model_folder} is loaded on {config.device} in {config.dtype} after {time.monotonic() - started:.2f} s"
-    )
+    _log(f"{config.model_folder} loaded on {config.device} in {config.dtype} after {time.monotonic() - started:.2f} s")
     link.send(engine.loaded)
     check_books = CHECK_BOOKS in os.environ
     while True:
@@ -68,7 +66,7 @@ def run(link: CoreLink, activity: Activity, totals: list[Counters]) -> None:
 
 
 def _configuration(link: CoreLink) -> EngineConfig | None:
-    """Wait for the configuration; None if the launch was called off."""
+    """Wait for the configuration; None if the launch was cancelled."""
     while True:
         message = link.receive(IDLE_WAIT_S)
         if isinstance(message, EngineConfig):
@@ -86,7 +84,7 @@ def _handle(message: ToCore, engine: Engine, link: CoreLink) -> None:
         case Abort(request_id=request_id):
             engine.abort(request_id)
         case EngineConfig():
-            raise ValueError("a core is configured once; a second configuration came")
+            raise ValueError("a core can be configured only once")
     if answer is not None:
         link.send(answer)
 

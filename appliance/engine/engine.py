@@ -31,14 +31,14 @@ from appliance.protocol import (
 )
 from kernels.binding import bind
 
-# As OpenAI's API writes the logarithm of what is too unlikely to tell; JSON has no infinity.
+# OpenAI's API uses this for tokens that are too unlikely; JSON has no infinity.
 LEAST_LOGPROB = -9999.0
 
 NOT_FINITE = (
     "the model's output is not a number (NaN or infinity); the weights are damaged, or the dtype is too narrow for "
     "this model: try dtype bfloat16 or float32"
 )
-NOTHING_TO_SAMPLE = "no token can be sampled: min_tokens forbids every token that the model leaves possible"
+NOTHING_TO_SAMPLE = "no token can be sampled: min_tokens forbids every token that the model allows"
 
 
 class Engine:
@@ -72,7 +72,7 @@ class Engine:
         )
         unused = unused_tensors(index, destinations)
         if unused:
-            log(f"{len(unused)} tensors of the checkpoint are not used by this model, first {unused[0]}")
+            log(f"{len(unused):,} tensors of the checkpoint are not used by this model, such as {unused[0]}")
         del destinations, optional  # which hold on to what `prepare` replaces
         model.prepare()
         report(CorePhase(phase=Phase.WEIGHTS, progress=_whole(weight_bytes, "bytes"), outcome="done"))
@@ -150,13 +150,13 @@ class Engine:
         return None
 
     def abort(self, request_id: str) -> None:
-        """Free what a request holds; one that has ended already, or was never here, is no error."""
+        """Free a request's resources; does nothing for one that has ended or is unknown."""
         request = self.scheduler.get(request_id)
         if request is not None:
             self.scheduler.finish(request)
 
     def step(self) -> list[TokenOutput]:
-        """Compute one step; what each request got from it that has a sampled token, or ended."""
+        """Compute one step; returns the outputs of requests that got a token or ended."""
         step = self.scheduler.schedule()
         if not step:
             return []
@@ -177,7 +177,7 @@ class Engine:
         return outputs
 
     def _take(self, request: Request, token_id: int | None, logprobs: tuple[TokenLogprob, ...]) -> TokenOutput:
-        """Give a request its sampled token, None where every token is forbidden."""
+        """Give a request its sampled token; None if every token is forbidden."""
         if token_id is None:
             self.scheduler.finish(request)
             return _error(request, NOTHING_TO_SAMPLE)
@@ -222,7 +222,7 @@ class Engine:
     def _token_refusal(self, message: Submit) -> str | None:
         for token_id in (min(message.prompt_token_ids), max(message.prompt_token_ids)):
             if not 0 <= token_id < self._vocab_size:
-                return f"token id {token_id} is outside the vocabulary of {self._vocab_size}"
+                return f"token id {token_id} is outside the vocabulary of {self._vocab_size:,}"
         return None
 
 

@@ -1,4 +1,4 @@
-"""The C library's heap, as the core wants it. The memory plan counts on these settings."""
+"""Tunes the C library's heap. The memory plan relies on these settings."""
 
 from __future__ import annotations
 

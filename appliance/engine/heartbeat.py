@@ -1,4 +1,4 @@
-"""Says once a second that the core lives, what it is doing and for how long; ends the core when its parent is gone."""
+"""Reports once a second that the core is alive, what it is doing and for how long; ends it if its parent is gone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Heartbeat:
         self._link = link
         self._activity = activity
         self._counters = counters
-        self._parent = parent  # told, not asked for: it may be gone before this process has come so far
+        self._parent = parent  # passed in, not queried: the parent may be gone by now
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
 
     def _run(self) -> None:
@@ -58,7 +58,7 @@ class Heartbeat:
         next_beat = then
         while True:
             if os.getppid() != self._parent:
-                os._exit(1)  # nobody is left to serve
+                os._exit(1)  # the parent is gone
             now = time.monotonic()
             if now >= next_beat:
                 counters = self._counters()

@@ -1,4 +1,4 @@
-"""The core's end of its two sockets. The front door binds them; see `appliance.protocol` for what passes."""
+"""The core's end of its two sockets. The front door binds them; see `appliance.protocol` for the messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zmq
 
 from appliance.protocol import FromCore, ToCore, decode_to_core, encode
 
-LINGER_MS = 1000  # how long a dying core waits for its last words to be taken
+LINGER_MS = 1000  # how long a dying core waits until its last messages are sent
 
 
 class CoreLink:
@@ -32,7 +32,7 @@ class CoreLink:
         return decode_to_core(self._incoming.recv())
 
     def second_sender(self) -> zmq.Socket[bytes]:
-        """A way out for another thread; it never waits: what does not fit is dropped by its sender."""
+        """A sender for another thread; it never blocks: its user drops what does not fit."""
         return self._connect_outgoing()
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ def _forward(config: EngineConfig, reference: EngineConfig) -> ForwardProof:
     prompts = [[rng.randrange(2, vocab) for _ in range(length)] for length in LENGTHS]
     found, expected = _generate(config, prompts, vocab), _generate(reference, prompts, vocab)
     problems = [
-        f"the prompt of {len(prompt)} tokens got {len(outputs)} tokens instead of {NEW_TOKENS}"
+        f"the prompt of {len(prompt):,} tokens got {len(outputs)} tokens instead of {NEW_TOKENS}"
         for prompt, outputs in zip(prompts, found, strict=True)
         if len(outputs) != NEW_TOKENS
     ]
@@ -69,7 +69,7 @@ def _forward(config: EngineConfig, reference: EngineConfig) -> ForwardProof:
     ]
     error = max(errors, default=float("inf"))
     if not error <= TOLERANCE:
-        problems.append(f"log probabilities are {error:.1e} off, and at most {TOLERANCE:.0e} is rounding")
+        problems.append(f"log probabilities are off by {error:.1e}; rounding explains at most {TOLERANCE:.0e}")
     return ForwardProof(
         tokens=sum(map(len, found)),
         error=error,

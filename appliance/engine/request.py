@@ -31,7 +31,7 @@ class Request:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # of the prompt, found in the prefix cache when it was first admitted
     was_admitted: bool = False
-    is_plain: bool = field(init=False)  # every step takes the largest logit as it is, and nothing else is asked for
+    is_plain: bool = field(init=False)  # each step takes the largest raw logit, without logprobs
     stop_token_ids: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Request:
 
     @property
     def is_greedy(self) -> bool:
-        # Top-k keeps all of equally likely tokens; who asks for one token wants the same one each time.
+        # Top-k keeps all equally likely tokens; top_k 1 should always give the same one.
         return self.sampling.temperature == 0 or self.sampling.top_k == 1
 
     @property
@@ -55,7 +55,7 @@ class Request:
 
     @property
     def num_pending_tokens(self) -> int:
-        """Tokens that are known and not computed yet: the rest of the prompt, or the one sampled last."""
+        """Known tokens that are not computed yet: the rest of the prompt, or the last sampled token."""
         return self.num_tokens - self.num_computed_tokens
 
     def tokens(self, start: int, end: int) -> list[int]:
@@ -68,7 +68,7 @@ class Request:
         return self.prompt_token_ids[start:] + self.output_token_ids[: end - split]
 
     def accept(self, token_id: int, eos_token_ids: frozenset[int], max_model_len: int) -> FinishReason | None:
-        """Append a sampled token; the reason for which the request ends with it, or None."""
+        """Append a sampled token; returns the finish reason if the request ends with it, or None."""
         self.output_token_ids.append(token_id)
         params = self.sampling
         stops = token_id in self.stop_token_ids or (token_id in eos_token_ids and not params.ignore_eos)
@@ -80,16 +80,16 @@ class Request:
 
 
 def sampling_refusal(params: SamplingParams, vocab_size: int, eos_token_ids: frozenset[int]) -> str | None:
-    """Why no request may sample like this, or None. The front door asks the same before; this is the last word."""
+    """Why these parameters are invalid, or None. The front door checks this first, but it is not relied on."""
     for name, (least, most) in SAMPLING_LIMITS.items():
         value = getattr(params, name)
-        if not least <= value <= most:  # which NaN is not either
-            return f"{name} is {value}; give a number from {least} to {most}"
+        if not least <= value <= most:  # also false for NaN
+            return f"{name} is {value}; use {least} to {most}"
     if params.min_tokens > 0:
         allowed = set(range(vocab_size)).difference(eos_token_ids, params.stop_token_ids)
         if not allowed:
             return (
-                f"min_tokens is {params.min_tokens}, and stop_token_ids with the end tokens cover the whole "
-                "vocabulary, so that no token may come first; give fewer stop_token_ids, or min_tokens 0"
+                f"with min_tokens {params.min_tokens:,}, stop_token_ids and the end tokens forbid every token; "
+                "use fewer stop_token_ids, or min_tokens 0"
             )
     return None

@@ -83,15 +83,15 @@ class Scheduler:
         return self._live.get(request_id)
 
     def refusal(self, request: Request) -> str | None:
-        """Why `request` can never run here, or None. The front door asks the same before; this is the last word."""
+        """Why `request` can never run here, or None. The front door checks this first, but it is not relied on."""
         if request.request_id in self._live:
             return f"a request with the id {request.request_id!r} is already running"
         if not request.prompt_token_ids:
             return "the prompt has no tokens"
         if len(request.prompt_token_ids) >= self.limits.max_model_len:
             return (
-                f"the prompt has {len(request.prompt_token_ids)} tokens, and the context of "
-                f"{self.limits.max_model_len} must hold at least one more"
+                f"the prompt has {len(request.prompt_token_ids):,} tokens; the context of "
+                f"{self.limits.max_model_len:,} must have room for at least one more"
             )
         return None
 
@@ -185,7 +185,7 @@ class Scheduler:
                 continue
             needed = -(-request.num_tokens // self.pool.block_size) - len(cached)
             if needed + self.pool.num_idle(cached) + reserve > self.pool.num_free:
-                break  # nobody overtakes one for which there is no room
+                break  # nothing overtakes a request that does not fit yet
             heapq.heappop(self._waiting)
             self.pool.share(cached)
             fresh = self.pool.allocate(needed)
@@ -248,7 +248,7 @@ class Scheduler:
         return found
 
     def _next_name(self, request: Request) -> bytes | None:
-        """Of the block that a prefill computes next; None where it does not fill one."""
+        """The hash of the block that a prefill computes next; None if it does not fill one."""
         at, size = request.num_computed_tokens // self.pool.block_size, self.pool.block_size
         if request.num_pending_tokens <= 1 or (at + 1) * size > request.num_tokens:
             return None

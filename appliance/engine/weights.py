@@ -36,7 +36,9 @@ def load_weights(index: TensorIndex, destinations: Mapping[str, Tensor], report:
     """
     missing = sorted(set(destinations) - set(index.tensors))
     if missing:
-        raise ValueError(f"the checkpoint lacks {len(missing)} tensors that its config asks for, first {missing[0]}")
+        raise ValueError(
+            f"the checkpoint lacks {len(missing):,} tensors that its config requires, such as {missing[0]}"
+        )
     wanted = sorted(
         ((name, entry) for name, entry in index.tensors.items() if name in destinations),
         key=lambda item: (item[1].file, item[1].begin),
@@ -47,11 +49,9 @@ def load_weights(index: TensorIndex, destinations: Mapping[str, Tensor], report:
         destination = destinations[name]
         of_one = not destination.shape and math.prod(entry.shape) == 1  # one number, however it is stored
         if tuple(entry.shape) != tuple(destination.shape) and not of_one:
-            raise ValueError(
-                f"{name} has the shape {list(entry.shape)}, and the config asks for {list(destination.shape)}"
-            )
+            raise ValueError(f"{name} has the shape {list(entry.shape)}; the config requires {list(destination.shape)}")
         if (entry.dtype == QUANTISED) != (name + SCALE in destinations):
-            raise ValueError(f"{name} is {entry.dtype}, which is not what the config's quantization_config says")
+            raise ValueError(f"{name} is {entry.dtype}, which contradicts quantization_config in the config")
         destination.copy_(source.view(destination.shape))
         done += entry.end - entry.begin
         if (done - reported) * 200 >= total or done == total:
@@ -73,12 +73,12 @@ def _multiply_out(destinations: Mapping[str, Tensor]) -> None:
 
 
 def unused_tensors(index: TensorIndex, destinations: Mapping[str, Tensor]) -> list[str]:
-    """Tensors that the checkpoint holds and the model does not use: worth a line in the log."""
+    """Tensors of the checkpoint that the model does not use, for a line in the log."""
     return sorted(name for name in index.tensors if name not in destinations and not name.endswith(IGNORED_SUFFIXES))
 
 
 def _tensors(wanted: list[tuple[str, TensorEntry]]) -> Iterator[tuple[str, TensorEntry, Tensor]]:
-    """The tensors as they stand in the files, mapped rather than read; each is there until the next is asked for."""
+    """The files' tensors, memory-mapped; each is valid until the next is requested."""
     mapped: mmap.mmap | None = None
     current: Path | None = None
     for name, entry in wanted:
@@ -91,7 +91,7 @@ def _tensors(wanted: list[tuple[str, TensorEntry]]) -> Iterator[tuple[str, Tenso
             current = entry.file
         dtype = TORCH_DTYPES.get(entry.dtype)
         if dtype is None:
-            raise ValueError(f"{name} is {entry.dtype}, which the native engine does not read")
+            raise ValueError(f"{name} is {entry.dtype}, which the native engine does not support")
         assert mapped is not None
         count = (entry.end - entry.begin) // dtype.itemsize
         source = (

@@ -16,7 +16,7 @@ LISTENING_AGAIN_S = 0.005
 
 
 class CoreGoneError(NotListeningError):
-    """No core to send to."""
+    """There is no core to send to."""
 
 
 class CoreChannel:
@@ -31,8 +31,8 @@ class CoreChannel:
         self._from_core.bind(f"ipc://{self.folder}/from-core")
 
     async def listening(self) -> None:
-        """Returns when the core can be sent to. Its first word may come before: it makes two connections, and they
-        take as long as they take."""
+        """Wait until the core can be sent to. Its first message may arrive earlier, as its two connections are
+        independent."""
         while not self._to_core.poll(0, zmq.POLLOUT):  # noqa: ASYNC110  ZeroMQ tells nobody of a connection
             await asyncio.sleep(LISTENING_AGAIN_S)
 
@@ -40,7 +40,7 @@ class CoreChannel:
         try:
             self._to_core.send(encode(message), zmq.NOBLOCK)
         except zmq.ZMQError as error:
-            raise CoreGoneError("the core is not listening") from error
+            raise CoreGoneError("the core is not connected") from error
 
     async def receive(self) -> FromCore:
         return decode_from_core(await self._from_core.recv())

@@ -33,7 +33,7 @@ class Watcher(Protocol):
     """Whoever owns the core's process."""
 
     def generated(self) -> None:
-        """A step has given tokens to somebody."""
+        """A step has produced tokens."""
 
     def told(self, message: AboutCore) -> None: ...
 
@@ -51,14 +51,14 @@ class Generation:
         self._error: EngineGoneError | None = None
 
     async def read(self) -> TokenOutput:
-        """What has come since the last call; waits for something to come. The last one has a finish reason."""
+        """What has arrived since the last call; waits if there is nothing. The last one has a finish reason."""
         while (output := self.take()) is None:
             self._arrived.clear()
             await self._arrived.wait()
         return output
 
     def take(self) -> TokenOutput | None:
-        """The same without waiting. Raises EngineGoneError once there is nothing more to come."""
+        """The same without waiting. Raises EngineGoneError once nothing more can arrive."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             return merge(waiting)
@@ -78,7 +78,7 @@ class Generation:
 
 
 class CoreClient:
-    """Starts generations, hands each its tokens, and ends them when either side wants to."""
+    """Starts generations, delivers their tokens, and ends them for either side."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -131,7 +131,7 @@ class CoreClient:
         return generation
 
     def release(self, generation: Generation) -> None:
-        """Nobody wants more of it: its slot in the core is freed, unless it has finished anyway."""
+        """Abandon it: its slot in the core is freed, unless it has already finished."""
         known = self._generations.pop(generation.request_id, None) is not None
         if not self._generations:
             self._idle.set()
@@ -140,7 +140,7 @@ class CoreClient:
         try:
             self._channel.send(Abort(generation.request_id))
         except CoreGoneError:
-            return  # and its slot with it
+            return  # with its slot
 
     async def receive(self, watcher: Watcher) -> None:
         """Read what the core sends, until this is cancelled. Tokens go from the channel to whoever asked for them; what
@@ -155,7 +155,7 @@ class CoreClient:
 
     def deliver(self, message: Outputs) -> None:
         for output in message.outputs:
-            # One that was released meanwhile is not here any more; its last outputs were already on their way.
+            # It may have been released while its last outputs were in transit.
             if (generation := self._generations.get(output.request_id)) is not None:
                 generation.add(output)
 

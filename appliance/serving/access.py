@@ -51,7 +51,7 @@ class KeyFile(msgspec.Struct, frozen=True):
 
 
 class WatchedFile:
-    """A small file that is read again when it has changed."""
+    """A small file that is re-read when it changes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -59,7 +59,7 @@ class WatchedFile:
         self._content: bytes | None = None
 
     def read(self) -> bytes | None:
-        """None where there is no such file. Raises OSError where it cannot be read."""
+        """None if there is no such file. Raises OSError if it cannot be read."""
         try:
             status = self._path.stat()
             signature = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -91,7 +91,7 @@ class Access:
         self._on_loopback = is_loopback(environ.get(PUBLISHED_ADDRESS) or host)
 
     def require_key(self, connection: Connection, _handler: BaseRouteHandler | None) -> None:
-        """A guard: a key or the console's token, where keys are required; otherwise anyone but foreign web pages."""
+        """A guard: a key or the console's token if keys are required; otherwise anyone but other sites' pages."""
         shown = _bearer(connection)
         if shown is not None and self._is_token(shown):
             _accept(connection, CONSOLE)
@@ -102,12 +102,12 @@ class Access:
             _accept(connection, key_id)
             return
         if file.requires_key and not file.keys:
-            raise _unauthorized(f"This API requires a key, and there is none yet: {CREATE_ONE}.", "no_api_keys")
+            raise _unauthorized(f"This API requires a key, but none exists yet: {CREATE_ONE}.", "no_api_keys")
         if file.requires_key:
             raise _unauthorized(
                 "This API key is not valid."
                 if shown
-                else "This API requires a key: send it in the header `Authorization: Bearer KEY`."
+                else "This API requires a key. Send it in the header `Authorization: Bearer KEY`."
             )
         if not self._may_be_keyless(connection):
             raise _unauthorized(
@@ -121,7 +121,9 @@ class Access:
         """A guard: the console's token, always."""
         shown = _bearer(connection)
         if shown is None or not self._is_token(shown):
-            raise _unauthorized("Only the console may call this: send its token as `Authorization: Bearer TOKEN`.")
+            raise _unauthorized(
+                "Only the console may call this. Send its token in the header `Authorization: Bearer TOKEN`."
+            )
 
     def refuse_foreign_page(self, connection: Connection) -> None:
         """A web page open in somebody's browser here must not use an API that requires no key, not even under a name of
@@ -133,25 +135,24 @@ class Access:
         host = connection.headers.get("host", "")
         foreign = site in ("cross-site", "same-site") or (origin is not None and urlsplit(origin).netloc != host)
         if foreign or _may_be_rebound(host):
-            message = f"A web page of another site sent this request, which needs an API key: {CREATE_ONE}."
+            message = f"This request came from a web page of another site, so it needs an API key: {CREATE_ONE}."
             raise ApiError(403, message, code="foreign_origin")
 
     def _may_be_keyless(self, connection: Connection) -> bool:
-        """Whether only this machine's programs can have sent it, or the site lets in others as well. A proxy's header
-        can only make this stricter, so it is believed from anybody."""
+        """Whether the request can only come from this machine, or the site admits others as well. A proxy's header can
+        only make this stricter, so it is accepted from anybody."""
         forwarded = any(name in connection.headers for name in FORWARDED)
         return self._keyless or (self._on_loopback and not forwarded)
 
     def _key_file(self) -> KeyFile:
-        """No file: no console has said anything yet. One that cannot be used lets nobody in, rather than everybody."""
+        """Without a file, no console has written it yet. An unusable file admits nobody, rather than everybody."""
         try:
             content = self._keys.read()
             return KeyFile() if content is None else msgspec.json.decode(content, type=KeyFile)
         except (OSError, msgspec.DecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is damaged"
             raise _unauthorized(
-                f"active/keys.json cannot be read ({why}), so no key can be checked: restart the console, which writes "
-                "it anew.",
+                f"active/keys.json cannot be read ({why}), so keys cannot be checked. Restart the console.",
                 "keys_unreadable",
             ) from None
 
@@ -171,7 +172,7 @@ def _accept(connection: Connection, key_id: str) -> None:
 
 
 def key_of(connection: Connection) -> str:
-    """The id of the API key that `require_key` accepted; "" where none was given."""
+    """The id of the API key that `require_key` accepted; "" if none was given."""
     return str(connection.scope.get("state", {}).get(_KEY, ""))
 
 

@@ -1,4 +1,4 @@
-"""All choices of one request together: started, read as they come, and let go of whatever happens."""
+"""All choices of one request: started, read as they arrive, and always released."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Answering:
             raise engine_gone(str(error)) from None
 
     async def pieces(self) -> AsyncIterator[tuple[Choice, Piece] | None]:
-        """Whatever comes, of whichever choice; None after each HEARTBEAT_S of silence. Raises ApiError."""
+        """Pieces of any choice as they arrive; None after each HEARTBEAT_S of silence. Raises ApiError."""
         open_choices = list(self.choices)
         while open_choices:
             self._arrived.clear()
@@ -119,7 +119,7 @@ class Answering:
             watch = self._watches[choice.index]
             watch.tokens(len(piece.token_ids))
             if piece.finish_reason is not None:
-                # A stop string ends the answer here; the core is told now, not when the reader has read on.
+                # A stop string ends the answer here: tell the core now, not when the reader continues.
                 self._client.release(choice.generation)
                 watch.finished(piece.finish_reason, choice.num_tokens, choice.num_cached_tokens)
         return piece
@@ -138,7 +138,7 @@ class Answering:
 
 
 async def whole_unless_gone(request: Request[Any, Any, Any], answering: Answering) -> list[Piece]:
-    """The whole answer; ClientGoneError as soon as the client hangs up."""
+    """The whole answer; raises ClientGoneError as soon as the client disconnects."""
     answer = asyncio.ensure_future(answering.whole())
     gone = asyncio.ensure_future(_disconnected(request))
     try:

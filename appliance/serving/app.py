@@ -1,4 +1,4 @@
-"""The front door's routes, and what holds for all of them: access, sizes, errors, headers."""
+"""The front door's routes, and what applies to all: access, size limits, errors, headers."""
 
 from __future__ import annotations
 

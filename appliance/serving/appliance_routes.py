@@ -1,4 +1,4 @@
-"""What is beside /v1: health, state, events, attempts, metrics."""
+"""The routes outside /v1: health, state, events, attempts, metrics."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def health(front_door: FrontDoor) -> Response[dict[str, str]]:
 
 @get("/metrics")
 async def metrics(front_door: FrontDoor) -> Response[bytes]:
-    """Ours, and after them a serving vLLM's own under their own names."""
+    """Our metrics, followed by those of a running vLLM under their own names."""
     vllm = front_door.supervisor.vllm
     theirs = await vllm.metrics() if vllm is not None else b""
     return Response(front_door.metrics.text() + theirs, media_type=METRICS_TYPE)

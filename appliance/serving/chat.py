@@ -139,5 +139,5 @@ class ChatAnswer:
         # Part of a character has no text of its own, and its bytes are not known here.
         known = "\ufffd" not in text
         written = {"token": text, "logprob": logprob, "bytes": list(text.encode()) if known else None}
-        # Several tokens may have one text: whoever compares tokens is told which it is.
+        # Several tokens may have the same text: include the id, so that clients can compare tokens.
         return {**written, "token_id": token_id} if self._fields.return_token_ids else written

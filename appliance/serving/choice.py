@@ -96,5 +96,5 @@ class Choice:
     def _push(self, text: str) -> str:
         self._text_length += len(text)
         if self.num_tokens <= self._min_tokens:
-            return text  # nothing may end the answer yet
+            return text  # no stop string may end the answer yet
         return self._stops.push(text)

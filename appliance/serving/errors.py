@@ -14,7 +14,7 @@ from litestar.exceptions import HTTPException
 from appliance.protocol import State
 
 MAX_BODY_BYTES = 8 << 20
-# While a launch is under way it is worth asking again soon; after its end only a person can help.
+# While a launch is in progress, retrying soon makes sense; after its end only a person can help.
 RETRY_AFTER_S: dict[State, int] = {State.PREFLIGHT: 1, State.STARTING: 1, State.IDLE: 1, State.DRAINING: 5}
 TYPES: dict[int, str] = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
@@ -45,7 +45,7 @@ class ApiError(Exception):
 
 
 class ClientGoneError(ApiError):
-    """Nobody is there any more to answer; the status is for the metrics only."""
+    """The client is gone; the status is for the metrics only."""
 
     def __init__(self) -> None:
         super().__init__(499, "The client disconnected.")
@@ -96,6 +96,6 @@ def too_large(most: int = MAX_BODY_BYTES) -> ApiError:
 
 
 def _unexpected(error: Exception) -> ApiError:
-    # Our own fault: the traceback goes to the front door's log, and holds no prompt.
+    # A bug: the traceback goes to the front door's log, without any prompt.
     traceback.print_exception(error, file=sys.stderr)
     return ApiError(500, "The front door failed on this request. Its log has the details.", code="internal_error")

@@ -14,66 +14,66 @@ from appliance.serving.errors import ApiError, ClientGoneError, bad_request
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-# Fields that say something about the request, but ask for no other answer.
+# Fields that describe the request and do not change the answer.
 WITHOUT_EFFECT = frozenset({
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
     "parallel_tool_calls", "request_id",
 })  # fmt: skip
 
 
-class Only(NamedTuple):
-    """A field that is known, and accepted where it asks for nothing special."""
+class Accepted(NamedTuple):
+    """The values of a known field that are accepted, since they request nothing, and why no others are."""
 
     values: tuple[Any, ...]
     why: str
 
 
-NO_TOOLS = "this engine does not call tools"
-NO_AUDIO = "this engine answers in text only"
-PLAIN_TEXT = "this engine does not constrain the form of its answers"
+NO_TOOLS = "tool calls are not implemented"
+NO_AUDIO = "the engine generates text only"
+PLAIN_TEXT = "structured output is not implemented"
 
-REFUSED_UNLESS: dict[str, Only] = {
-    "tools": Only(([],), NO_TOOLS),
-    "tool_choice": Only(("none", "auto"), NO_TOOLS),
-    "functions": Only(([],), NO_TOOLS),
-    "function_call": Only(("none",), NO_TOOLS),
-    "response_format": Only(({"type": "text"},), PLAIN_TEXT),
-    "structured_outputs": Only((), PLAIN_TEXT),
-    "guided_json": Only((), PLAIN_TEXT),
-    "guided_regex": Only((), PLAIN_TEXT),
-    "guided_choice": Only((), PLAIN_TEXT),
-    "guided_grammar": Only((), PLAIN_TEXT),
-    "logit_bias": Only(({},), "this engine does not change the scores of single tokens"),
-    "modalities": Only((["text"],), NO_AUDIO),
-    "audio": Only((), NO_AUDIO),
-    "prediction": Only((), "this engine does not take predicted answers"),
-    "web_search_options": Only((), "this engine never leaves the machine"),
-    "reasoning_effort": Only((), "set it through chat_template_kwargs, if the model's template knows it"),
-    "verbosity": Only(("medium",), "this engine has one verbosity"),
-    "suffix": Only(("",), "this engine does not fill in the middle"),
-    "best_of": Only((1,), "this engine returns every answer it generates: use n"),
-    "use_beam_search": Only((False,), "this engine samples tokens and has no beam search"),
-    "length_penalty": Only((1, 1.0), "it belongs to beam search, which this engine does not have"),
-    "prompt_logprobs": Only((0,), "this engine reports logprobs for its answer only"),
-    "include_stop_str_in_output": Only((False,), "stop strings are never part of the answer"),
-    "spaces_between_special_tokens": Only((True,), "this engine has only one way of spacing special tokens"),
-    "truncate_prompt_tokens": Only((), "this engine never cuts a prompt: shorten it"),
-    "allowed_token_ids": Only((), "this engine does not restrict the vocabulary"),
-    "bad_words": Only(([],), "this engine does not ban words"),
-    "continue_final_message": Only((False,), "this engine always starts a new message"),
-    "documents": Only(([],), "put the documents into a message"),
-    "chat_template": Only((), "the model's own chat template is used"),
+PARTLY_SUPPORTED: dict[str, Accepted] = {
+    "tools": Accepted(([],), NO_TOOLS),
+    "tool_choice": Accepted(("none", "auto"), NO_TOOLS),
+    "functions": Accepted(([],), NO_TOOLS),
+    "function_call": Accepted(("none",), NO_TOOLS),
+    "response_format": Accepted(({"type": "text"},), PLAIN_TEXT),
+    "structured_outputs": Accepted((), PLAIN_TEXT),
+    "guided_json": Accepted((), PLAIN_TEXT),
+    "guided_regex": Accepted((), PLAIN_TEXT),
+    "guided_choice": Accepted((), PLAIN_TEXT),
+    "guided_grammar": Accepted((), PLAIN_TEXT),
+    "logit_bias": Accepted(({},), "the engine does not adjust individual logits"),
+    "modalities": Accepted((["text"],), NO_AUDIO),
+    "audio": Accepted((), NO_AUDIO),
+    "prediction": Accepted((), "predicted outputs are not implemented"),
+    "web_search_options": Accepted((), "the engine has no access to the web"),
+    "reasoning_effort": Accepted((), "models that support it take it in chat_template_kwargs"),
+    "verbosity": Accepted(("medium",), "the engine has only one verbosity"),
+    "suffix": Accepted(("",), "the engine does not insert text before a suffix"),
+    "best_of": Accepted((1,), "the engine returns every answer it generates, so use n instead"),
+    "use_beam_search": Accepted((False,), "beam search is not implemented"),
+    "length_penalty": Accepted((1, 1.0), "it applies to beam search, which is not implemented"),
+    "prompt_logprobs": Accepted((0,), "logprobs are available for generated tokens only"),
+    "include_stop_str_in_output": Accepted((False,), "stop strings are never part of the answer"),
+    "spaces_between_special_tokens": Accepted((True,), "the spacing of special tokens cannot be changed"),
+    "truncate_prompt_tokens": Accepted((), "the engine does not truncate prompts"),
+    "allowed_token_ids": Accepted((), "the engine does not restrict the vocabulary"),
+    "bad_words": Accepted(([],), "the engine does not ban words"),
+    "continue_final_message": Accepted((False,), "the engine always starts a new message"),
+    "documents": Accepted(([],), "documents are not supported as a field, so put them into a message"),
+    "chat_template": Accepted((), "the engine always uses the model's own chat template"),
 }
 
 MAX_SHOWN = 60
 
-# How msgspec says what it expects, and how people do.
+# msgspec's names of types, and ours.
 WORDS = (
     (" | null", ""), ("`", ""), ("int", "an integer"), ("float", "a number"), ("bool", "true or false"),
     ("str", "a string"), ("array", "a list"), (" | ", " or "), ("object", "an object"),
 )  # fmt: skip
 
-# By how msgspec writes a limit: what is wrong with a value beyond it, with a text of such a length, and what is right.
+# By msgspec's notation of a limit: what is wrong with a number and with a length beyond it, and what is right.
 LIMITS = {
     ">=": ("small", "short", "{} or more"),
     "<=": ("large", "long", "{} or less"),
@@ -83,10 +83,10 @@ LIMITS = {
 
 
 async def read_body(request: Request[Any, Any, Any]) -> bytes:
-    """Raises ClientGoneError when the client leaves before it has sent all."""
+    """Raises ClientGoneError if the client disconnects before it has sent everything."""
     try:
         return await request.body()
-    except InternalServerException:  # what the framework makes of a connection that ends too early
+    except InternalServerException:  # raised by the framework if a connection ends early
         raise ClientGoneError from None
 
 
@@ -94,7 +94,7 @@ def decode(raw: bytes, type: type[T]) -> T:
     """Raises ApiError (400) naming the field, its value and what is expected."""
     content = _parse(raw)
     if not isinstance(content, dict):
-        raise bad_request(f"The body is {_kind(content)}; send a JSON object.")
+        raise bad_request(f"The body is {_kind(content)}; send a JSON object.", code="invalid_body")
     known = {field.encode_name for field in msgspec.structs.fields(type)}
     given = {}
     for name, value in content.items():
@@ -111,7 +111,7 @@ def decode(raw: bytes, type: type[T]) -> T:
 def shown(value: Any) -> str:
     """A value in an error: never more than a line, and never a whole prompt."""
     if value is None or isinstance(value, bool):
-        return msgspec.json.encode(value).decode()  # as the client spells it, not as Python does
+        return msgspec.json.encode(value).decode()  # in JSON, as the client wrote it
     text = repr(value) if not isinstance(value, str) else f'"{value}"'
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
@@ -121,28 +121,30 @@ def _parse(raw: bytes) -> Any:
         raw.decode()
         return msgspec.json.decode(raw)
     except UnicodeDecodeError as error:
-        raise bad_request(f"The body is not UTF-8: invalid byte at position {error.start:,}.") from None
+        raise bad_request(
+            f"The body is not UTF-8: invalid byte at position {error.start:,}.", code="invalid_body"
+        ) from None
     except msgspec.DecodeError as error:
-        raise bad_request(f"The body is not valid JSON: {error}.") from None
+        raise bad_request(f"The body is not valid JSON: {error}.", code="invalid_body") from None
     except RecursionError:
-        raise bad_request("The body is nested too deeply.") from None
+        raise bad_request("The body is nested too deeply.", code="invalid_body") from None
 
 
 def _check_refused(name: str, value: Any, known: set[str]) -> None:
-    only = REFUSED_UNLESS.get(name)
-    if only is None:
-        nearest = difflib.get_close_matches(name, [*known, *REFUSED_UNLESS, *WITHOUT_EFFECT], n=1)
+    row = PARTLY_SUPPORTED.get(name)
+    if row is None:
+        nearest = difflib.get_close_matches(name, [*known, *PARTLY_SUPPORTED, *WITHOUT_EFFECT], n=1)
         hint = f" Did you mean {nearest[0]}?" if nearest else " Remove it."
         raise bad_request(f"{shown(name)} is not a known field.{hint}", param=name, code="unknown_field")
-    if value not in only.values:
-        accepted = " or ".join(shown(accepted) for accepted in only.values)
+    if value not in row.values:
+        accepted = " or ".join(shown(value) for value in row.values)
         remedy = f"Remove it, or send {accepted}." if accepted else "Remove it."
-        message = f"{name}: {shown(value)} is not supported: {only.why}. {remedy}"
+        message = f"{name}: {shown(value)} is not supported: {row.why}. {remedy}"
         raise bad_request(message, param=name, code="unsupported_field")
 
 
 def _invalid(given: dict[str, Any], message: str) -> ApiError:
-    """msgspec says "Expected `int` >= 1 - at `$.n`"; people read the value as well."""
+    """msgspec says "Expected `int` >= 1 - at `$.n`"; show people the value as well."""
     what, _, where = message.partition(" - at `$")
     param = where.rstrip("`").lstrip(".") or None
     value = _at(given, param) if param else None

@@ -1,4 +1,4 @@
-"""What every route may use: the engine's owner, the model that is served, the metrics."""
+"""What every route may use: the engine's supervisor, the served model, the metrics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FrontDoor:
         return record is not None and engine_named(record.engine).own_server
 
     def count(self, before: Figures, now: Figures) -> None:
-        """What vLLM has counted between two looks at it."""
+        """vLLM's counts between two looks."""
         self.metrics.count(before, now)
 
     def serving(self) -> tuple[CoreClient, ServedModel]:

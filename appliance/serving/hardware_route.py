@@ -1,4 +1,4 @@
-"""What machine this engine runs on, for the console: that may run elsewhere, or in a container that sees no GPU."""
+"""Reports the engine's machine to the console, which may run elsewhere, or in a container without a GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @get("/appliance/hardware")
 async def hardware(front_door: FrontDoor) -> Response[bytes]:
-    """Looks each time it is asked: memory comes and goes. In a thread, so that requests do not wait for it."""
+    """Queries the machine each time, as free memory changes; in a thread, so that requests do not wait for it."""
     machine = await asyncio.to_thread(_look, front_door.supervisor.running)
     return Response(msgspec.json.encode(machine), media_type="application/json")
 

@@ -1,5 +1,5 @@
-"""HTTP as the front door and the console speak it: uvicorn's fast parser, with limits on what anybody can do without
-a key: send a head of any length, send next to nothing for ever, or open every connection there is."""
+"""uvicorn's fast HTTP parser for the front door and the console, with limits on what anybody can do without a key: send
+a head of any length, send next to nothing for ever, or open every connection there is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks the messages of a chat, and brings them into the one form that templates expect."""
+"""Checks the messages of a chat and normalises them for templates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from appliance.serving.fields import shown
 # `developer` is OpenAI's newer name for `system`; templates know the older one.
 ROLES: dict[str, str] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 TEXT_FIELDS = ("name", "reasoning_content")
-# Each takes a few tokens at least, so that many more fit into no context; and each takes time to look at.
+# Each takes a few tokens at least, so more would not fit any context; and checking each takes time.
 MAX_MESSAGES = 20_000
 
 
@@ -29,11 +29,11 @@ def _check(message: dict[str, Any], param: str) -> dict[str, Any]:
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
         known = " or ".join((", ".join(list(ROLES)[:-1]), list(ROLES)[-1]))
-        why = " (this engine does not call tools)" if role in ("tool", "function") else ""
+        why = " (tool calls are not implemented)" if role in ("tool", "function") else ""
         raise bad_request(f"{param}.role: {shown(role)} is not supported{why}; use {known}.", f"{param}.role")
     checked = {"role": ROLES[role], "content": _text(message.get("content"), f"{param}.content")}
     for field, value in message.items():
-        # Clients send back an answer as they got it: what was empty there asks for nothing.
+        # Clients send answers back as they got them, with empty fields.
         if field in ("role", "content") or value is None or value == []:
             continue
         if field not in TEXT_FIELDS:
@@ -56,7 +56,7 @@ def _text(content: Any, param: str) -> str:
             raise bad_request(f"{place}: {shown(part)} is not valid; use an object with type and text.", place)
         kind, text = part.get("type"), part.get("text")
         if kind != "text":
-            message = f'{place}.type: {shown(kind)} is not supported; use "text", as this engine takes text only.'
+            message = f'{place}.type: {shown(kind)} is not supported; use "text", as the engine takes text only.'
             raise bad_request(message, f"{place}.type", "unsupported_content")
         if not isinstance(text, str):
             raise bad_request(f"{place}.text: {shown(text)} is not valid; use a string.", f"{place}.text")

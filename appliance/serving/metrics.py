@@ -33,29 +33,27 @@ class Metrics:
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(f"ingot:{name}", text, registry=self._registry, buckets=buckets)
 
-        self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
-        self.cached_tokens = counter("prompt_tokens_cached", "Tokens of prompts that were found in the prefix cache.")
-        self.generation_tokens = counter("generation_tokens", "Tokens generated.")
-        self.requests = counter(
-            "request_success", "Answers that came to their end, by why they ended.", "finished_reason"
-        )
-        self.failures = counter("request_failure", "Requests that were refused or failed, by HTTP status.", "status")
-        self.aborts = counter("request_aborted", "Requests whose client went away before the end.")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens.")
+        self.cached_tokens = counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
+        self.generation_tokens = counter("generation_tokens", "Generated tokens.")
+        self.requests = counter("request_success", "Completed answers, by finish reason.", "finished_reason")
+        self.failures = counter("request_failure", "Requests refused or failed, by HTTP status.", "status")
+        self.aborts = counter("request_aborted", "Requests whose client disconnected before the end.")
         self.first_token = histogram(
-            "time_to_first_token_seconds", "From the request's arrival to its first token.", FIRST_TOKEN_BUCKETS
+            "time_to_first_token_seconds", "Time from a request's arrival to its first token.", FIRST_TOKEN_BUCKETS
         )
         self.token_time = histogram(
-            "inter_token_latency_seconds", "Between two tokens of a request, on average.", TOKEN_BUCKETS
+            "inter_token_latency_seconds", "Average time between tokens of a request.", TOKEN_BUCKETS
         )
         self.request_time = histogram(
-            "e2e_request_latency_seconds", "From the request's arrival to its last token.", REQUEST_BUCKETS
+            "e2e_request_latency_seconds", "Time from a request's arrival to its last token.", REQUEST_BUCKETS
         )
 
     def stopwatch(self, prompt_tokens: int) -> Stopwatch:
         return Stopwatch(self, prompt_tokens)
 
     def count(self, before: Figures, now: Figures) -> None:
-        """What vLLM counted since it was last looked at. It counts from nothing after a restart."""
+        """What vLLM counted since the last look. Its counters restart at zero with it."""
 
         def since(name: str) -> float:
             return max(float(getattr(now, name)) - float(getattr(before, name)), 0.0)
@@ -95,7 +93,7 @@ class Stopwatch:
 
 
 class EngineGauges(Collector):
-    """What the supervisor and the core's last beat say at the moment of asking."""
+    """The current values from the supervisor and the core's last heartbeat."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -103,17 +101,17 @@ class EngineGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         load = self._supervisor.load
         rows = (
-            ("num_requests_running", "Requests that the engine works on.", load.running),
-            ("num_requests_waiting", "Requests that wait for the engine.", load.waiting),
-            ("kv_cache_usage_perc", "Share of the cache in use, 1 is all of it.", load.cache_usage),
+            ("num_requests_running", "Running requests.", load.running),
+            ("num_requests_waiting", "Waiting requests.", load.waiting),
+            ("kv_cache_usage_perc", "Share of the KV cache in use, from 0 to 1.", load.cache_usage),
             (
                 "prefix_cache_hit_rate",
-                "Share of prompt tokens found in the prefix cache lately.",
+                "Recent share of prompt tokens found in the prefix cache.",
                 load.prefix_cache_hit_rate,
             ),
             (
                 "num_preemptions",
-                "Requests preempted to free KV cache, since the engine started.",
+                "Requests preempted to free KV cache since the engine started.",
                 load.preemptions,
             ),
             ("prompt_tokens_per_second", "Prompt tokens computed in the last second.", load.prompt_tokens_per_s),
@@ -121,7 +119,7 @@ class EngineGauges(Collector):
         )
         for name, text, value in rows:
             yield GaugeMetricFamily(f"ingot:{name}", text, value)
-        state = GaugeMetricFamily("ingot:engine_state", "1 for the state that the engine is in.", labels=["state"])
+        state = GaugeMetricFamily("ingot:engine_state", "1 for the engine's current state.", labels=["state"])
         for each in State:
             state.add_metric([each], float(each is self._supervisor.state))
         yield state

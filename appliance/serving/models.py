@@ -1,4 +1,4 @@
-"""`GET /v1/models`: what is served."""
+"""`GET /v1/models`: the served model."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ POST: Final = frozenset({
     "/tokenize", "/detokenize", "/v1/audio/transcriptions", "/v1/audio/translations",
 })  # fmt: skip
 
-# Pictures and sound come within a request.
+# Requests may contain images and audio.
 MAX_BODY_BYTES: Final = 64 << 20
 REQUEST_HEADERS: Final = frozenset({b"content-type", b"accept", b"anthropic-version", b"anthropic-beta"})
 RESPONSE_HEADERS: Final = frozenset({b"content-type", b"content-length", b"retry-after"})
@@ -78,7 +78,7 @@ class Proxy:
             raise ApiError(429, message, code="too_many_requests", headers={"Retry-After": "1"}) from None
         except EngineGoneError as error:
             raise engine_gone(str(error)) from None
-        # A client that hangs up ends the request in vLLM at once, whatever is being waited for here.
+        # If the client disconnects, end the request in vLLM at once.
         gone = asyncio.ensure_future(_disconnected(receive))
         gone.add_done_callback(lambda _: answer.close())
         reply = _Reply(send)
@@ -110,7 +110,7 @@ class Proxy:
                 await reply.send(piece)
             await reply.end()
         else:
-            # Whole, before the first byte leaves: an answer that breaks off can still become an error.
+            # Read it completely before sending anything, so that an interrupted answer can still become an error.
             body = b"".join([piece async for piece in answer.pieces()])
             await reply.start(answer.status, headers)
             await reply.end(body)
@@ -144,7 +144,7 @@ class _Reply:
 
 
 def _path(scope: Scope) -> str:
-    """As the routes beside this one are found: slashes too many make no other path."""
+    """Normalise like the framework's router, which ignores extra slashes."""
     path = scope["path"]
     return path if path in POST else "/" + "/".join(part for part in path.split("/") if part)
 
@@ -155,7 +155,7 @@ def _target(scope: Scope) -> bytes:
 
 
 async def _read(scope: Scope, receive: Receive) -> bytes:
-    """Raises ApiError (413), and ClientGoneError when the client leaves before it has sent all."""
+    """Raises ApiError (413), and ClientGoneError if the client disconnects before it has sent everything."""
     length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
     if length.isdigit() and int(length) > MAX_BODY_BYTES:
         raise too_large(MAX_BODY_BYTES)

@@ -24,7 +24,7 @@ class Answer(Protocol):
 async def respond(
     request: Request[Any, Any, Any], answering: Answering, answer: Answer, *, stream: bool | None
 ) -> Stream | Response[dict[str, Any]]:
-    """Every slot is free again when the answer has ended, or its client has gone."""
+    """Frees every slot once the answer has ended or its client has disconnected."""
     if stream:
         return sse(ending_in_error(answer.frames(answering)))
     choices = answering.choices

@@ -22,7 +22,7 @@ SEED = Meta(ge=-(1 << 63), le=(1 << 63) - 1)
 
 
 def _limits(name: str) -> Meta:
-    """Those of the engine."""
+    """The engine's limits."""
     least, most = SAMPLING_LIMITS[name]
     return Meta(ge=least, le=most)
 
@@ -33,7 +33,7 @@ Count = Annotated[int, Meta(ge=0, le=1 << 31)]
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
-    include_obfuscation: bool | None = None  # padding against listeners on the way; there is none on this one
+    include_obfuscation: bool | None = None  # padding against eavesdroppers; accepted and ignored
 
 
 class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Raises ApiError for stop strings that cannot be."""
+        """Raises ApiError for invalid stop strings."""
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         if len(stops) > MAX_STOPS:
             raise bad_request(f"stop: {len(stops):,} strings are too many; use {MAX_STOPS} or fewer.", "stop")
@@ -94,7 +94,7 @@ def sampling_params(
     vocab_size: int,
     eos_token_ids: Collection[int],
 ) -> SamplingParams:
-    """For the choice with this index. Choices of a seeded request get seeds of their own, or they would be equal."""
+    """For the choice with this index. Each choice of a seeded request gets its own seed, or all would be equal."""
     given = {name: value for name in PARAMETERS if (value := getattr(fields, name)) is not None}
     values = {**API_DEFAULTS, **{name: defaults[name] for name in PARAMETERS if name in defaults}, **given}
     values["top_k"] = max(values.get("top_k", 0), 0)  # -1 is another spelling of "off"

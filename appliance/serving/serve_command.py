@@ -19,7 +19,7 @@ from appliance.address import listen, url
 
 STARTED = time.time()
 
-# Exit statuses, for whoever starts this command.
+# Exit statuses.
 ALREADY_RUNS = 3
 CANNOT_LISTEN = 4
 CANNOT_WRITE = 5
@@ -27,14 +27,14 @@ CANNOT_WRITE = 5
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 takes any free port.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for any free port.")
 @click.option(
     "--profile",
     "profile_file",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Run this profile instead of the active one.",
 )
-@click.option("--jit", is_flag=True, help="On a GPU, compile kernels as they are used: for a developer's machine.")
+@click.option("--jit", is_flag=True, help="Compile GPU kernels on demand, for development.")
 def serve(host: str, port: int, profile_file: Path | None, jit: bool) -> None:
     """Run the engine and answer the OpenAI API."""
     gc.disable()  # until everything is imported: collecting in between only costs time
@@ -51,7 +51,10 @@ def serve(host: str, port: int, profile_file: Path | None, jit: bool) -> None:
     except HomeInUseError as error:
         _refuse(str(error), ALREADY_RUNS)
     except OSError as error:
-        _refuse(f"The state folder {home.root} cannot be written: {error.strerror}.", CANNOT_WRITE)
+        _refuse(
+            f"The state folder {home.root} cannot be written: {error.strerror}. Set INGOT_HOME to a writable folder.",
+            CANNOT_WRITE,
+        )
     try:
         listener = listen(host, port)
     except OSError as error:
@@ -60,7 +63,7 @@ def serve(host: str, port: int, profile_file: Path | None, jit: bool) -> None:
         _refuse(refuse_address(home, profile_file, (host, port), error, STARTED), CANNOT_LISTEN)
     port = listener.getsockname()[1]
     lock.sign(Owner(pid=os.getpid(), host=host, port=port, started=STARTED))
-    print(f"Ingot answers at {url(host, port)}", flush=True)
+    print(f"Ingot is listening on {url(host, port)}", flush=True)
 
     from appliance.engine_client.core import start_ahead
 

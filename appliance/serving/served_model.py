@@ -64,8 +64,8 @@ class ServedModel:
         most = self.max_model_len * self.tokenizer.longest_token
         if len(text) > most:
             message = (
-                f"The prompt has {len(text):,} characters, and the context of this model, {self.max_model_len} tokens, "
-                f"never holds more than {most:,}. Shorten the prompt."
+                f"The prompt has {len(text):,} characters. This model's context of {self.max_model_len:,} tokens holds "
+                f"at most {most:,}. Shorten the prompt."
             )
             raise bad_request(message, param, "context_length_exceeded")
 
@@ -104,26 +104,26 @@ class ServedModel:
         return await self.encode(text, "messages", add_special_tokens=False)
 
     def room(self, prompt_tokens: int, max_tokens: int | None, param: str) -> int:
-        """How many tokens may follow the prompt. Raises ApiError when the prompt, or it and what is asked for
-        (`max_tokens`), is longer than the context."""
+        """How many tokens may follow the prompt. Raises ApiError if the prompt, alone or with `max_tokens`, exceeds the
+        context."""
         left: int = self.max_model_len - prompt_tokens
         if left < 1:
             message = (
-                f"The prompt has {prompt_tokens} tokens, and the context of this model is {self.max_model_len} tokens "
-                f"for prompt and answer together. Shorten the prompt."
+                f"The prompt has {prompt_tokens:,} tokens. This model's context of {self.max_model_len:,} tokens must "
+                "hold prompt and answer. Shorten the prompt."
             )
             raise bad_request(message, param, "context_length_exceeded")
         if max_tokens is not None and max_tokens > left:
             message = (
-                f"The prompt has {prompt_tokens} tokens and max_tokens asks for {max_tokens} more, together "
-                f"{prompt_tokens + max_tokens}; the context of this model is {self.max_model_len} tokens. "
-                f"Ask for at most {left}."
+                f"The prompt has {prompt_tokens:,} tokens and max_tokens is {max_tokens:,}, together "
+                f"{prompt_tokens + max_tokens:,}. This model's context is {self.max_model_len:,} tokens. "
+                f"Use max_tokens {left:,} or less."
             )
             raise bad_request(message, "max_tokens", "context_length_exceeded")
         return left
 
     def cache_salt(self, key_id: str, asked: str | None) -> str:
-        """What a request's prompt is cached under; "" for what everybody shares. It tells nothing of the key."""
+        """The salt for a request's prefix-cache hashes; "" if shared by everybody. It does not reveal the key."""
         parts = (key_id if self.salts_by_key else "", asked or "")
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest() if any(parts) else ""
 
@@ -131,11 +131,13 @@ class ServedModel:
         for position, token_id in enumerate(token_ids):
             if token_id >= self.vocab_size:
                 place = f"{param}[{position}]"
-                raise bad_request(f"{place} is {token_id}, and the model's ids end at {self.vocab_size - 1}.", place)
+                raise bad_request(
+                    f"{place}: {token_id} is not in the vocabulary; use 0 to {self.vocab_size - 1}.", place
+                )
 
 
 def check_name(asked: str | None, served: str) -> None:
-    """Raises ApiError (404) when another model is asked for than the one there is."""
+    """Raises ApiError (404) if another model is requested than the served one."""
     if asked is not None and asked != served:
         message = f"The model {asked[:100]!r} is not available. Available model: {served!r}."
         raise ApiError(404, message, param="model", code="model_not_found")

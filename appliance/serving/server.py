@@ -1,4 +1,4 @@
-"""Runs the front door: the HTTP server beside the supervisor in one event loop, until it is told to stop."""
+"""Runs the front door: the HTTP server beside the supervisor in one event loop, until it is stopped."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ async def _serve(options: Options, listener: socket.socket, core: NativeCore | N
 
 
 def _on_signals(stop: Callable[[], None], supervisor: Supervisor) -> None:
-    """The first asks to stop, the second ends everything at once."""
+    """The first signal stops gracefully, the second ends everything at once."""
     asked = False
 
     def on_signal() -> None:
         nonlocal asked
         if asked:
-            supervisor.end_at_once("It was ended at once, as asked twice.")
-            sys.stderr.write("ingot: ended at once, as asked twice\n")
+            supervisor.end_at_once("Ended at once: a second signal arrived while draining.")
+            sys.stderr.write("ingot: second signal, ended at once\n")
             sys.stderr.flush()
             raise SystemExit(1)
         asked = True
@@ -84,6 +84,6 @@ def _on_signals(stop: Callable[[], None], supervisor: Supervisor) -> None:
 
 
 def _complain(task: asyncio.Task[None]) -> None:
-    """A fault of our own: the front door stays up to tell the state, and the traceback is in its log."""
+    """A bug: the front door stays up to report the state, and the traceback is in its log."""
     if not task.cancelled() and (error := task.exception()) is not None:
         traceback.print_exception(error, file=sys.stderr)

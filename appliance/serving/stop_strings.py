@@ -16,7 +16,7 @@ class StopStrings:
         self.matched: str | None = None
 
     def push(self, text: str) -> str:
-        """The text that is certain to belong to the answer. After a match: nothing more."""
+        """The text that certainly belongs to the answer; nothing after a match."""
         if self.matched is not None:
             return ""
         if not self._stops:
@@ -32,7 +32,7 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """What was held back, now that no more text comes."""
+        """The text held back, once there is no more."""
         held, self._held = self._held, ""
         return held
 

@@ -14,7 +14,7 @@ from appliance.serving.errors import ApiError
 HEARTBEAT = b": still here\n\n"
 DONE = b"data: [DONE]\n\n"
 
-# For proxies on the way: keep nothing back, store nothing.
+# For proxies: do not buffer, do not store.
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 encode = msgspec.json.Encoder().encode
@@ -34,7 +34,7 @@ def sse(frames: AsyncIterator[bytes]) -> Stream:
 
 
 async def ending_in_error(frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """What goes wrong after the first frame is told in the stream, in the shape that the openai client raises."""
+    """Errors after the first frame are sent in the stream, in the shape that the openai client raises."""
     try:
         async for each in frames:
             yield each

@@ -56,7 +56,7 @@ def test_a_format_that_the_config_does_not_say_is_refused(tmp_path, fp8):
     else:
         stored["a.weight"] = stored["a.weight"].float()
         room = {name: torch.empty_like(tensor) for name, tensor in stored.items()}
-    with pytest.raises(ValueError, match="not what the config's quantization_config says"):
+    with pytest.raises(ValueError, match="quantization_config"):
         load_weights(index_of(tmp_path, **stored), room, lambda done, total: None)
 
 
