@@ -97,7 +97,7 @@ def _is_page(message: Any, scope: Scope) -> bool:
 
 
 def _is_navigation(scope: Scope) -> bool:
-    """Whether the browser's tab will show what comes back. Only trusted addresses are told so by `Sec-Fetch-Mode`."""
+    """Whether the browser's tab will show the answer. Browsers send `Sec-Fetch-Mode` to trusted addresses only."""
     headers = dict(scope["headers"])
     if b"hx-request" in headers or "user" not in scope:  # what the guard turned away does nothing when sent again
         return False

@@ -115,7 +115,7 @@ def percent(share: float) -> str:
 
 
 def progress(phase: PhaseRecord) -> str:
-    """How far a phase is: `3.1 GiB of 15.3 GiB`, `4 of 11 graphs`; empty where it cannot be told."""
+    """A phase's progress: `3.1 GiB of 15.3 GiB`, `4 of 11 graphs`; empty if unknown."""
     done, total, unit = phase.progress.done, phase.progress.total, phase.progress.unit
     if not total:
         return ""

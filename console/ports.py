@@ -33,10 +33,10 @@ def free(host: str, port: int, flag: str) -> None:
 
 def _why(host: str, port: int, flag: str, error: OSError) -> str:
     if isinstance(error, PermissionError):
-        return f"Port {port} may not be used by this user: choose one from 1024 up with {flag}."
+        return f"This user may not use port {port}. Choose one of 1024 or above with {flag}."
     holder = _holder(port)
     if holder:
-        return f"Port {port} is taken by {holder}: stop that, or choose another port with {flag}."
+        return f"Port {port} is in use by {holder}. Stop that, or choose another port with {flag}."
     return f"{host}:{port} cannot be used: {error.strerror or error}. Choose another port with {flag}."
 
 

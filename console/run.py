@@ -116,7 +116,9 @@ def print_way_in(terminal: Terminal, config: ConsoleConfig, code: str | None) ->
         terminal.print(f"[bold]Console[/]  {url}", soft_wrap=True)
     else:
         terminal.print(f"[bold]Set up [/]  {url}/setup?code={code}", soft_wrap=True)
-        terminal.print("         [dim]Open this link once to make the administrator's account.[/]", soft_wrap=True)
+        terminal.print(
+            "         [dim]Open this link to create the administrator's account. It works once.[/]", soft_wrap=True
+        )
 
 
 async def tell_engine(terminal: Terminal, console: Console) -> None:

@@ -83,7 +83,7 @@ class ConsoleConfig:
     host: str = _setting("INGOT_CONSOLE_HOST", "127.0.0.1", "The address that the console listens on.")
     port: int = _setting("INGOT_CONSOLE_PORT", "8080", "The console's port.", _whole_number(0, 65535))
     names: frozenset[str] = _setting(
-        "INGOT_CONSOLE_NAMES", "", "Further names, separated by commas, that browsers may use for the console.", _names
+        "INGOT_CONSOLE_NAMES", "", "More host names for the console, separated by commas.", _names
     )
     engine_host: str = _setting("INGOT_ENGINE_HOST", "127.0.0.1", "The address of the engine's front door.")
     engine_port: int = _setting(
@@ -92,50 +92,46 @@ class ConsoleConfig:
     engine_control: str = _setting(
         "INGOT_ENGINE_CONTROL",
         "process",
-        "What runs the engine: process, docker, or none.",
+        "How the engine is run: process, docker or none.",
         _one_of("process", "docker", "none"),
     )
     engine_container: str = _setting(
-        "INGOT_ENGINE_CONTAINER", "ingot-engine", "The engine's container, where Docker runs it."
+        "INGOT_ENGINE_CONTAINER", "ingot-engine", "The engine's container, if Docker runs it."
     )
-    console_url: str = _setting(
-        "INGOT_CONSOLE_URL", "", "The console's address for people, where it is published under another one.", _address
-    )
-    published_engine_url: str = _setting(
-        "INGOT_ENGINE_URL", "", "The API's address for people, where it is published under another one.", _address
-    )
+    console_url: str = _setting("INGOT_CONSOLE_URL", "", "The console's public address, if it differs.", _address)
+    published_engine_url: str = _setting("INGOT_ENGINE_URL", "", "The API's public address, if it differs.", _address)
     session_hours: int = _setting(
         "INGOT_SESSION_HOURS",
         "168",
-        "The hours without use after which a browser has to sign in again.",
+        "Hours of inactivity after which a browser must sign in again.",
         _whole_number(1, 24 * 365),
     )
     cookie_secure: bool = _setting(
         "INGOT_COOKIE_SECURE",
         "",
-        "1 where the console is reached through HTTPS: cookies are then sent only there, and browsers keep to HTTPS.",
+        "Set to 1 if the console is reached through HTTPS: cookies and browsers are then limited to HTTPS.",
         _yes,
     )
     proxy: str = _setting(
         "INGOT_CONSOLE_PROXY",
         "",
-        "The name of the proxy in front, which is trusted to say where a browser is.",
+        "The host name of a reverse proxy, which is trusted to report client addresses.",
         str.strip,
     )
     admin: str = _setting(
         "INGOT_ADMIN",
         "admin",
-        "The administrator's name, where INGOT_ADMIN_PASSWORD_FILE creates the account.",
+        "The administrator's name, if INGOT_ADMIN_PASSWORD_FILE creates the account.",
         str.strip,
     )
     admin_password_file: Path | None = _setting(  # noqa: RUF009
         "INGOT_ADMIN_PASSWORD_FILE", "", "A file with the administrator's password, for an unattended start.", _file
     )
     api_key_file: Path | None = _setting(  # noqa: RUF009
-        "INGOT_API_KEY_FILE", "", "A file with an API key. The API requires a key from then on.", _file
+        "INGOT_API_KEY_FILE", "", "A file with an API key. The API then requires a key.", _file
     )
     media: Path = _setting(  # noqa: RUF009
-        "INGOT_MEDIA", "/media", "The folder under which sticks and disks with models to import are mounted.", _folder
+        "INGOT_MEDIA", "/media", "The folder under which sticks and disks with models are mounted.", _folder
     )
 
     @property
@@ -156,8 +152,8 @@ class ConsoleConfig:
         """Raises SettingError."""
         if environ.get("INGOT_ADMIN_PASSWORD"):
             raise SettingError(
-                "INGOT_ADMIN_PASSWORD is set, where anybody who may inspect the process can read it. Put the password "
-                "into a file and name that in INGOT_ADMIN_PASSWORD_FILE."
+                "INGOT_ADMIN_PASSWORD is set, which exposes the password to anyone who can inspect the process. Put it "
+                "into a file and set INGOT_ADMIN_PASSWORD_FILE to its path."
             )
         values = {}
         for name, row in _rows().items():

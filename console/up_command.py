@@ -30,9 +30,9 @@ def _default(name: str) -> str:
 @click.option("--host", help=f"Listen on this address.  [default: {_default('INGOT_CONSOLE_HOST')}]")
 @click.option("--port", type=int, help=f"The console's port.  [default: {_default('INGOT_CONSOLE_PORT')}]")
 @click.option("--engine-port", type=int, help=f"The engine's port.  [default: {_default('INGOT_ENGINE_PORT')}]")
-@click.option("--no-engine", is_flag=True, help="Only the console; the engine is run by somebody else, or not at all.")
+@click.option("--no-engine", is_flag=True, help="Run only the console, not the engine.")
 @click.option("--keep-engine", is_flag=True, help="Leave the engine running when the console ends.")
-@click.option("--jit", is_flag=True, help="On a GPU, compile kernels as they are used: for a developer's machine.")
+@click.option("--jit", is_flag=True, help="Compile GPU kernels on demand, for development.")
 def up(
     host: str | None, port: int | None, engine_port: int | None, no_engine: bool, keep_engine: bool, jit: bool
 ) -> None:
@@ -54,7 +54,7 @@ def up(
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(
-            f"The state folder {home.root} cannot be made: {error.strerror}. Point INGOT_HOME at a writable folder."
+            f"The state folder {home.root} cannot be created: {error.strerror}. Set INGOT_HOME to a writable folder."
         ) from error
     sys.exit(asyncio.run(_run(config, keep_engine=keep_engine)))
 

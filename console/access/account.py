@@ -127,7 +127,7 @@ def signed_out(request: PageRequest, new_keys: NewKeys) -> Response[Any]:
 
 
 async def _is_current_password(request: PageRequest, user: User, password: str, throttle: Throttle) -> bool:
-    """Counted apart from sign-ins, so that nobody's guesses out there keep a signed-in browser waiting."""
+    """Counted separately from sign-ins, so that other people's wrong guesses do not delay a signed-in browser."""
     key = f"password {request.user.session_id}"
     throttle.attempt({key: FAILURES})
     if not await passwords.is_password(user.password_hash, password):

@@ -1,4 +1,4 @@
-"""Where a request comes from: of one that came through the proxy of ours, what that one says."""
+"""The client address of a request: for one that came through our proxy, what the proxy reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RESOLVED_FOR_S = 10.0
 
 
 class ClientAddresses:
-    """`proxy` is the name of the one proxy whose `X-Forwarded-For` counts; empty where there is none."""
+    """`proxy` is the name of the one proxy whose `X-Forwarded-For` is trusted; empty if there is none."""
 
     def __init__(self, proxy: str = "") -> None:
         self._proxy = proxy

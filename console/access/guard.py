@@ -36,7 +36,7 @@ SECURITY_HEADERS = {
 STRICT_TRANSPORT = b"max-age=31536000"
 
 KEEP = b"public, max-age=31536000, immutable"
-"""For static files asked for by their content's hash, as pages do."""
+"""For static files, which pages request by their content's hash."""
 
 
 class Guard(ASGIMiddleware):
@@ -75,8 +75,8 @@ def check_host(request: Request[Any, Any, Any], allowed: frozenset[str]) -> None
     if name not in allowed and not _is_address(name):
         raise Refusal(
             403,
-            f"The console does not go by the name {name!r}.",
-            f"Use one of: {', '.join(sorted(allowed))}; or add the name to INGOT_CONSOLE_NAMES and start again.",
+            f"{name!r} is not an allowed name of this console.",
+            f"Use one of: {', '.join(sorted(allowed))}. To allow another, add it to INGOT_CONSOLE_NAMES and restart.",
             field="Host",
             value=host,
         )
@@ -91,8 +91,8 @@ def _is_address(name: str) -> bool:
 
 
 def check_same_site(request: Request[Any, Any, Any]) -> None:
-    """Refuse changes that another site's page asks for. Browsers say where a request comes from in `Sec-Fetch-Site`,
-    or, on plain HTTP away from loopback, in `Origin`; a program that sends neither carries no browser's cookie."""
+    """Refuse changes requested by another site's page. Browsers send the origin of a request in `Sec-Fetch-Site`, or,
+    on plain HTTP away from loopback, in `Origin`; a program that sends neither has no browser's cookie."""
     if request.method in SAFE_METHODS:
         return
     site = request.headers.get("sec-fetch-site")
@@ -104,8 +104,8 @@ def check_same_site(request: Request[Any, Any, Any]) -> None:
     reason = f"its Sec-Fetch-Site header is {site!r}" if site else f"its Origin header is {origin!r}"
     raise Refusal(
         403,
-        f"This request was sent by a page of another site: {reason}. Nothing was done.",
-        "Open the console in a tab of its own and do it there.",
+        f"This request came from another site: {reason}. Nothing was changed.",
+        "Open the console directly and try again there.",
         field="Sec-Fetch-Site" if site else "Origin",
         value=site or origin,
     )
@@ -123,7 +123,7 @@ async def _way_in(request: Request[Any, Any, Any]) -> str:
 
 async def add_security_headers(message: Message, scope: Scope) -> None:
     """Litestar's `before_send` hook: on every answer, faults included; pages are not kept by browsers. Behind HTTPS,
-    browsers are told to use nothing else."""
+    browsers are instructed to use nothing else."""
     if message["type"] != "http.response.start":
         return
     headers = [*message.get("headers", ())]

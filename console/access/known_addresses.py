@@ -1,4 +1,4 @@
-"""The addresses that an account was signed in from: there, nobody else's wrong passwords count."""
+"""The addresses that an account has signed in from: other people's wrong passwords do not block them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that were just created: kept in memory only, and shown to the browser that asked for them until it dismisses
+"""Keys that were just created: kept in memory only, and shown to the browser that created them until it dismisses
 them."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NewKeys:
         self._shown[session_id] = [*self.of(session_id), new][-MOST_OF_A_SESSION:]
 
     def of(self, session_id: int) -> list[NewKey]:
-        """Those of a session that are still to be shown; what has run out is forgotten, whoever's it is."""
+        """The session's keys that are not dismissed yet; expired ones of any session are dropped."""
         now = self._clock()
         current = {owner: [key for key in keys if key.until > now] for owner, keys in self._shown.items()}
         self._shown = {owner: keys for owner, keys in current.items() if keys}

@@ -23,7 +23,8 @@ def local_path(url: str) -> str:
 
 
 def _layers(url: str) -> list[str]:
-    """The address as it is, decoded once, twice, ...; ending in one that is never local where there is no end of it."""
+    """The address, decoded repeatedly until it no longer changes; a final one that is never local if that does not
+    end."""
     layers = [url]
     while (decoded := unquote(layers[-1])) != layers[-1]:
         if len(layers) == MOST_LAYERS:

@@ -15,7 +15,7 @@ _hasher = PasswordHasher()
 _threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="argon2")
 """Each hash takes 64 MiB and a core: a flood of sign-ins waits in line instead of filling the memory."""
 _ABSENT = "$argon2id$v=19$m=65536,t=3,p=4$c2FsdHNhbHRzYWx0c2FsdA$S1dNPOmAkLMVHDqeaTrhmEKkq3a7Hws3T2hMdTcl3Ug"
-"""Checked against when the account is unknown, so that the time taken does not tell which accounts there are."""
+"""Used when the account is unknown, so that response times do not reveal which accounts exist."""
 
 
 async def hash_password(password: str) -> str:
@@ -30,9 +30,9 @@ async def is_password(stored: str | None, password: str) -> bool:
 def complaint(password: str) -> str:
     """What is wrong with a new password; empty when nothing is."""
     if len(password) < SHORTEST:
-        return f"The password has {len(password)} characters; use at least {SHORTEST}."
+        return f"The password has {len(password):,} characters. Use at least {SHORTEST:,}."
     if len(password) > LONGEST:
-        return f"The password has {len(password)} characters; use at most {LONGEST}."
+        return f"The password has {len(password):,} characters. Use at most {LONGEST:,}."
     return ""
 
 

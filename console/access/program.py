@@ -1,5 +1,5 @@
-"""Programs on this machine, such as `ingot profile activate`: who can read the console token owns the state folder, and
-is let in with it as a bearer."""
+"""Programs on this machine, such as `ingot profile activate`: anyone who can read the console token owns the state
+folder, and may use it as a bearer token."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SEEN_EVERY_S = 300.0
 
 
 class SignedIn(msgspec.Struct, frozen=True):
-    """`request.user`: who sent this request, and through which session."""
+    """`request.user`: the user and session of this request."""
 
     id: int
     name: str
@@ -67,12 +67,12 @@ async def is_open(database: Database, session_id: int) -> bool:
 
 
 async def _write_down_use(database: Database, session_id: int, seen: float, expires: float) -> None:
-    """A database that cannot be written, at the moment or at all, keeps nobody from reading pages."""
+    """Failing to write the database must not prevent reading pages."""
     try:
         async with database.session() as session:
             await session.execute(update(SignIn).where(SignIn.id == session_id).values(seen=seen, expires=expires))
     except DBAPIError as error:
-        log.warning("A session's last use was not written down: %s", error.orig)
+        log.warning("A session's last use could not be recorded: %s", error.orig)
 
 
 async def open_session(

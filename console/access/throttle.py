@@ -34,8 +34,8 @@ class Throttle:
         return max((self._wait(key, most, now) for key, most in limits.items()), default=0.0)
 
     def attempt(self, limits: Mapping[str, int]) -> None:
-        """Let a try through, which counts as failed until `succeeded` says otherwise: of many that are judged at once
-        no more get by than one after the other. Raises Refusal (429) for one that comes too soon."""
+        """Allow an attempt, which counts as failed until `succeeded` is called, so that simultaneous attempts gain
+        nothing. Raises Refusal (429) if it comes too soon."""
         wait = self.wait_s(limits)
         if wait > 0:
             raise Refusal(429, "Too many failed attempts within five minutes.", f"Try again in {wait:,.0f} s.")

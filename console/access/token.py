@@ -22,13 +22,13 @@ def ensure_console_token(home: Home) -> None:
 
 
 def token_header(home: Home) -> dict[str, str]:
-    """What to send the front door with each request; nothing where there is no token yet."""
+    """The headers for each request to the front door; empty if there is no token yet."""
     shown = front_door_token(home)
     return {} if shown is None else {"Authorization": f"Bearer {shown}"}
 
 
 def program_header(home: Home) -> dict[str, str]:
-    """What a program of this user sends the console; nothing where there is no token yet."""
+    """The headers for a program's requests to the console; empty if there is no token yet."""
     try:
         return {"Authorization": f"Bearer {home.console_token.read_text().strip()}"}
     except FileNotFoundError:

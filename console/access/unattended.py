@@ -1,6 +1,5 @@
-"""An installation that nobody watches is given its administrator and an API key in files that its settings name. Only
-files: what stands in a container's environment is shown to everybody who may inspect it.
-"""
+"""Sets up an unattended installation: administrator and API key come from files named by settings. Only from files: a
+container's environment is visible to everybody who may inspect it."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ MAX_BYTES = 4096
 
 
 async def set_up(session: AsyncSession, config: ConsoleConfig) -> None:
-    """Make the administrator where nobody can sign in yet, and the API key whenever the file has another than before.
-    An account that is there stays as it is: its password may have been changed on its page.
+    """Create the administrator if there is no account yet, and update the API key if the file has changed. An existing
+    account is left unchanged: its password may have been changed on its page.
 
     Raises:
         SettingError: a file cannot be read, or what it holds cannot be used.
@@ -38,9 +37,8 @@ async def set_up(session: AsyncSession, config: ConsoleConfig) -> None:
         text = _read("INGOT_API_KEY_FILE", config.api_key_file)
         if len(text) < SHORTEST_KEY or not all("!" <= letter <= "~" for letter in text):
             raise SettingError(
-                f"INGOT_API_KEY_FILE is {config.api_key_file}, and what is in it cannot be a key: put one line of at "
-                f"least {SHORTEST_KEY} letters, digits and signs there, without spaces, such as `openssl rand -hex 24` "
-                "prints."
+                f"INGOT_API_KEY_FILE is {config.api_key_file}, which contains no valid key. Put one line of at least "
+                f"{SHORTEST_KEY} printable ASCII characters without spaces there, such as from `openssl rand -hex 24`."
             )
         try:
             await keys.put_key(session, config.home, KEY_NAME, text, "Ingot")
@@ -58,6 +56,6 @@ def _read(setting: str, path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise SettingError(
-            f"{setting} is {path}, and that file cannot be read: {why}. Name a file of one line that the console's "
-            "user may read (in containers uid 10001), or leave the setting out."
+            f"{setting} is {path}, which cannot be read: {why}. Use a file with one line that the console's user can "
+            "read (in containers uid 10001), or remove the setting."
         ) from error

@@ -82,16 +82,16 @@ async def _request(client: httpx.AsyncClient, model: str, number: int) -> tuple[
         async with client.stream("POST", "/v1/completions", json=body) as answer:
             if answer.status_code != 200:
                 text = (await answer.aread()).decode(errors="replace")
-                raise LoadError(f"The front door answered {answer.status_code}: {text[:300]}")
+                raise LoadError(f"The engine answered with status {answer.status_code}: {text[:300]}")
             async for chunk in _chunks(answer):
                 if first is None and chunk.get("choices"):
                     first = time.perf_counter() - began
                 if usage := chunk.get("usage"):
                     tokens = usage["completion_tokens"]
     except httpx.HTTPError as error:
-        raise LoadError(f"The connection to the front door broke: {type(error).__name__} {error}.") from error
+        raise LoadError(f"The connection to the engine broke: {type(error).__name__} {error}.") from error
     if first is None or not tokens:
-        raise LoadError("The front door ended a stream without a token; the log says why.")
+        raise LoadError("The engine ended a stream without a token. The log says why.")
     return first, tokens
 
 
@@ -100,5 +100,5 @@ async def _chunks(answer: httpx.Response) -> AsyncIterator[dict]:  # type: ignor
         if line.startswith("data: ") and line != "data: [DONE]":
             chunk = msgspec.json.decode(line[6:])
             if "error" in chunk:
-                raise LoadError(f"The front door broke a stream off: {chunk['error'].get('message', '')}")
+                raise LoadError(f"The engine ended a stream early: {chunk['error'].get('message', '')}")
             yield chunk

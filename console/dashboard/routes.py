@@ -53,7 +53,7 @@ async def dismiss_attempt(
     folder = catalogue.find(launch_id)
     if folder is None or folder.started_an_engine():
         message = f"{launch_id} is not a refused attempt."
-        raise Refusal(404, message, "The list of launches shows what there is.", field="launch", value=launch_id)
+        raise Refusal(404, message, "The Launches page lists all of them.", field="launch", value=launch_id)
     try:
         await asyncio.to_thread(dismiss, folder.path)
     except OSError as error:

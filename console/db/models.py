@@ -14,7 +14,7 @@ class Base(DeclarativeBase):
 
 
 class User(Base):
-    """Somebody who may sign in. There are no roles yet: every user is an administrator."""
+    """A person who may sign in. There are no roles yet: every user is an administrator."""
 
     __tablename__ = "users"
 

@@ -1,1 +1,1 @@
-"""The only place that starts, stops or reads an engine: `base` says what can be asked, `process` and `docker` do it."""
+"""The only code that starts, stops or reads an engine: `base` is the interface, `process` and `docker` implement it."""

@@ -1,4 +1,4 @@
-"""The control for an engine that somebody else runs: it can be watched, not started."""
+"""The control for an engine that the console does not run: it can be watched, not started."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from console.engine_control.base import TAIL_LINES, EngineControlError, EngineEv
 NOT_HERE = Finding(
     id="no-engine-control",
     severity=Severity.ERROR,
-    message="This console does not run an engine: it was started with --no-engine.",
-    fix=Fix(text="Start an engine, or start the console again without --no-engine.", command="ingot serve"),
+    message="This console was started with --no-engine and does not run an engine.",
+    fix=Fix(text="Start an engine, or restart the console without --no-engine.", command="ingot serve"),
 )
 
 
@@ -27,12 +27,12 @@ class Absent:
     stop = restart = start
 
     async def follow(self, tail: int = TAIL_LINES) -> AsyncGenerator[OutputLine]:
-        """What it writes is not ours to read."""
+        """Its output is not available."""
         return
         yield
 
     async def events(self) -> AsyncGenerator[EngineEvent]:
-        """What happens to it nobody tells us."""
+        """Its events are not available."""
         return
         yield
 

@@ -8,7 +8,7 @@ from appliance.protocol import State
 
 
 class Action(NamedTuple):
-    """`path` is what its button posts to; `ends` whether it ends requests that are running."""
+    """`path` is what its button posts to; `ends` is whether it ends running requests."""
 
     id: str
     label: str
@@ -39,17 +39,16 @@ OFFERED: Final[dict[State, tuple[str, ...]]] = {
     State.FAILED: ("roll-back", "start-again", "stop"),
     State.HUNG: ("roll-back", "start-again", "stop"),
 }
-"""The first that is possible is the main button, the others are its menu."""
+"""The first possible action is the main button; the others are its menu."""
 
 GONE: Final = ("start-again", "roll-back")
-"""Of a process that has failed and is no longer there: nothing is left to stop, and a kill says nothing against the
-revision."""
+"""For a failed process that is gone: there is nothing to stop, and a kill does not mean that the revision is bad."""
 
 WITH_PROBLEM: Final[dict[str, tuple[str, ...]]] = {
     "container-missing": (),
     "container-paused": ("restart",),
     "container-restarting": ("stop",),
 }
-"""Where a problem of what runs the engine leaves other ways out than to start it; by the problem's id."""
+"""The actions for problems with the container that starting cannot solve, by the problem's id."""
 
 AFTER_PROBLEM: Final = ("start",)

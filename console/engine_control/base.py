@@ -1,4 +1,4 @@
-"""What the console may ask of an engine, however it is run."""
+"""The interface for controlling an engine, however it is run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import msgspec
 from appliance.protocol import Finding
 
 TAIL_LINES = 500
-"""Of what the engine wrote before anybody followed it, so many lines are told."""
+"""How many lines of earlier output a new follower receives."""
 
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs the engine, as its operating system or Docker sees it. The engine's own state is the front door's to
-    tell. `since` is when the present or the last run began. `ended` explains the last end: `exit code 1`, `killed by
-    SIGKILL`, `out of memory`; `exit_code` is 0 where the end was asked for. `url` is where this engine's front door
-    listens, if that is known better than by the settings. `problem` is what keeps it from running as it should, where
-    that is known, with its fix."""
+    """The engine's process or container, as its operating system or Docker sees it; the engine's own state comes from
+    the front door. `since` is when the current or last run began. `ended` explains the last end: `exit code 1`, `killed
+    by SIGKILL`, `out of memory`; `exit_code` is 0 if the end was requested. `url` is this engine's front door, if known
+    better than from the settings. `problem` is what keeps it from running as it should, if known, with its fix."""
 
     running: bool
     who: str = ""
@@ -32,15 +31,15 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputLine(NamedTuple):
-    """A line that the engine's process wrote itself; `at` is when it was written, or else read."""
+    """A line of the engine process's own output; `at` is when it was written, or else when it was read."""
 
     at: float
     text: str
 
 
 class EngineEvent(NamedTuple):
-    """Something that happened to what runs the engine: `started`, `ended: exit code 3`. `failed`: nobody asked for it,
-    and it is no good."""
+    """An event of the engine's process or container: `started`, `ended: exit code 3`. `failed`: it is a failure that
+    nobody requested."""
 
     at: float
     text: str
@@ -48,7 +47,7 @@ class EngineEvent(NamedTuple):
 
 
 class EngineControlError(Exception):
-    """The engine could not be started, stopped or asked; `finding` says why and what to do, the text says the same."""
+    """The engine could not be started, stopped or queried; `finding` says why and what to do, as does the text."""
 
     def __init__(self, finding: Finding) -> None:
         self.finding = finding
@@ -56,7 +55,7 @@ class EngineControlError(Exception):
 
     @property
     def remedy(self) -> str:
-        """The fix in words."""
+        """The fix as text."""
         fix = self.finding.fix
         if fix is None:
             return ""
@@ -65,27 +64,27 @@ class EngineControlError(Exception):
 
 @runtime_checkable
 class EngineControl(Protocol):
-    """Every method answers when the thing asked for has begun: the launch itself is followed at the front door."""
+    """Every method returns once the operation has begun; the launch itself is followed through the front door."""
 
     kind: str
 
     async def status(self) -> EngineStatus: ...
 
     async def start(self) -> None:
-        """Start the engine; nothing happens when it runs."""
+        """Start the engine; does nothing if it is running."""
 
     async def stop(self) -> None:
-        """Stop the engine and wait for its end; nothing happens when it does not run."""
+        """Stop the engine and wait for its end; does nothing if it is not running."""
 
     async def restart(self) -> None:
-        """Stop the engine if it runs, then start it: it reads the active profile anew."""
+        """Stop the engine if it is running, then start it with the active profile."""
 
     def follow(self, tail: int = TAIL_LINES) -> AsyncGenerator[OutputLine]:
-        """The last `tail` lines that the engine's process wrote itself, then each new one as it comes, each once: from
-        before its front door lives, and on through every restart, until the generator is closed."""
+        """The last `tail` lines of the engine process's own output, then each new one, once: from before its front door
+        starts, and across every restart, until the generator is closed."""
 
     def events(self) -> AsyncGenerator[EngineEvent]:
-        """What happens to the engine's process from now on, until the generator is closed."""
+        """Events of the engine's process from now on, until the generator is closed."""
 
     async def close(self, *, keep_engine: bool = False) -> None:
-        """Let go of the engine at the console's end, which ends it too where the console had started it."""
+        """Release the engine when the console ends; this ends an engine that the console started."""

@@ -1,4 +1,4 @@
-"""Runs the engine as the container `ingot-engine`, by its name: the gate before Docker lets only that one through."""
+"""Runs the engine as a container, addressed by its name: the gate in front of Docker allows only that one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from appliance.engine_process.deadlines import STOPPED_WITHIN_S
 from appliance.protocol import Finding, Severity
 from console.engine_control.base import TAIL_LINES, EngineControlError, EngineEvent, EngineStatus, OutputLine
 from console.engine_control.docker_api import DockerApi, DockerHostError, DockerRefusal, DockerUnreachable
-from console.engine_control.docker_inspection import HAPPENINGS, read_event, read_inspection
+from console.engine_control.docker_inspection import DOCKER_EVENTS, read_event, read_inspection
 from console.engine_control.docker_output import LineReader, Place, StampedLine
 from console.engine_control.docker_problems import problem_of, refused_by_gate, unreachable
 
@@ -25,16 +25,16 @@ log = logging.getLogger(__name__)
 STOP_WITHIN_S: Final = int(STOPPED_WITHIN_S)
 ACTS_WITHIN_S: Final = STOP_WITHIN_S + 15
 LOOKS_EVERY_S: Final = 0.25
-"""How often a container that does not run is looked at by who follows its output."""
+"""How often following the output checks whether a stopped container runs again."""
 
 AGAIN_AFTER_S: Final = 0.5
 FROM_GATE: Final = frozenset({403, 429, 502, 503, 504})
-"""Statuses that the gate answers with itself: Docker has none of them for these calls."""
+"""Statuses from the gate itself: Docker returns none of them for these calls."""
 
 
 def events_path(container: str) -> str:
-    """The one query of events that the gate lets through."""
-    actions = sorted({action.partition(":")[0] for action in HAPPENINGS})
+    """The only events query that the gate allows."""
+    actions = sorted({action.partition(":")[0] for action in DOCKER_EVENTS})
     filters = {"container": [container], "event": actions, "type": ["container"]}
     return f"/events?filters={quote(msgspec.json.encode(filters), safe='')}"
 
@@ -54,7 +54,7 @@ class DockerControl:
         self._one_at_a_time = asyncio.Lock()
         self._acts = 0
         self._stopped = False
-        """Whether the end of the container's present or last run was asked for here."""
+        """Whether the container's current or last run was stopped by this console."""
 
     async def status(self) -> EngineStatus:
         acts = self._acts
@@ -81,8 +81,8 @@ class DockerControl:
         self._stopped = False
 
     async def follow(self, tail: int = TAIL_LINES) -> AsyncGenerator[OutputLine]:
-        """Docker ends a container's log with the container; it is taken up again, where it was, as soon as it runs
-        again, and from the beginning where another container has its name now."""
+        """Docker's log stream ends with the container. Resume it where it was as soon as the container runs again, or
+        from the beginning if another container has the name."""
         place, run = Place(), ("", "")
         while True:
             try:
@@ -96,11 +96,11 @@ class DockerControl:
                             yield OutputLine(line.at, line.text)
                     run = began
             except (DockerUnreachable, DockerRefusal) as error:
-                log.debug("The output of %s broke off: %s", self._container, error)  # status() tells of it
+                log.debug("The output of %s was interrupted: %s", self._container, error)  # status() reports it
             await asyncio.sleep(LOOKS_EVERY_S)
 
     async def events(self) -> AsyncGenerator[EngineEvent]:
-        """What happens while Docker cannot be reached is not told afterwards: status() knows what came of it."""
+        """Events that happen while Docker cannot be reached are missed; status() reports their result."""
         while True:
             try:
                 async with self._docker.stream(events_path(self._container)) as (_, blocks):
@@ -108,17 +108,17 @@ class DockerControl:
                     async for block in blocks:
                         *documents, rest = (rest + block).split(b"\n")
                         for document in filter(None, documents):
-                            happened = msgspec.json.decode(document)
-                            if event := read_event(happened, self._container, asked=self._stopped):
-                                if happened["Action"] == "start":
+                            details = msgspec.json.decode(document)
+                            if event := read_event(details, self._container, asked=self._stopped):
+                                if details["Action"] == "start":
                                     self._runs_again()
                                 yield event
             except (DockerUnreachable, DockerRefusal, msgspec.DecodeError) as error:
-                log.debug("The events of %s broke off: %s", self._container, error)
+                log.debug("The events of %s were interrupted: %s", self._container, error)
             await asyncio.sleep(AGAIN_AFTER_S)
 
     async def close(self, *, keep_engine: bool = False) -> None:
-        """The container is Compose's to end, not the console's."""
+        """Leave the container running: Compose manages it."""
         await self._docker.close()
 
     async def _lines(self, place: Place, tail: int) -> AsyncGenerator[StampedLine]:
@@ -131,7 +131,10 @@ class DockerControl:
 
     async def _act(self, call: str, *, stopping: bool) -> None:
         async with self._one_at_a_time:
-            before, self._stopped = self._stopped, stopping  # before the call: its end is told while that still waits
+            before, self._stopped = (
+                self._stopped,
+                stopping,
+            )  # before the call: the container's end may be reported before the call returns
             self._acts += 1
             try:
                 with self._explained():
@@ -141,7 +144,7 @@ class DockerControl:
                 raise
 
     def _runs_again(self) -> None:
-        """Somebody else has started it: how that run ends is not what was asked for here."""
+        """Somebody else started it, so the end of that run was not requested here."""
         if not self._one_at_a_time.locked():
             self._stopped = False
 

@@ -18,18 +18,18 @@ API_VERSION: Final = "1.44"
 DEFAULT_HOST: Final = "unix:///var/run/docker.sock"
 ANSWERS_WITHIN_S: Final = 5.0
 QUIET_S: Final = 600.0
-"""A stream without a word for so long is taken up anew; the gate's own patience is longer."""
+"""A stream that is silent for this long is reopened; the gate's own timeout is longer."""
 
 KEPT_S: Final = 5.0
-"""An idle connection is used again for so long; the gate closes it only later."""
+"""How long an idle connection may be reused; the gate closes it later."""
 
 
 class DockerUnreachable(Exception):
-    """Nobody answered, or the answer broke off."""
+    """There was no answer, or it was interrupted."""
 
 
 class DockerRefusal(Exception):
-    """Docker, or the gate in front of it, answered no; the text is theirs."""
+    """Docker, or the gate in front of it, returned an error; the text is theirs."""
 
     def __init__(self, status: int, text: str) -> None:
         self.status = status
@@ -45,13 +45,13 @@ class _Said(msgspec.Struct):
 
 
 class DockerApi:
-    """`host` is an address as DOCKER_HOST has it. `path` below is what comes after the API's version, with its query
-    exactly as it is to be sent: the gate compares it byte by byte."""
+    """`host` is an address in the form of DOCKER_HOST. `path` below follows the API's version and includes the query
+    exactly as sent: the gate compares it byte by byte."""
 
     def __init__(self, host: str) -> None:
         kind, _, rest = host.partition("://")
         if kind not in ("unix", "tcp") or not rest:
-            raise DockerHostError(f"DOCKER_HOST is {host!r}: use unix:///path/of/docker.sock or tcp://HOST:PORT.")
+            raise DockerHostError(f"DOCKER_HOST is {host!r}. Use unix:///path/of/docker.sock or tcp://HOST:PORT.")
         self.host = host
         self._client = httpx.AsyncClient(
             base_url=f"http://{rest.rstrip('/')}" if kind == "tcp" else "http://docker",
@@ -76,7 +76,7 @@ class DockerApi:
 
     @asynccontextmanager
     async def stream(self, path: str) -> AsyncIterator[tuple[str, AsyncGenerator[bytes]]]:
-        """The answer's media type, and its bytes as they come; they end when Docker ends them."""
+        """The response's media type, and its bytes as they arrive, until Docker ends the stream."""
         timeout = httpx.Timeout(ANSWERS_WITHIN_S, read=QUIET_S)
         try:
             async with self._client.stream("GET", f"/v{API_VERSION}{path}", timeout=timeout) as response:

@@ -1,4 +1,4 @@
-"""What `docker inspect` and `docker events` say, in our words."""
+"""Translates the output of `docker inspect` and `docker events`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from console.engine_control.docker_problems import problem_of
 from console.engine_control.ending import NO_MEMORY, OUT_OF_MEMORY, how_it_ended
 from console.formats import gib
 
-MAKE_ANEW: Final = "docker compose up -d --force-recreate engine"
-STOP_IT: Final = "docker compose stop engine"
+RECREATE: Final = "docker compose up -d --force-recreate engine"
+STOP: Final = "docker compose stop engine"
 
-HAPPENINGS: Final[dict[str, tuple[str, bool]]] = {
-    "create": ("made", False),
+DOCKER_EVENTS: Final[dict[str, tuple[str, bool]]] = {
+    "create": ("created", False),
     "start": ("started", False),
     "die": ("ended: {end}", True),
     "kill": ("sent {signal}", False),
-    "oom": ("a process in it was killed: out of memory", True),
+    "oom": ("a process was killed: out of memory", True),
     "pause": ("paused", True),
     "unpause": ("unpaused", False),
     "rename": ("renamed from {old}", False),
@@ -28,13 +28,13 @@ HAPPENINGS: Final[dict[str, tuple[str, bool]]] = {
     "health_status: healthy": ("healthy", False),
     "health_status: unhealthy": ("unhealthy", True),
 }
-"""Docker's word -> ours, and whether it is no good."""
+"""Docker's action -> our text, and whether it is a failure."""
 
 
 def read_inspection(inspection: dict[str, Any], *, asked: bool = False) -> EngineStatus:
-    """`asked`: the end was asked for here. A container that ran out of memory may still have exit code 0 of a parent
-    that noticed: `OOMKilled` is what counts. One that Docker could not start is left in `created` or `exited` with an
-    error. While Docker waits to start it again it calls it running, which it is not."""
+    """`asked`: this console requested the end. A container that ran out of memory may still have exit code 0, from a
+    parent process that noticed, so `OOMKilled` decides. If Docker could not start a container, it stays in `created` or
+    `exited` with an error. While Docker waits to restart it, it calls it running, which it is not."""
     state = inspection["State"]
     name = inspection["Name"].lstrip("/")
     restarting = bool(state.get("Restarting"))
@@ -65,15 +65,15 @@ def _problem(inspection: dict[str, Any], name: str, ended: str | None) -> Findin
         return Finding(
             id="container-removing",
             severity=Severity.ERROR,
-            message=f"Docker is removing the container {name}, or could not finish it.",
-            fix=Fix(text="Make it anew; if Docker refuses that, restart Docker first.", command=MAKE_ANEW),
+            message=f"Docker is removing the container {name}, or failed to remove it.",
+            fix=Fix(text="Recreate it. If Docker refuses, restart Docker first.", command=RECREATE),
         )
     if state.get("Paused"):
         return Finding(
             id="container-paused",
             severity=Severity.ERROR,
-            message=f"The container {name} is paused: nothing in it runs until somebody lets it go on.",
-            fix=Fix(text="Let it go on, or press Restart.", command=f"docker unpause {name}"),
+            message=f"The container {name} is paused.",
+            fix=Fix(text="Unpause it, or press Restart.", command=f"docker unpause {name}"),
         )
     if not state.get("Running") and state.get("Error"):
         return problem_of(str(state["Error"]), name)
@@ -84,9 +84,9 @@ def _problem(inspection: dict[str, Any], name: str, ended: str | None) -> Findin
         return Finding(
             id="container-restarting",
             severity=Severity.ERROR,
-            message=f"The container {name} ends as soon as it is started ({ended}); Docker has started it again "
-            f"{times} {'time' if times == 1 else 'times'} and goes on.",
-            fix=Fix(text="What it wrote last says why. Press Stop or run this to end the loop.", command=STOP_IT),
+            message=f"The container {name} ends as soon as it starts ({ended}). Docker has restarted it {times:,} "
+            f"{'time' if times == 1 else 'times'} and keeps trying.",
+            fix=Fix(text="Its last output says why. To end the loop, press Stop or run this.", command=STOP),
         )
     return None
 
@@ -97,21 +97,21 @@ def _out_of_memory(name: str, limit: int) -> Finding:
     return Finding(
         id="out-of-memory",
         severity=Severity.ERROR,
-        message=f"The container {name} needed more memory than its limit of {gib(limit)}, and was killed.",
+        message=f"The container {name} exceeded its memory limit of {gib(limit)} and was killed.",
         fix=Fix(
-            text="Set INGOT_ENGINE_MEMORY in .env to more, if this machine has it, and make the container anew; or "
-            "choose a profile that needs less.",
+            text="Raise INGOT_ENGINE_MEMORY in .env if the machine has more memory, and recreate the container. "
+            "Otherwise choose a profile that needs less.",
             command="docker compose up -d engine",
         ),
     )
 
 
 def read_event(event: dict[str, Any], container: str, *, asked: bool = False) -> EngineEvent | None:
-    """None for what is not worth telling, and for other containers: Docker's filter compares only the beginning of a
-    name. `asked`: an end is what somebody here asked for."""
+    """None for events that are not shown, and for other containers: Docker's filter compares only the beginning of a
+    name. `asked`: this console requested the end."""
     attributes = event.get("Actor", {}).get("Attributes", {})
     action = event.get("Action", "")
-    known = HAPPENINGS.get(action)
+    known = DOCKER_EVENTS.get(action)
     if known is None or attributes.get("name") != container:
         return None
     text, failed = known

@@ -1,4 +1,4 @@
-"""What a container wrote, as Docker streams it: frames of stamped pieces, and where such a stream is taken up again."""
+"""A container's output, as Docker streams it: frames of stamped pieces, and where to resume such a stream."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LineReader:
         while len(self._rest) >= HEADER.size:
             source, length = HEADER.unpack_from(self._rest)
             if length > LARGEST_PIECE:
-                raise DockerUnreachable("the log's stream is not what Docker sends")
+                raise DockerUnreachable("the log stream is not in Docker's format")
             end = HEADER.size + length
             if len(self._rest) < end:
                 return
@@ -69,7 +69,7 @@ class LineReader:
 
 
 class Place:
-    """How far the output of one container has been told: the latest stamp, and how many lines since its first one."""
+    """How much of a container's output has been delivered: the latest stamp, and how many lines since its first one."""
 
     def __init__(self, container: str = "") -> None:
         self.container = container
@@ -84,9 +84,9 @@ class Place:
         return f"{whole}&since={_seconds(self._stamp)}" if self._stamp else f"{whole}&tail={tail}"
 
     def is_new(self, line: StampedLine) -> bool:
-        """Whether the line has not been told yet; from now on it has. Docker gives again what it has from the first
-        line of the last stamp on, in the same order: also lines with an earlier stamp, which were written to the other
-        of stdout and stderr at the same moment."""
+        """Whether the line is new, which it is only once. Docker repeats everything from the first line of the last
+        stamp on, in the same order: also lines with an earlier stamp that were written to the other of stdout and
+        stderr at the same moment."""
         if line.stamp > self._stamp:
             self._stamp, self._told, self._again = line.stamp, 0, 0
         if self._again:

@@ -1,4 +1,4 @@
-"""What Docker's refusals mean and how to fix each. A refusal without a row is reported in Docker's own words."""
+"""What Docker's errors mean and how to fix them. An error without a row is reported in Docker's own words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from appliance.diagnosis.cause import Cause
 from appliance.protocol import Finding, Fix, Severity
 
 GPU_FAMILIES: Final = frozenset({"driver", "mig"})
-"""Of the catalogue of diagnoses, those that Docker's own words can be of."""
+"""Families of the diagnosis catalogue that Docker's errors can belong to."""
 
 ROWS: Final = (
     Cause(
@@ -16,8 +16,8 @@ ROWS: Final = (
         name="container-missing",
         signs=("no such container",),
         pattern=r"No such container: (?P<container>\S+)",
-        summary="There is no container named {container}: somebody removed it, or it was never made.",
-        fix="Make it and start it; its state and models are kept outside it.",
+        summary="There is no container named {container}: it was removed, or never created.",
+        fix="Create it. Its state and models are kept outside it.",
         command="docker compose up -d engine",
     ),
     Cause(
@@ -25,9 +25,9 @@ ROWS: Final = (
         name="port-taken",
         signs=("port is already allocated", "address already in use"),
         pattern=r"(?:Bind for |listen (?:tcp|udp)[46]? )(?P<address>\S+?:\d+)",
-        summary="The engine's port is taken: something else listens on {address}.",
-        fix="End it, or give the engine another port with INGOT_ENGINE_PORT in .env and make the container anew. This "
-        "shows what listens.",
+        summary="The engine's port is in use: another program listens on {address}.",
+        fix="End that program (this lists all listeners), or set another INGOT_ENGINE_PORT in .env and recreate the "
+        "container.",
         command="ss -ltnp; docker ps --format '{{{{.Names}}}} {{{{.Ports}}}}'",
     ),
     Cause(
@@ -35,9 +35,9 @@ ROWS: Final = (
         name="mount-missing",
         signs=("bind source path does not exist", "error while creating mount source path"),
         pattern=r"(?:does not exist: |source path ')(?P<path>[^'\n]+?)'?(?::|$)",
-        summary="The container cannot be started: {path}, which it has mounted, is not there.",
-        fix="Mount that disk again or make the folder; if it is elsewhere now, correct INGOT_MODELS in .env and make "
-        "the container anew.",
+        summary="The container cannot be started: its mount {path} does not exist.",
+        fix="Mount that disk again or create the folder. If it has moved, correct INGOT_MODELS in .env. Then recreate "
+        "the container.",
         command="docker compose up -d engine",
     ),
     Cause(
@@ -46,7 +46,7 @@ ROWS: Final = (
         signs=("error mounting",),
         pattern=r"error mounting \\?\"(?P<path>[^\"\\]+)",
         summary="The container cannot be started: {path} cannot be mounted into it.",
-        fix="Look whether it is there, and whether it is a folder where one is wanted and a file where one is wanted.",
+        fix="Check that it exists, and that it is a folder or a file as compose.yaml expects.",
         command="docker compose config; ls -ld /",
     ),
     Cause(
@@ -54,8 +54,8 @@ ROWS: Final = (
         name="image-missing",
         signs=("no such image",),
         pattern=r"No such image: (?P<image>\S+)",
-        summary="The container's image {image} is not on this machine any more.",
-        fix="Load it again from the bundle, or build it, then make the container anew.",
+        summary="The container's image {image} is no longer on this machine.",
+        fix="Load it from the bundle or build it, then recreate the container.",
         command="docker compose up -d engine",
     ),
     Cause(
@@ -63,7 +63,7 @@ ROWS: Final = (
         name="disk-full",
         signs=("no space left on device", "disk quota exceeded"),
         summary="Docker's disk is full, so the container cannot be started.",
-        fix="Free some space where Docker keeps its data: this shows what takes it.",
+        fix="Free some space on the disk with Docker's data. This shows what uses it.",
         command="docker system df; df -h",
     ),
     Cause(
@@ -71,24 +71,24 @@ ROWS: Final = (
         name="network-missing",
         signs=("network",),
         pattern=r"network (?P<network>\S+) not found",
-        summary="The network {network}, which the container was made for, was removed.",
-        fix="Make network and container anew.",
+        summary="The container's network {network} has been removed.",
+        fix="Recreate the network and the container.",
         command="docker compose up -d --force-recreate",
     ),
     Cause(
         family="container",
         name="container-paused",
         signs=("paused container", "is paused"),
-        summary="The container is paused: nothing in it runs until somebody lets it go on.",
-        fix="Let it go on, or press Restart.",
+        summary="The container is paused.",
+        fix="Unpause it, or press Restart.",
         command="docker compose unpause engine",
     ),
     Cause(
         family="container",
         name="container-removing",
         signs=("marked for removal", "removal of container", "is dead"),
-        summary="Docker is removing the container, or could not finish it.",
-        fix="Make it anew; if Docker refuses that, restart Docker first.",
+        summary="Docker is removing the container, or failed to remove it.",
+        fix="Recreate it. If Docker refuses, restart Docker first.",
         command="docker compose up -d --force-recreate engine",
     ),
     Cause(
@@ -96,8 +96,8 @@ ROWS: Final = (
         name="command-missing",
         signs=("executable file not found", "unable to start container process"),
         pattern=r'exec: \\?"(?P<program>[^"\\]+)\\?": (?P<why>[^:"]+)',
-        summary="The container's command {program} cannot be run ({why}): its image is not an engine's, or is damaged.",
-        fix="Load the image again or build it, and make the container anew.",
+        summary="The container's command {program} cannot be run ({why}): its image is damaged or not an engine image.",
+        fix="Load or build the image again, then recreate the container.",
         command="docker compose up -d --force-recreate engine",
     ),
     Cause(
@@ -105,8 +105,8 @@ ROWS: Final = (
         name="user-missing",
         signs=("unable to find user", "unable to find group"),
         pattern=r"unable to find (?P<who>(?:user|group) [^:]+)",
-        summary="The container's image has no {who}: it is not an engine's, or was changed.",
-        fix="Load the image again or build it, and make the container anew.",
+        summary="The container's image has no {who}: it is not an engine image, or was changed.",
+        fix="Load or build the image again, then recreate the container.",
         command="docker compose up -d --force-recreate engine",
     ),
     Cause(
@@ -114,8 +114,8 @@ ROWS: Final = (
         name="device-missing",
         signs=("error gathering device information",),
         pattern=r'custom device \\?"(?P<device>[^"\\]+)',
-        summary="The device {device}, which the container was given, is not there.",
-        fix="Load the GPU's driver or plug the device in, then press Start; to run without it, start without "
+        summary="The container's device {device} does not exist.",
+        fix="Load the GPU driver or plug in the device, then press Start. To run without it, start without "
         "compose.gpu.yaml.",
         command="nvidia-smi -L",
     ),
@@ -124,8 +124,8 @@ ROWS: Final = (
         name="runtime-missing",
         signs=("unknown or invalid runtime name", "unknown runtime specified"),
         pattern=r"runtime (?:name: |specified )(?P<runtime>(?!nvidia)[^\s,]+)",
-        summary="Docker has no runtime named {runtime} any more, which the container was made for.",
-        fix="Register it in /etc/docker/daemon.json and restart Docker, or make the container anew without it.",
+        summary="Docker no longer has the container's runtime {runtime}.",
+        fix="Register it in /etc/docker/daemon.json and restart Docker, or recreate the container without it.",
         command="docker info --format '{{{{.Runtimes}}}}'",
     ),
     Cause(
@@ -134,14 +134,14 @@ ROWS: Final = (
         signs=("minimum memory limit", "cannot set memory limit", "unable to apply cgroup", "cgroup"),
         pattern=r"(?P<why>(?:minimum memory limit|cannot set|unable to apply)[^\n]{0,160})",
         summary="The container's limits cannot be set on this machine: {why}.",
-        fix="Correct INGOT_ENGINE_MEMORY in .env and make the container anew.",
+        fix="Correct INGOT_ENGINE_MEMORY in .env and recreate the container.",
         command="docker compose up -d engine",
     ),
 )  # fmt: skip
 
 
 def problem_of(text: str, container: str) -> Finding:
-    """What Docker said when it would not act on `container`. Its own words are the evidence."""
+    """Explain why Docker refused to act on `container`. Its own message is the evidence."""
     lowered = text.lower()
     for row in ROWS:
         groups = row.match(text, lowered)
@@ -155,8 +155,8 @@ def problem_of(text: str, container: str) -> Finding:
     return Finding(
         id="docker-refused",
         severity=Severity.ERROR,
-        message=f"Docker cannot do it with the container {container}: {text}.",
-        fix=Fix(text="Its settings and its last error show what is meant.", command=f"docker inspect {container}"),
+        message=f"Docker reported an error for the container {container}: {text}.",
+        fix=Fix(text="Check its settings and its last error.", command=f"docker inspect {container}"),
     )
 
 
@@ -171,14 +171,14 @@ def _finding(row: Cause, groups: dict[str, str], text: str) -> Finding:
 
 
 def unreachable(host: str, said: str) -> Finding:
-    """Nobody answered at DOCKER_HOST."""
+    """Nothing answered at DOCKER_HOST."""
     if host.startswith("tcp://"):
         return Finding(
             id="gate-unreachable",
             severity=Severity.ERROR,
-            message=f"The gate, through which this console asks Docker, does not answer at {host}: {said}.",
+            message=f"The gate to Docker does not answer at {host}: {said}.",
             fix=Fix(
-                text="The engine itself is not touched by that. Start the gate, or correct DOCKER_HOST.",
+                text="The engine is not affected. Start the gate, or correct DOCKER_HOST.",
                 command="docker compose up -d gate",
             ),
         )
@@ -187,34 +187,34 @@ def unreachable(host: str, said: str) -> Finding:
         severity=Severity.ERROR,
         message=f"Docker cannot be reached at {host}: {said}.",
         fix=Fix(
-            text="Start Docker, let this user open its socket, or correct DOCKER_HOST.",
+            text="Start Docker, give this user access to its socket, or correct DOCKER_HOST.",
             command="systemctl status docker",
         ),
     )
 
 
 def refused_by_gate(status: int, said: str) -> Finding:
-    """The gate answered for Docker: 403 where it does not let the call through, 5xx where Docker did not answer it."""
+    """The gate answered instead of Docker: 403 if it denies the call, 5xx if Docker did not answer."""
     if status == 403:
         return Finding(
             id="gate-refused",
             severity=Severity.ERROR,
-            message=f"The gate did not let the console's call through: {said}",
+            message=f"The gate denied the console's request: {said}",
             fix=Fix(
-                text="Gate and console must be of one release, and INGOT_ENGINE_CONTAINER must name the container that "
-                "the gate is for.",
+                text="Gate and console must be the same release, and INGOT_ENGINE_CONTAINER must name the "
+                "container that the gate allows.",
                 command="docker compose up -d --force-recreate gate console",
             ),
         )
     return Finding(
         id="docker-unreachable",
         severity=Severity.ERROR,
-        message="Docker does not answer the gate: it is being restarted, has ended, or the gate may not open its "
+        message="Docker does not answer the gate: it is restarting or has ended, or the gate has no access to its "
         "socket.",
         evidence=(said,),
         fix=Fix(
-            text="Wait for Docker, or start it (`systemctl start docker`). If it runs already, it has made its socket "
-            "anew and the gate holds the old one: restart the gate.",
+            text="Wait for Docker, or start it (`systemctl start docker`). If it is running, restart the gate: it "
+            "still holds Docker's previous socket.",
             command="docker compose restart gate",
         ),
     )

@@ -1,4 +1,4 @@
-"""How a process ended, in words."""
+"""Describes how a process ended."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ OUT_OF_MEMORY: Final = "out of memory"
 NO_MEMORY: Final = Finding(
     id="out-of-memory",
     severity=Severity.ERROR,
-    message="This machine ran out of memory, and the kernel killed the engine.",
-    fix=Fix(text="Run less beside it, or choose a profile that needs less.", command="free -g"),
+    message="The machine ran out of memory and the kernel killed the engine.",
+    fix=Fix(text="End other programs, or choose a profile that needs less memory.", command="free -g"),
 )
 
 
@@ -29,8 +29,8 @@ def how_it_ended(code: int) -> str:
 
 
 def memory_kills() -> int:
-    """How many processes the kernel has killed for want of memory since it was started, in and outside containers. One
-    more than a moment ago, and a process that was killed, is as near as anybody without root comes to the cause."""
+    """How many processes the kernel has killed because memory ran out since boot, in and outside containers. If the
+    count rose when a process was killed, that is the best evidence available without root."""
     with suppress(OSError):
         found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.M)
         return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""What the console asks of the front door itself, whatever runs it: the engine's state, and a drain."""
+"""The console's calls to the front door, whatever runs it: the engine's state, and a drain."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ANSWERS_WITHIN_S = 2.0
 
 
 class FrontDoor:
-    """`url` says where it listens now."""
+    """`url` returns its current address."""
 
     def __init__(self, home: Home, url: Callable[[], str]) -> None:
         self._home = home
         self._url = url
 
     async def state(self) -> ApplianceState | None:
-        """None where it does not answer, or not as a front door of this version does."""
+        """None if it does not answer, or not like a front door of this version."""
         try:
             response = await self._send("GET", "/appliance/state")
         except httpx.TransportError:
@@ -33,8 +33,8 @@ class FrontDoor:
         return msgspec.json.decode(response.content, type=ApplianceState)
 
     async def drain(self, within_s: float) -> ApplianceState | None:
-        """Have new requests refused, and those in flight ended after `within_s` seconds. None where it does not
-        answer: nothing is in flight then. Raises EngineControlError when it refuses."""
+        """Refuse new requests, and end those in flight after `within_s` seconds. None if it does not answer: nothing is
+        in flight then. Raises EngineControlError if it refuses."""
         try:
             response = await self._send("POST", "/appliance/drain", {"within_s": within_s})
         except httpx.TransportError:
@@ -45,7 +45,10 @@ class FrontDoor:
                     id="drain-refused",
                     severity=Severity.ERROR,
                     message=f"The engine could not be drained: it answered with status {response.status_code}.",
-                    fix=Fix(text="Console and engine must be of one version and share a state folder. Or end it now."),
+                    fix=Fix(
+                        text="Console and engine must have the same version and share a state folder. "
+                        "To end requests at once, choose Now."
+                    ),
                 )
             )
         return msgspec.json.decode(response.content, type=ApplianceState)

@@ -31,13 +31,13 @@ DRAIN_WITHIN_S: Final = 300.0
 
 LOOKS_EVERY_S: Final = 0.25
 OVERDUE_S: Final = 10.0
-"""So long after the deadline the engine is no longer waited for."""
+"""How long after the deadline to keep waiting for the engine."""
 
 SERVING: Final = frozenset({State.READY, State.DRAINING})
 LAUNCHING: Final = frozenset({State.PREFLIGHT, State.STARTING, State.READY})
 Next = Literal["stop", "restart"]
 WhenChosen = Literal["", "now", "when-finished"]
-"""The field `when` of a form that may end requests; empty where nobody has been asked yet."""
+"""The field `when` of a form that may end requests; empty if the person has not been asked yet."""
 
 
 class When(enum.StrEnum):
@@ -61,7 +61,7 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestsRunning(Exception):
-    """`what` would end `requests` that are running, and nobody has said whether to wait for them."""
+    """`what` would end `requests` running requests, and it is not decided whether to wait for them."""
 
     def __init__(self, requests: int, what: str) -> None:
         super().__init__(f"{what} would end {requests} requests")
@@ -97,8 +97,8 @@ class EngineOperations:
         return state.requests if state is not None and state.state in SERVING else 0
 
     async def choose(self, when: WhenChosen, what: str) -> When:
-        """What somebody chose; NOW where nothing runs that `what` would end. Raises RequestsRunning where something
-        does and nobody has chosen."""
+        """The chosen option; NOW if there are no requests that `what` would end. Raises RequestsRunning if there are
+        and nothing was chosen."""
         if when:
             return When(when)
         if requests := await self.requests():
@@ -119,7 +119,7 @@ class EngineOperations:
         return await self._end("stop", when)
 
     async def restart(self, when: When = When.NOW) -> int:
-        """The same; the engine then reads the active profile anew."""
+        """The same; the engine then starts with the active profile."""
         return await self._end("restart", when)
 
     async def finish_now(self) -> None:
@@ -208,7 +208,7 @@ class EngineOperations:
 
 
 def mark_stopped(home: Home, *, stopped: bool) -> None:
-    """Keep whether somebody stopped the engine on purpose."""
+    """Record whether somebody stopped the engine on purpose."""
     if stopped:
         home.engine_stopped.touch()
     else:
@@ -236,11 +236,11 @@ def is_stopped(home: Home) -> bool:
 
 
 def request_launch(home: Home) -> None:
-    """Give the next launch an id of its own, which says that a person asked for it: it is then never refused as the
-    next round of a crash loop."""
+    """Reserve an id for the next launch that marks it as requested by a person, so that it is never refused as part of
+    a crash loop."""
     try:
         active = read_active(home)
         if active is not None and (active.launch is None or home.launch(active.launch).exists()):
             write_active(home, msgspec.structs.replace(active, launch=home.new_launch_id()))
     except (ProfileError, OSError) as error:
-        log.warning("The next launch has no id of its own: %s", error)  # the engine will say what is wrong with it
+        log.warning("No id could be reserved for the next launch: %s", error)  # the engine will report the cause

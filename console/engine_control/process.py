@@ -27,11 +27,11 @@ from console.engine_control.ending import NO_MEMORY, OUT_OF_MEMORY, how_it_ended
 from console.engine_control.written import WrittenLines
 
 STOP_WITHIN_S = STOPPED_WITHIN_S
-"""The front door drains and ends its engine within this time, or it is killed."""
+"""How long the front door may take to drain and end its engine before it is killed."""
 
 
 LOOKS_EVERY_S = 0.2
-"""How often the output, and what there is to tell, is looked for."""
+"""How often to poll output and events."""
 
 
 def serve_command(host: str, port: int) -> list[str]:
@@ -94,7 +94,7 @@ class ProcessControl:
             lines.close()
 
     async def events(self) -> AsyncGenerator[EngineEvent]:
-        """Its process is looked at: the one that was taken over is nobody's child here."""
+        """Poll its process: an adopted engine is not our child."""
         before = await self.status()
         while True:
             await asyncio.sleep(LOOKS_EVERY_S)
@@ -109,7 +109,7 @@ class ProcessControl:
             before = now
 
     async def close(self, *, keep_engine: bool = False) -> None:
-        """The child ends with the console; an engine that was taken over was somebody else's and goes on."""
+        """End the child with the console; leave an adopted engine running."""
         if not keep_engine and self._child is not None and self._child.returncode is None:
             async with self._one_at_a_time:
                 await self._stop()
@@ -137,7 +137,7 @@ class ProcessControl:
                     id="engine-not-started",
                     severity=Severity.ERROR,
                     message=f"The engine could not be started: {error}.",
-                    fix=Fix(text=f"Make {self._home.root} writable, and look whether {self._command[0]} is there."),
+                    fix=Fix(text=f"Make {self._home.root} writable, and check that {self._command[0]} exists."),
                 )
             ) from error
         self._started = time.time()
@@ -155,7 +155,7 @@ class ProcessControl:
             await _end(adopted.pid, asyncio.to_thread(_wait_for, adopted.pid), os.kill)
 
     def _end_of_child(self) -> EngineStatus:
-        """How our child ended, found once: what else is killed on this machine later says nothing of it."""
+        """How our child ended, determined once: later kills on this machine are unrelated."""
         if self._child is None:
             return EngineStatus(running=False)
         if self._ended is None:

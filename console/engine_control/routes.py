@@ -16,7 +16,7 @@ from console.parts import PageRequest, TheEngine
 
 @dataclass(frozen=True)
 class EndRequests:
-    """What becomes of the requests that are running."""
+    """What to do about running requests."""
 
     when: WhenChosen = ""
 
@@ -41,7 +41,7 @@ async def restart(request: PageRequest, data: URLEncodedBody[EndRequests], engin
 
 @post("/engine/finish-now")
 async def finish_now(request: PageRequest, engine: TheEngine) -> Response[Any]:
-    """What the engine is drained for, without waiting for the rest of its requests."""
+    """Do what the engine is draining for now, without waiting for its requests."""
     await engine.finish_now()
     return go_to(request, "/")
 

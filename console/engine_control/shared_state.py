@@ -22,12 +22,12 @@ WRITTEN: Final = ("launches", "selftest", "caches")
 """Folders in which the engine makes files, which the console reads, adds to and deletes."""
 
 LOCK: Final = "serve.lock"
-"""The engine's, at the root where it may make no file."""
+"""The engine's permissions at the root, where it must not create files."""
 
 
 def share(home: Home) -> None:
-    """Bring a state folder to this, whoever wrote it before: one that an engine of the console's own user wrote, or a
-    backup brought back. Raises OSError where it is another user's."""
+    """Set up a state folder, whoever wrote it before: an engine running as the console's own user, or a restored
+    backup. Raises OSError if it belongs to another user."""
     root = home.root
     for name in (*READ, *WRITTEN):
         (root / name).mkdir(mode=PRIVATE, exist_ok=True)

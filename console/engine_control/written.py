@@ -1,4 +1,4 @@
-"""The lines of a file that a child writes and that is replaced by a new one at each start."""
+"""Reads the lines of a child's output file, which is replaced at each start."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import BinaryIO, Final
 
 BLOCK: Final = 1 << 16
 TAIL_BYTES: Final = 1 << 20
-"""Of what was written before anybody read, at most so much is looked at."""
+"""The most that is read of what was written before reading began."""
 
 READ_AT_ONCE: Final = 1 << 20
-"""Bytes: whoever writes without end must not keep the reader reading."""
+"""Bytes, so that endless output does not block the reader."""
 
 LONGEST_LINE: Final = 1 << 16
 
 
 class WrittenLines:
-    """Reads on where it was, and goes over to the new file when the old one has been read to its end."""
+    """Continues where it was, and switches to the new file once the old one has been read to its end."""
 
     def __init__(self, path: Path, tail: int) -> None:
         self._path = path
@@ -28,7 +28,7 @@ class WrittenLines:
         self._rest = b""
 
     def new(self) -> Iterator[str]:
-        """What has been finished since the last time; of the first file only its last lines."""
+        """Lines completed since the last call; only the last lines of the first file."""
         if self._file is None:
             if self._open():
                 yield from deque(self._read(), maxlen=self._tail)

@@ -1,4 +1,4 @@
-"""The Hardware page as it changes: memory comes and goes, and so do engines."""
+"""Keeps the Hardware page up to date."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ EVERY_S = 3.0
 
 
 def context(seen: Seen) -> dict[str, Any]:
-    """What the part of the page that lives is rendered with."""
+    """The context of the page's live part."""
     return {"seen": seen, "words": words}
 
 
 def feed(machines: Machines, templates: Environment) -> Feed:
-    """Its one argument is not used. However many pages look, the machine is asked once."""
+    """Its one argument is unused. However many pages are open, the machine is queried once."""
     template = templates.get_template("hardware/machine.html")
 
     async def follow(_argument: str, _position: str) -> AsyncIterator[Message]:

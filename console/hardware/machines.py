@@ -1,5 +1,5 @@
-"""Which machine is spoken of: the engine's, as its front door describes it. Where none answers it is, of an engine with
-a container of its own, what was told last; else this console's."""
+"""Which machine pages show: the engine's, as its front door reports it. If none answers, it is the last report of an
+engine with its own container, or else the console's own machine."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ from console.access.token import token_header
 log = logging.getLogger(__name__)
 
 GOOD_FOR_S = 5.0
-"""How long a look is good for while somebody types."""
+"""How long a look stays valid while somebody types."""
 SLOW_S = 1.0
-"""A look that took longer is good for twice as long as it took: nobody is to wait for each page."""
+"""A slower look stays valid for twice as long as it took, so that not every page has to wait."""
 TIMEOUT_S = 12.0
-"""A front door answers within the time that it waits for a driver; where it does not, it stands still."""
+"""A front door answers within the time that it waits for a driver; otherwise it is stuck."""
 CONNECT_TIMEOUT_S = 2.0
 PATIENCE_S = 2.0
-"""Nobody waits longer for a front door: until it answers, what it told before is shown."""
+"""The longest wait for a front door; until it answers, its last report is shown."""
 KEEP_EVERY_S = 60.0
 MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Seen:
-    """`engine_url` is where the front door told of `machine`; empty where it is the console's own. `problem` says what
-    was wrong with a front door's answer, or that there was none yet: `machine` is then what it told before, or the
-    console's own."""
+    """`engine_url` is the front door that reported `machine`; empty if it is the console's own. `problem` says what was
+    wrong with its answer, or that there was none: `machine` is then its last report, or the console's own."""
 
     machine: Machine
     engine_url: str = ""
@@ -56,17 +55,17 @@ class Seen:
     @property
     def whose(self) -> str:
         if self.is_engines:
-            told = "the engine's machine as it was told before" if self.problem else "the engine's machine"
+            told = "the engine's machine, as last reported" if self.problem else "the engine's machine"
         elif self.problem:
             told = "this console's own machine"
         else:
-            told = "this console's own machine, as no engine answers"
+            told = "this console's own machine, as no engine is running"
         return f"{told}, replayed from a recording" if self.machine.inventory.replayed else told
 
 
 @dataclass(frozen=True)
 class _Look:
-    """One look under way. `answered`: the front door has, or is given up."""
+    """A look in progress. `answered`: the front door answered, or is no longer waited for."""
 
     began: float
     answered: threading.Event = field(default_factory=threading.Event)
@@ -74,9 +73,9 @@ class _Look:
 
 
 class Machines:
-    """Looks at the machine that counts. `engine_url` says where the front door is now; None where there is none to ask,
-    as in `ingot profile` without a console. `kept` is where the engine's machine is written down for the time when its
-    front door is stopped; None where the engine runs beside this console, whose machine is the same then."""
+    """Finds the machine to show. `engine_url` returns the front door's address; None if there is none to ask, as in
+    `ingot profile` without a console. `kept` is the file for the engine's last report, used while it is stopped;
+    None if the engine runs beside this console, on the same machine."""
 
     def __init__(
         self,
@@ -100,8 +99,8 @@ class Machines:
         return httpx.Client(trust_env=False)  # takes longer to make than to use
 
     def look(self, good_for_s: float = GOOD_FOR_S) -> Seen:
-        """Blocking, though not for long. An earlier look counts if it is not older than `good_for_s`."""
-        with self._lock:  # several fields of a form ask at once; one look is enough for them
+        """Blocks, but not for long. Returns an earlier look if it is not older than `good_for_s`."""
+        with self._lock:  # several form fields ask at once; one look serves all
             now = time.monotonic()
             if self._took_s > SLOW_S:
                 good_for_s = max(good_for_s, 2 * self._took_s)
@@ -118,7 +117,7 @@ class Machines:
         return self._seen or self._meanwhile()
 
     def _run(self, look: _Look) -> None:
-        """In a thread of its own: those who wait for it would take one each from what other pages need."""
+        """In its own thread: otherwise each waiting request would occupy a thread that other pages need."""
         try:
             seen = self._find(look)
             with self._lock:
@@ -135,19 +134,19 @@ class Machines:
             try:
                 return Seen(self._keep(self._ask(url)), url)
             except httpx.ConnectError:
-                pass  # no front door: nothing is wrong with that
+                pass  # no engine is running, which is not a problem
             except _NoAnswer as error:
-                problem = f"The engine's front door at {url} does not tell of its machine: {error}."
+                problem = f"The engine at {url} did not report its hardware: {error}."
         look.answered.set()
         if url and (before := self._told_before()) is not None:
-            return Seen(before, url, problem or f"The engine's front door at {url} does not answer: it is not running.")
+            return Seen(before, url, problem or f"The engine at {url} is not running.")
         return Seen(this_machine(self._environ, self._home), problem=problem)
 
     def _keep(self, machine: Machine) -> Machine:
         if self._kept is not None and time.monotonic() - self._kept_at >= KEEP_EVERY_S:
             try:
                 write_atomically(self._kept, msgspec.json.encode(machine))
-            except OSError as error:  # only a stopped engine's preview is the poorer for it
+            except OSError as error:  # only the preview of a stopped engine needs it
                 log.warning("The engine's machine could not be written to %s: %s", self._kept, error)
             self._kept_at = time.monotonic()
         return machine
@@ -157,12 +156,12 @@ class Machines:
             return None
         try:
             return msgspec.json.decode(read_file(self._kept, MAX_BYTES), type=Machine)
-        except (OSError, msgspec.MsgspecError):  # none yet, or another version's: a front door tells it anew
+        except (OSError, msgspec.MsgspecError):  # none yet, or written by another version
             return None
 
     def _meanwhile(self) -> Seen:
-        """What is known while a front door is silent."""
-        problem = f"The engine's front door at {self._url()} has not answered for {PATIENCE_S:g} s."
+        """What to show while the front door does not answer."""
+        problem = f"The engine at {self._url()} has not answered for {PATIENCE_S:g} s."
         seen = self._seen
         return replace(seen, problem=problem) if seen else Seen(this_machine(self._environ, self._home), "", problem)
 
@@ -170,7 +169,7 @@ class Machines:
         return self._engine_url().rstrip("/") if self._engine_url else ""
 
     def _ask(self, url: str) -> Machine:
-        """Raises httpx.ConnectError where nobody listens, and _NoAnswer for anything but a machine."""
+        """Raises httpx.ConnectError if nothing listens, and _NoAnswer for any other failure."""
         try:
             response = self._client.get(
                 f"{url}/appliance/hardware",
@@ -178,15 +177,15 @@ class Machines:
                 timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             )
             if response.status_code != 200:
-                raise _NoAnswer(f"it answered with status {response.status_code}")
+                raise _NoAnswer(f"status {response.status_code}")
             return msgspec.json.decode(response.content, type=Machine)
         except httpx.ConnectError:
             raise
         except httpx.HTTPError as error:
             raise _NoAnswer(type(error).__name__) from error
         except msgspec.MsgspecError as error:
-            raise _NoAnswer(f"it is of another version ({error})") from error
+            raise _NoAnswer(f"it is another version ({error})") from error
 
 
 class _NoAnswer(Exception):
-    """A front door that is there, and does not say what was asked."""
+    """The front door is running but did not return a machine."""

@@ -1,4 +1,4 @@
-"""A zip file that is sent while it is made: no part of it is ever whole in memory, and none holds a secret."""
+"""A zip file that is streamed while it is created: no member is held in memory whole, and secrets are removed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ CHUNK = 64 * 1024
 README = "README.txt"
 
 Moment = tuple[int, int, int, int, int, int]
-# What a zip file can say. A machine whose clock lost its battery begins in 1970.
+# The range of a zip file's times. Without a clock battery, a machine starts in 1970.
 EARLIEST: Moment = (1980, 1, 1, 0, 0, 0)
 LATEST: Moment = (2107, 12, 31, 23, 59, 58)
 
 
 class Part(NamedTuple):
-    """One file of an archive. `content` gives its text piece by piece, out of which it took the secrets itself, with
-    the redactor that it is given. `what` says what it holds."""
+    """One file of an archive. `content` yields its text piece by piece, having removed secrets with the given redactor.
+    `what` describes it."""
 
     name: str
     what: str
@@ -36,8 +36,8 @@ class _Written(NamedTuple):
 
 
 def stream(parts: Iterable[Part], heading: str, known: Iterable[str] = ()) -> Iterator[bytes]:
-    """The archive's bytes; the last file in it, README.txt, says what is in it and what was taken out. `known` are
-    secrets by their value."""
+    """The archive's bytes. Its last file, README.txt, says what it contains and what was removed. `known` are the
+    values of known secrets."""
     sink = _Sink()
     now = min(max(time.localtime()[:6], EARLIEST), LATEST)
     known = list(known)
@@ -63,7 +63,7 @@ def _entry(name: str, now: Moment) -> zipfile.ZipInfo:
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[bytes]:
-    """What cannot be read is said in its place: the other files are sent all the same."""
+    """A read error is noted in the file, so that the other files are still sent."""
     waiting: list[str] = []
     size = 0
     try:
@@ -74,7 +74,7 @@ def _chunks(texts: Iterable[str]) -> Iterator[bytes]:
                 yield "".join(waiting).encode("utf-8", "replace")
                 waiting, size = [], 0
     except OSError as error:
-        waiting.append(f"\n[Ingot could not read on here: {error.strerror or error}]\n")
+        waiting.append(f"\n[Ingot could not read the rest: {error.strerror or error}]\n")
     yield "".join(waiting).encode("utf-8", "replace")
 
 
@@ -85,29 +85,29 @@ def _readme(heading: str, written: list[_Written]) -> str:
         removed += item.removed
         taken = f" Secrets removed: {_counted(item.removed)}." if item.removed else ""
         rows.append(f"{item.part.name} ({item.size:,} bytes)\n{_wrapped(item.part.what + taken)}")
-    gone = f"{removed.total()}: {_counted(removed)}" if removed else "none was found"
+    gone = f"{removed.total()}: {_counted(removed)}" if removed else "none were found"
     return "\n".join(
         (
             heading,
             "",
-            "WHAT IS IN IT",
+            "CONTENTS",
             "",
             *rows,
             "",
-            "WHAT WAS TAKEN OUT",
+            "REMOVED SECRETS",
             "",
             _wrapped(
-                f"Secrets ({gone}). API keys, tokens, Authorization headers, cookies, passwords in addresses, private "
-                "keys, set-up codes, and the values of settings and environment variables that are named like one "
-                "stand as <removed: what it was>. They are found by their form and name: look through the files "
-                "before you send them if the log may hold a secret of another form."
+                f"Removed: {gone}. API keys, tokens, Authorization headers, cookies, passwords in URLs, private "
+                "keys, set-up codes, and the values of settings and environment variables with such names are "
+                "replaced by <removed: kind of secret>. They are recognised by form and name. If the log may contain "
+                "other kinds of secrets, check the files before you send them."
             ),
             "",
-            "WHAT NEVER WAS IN IT",
+            "NEVER INCLUDED",
             "",
             _wrapped(
-                "Prompts and answers (Ingot does not log them), the model's weights, the database with accounts and "
-                "API keys. Folder names and the names of users in them are as they were."
+                "Prompts and answers (Ingot does not log them), model weights, and the database with accounts and API "
+                "keys. Paths, and any user names in them, are not changed."
             ),
             "",
         )
@@ -115,7 +115,7 @@ def _readme(heading: str, written: list[_Written]) -> str:
 
 
 def _counted(removed: Counter[str]) -> str:
-    return ", ".join(f"{count} {what}" for what, count in sorted(removed.items()))
+    return ", ".join(f"{count:,} {what}" for what, count in sorted(removed.items()))
 
 
 def _wrapped(text: str) -> str:
@@ -123,7 +123,7 @@ def _wrapped(text: str) -> str:
 
 
 class _Sink:
-    """What zipfile writes to: it cannot be gone back in, so that what was taken from it is gone."""
+    """An unseekable file for zipfile; what is taken from it is discarded."""
 
     def __init__(self) -> None:
         self._waiting = bytearray()
@@ -133,10 +133,10 @@ class _Sink:
         return len(data)
 
     def flush(self) -> None:
-        """There is nothing behind it to flush to."""
+        """Nothing to flush."""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Nothing to close."""
 
     def take(self) -> bytes:
         taken = bytes(self._waiting)

@@ -37,7 +37,7 @@ LIBRARIES = (
 )  # fmt: skip
 STACKS_BYTES = 8 << 20
 DOCUMENT_BYTES = 4 << 20
-"""launch.json and the other small files; a larger one is damaged, and cut."""
+"""For launch.json and the other small files; a larger one is damaged, and truncated."""
 
 _LOG_EVENT = re.compile(r'\{"type":"log","first":(\d+),"lines":\[')
 
@@ -50,34 +50,34 @@ def export(home: Home, folder: LaunchFolder, machines: Machines, inspector: Insp
     """The bytes of a zip file. Blocking: for a thread."""
     record = folder.read().record
     heading = (
-        f"Launch {record.id} of {record.profile or 'an unknown profile'} {record.revision}, engine {record.engine}: "
-        f"{record.state}.\nMade by Ingot {__version__} on {time.strftime('%Y-%m-%d %H:%M:%S %Z')}."
+        f"Launch {record.id} of {record.profile or 'unknown profile'} {record.revision}, engine {record.engine}: "
+        f"{record.state}.\nCreated by Ingot {__version__} on {time.strftime('%Y-%m-%d %H:%M:%S %Z')}."
     )
     evidence = record.diagnosis.evidence[0].number if record.diagnosis and record.diagnosis.evidence else None
     cut = (
         ""
         if is_whole(folder.log)
-        else " It is too large to send: its beginning, what surrounds the first error, and its end."
+        else " Shortened: it has the beginning, the lines around the first error, and the end."
     )
     sizes = folder.sizes()
     files: list[tuple[str, str, Callable[[Redactor], Iterable[str]]]] = [
-        (LOG, f"What the engine's processes wrote, without colours.{cut}", lambda to: _log(folder.log, evidence, to)),
-        (EVENTS, "Every change of the launch, in order; the log's lines in it are left to engine.log.",
+        (LOG, f"The engine's output, without colours.{cut}", lambda to: _log(folder.log, evidence, to)),
+        (EVENTS, "Every change of the launch, in order, without log lines, which are in engine.log.",
          lambda to: _events(folder.path / EVENTS, to)),
-        (RECORD, "The launch in short: state, phases, exit status.", lambda to: _json_file(folder.path / RECORD, to)),
-        (PROFILE, "The profile that it ran.", lambda to: _profile(folder.path / PROFILE, to)),
-        (DIAGNOSIS, "What its log means.", lambda to: _json_file(folder.path / DIAGNOSIS, to)),
-        (STACKS, "Where each of its processes stood when it hung.", lambda to: _text_file(folder.path / STACKS, to)),
-        (FOLLOW_UP, "What was started instead of it.", lambda to: _json_file(folder.path / FOLLOW_UP, to)),
+        (RECORD, "A summary: state, phases, exit status.", lambda to: _json_file(folder.path / RECORD, to)),
+        (PROFILE, "The profile that was launched.", lambda to: _profile(folder.path / PROFILE, to)),
+        (DIAGNOSIS, "The diagnosis of its log.", lambda to: _json_file(folder.path / DIAGNOSIS, to)),
+        (STACKS, "Stack traces of its processes when it hung.", lambda to: _text_file(folder.path / STACKS, to)),
+        (FOLLOW_UP, "What was started instead.", lambda to: _json_file(folder.path / FOLLOW_UP, to)),
     ]  # fmt: skip
     parts = [Part(name, what, content) for name, what, content in files if name in sizes]
     parts += [
-        Part("findings.json", "What preflight found before it was started.", lambda to: _document(record.findings, to)),
-        Part("effective.json", "Every setting as the engine takes it now, with the source of each, and what preflight "
-             "would find now.", lambda to: _document(_effective(folder, inspector), to)),
-        Part("hardware.json", "The machine: GPUs, memory, driver, limits, variables that matter, libraries.",
+        Part("findings.json", "What preflight found before the launch.", lambda to: _document(record.findings, to)),
+        Part("effective.json", "The effective value and source of each setting, and the findings of preflight, both as "
+             "of the export.", lambda to: _document(_effective(folder, inspector), to)),
+        Part("hardware.json", "The machine: GPUs, memory, driver, limits, relevant environment variables, libraries.",
              lambda to: _document(_hardware(machines), to)),
-        Part("versions.json", "The console's own versions.", lambda to: _document(_versions(), to)),
+        Part("versions.json", "The versions of the console's components.", lambda to: _document(_versions(), to)),
     ]  # fmt: skip
     return stream(parts, heading, _known_secrets(home))
 
@@ -176,7 +176,7 @@ def _versions() -> dict[str, Any]:
 
 
 def _read(path: Path, limit: int) -> str:
-    """As much as `limit` bytes; of a file that vanished meanwhile, nothing."""
+    """At most `limit` bytes; empty if the file has disappeared."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size  # `read` sets aside as much memory as it is asked for

@@ -1,5 +1,4 @@
-"""The fixes that a launch's page offers: what each would change, which can be applied together, where a command is to
-be run."""
+"""The fixes on a launch's page: what each would change, which can be applied together, and where to run a command."""
 
 from __future__ import annotations
 
@@ -12,20 +11,20 @@ from appliance.profile.validation import MISSING, get
 from appliance.protocol import Fix, LaunchRecord, Severity
 
 PLACES = {
-    "ingot": "In a terminal where Ingot is installed; with containers, after `docker compose exec console`.",
+    "ingot": "In a terminal where Ingot is installed. With containers: `docker compose exec console` and the command.",
     "docker": "On the machine that runs the containers.",
     "nvidia-smi": "On the machine that has the GPU, not in a container.",
     "systemctl": "On the machine that has the GPU, not in a container.",
     "modprobe": "On the machine that has the GPU, as root.",
     "apt": "On the machine that runs the engine, as root.",
 }
-"""Where a command belongs, by its first word."""
+"""Where to run a command, by its first word."""
 
 PLACE = "In a terminal on the machine that runs the engine."
 
 
 class Change(NamedTuple):
-    """One setting of a patch, as a profile writes it. `before` is None where it is not known."""
+    """One setting of a patch, as written in a profile. `before` is None if unknown."""
 
     key: str
     before: str | None
@@ -48,7 +47,7 @@ def changes(patch: Mapping[str, Any], document: Mapping[str, Any] | None = None)
 
 
 def _meant(key: str, value: Any) -> Any:
-    """What a setting comes to; None where it is not set."""
+    """A setting's value as text; None if it is not set."""
     setting = BY_KEY.get(key)
     return setting.default if value is None and setting is not None and not setting.required else value
 
@@ -72,8 +71,8 @@ def fixes(record: LaunchRecord) -> list[Fix]:
 
 
 def together(record: LaunchRecord, document: Mapping[str, Any] | None = None) -> Fix | None:
-    """One fix that does what all the patches do that change something in `document`. None where there are fewer than
-    two, or where two of them disagree."""
+    """One fix that combines all patches that change something in `document`. None if there are fewer than two, or if
+    they conflict."""
     patches = [fix.patch for fix in fixes(record) if fix.patch and changes(fix.patch, document)]
     joined: dict[str, Any] = {}
     for patch in patches:
@@ -83,7 +82,7 @@ def together(record: LaunchRecord, document: Mapping[str, Any] | None = None) ->
             joined[key] = value
     if len(patches) < 2:
         return None
-    return Fix(text="Make the changes of these findings at once.", patch=joined)
+    return Fix(text="Apply all of these changes.", patch=joined)
 
 
 def _overlaps(key: str, patch: Mapping[str, Any]) -> bool:
@@ -92,7 +91,7 @@ def _overlaps(key: str, patch: Mapping[str, Any]) -> bool:
 
 
 def place(command: str) -> str:
-    """Where a command is to be run."""
+    """Where to run a command."""
     words = command.split()
     first = words[1] if words[:1] == ["sudo"] and len(words) > 1 else (words[0] if words else "")
     return PLACES.get(first, PLACE)

@@ -1,5 +1,5 @@
-"""What was done about a launch that did not go well: kept beside it in its folder by the console, so that whoever opens
-its page later, or has the same failure again, sees what came of it."""
+"""What was done about a failed launch: the console keeps it in the launch's folder, so that its page, and those of
+similar failures, can show it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_follow_up(home: Home, about: str, kind: Kind, *, launch: str, profile: str, revision: str) -> None:
-    """Of the launch `about`. A disk that is full keeps nobody from going on."""
+    """Record it for the launch `about`. A full disk does not prevent the action itself."""
     done = FollowUp(kind=kind, launch=launch, profile=profile, revision=revision, time=time.time())
     try:
         write_atomically(home.launch(about) / FOLLOW_UP, msgspec.json.format(msgspec.json.encode(done)))
     except OSError as error:
-        log.warning("What was done about launch %s was not kept: %s", about, error)
+        log.warning("The follow-up of launch %s could not be saved: %s", about, error)
 
 
 def read_follow_up(folder: Path) -> FollowUp | None:

@@ -1,4 +1,4 @@
-"""`ingot launches`: what the launch pages tell, in a terminal, from the folders. No server is needed for it."""
+"""`ingot launches`: the launch pages' content in a terminal, from the folders, without a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from console.launches.outcome import cause, outcome
 LATEST = "latest"
 LISTED = 20
 WIDE = 200
-"""Columns where nobody looks at a terminal."""
+"""Columns if the output is not a terminal."""
 
 
 @click.group()
@@ -29,11 +29,11 @@ def launches() -> None:
 
 @launches.command("list")
 @click.option(
-    "-n", "--number", "count", type=click.IntRange(min=1), default=LISTED, show_default=True, help="How many."
+    "-n", "--number", "count", type=click.IntRange(min=1), default=LISTED, show_default=True, help="How many to list."
 )
-@click.option("--json", "as_json", is_flag=True, help="One launch record a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON record per line.")
 def list_(count: int, as_json: bool) -> None:
-    """The last launches, the newest first."""
+    """List the last launches, newest first."""
     catalogue = Catalogue(Home.from_environment())
     current = catalogue.current()
     records = catalogue.records()[:count]
@@ -42,13 +42,13 @@ def list_(count: int, as_json: bool) -> None:
             click.echo(msgspec.json.encode(record).decode())
         return
     if not records:
-        raise click.ClickException(f"There is no launch in {catalogue.home.launches} yet: start one with `ingot up`.")
+        raise click.ClickException(f"No launches in {catalogue.home.launches} yet. Start one with `ingot up`.")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("launch", "profile", "outcome", "started"):
         table.add_column(name, no_wrap=True)
     table.add_column("cause")
     for record in records:
-        # Without asking the engine: the newest that has not ended may go on.
+        # The engine is not asked: the newest launch that has not ended may still be running.
         end = outcome(record, runs=record.id == current and record.ended is None)
         what = f"{record.profile} {record.revision}".rstrip()
         table.add_row(record.id, what, end.word, formats.exact(record.started), cause(record) if end.went_wrong else "")
@@ -61,12 +61,12 @@ def list_(count: int, as_json: bool) -> None:
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    help="The file to write, which must not be there yet; - for standard output. Without it, a name of the launch's.",
+    help="A file that does not exist yet, or - for standard output.  [default: ingot-launch-ID.zip]",
 )
 def export_(launch: str, out: Path | None) -> None:
-    """Write one launch into a zip file to send to support: log, events, profile, effective values, hardware, findings,
-    diagnosis, stacks, versions. Secrets are taken out; README.txt in it says which."""
-    from console.hardware.machines import Machines  # late, as what they ask takes a while to import
+    """Write one launch to a zip file for support: log, events, profile, effective values, hardware, findings,
+    diagnosis, stacks, versions. Secrets are removed; its README.txt says which."""
+    from console.hardware.machines import Machines  # late: slow to import
     from console.launches.export import export, file_name
     from console.profiles.inspection import Inspector
     from console.settings import ConsoleConfig, SettingError
@@ -89,12 +89,12 @@ def export_(launch: str, out: Path | None) -> None:
             for chunk in content:
                 file.write(chunk)
     except FileExistsError:
-        raise click.ClickException(f"{path} is there already: name another file with --out.") from None
+        raise click.ClickException(f"{path} already exists. Choose another file with --out.") from None
     except OSError as error:
         path.unlink(missing_ok=True)
         raise click.ClickException(f"{path} could not be written: {error.strerror}.") from error
     size = formats.gib(path.stat().st_size)
-    click.echo(f"{path} ({size}). Secrets were taken out as far as they can be known: README.txt in it says which.")
+    click.echo(f"{path} ({size}). Known kinds of secrets were removed; its README.txt says which.")
 
 
 def _folder(catalogue: Catalogue, launch: str) -> LaunchFolder:

@@ -1,5 +1,5 @@
-"""The parts of a launch's page that follow it, as feeds: rendered anew from its folder whenever that changes, until
-another launch has taken its place."""
+"""The live parts of a launch's page, as feeds: rendered again whenever its folder changes, until another launch
+replaces it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ PARTS = {"launch": "launches/now.html", "launch-details": "launches/details.html
 
 WHOLE = "launch"
 AWAITED = "launches/awaited.html"
-"""What stands in the part WHOLE until the launch has begun."""
+"""Placeholder in the part WHOLE until the launch has begun."""
 
 MOVING_S = 0.25
 STANDING_S = 1.0
 AWAITED_FOR_S = 180.0
-"""So long a launch that was asked for may take to begin: an engine that serves is drained and ended before."""
+"""How long a requested launch may take to begin, as a serving engine is drained and ended first."""
 
 AFTERWARDS_S = 10.0
-"""So long a launch is followed that another has replaced: what was done about it is told then."""
+"""How long to keep following a launch that another has replaced, to show what was done about it."""
 
 
 def feeds(catalogue: Catalogue, database: Database, templates: Environment, follower: Follower) -> dict[str, Feed]:

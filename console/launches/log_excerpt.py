@@ -1,5 +1,5 @@
-"""A launch's log for an export: whole, or, where it is too large to send, its beginning, what surrounds the first
-error, and its end, each gap saying which lines it stands for."""
+"""A launch's log for an export: complete, or, if it is too large, its beginning, the lines around the first error, and
+its end; each gap says which lines it replaces."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Span(NamedTuple):
 
 
 def excerpt(path: Path, *, evidence_line: int | None = None) -> Iterator[str]:
-    """The lines to send, each with its end. `evidence_line` is where the cause stands, if it is known; else the first
-    line that looks like an error counts. The file may grow meanwhile: what it holds now is told."""
+    """The lines to send, with line ends. `evidence_line` is the line of the cause, if known; otherwise the first line
+    that looks like an error. The file may grow meanwhile: only its current content is used."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -44,7 +44,7 @@ def excerpt(path: Path, *, evidence_line: int | None = None) -> Iterator[str]:
         for span in spans:
             if span.start > at:
                 skipped = _count_lines(file, at, span.start)
-                yield f"[Ingot left out lines {line:,} to {line + skipped - 1:,} here: {span.start - at:,} bytes]\n"
+                yield f"[Ingot left out lines {line:,} to {line + skipped - 1:,}: {span.start - at:,} bytes]\n"
                 line += skipped
             for text in _lines(file, span):
                 line += text.endswith("\n")

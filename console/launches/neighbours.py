@@ -100,7 +100,7 @@ def came_from(catalogue: Catalogue, launch_id: str) -> tuple[LaunchRecord, Follo
 
 
 def document(catalogue: Catalogue, launch_id: str) -> dict[str, Any] | None:
-    """The profile that a launch ran; None where it cannot be read."""
+    """The profile that a launch ran; None if it cannot be read."""
     folder = catalogue.find(launch_id)
     try:
         return documents.parse(folder.profile_text()) if folder is not None else None

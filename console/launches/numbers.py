@@ -1,4 +1,4 @@
-"""The numbers by which people speak of launches: the database gives them in the order in which it first sees each."""
+"""The numbers that people use for launches: the database assigns them in the order in which it first sees each."""
 
 from __future__ import annotations
 

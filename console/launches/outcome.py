@@ -1,4 +1,4 @@
-"""What became of a launch, in words: its kind of end, one sentence, its cause."""
+"""The outcome of a launch: its kind of end, one sentence, its cause."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ FACES: dict[Kind, Face] = {
     Kind.STOPPED: Face("stopped", "stopped", "good"),
     Kind.STOPPED_STARTING: Face("stopped", "stopped", "stopped"),
 }
-"""A row for each kind of end; a launch that goes on has the face of its state."""
+"""One row per kind of end; a running launch shows its state."""
 
 GROUPS = {
     "good": "Became ready",
     "failed": "Failed, hung or cut off",
     "refused": "Refused",
-    "stopped": "Stopped before it was ready",
-    "running": "Under way",
+    "stopped": "Stopped before ready",
+    "running": "Running",
 }
 """What the list can be filtered by."""
 
 WENT_WRONG = frozenset({"failed", "refused"})
-"""The groups of launches that need somebody."""
+"""The groups of launches that need attention."""
 
 
 class Outcome(NamedTuple):
@@ -76,8 +76,8 @@ class Outcome(NamedTuple):
 
 
 def under_way(record: LaunchRecord, current: str | None, *, engine_runs: bool) -> bool:
-    """Whether the launch goes on: it has not ended, it is the engine's, and there is an engine. One whose front door
-    was killed has no end in its folder, and would seem to go on for ever."""
+    """Whether the launch is still running: it has not ended, it is the engine's, and there is an engine. If the front
+    door was killed, the folder has no end, and the launch would otherwise seem to run for ever."""
     return record.state not in ENDED and record.id == current and engine_runs
 
 
@@ -106,7 +106,7 @@ def outcome(record: LaunchRecord, *, runs: bool) -> Outcome:
 
 
 def refused(record: LaunchRecord) -> bool:
-    """Preflight said no: nothing was started."""
+    """Whether preflight refused it, so that nothing was started."""
     found = any(finding.severity is Severity.ERROR for finding in record.findings)
     return found and all(phase.phase == Phase.PREFLIGHT for phase in record.phases)
 
@@ -128,7 +128,7 @@ def broken_phase(record: LaunchRecord) -> PhaseRecord | None:
 
 
 def cause(record: LaunchRecord) -> str:
-    """Why it did not go well, in one sentence; empty where nothing is known."""
+    """Why it failed, in one sentence; empty if unknown."""
     if record.diagnosis:
         return record.diagnosis.summary
     errors = (finding.message for finding in record.findings if finding.severity is Severity.ERROR)
@@ -136,14 +136,14 @@ def cause(record: LaunchRecord) -> str:
 
 
 def signature(record: LaunchRecord) -> str | None:
-    """What launches that failed alike have in common."""
+    """A key that launches with the same failure share."""
     if record.diagnosis and (record.diagnosis.cause or record.diagnosis.family):
         return f"{record.diagnosis.family}/{record.diagnosis.cause}"
     return next((finding.id for finding in record.findings if finding.severity is Severity.ERROR), None)
 
 
 def sentence(record: LaunchRecord, *, runs: bool, requests_cut: int = 0) -> str:
-    """What happened. `requests_cut`: how many requests ran when it ended, where that is known."""
+    """What happened. `requests_cut`: how many requests were running when it ended, if known."""
     kind = kind_of(record, runs=runs)
     took = seconds(max(0.0, (record.ended or record.since) - record.started))
     served = seconds(max(0.0, (record.ended or record.since) - record.started - (record.ready_after_s or 0.0)))
@@ -156,12 +156,12 @@ def sentence(record: LaunchRecord, *, runs: bool, requests_cut: int = 0) -> str:
             untouched = "; the running engine is unaffected" if record.attempt else ""
             return f"Refused in preflight after {took}: nothing was started{untouched}."
         case Kind.CRASH_LOOP:
-            return "Not started: this revision had failed too often within a short time."
+            return "Not started: this revision failed too often within a short time."
         case Kind.CUT_OFF:
             heard = f"after serving for {served}" if record.ready_after_s is not None else f"{took} after its start"
             return f"Cut off{where}: its process ended without a message, {heard}.{cut}"
         case Kind.HUNG:
-            return f"Hung{where}: ended after {took} without further progress."
+            return f"Hung{where}: it made no more progress and was ended after {took}."
         case Kind.HUNG_SERVING | Kind.FAILED_SERVING:
             verb = "Hung" if kind is Kind.HUNG_SERVING else "Failed"
             return f"{verb} while serving, {served} after it became ready.{cut}"
@@ -182,9 +182,9 @@ def _now(record: LaunchRecord) -> str:
     if record.state is State.READY:
         return f"First token after {seconds(record.ready_after_s)}; serving since."
     if record.state is State.DRAINING:
-        return "Finishing its running requests, then it stops."
+        return "Finishing running requests before it stops."
     running = next((phase for phase in reversed(record.phases) if phase.outcome is None), None)
     if running is None:
         return "Starting."
     told = progress(running)
-    return f"Under way: {running.phase}{f', {told}' if told else ''}."
+    return f"In phase {running.phase}{f', {told}' if told else ''}."

@@ -1,5 +1,5 @@
-"""Takes secrets out of text that is to leave the machine. What counts as one is a table of rows; each row says what it
-is called in the place where it stood."""
+"""Removes secrets from text that leaves the machine. The kinds of secrets are a table of rows; each row names the
+placeholder that replaces it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from appliance.secret_names import FLAG, SETTING, STEMS, USERINFO, VARIABLE, is_
 
 
 class Row(NamedTuple):
-    """`pattern` finds it; its group `secret` or `listed` is what is taken out, or else all that it found. `says` are
-    words of which one stands beside such a secret, and `gate` is looked for before `pattern`, both in lower case: most
-    lines of a log have neither, and are done with quickly."""
+    """`pattern` finds it; its group `secret` or `listed` is what is removed, or else the whole match. One of the words
+    `says` occurs beside such a secret, and `gate` is searched before `pattern`, both in lower case: most log lines
+    contain neither and are skipped quickly."""
 
     what: str
     says: tuple[str, ...]
@@ -92,7 +92,7 @@ PEM = "private key"
 KNOWN = "known secret"
 
 PEM_LINES = 100
-"""Of a private key that is given up where its end does not come: it was cut off."""
+"""How many lines of a private key to remove if its end is missing, as in a truncated log."""
 _IN_PEM = re.compile(r"\s*|[A-Za-z0-9+/=]+|(?:Proc-Type|DEK-Info): .*|.*?[A-Za-z0-9+/]{40,}={0,2}")
 
 _HARMLESS = re.compile(
@@ -105,13 +105,13 @@ _COUNTED = re.compile(r"(?i)\A(?!.*(?:pass|pwd|secret|credential|auth)).*(?:toke
 
 _SHORTEST_KNOWN = 6
 LONGEST_LINE = 32 * 1024
-"""Characters that are looked at together; a longer line is looked at in pieces, cut where it has a blank."""
+"""Characters processed at once; a longer line is split at blanks."""
 
 
 @dataclass
 class Redactor:
-    """Goes through text line by line, since a private key spans several. `known` are secrets by their value, whatever
-    stands around them; `counts` how many of each kind were taken out."""
+    """Processes text line by line, since a private key spans several. `known` are the values of known secrets; `counts`
+    is how many of each kind were removed."""
 
     known: Iterable[str] = ()
     counts: Counter[str] = field(default_factory=Counter)
@@ -161,7 +161,7 @@ class Redactor:
         return kept
 
     def value(self, value: Any) -> Any:
-        """Of a document: what stands under the name of a secret goes whole, all other texts are gone through."""
+        """For a document: values under the name of a secret are removed whole, all other texts are searched."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -205,12 +205,12 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def secrets_of_environment(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The values of variables that are named as secrets are, to be taken out wherever they stand."""
+    """The values of environment variables with names of secrets."""
     return [value for name, value in environ.items() if is_secret_name(name) and not _harmless(name, value)]
 
 
 def _harmless(name: str, value: str) -> bool:
-    """Whether what stands under `name`, or after a text that ends in it, is no secret."""
+    """Whether the value under `name`, or after a text that ends in it, is not a secret."""
     if _HARMLESS.fullmatch(value):
         return True
     return _NUMBER.fullmatch(value) is not None and _COUNTED.match(name) is not None

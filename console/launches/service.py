@@ -21,7 +21,7 @@ from console.launches.waiting import Expectation, expectation
 
 PAGE = 25
 HEARD_WITHIN_S = 5.0
-"""The engine's load as it was so long before a launch's end is taken for the load at its end."""
+"""A load measured at most this long before a launch's end counts as the load at its end."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class LaunchDetails:
 
 
 class Launches:
-    """`current` and `engine_runs` say how the engine stands; `numbers` how launches are called; `loads` are moments and
-    how many requests ran then, oldest first, as far as the console has seen them."""
+    """`current` and `engine_runs` describe the engine; `numbers` are the launches' numbers; `loads` are times and
+    numbers of running requests, oldest first, as far as the console has seen them."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Launches:
         return under_way(record, self._current, engine_runs=self._engine_runs)
 
     def _requests_cut(self, record: LaunchRecord) -> int:
-        """How many requests ran when a launch ended that had served; 0 where nobody looked at the time."""
+        """How many requests were running when a launch that had served ended; 0 if unknown."""
         if record.ready_after_s is None or record.ended is None:
             return 0
         at_end = [running for moment, running in self._loads if -HEARD_WITHIN_S <= moment - record.ended <= 0]
@@ -155,13 +155,13 @@ class Launches:
 
 
 def _as_ended(record: LaunchRecord, events: list[Event]) -> LaunchRecord:
-    """A launch that was cut off goes no further than the last that was heard of it."""
+    """A launch that was cut off ends at its last known event."""
     heard = events[-1].time if events else record.since
     return msgspec.structs.replace(record, state=State.FAILED, ended=heard)
 
 
 def delete_folder(folder: LaunchFolder) -> None:
-    """Remove all that a launch left. It is moved out of sight first: whoever looks sees all of it or nothing."""
+    """Delete a launch's folder. It is renamed first, so that readers see all of it or nothing."""
     grave = folder.path.parent.parent / f".deleted-{folder.id}"
     folder.path.rename(grave)
     shutil.rmtree(grave)

@@ -1,5 +1,5 @@
-"""Where the processes of a hung launch stood, from `stacks.txt`: for each a line of the supervisor's, and below it what
-py-spy says of a Python process, which begins with a line of its own."""
+"""Parses the stack traces of a hung launch from `stacks.txt`: for each process a line by the supervisor, followed by
+the output of py-spy for a Python process, which begins with its own header."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 LIMIT_BYTES = 256 * 1024
-"""More than this is for the download: hundreds of threads, which nobody reads on a page."""
+"""The page shows no more than this: hundreds of threads are for the download."""
 
 STATES = {
-    "R": "runs",
-    "S": "waits",
-    "D": "waits for a device or disk",
+    "R": "is running",
+    "S": "is waiting",
+    "D": "is waiting for a device or disk",
     "T": "is stopped",
     "t": "is stopped by a debugger",
     "Z": "has ended",
     "X": "has ended",
     "I": "is idle",
 }
-"""The kernel's letters for what a process does."""
+"""The kernel's process states."""
 
 _PROCESS = re.compile(
     r"Process (?P<pid>\d+)"
@@ -38,7 +38,7 @@ class Frame:
 
 @dataclass
 class Thread:
-    """`frames` begin with the innermost: where it stands."""
+    """`frames` start with the innermost."""
 
     name: str
     state: str
@@ -51,8 +51,8 @@ class Thread:
 
 @dataclass
 class Process:
-    """`state` is the kernel's letter, and `waits` its function that the process waits in; empty where not told. `notes`
-    are lines that are no stack: the Python version, or why there are no stacks."""
+    """`state` is the kernel's letter, and `waits` the kernel function that the process waits in; empty if unknown.
+    `notes` are lines that are not stacks: the Python version, or why there are no stacks."""
 
     pid: str
     what: str
@@ -63,7 +63,7 @@ class Process:
 
     @property
     def does(self) -> str:
-        """What it did as far as the kernel knows, in words."""
+        """Its kernel state, in words."""
         if not self.state:
             return ""
         return STATES.get(self.state, f"is in state {self.state}") + (f" in {self.waits}" if self.waits else "")
@@ -77,7 +77,7 @@ class Stacks:
 
 
 def read_stacks(path: Path) -> Stacks | None:
-    """None where there are none."""
+    """None if there are none."""
     try:
         with path.open("rb") as file:
             raw = file.read(LIMIT_BYTES + 1)
@@ -89,7 +89,7 @@ def read_stacks(path: Path) -> Stacks | None:
 
 
 def parse(text: str) -> Stacks:
-    """Lines that are neither process, thread nor frame are kept where they stand."""
+    """Lines that are neither process, thread nor frame are kept in place."""
     found = Stacks()
     for line in text.splitlines():
         process = found.processes[-1] if found.processes else None
@@ -98,7 +98,7 @@ def parse(text: str) -> Stacks:
             if process is None or process.pid != match["pid"]:
                 state = "X" if match["ended"] else match["state"] or ""
                 found.processes.append(Process(match["pid"], what, state, match["waits"] or ""))
-            elif not process.what or not what.startswith(process.what):  # it says why there are no stacks
+            elif not process.what or not what.startswith(process.what):  # says why there are no stacks
                 process.notes.append(what)
         elif process is None:
             if line.strip():

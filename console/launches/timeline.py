@@ -1,4 +1,4 @@
-"""A launch's events as rows to read: what happened, and how long after the start."""
+"""A launch's events as rows: what happened, and how long after the start."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class TimelineEntry(NamedTuple):
 
 
 def timeline(events: Iterable[Event], started: float) -> list[TimelineEntry]:
-    """In order. A phase is one row, where it ended; one that has not ended is a row where it began. A cause that has a
-    card of its own on the page is not repeated."""
+    """In order. A phase is one row, at its end, or at its beginning if it has not ended. A cause shown in its own card
+    is not repeated."""
     rows = []
     events = list(events)
     ended = {event.body.phase for event in events if isinstance(event.body, PhaseChange) and event.body.outcome}
@@ -50,12 +50,12 @@ def timeline(events: Iterable[Event], started: float) -> list[TimelineEntry]:
 
 
 def repeats(reason: str, causes: Iterable[str]) -> bool:
-    """Whether a reason says no more than one of the causes."""
+    """Whether a reason repeats one of the causes."""
     return any(reason in cause or cause in reason for cause in causes)
 
 
 def _phase(change: PhaseChange) -> str:
     if change.outcome is None:
-        return f"{change.phase} begins"
+        return f"{change.phase} started"
     told = progress(PhaseRecord(phase=change.phase, started=0.0, progress=change.progress))
     return f"{change.phase} {change.outcome} after {seconds(change.seconds)}{f', {told}' if told else ''}"

@@ -11,8 +11,8 @@ COMING_UP = frozenset({State.PREFLIGHT, State.STARTING})
 
 
 class Expectation(NamedTuple):
-    """`last_s` is what the phase took in the last good launch; `limit_s` after how long (of standing still, where there
-    was no such launch) it is taken for hung. None: not known."""
+    """`last_s` is how long the phase took in the last good launch; `limit_s` is when it counts as hung, measured
+    without progress if there was no such launch. None: unknown."""
 
     phase: str
     started: float
@@ -22,7 +22,7 @@ class Expectation(NamedTuple):
 
 
 def expectation(record: LaunchRecord, last_good: LaunchRecord | None) -> Expectation | None:
-    """None where no phase runs."""
+    """None if no phase is running."""
     running = next((phase for phase in reversed(record.phases) if phase.outcome is None), None)
     if record.state not in COMING_UP or running is None:
         return None

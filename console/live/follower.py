@@ -49,7 +49,7 @@ AGAIN_AFTER_S = 5.0
 STARTS_WITHIN_S = 0.5
 """Docker notes a container's start when its process runs already, and may have said its last words."""
 FORESEEN = (OSError, httpx.HTTPError, msgspec.MsgspecError, SQLAlchemyError, EngineControlError)
-"""What a look may fail of through no fault of ours: told without a trace."""
+"""Expected failures of a poll: logged without a traceback."""
 COMING_UP = frozenset({State.PREFLIGHT, State.STARTING})
 """One clock for both: how long a launch has taken so far."""
 MOVING = COMING_UP | {State.DRAINING}
@@ -74,7 +74,7 @@ class Follower:
         engine_url: str,
         published_url: str = "",
     ) -> None:
-        """`published_url` is what people call the engine by, where that is not `engine_url`."""
+        """`published_url` is the engine's public address, if it differs from `engine_url`."""
         self.view = EngineView()
         self.history: deque[LoadPoint] = deque(maxlen=HISTORY_S)
         self.publishers: list[Publisher] = []
@@ -90,7 +90,7 @@ class Follower:
         self._asking: asyncio.Task[None] | None = None
         self._control_says: tuple[EngineStatus, Finding | None] = EngineStatus(running=False), None
         self._output: deque[OutputLine] = deque(maxlen=TAIL_LINES)
-        self._happened: deque[EngineEvent] = deque(maxlen=EVENTS_KEPT)
+        self._recent_events: deque[EngineEvent] = deque(maxlen=EVENTS_KEPT)
         self._failing: dict[str, str] = {}
         self._woken = asyncio.Event()
         self.client = httpx.AsyncClient(base_url=engine_url, timeout=2.0, trust_env=False)
@@ -101,11 +101,11 @@ class Follower:
         self._woken.set()
 
     async def run(self) -> None:
-        """Look until cancelled. A look that fails is logged, and the next one comes all the same."""
+        """Poll until cancelled. A failed poll is logged, and polling continues."""
         listening = [asyncio.create_task(work()) for work in (self._keep_output, self._keep_events)]
         try:
             while True:
-                with self._going_on("The look at the engine"):
+                with self._going_on("Polling the engine"):
                     await self.look()
                 moving = self.view.state in MOVING or (self.view.control.running and not self.view.reachable)
                 with suppress(TimeoutError):
@@ -145,7 +145,7 @@ class Follower:
                 recent=await recent_launches(session, RECENT),
                 last_good=earlier,
                 output=_lines_of_this_run(self._output, control) if appliance is None else [],
-                happened=list(self._happened),
+                recent_events=list(self._recent_events),
                 controlled=self._control.kind != "none",
                 url=self._published_url or str(self.client.base_url).rstrip("/"),
             )
@@ -158,19 +158,19 @@ class Follower:
         return self.view
 
     async def _list_launches(self) -> None:
-        """Bring the list of launches up to date. While the database is locked it stays as it was, and nobody waits
-        for it: the engine's state does not come from there."""
+        """Update the list of launches. While the database is locked it stays as it was, and nothing waits for it, as
+        the engine's state does not depend on it."""
         if self._listing is None or self._listing.done():
             self._listing = asyncio.create_task(self._refresh_index())
         await asyncio.wait({self._listing}, timeout=LIST_WITHIN_S)
 
     async def _refresh_index(self) -> None:
-        with self._going_on("The list of launches"):
+        with self._going_on("Indexing launches"):
             await self._index.refresh()
 
     @contextmanager
     def _going_on(self, what: str) -> Iterator[None]:
-        """Whatever fails in the body is logged, once for as long as it lasts, and does not stop what comes after."""
+        """Log a failure in the body, once while it lasts, without stopping the caller."""
         try:
             yield
         except Exception as error:  # a fault that ended the follower would freeze every page for good
@@ -203,16 +203,16 @@ class Follower:
 
     async def _keep_events(self) -> None:
         while True:
-            with self._going_on("Listening to what happens to the engine"):
+            with self._going_on("Reading the engine's events"):
                 async with aclosing(self._control.events()) as events:
                     async for event in events:
-                        self._happened.append(event)
+                        self._recent_events.append(event)
                         self.wake()
                 return
             await asyncio.sleep(AGAIN_AFTER_S)
 
     async def _control_status(self) -> tuple[EngineStatus, Finding | None]:
-        """What runs the engine, and why that cannot be told. While Docker takes its time, what it said last stands."""
+        """The engine's process status, or why it is unknown. While Docker is slow, the last answer stands."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_control())
         await asyncio.wait({self._asking}, timeout=CONTROL_WITHIN_S)
@@ -239,7 +239,7 @@ class Follower:
 def _state(
     before: EngineView, control: EngineStatus, unknown: Finding | None, appliance: ApplianceState | None
 ) -> tuple[State, float | None]:
-    """The engine's state and since when. Where the front door does not answer, what runs it tells less."""
+    """The engine's state and since when. If the front door does not answer, the process status says less."""
     if appliance is not None:
         launch = appliance.launch
         coming_up = launch is not None and appliance.state in COMING_UP

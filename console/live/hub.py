@@ -24,7 +24,7 @@ FEED_LIMIT = 64
 
 
 class Message(NamedTuple):
-    """`data` is HTML or JSON, as the topic has it; `position` is where a feed would continue."""
+    """`data` is HTML or JSON, depending on the topic; `position` is where a feed would continue."""
 
     topic: str
     data: str
@@ -140,5 +140,5 @@ async def _pump(name: str, feed: Feed, position: str, listener: _Listener) -> No
             async for message in messages:
                 await listener.put_item(message._replace(topic=name))
     except Exception as error:  # a stream that ends is asked for again; one that lives without it is not
-        log.warning("The feed %s broke off: %s", name, error, exc_info=not isinstance(error, OSError))
+        log.warning("The feed %s failed: %s", name, error, exc_info=not isinstance(error, OSError))
         listener.end()

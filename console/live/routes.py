@@ -24,7 +24,7 @@ ASK_EVERY_S = 10.0
 async def live(request: PageRequest, hub: TheHub, topic: FromQuery[list[str]]) -> Stream:
     """Server-sent events, one `event:` name a topic. `@` after a feed's name gives the position to continue after."""
     if len(topic) > TOPIC_LIMIT:
-        raise Refusal(422, f"{len(topic)} topics were asked for; a page may have {TOPIC_LIMIT}.", field="topic")
+        raise Refusal(422, f"{len(topic)} topics were requested; the limit is {TOPIC_LIMIT}.", field="topic")
     wanted = {name: position for name, _, position in (item.partition("@") for item in topic)}
     database, session_id = request.app.state.console.database, request.user.session_id
 

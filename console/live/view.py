@@ -27,7 +27,7 @@ WORDS: dict[State, str] = {
 }
 
 FAILED = frozenset({State.FAILED, State.HUNG})
-"""States that need somebody."""
+"""States that need attention."""
 
 HEADLINES: dict[State, str] = {
     State.IDLE: "Nothing is running",
@@ -51,14 +51,14 @@ class Standing(NamedTuple):
 
 
 class EngineView(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine in one immutable value; every page is drawn from it.
+    """The engine's status in one immutable value; every page is rendered from it.
 
-    `reachable`: the front door answers. `drain` says what is done once the engine has finished its requests, `undone`
+    `reachable`: the front door answers. `drain` says what follows once the engine has finished its requests, `undone`
     what then failed. `active` names the active revision ("qwen3-8b", "r7"); `roll_back_to` the last revision that was
-    ready, where that is another one. `last_good` is the earlier launch of the same profile to compare with. `output` is
-    what the engine's process wrote itself, while its front door says nothing; `happened` is what happened to that
-    process lately. `unknown` says why what runs the engine cannot be asked. `controlled`: this console can start and
-    stop the engine; `acting`: it does so now.
+    ready, if it is another one. `last_good` is an earlier launch of the same profile to compare with. `output` is the
+    output of the engine's process while its front door does not answer; `recent_events` are that process's last events.
+    `unknown` says why its status cannot be determined. `controlled`: this console can start and stop the engine;
+    `acting`: it is doing so now.
     """
 
     state: State = State.IDLE
@@ -74,7 +74,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     recent: list[Launch] = []
     last_good: LaunchRecord | None = None
     output: list[OutputLine] = []
-    happened: list[EngineEvent] = []
+    recent_events: list[EngineEvent] = []
     url: str = ""
     controlled: bool = True
     acting: bool = False
@@ -97,7 +97,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def requests(self) -> int:
-        """In flight, and so ended by whatever ends the engine."""
+        """Requests in flight, which ending the engine would end."""
         return self.appliance.requests if self.appliance else 0
 
     @property
@@ -118,7 +118,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unsealed(self) -> bool:
-        """Whether the engine compiles kernels as it runs."""
+        """Whether the engine compiles kernels on demand."""
         return self.appliance is not None and self.appliance.sealed is False
 
     @property
@@ -127,10 +127,10 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headline(self) -> str:
-        """The state as a line of its own."""
+        """The state as a heading."""
         what = " ".join(self.active) if self.active else "The engine"
         if self.unknown and not self.reachable:
-            return f"Can’t reach what runs {what if self.active else 'the engine'}"
+            return "The engine’s status is unknown"
         if self.problem and not self.reachable:
             return f"{what} is not running"
         if self.launch is not None:
@@ -139,51 +139,51 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """What stands behind the state, and what to do."""
+        """Details of the state, and what to do."""
         if not self.reachable:
             return self._sentence_without_front_door()
         if self.launch is not None and self.state in FAILED:
             return where_it_ended(self.launch)
         if self.ready and self.launch is not None and self.launch.ready_after_s is not None:
-            return f"The first token came after {seconds(self.launch.ready_after_s)}."
+            return f"First token after {seconds(self.launch.ready_after_s)}."
         if self.state in (State.IDLE, State.STOPPED):
-            return "Start it above." if self.active else "Activate a profile to choose a model."
+            return "Press Start to start it." if self.active else "Activate a profile to choose a model."
         return self.launch.reason if self.launch else ""
 
     def _sentence_without_front_door(self) -> str:
         if not self.controlled:
-            return f"No engine answers at {self.url}. Start one with `ingot serve`: this console does not run it."
+            return f"No engine answers at {self.url}. This console does not run one: start it with `ingot serve`."
         if self.problem:
             return "The problem, and how to fix it:"
         if self.control.running:
             return "Starting…"
         if self.control.ended:
-            return f"Its process ended: {self.control.ended}."
-        return "Start it above." if self.active else "Activate a profile to choose a model."
+            return f"The engine ended: {self.control.ended}."
+        return "Press Start to start it." if self.active else "Activate a profile to choose a model."
 
     @property
     def cause(self) -> str:
-        """Why it failed, in a sentence: the diagnosis, else the first error that preflight found, else the reason."""
+        """Why it failed: the diagnosis, else the first preflight error, else the reason."""
         return cause_of(self.launch) if self.launch else ""
 
     @property
     def problem(self) -> Finding | None:
-        """What is wrong with what runs the engine, in a card with its fix."""
+        """A problem with the engine's process or container, shown as a card with its fix."""
         return self.unknown or self.control.problem or (self.undone.finding if self.undone else None)
 
     @property
     def last_words(self) -> list[OutputLine]:
-        """The end of what an engine wrote that starts, or has failed, without a word from its front door."""
+        """The last output of an engine that is starting or has failed while its front door does not answer."""
         return self.output[-LAST_WORDS:] if self.state in (State.STARTING, State.FAILED) else []
 
     @property
-    def troubles(self) -> list[EngineEvent]:
-        """What happened lately to what runs the engine, where some of it was no good."""
-        return self.happened if any(event.failed for event in self.happened) and not self.ready else []
+    def notable_events(self) -> list[EngineEvent]:
+        """The recent events, if any of them was a failure and the engine is not ready."""
+        return self.recent_events if any(event.failed for event in self.recent_events) and not self.ready else []
 
     @property
     def share(self) -> float:
-        """How much of the launch is done, for the arc that fills: phases ended of those there are."""
+        """The share of the launch that is done, for the progress arc."""
         if self.launch is None or not self.launch.phases:
             return 0.0
         last = self.launch.phases[-1]
@@ -193,8 +193,8 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def actions(self) -> list[Action]:
-        """What can be done with the engine now: the main thing first. Empty where this console cannot do any, and while
-        it does one."""
+        """What can be done with the engine now, the main action first. Empty if this console does not run it, and while
+        it is starting or stopping it."""
         if not self.controlled or self.acting or (self.unknown and not self.reachable):
             return []
         return [self._named(ACTIONS[name]) for name in self._offered() if self._possible(name)]
@@ -216,7 +216,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def where_it_ended(launch: LaunchRecord) -> str:
-    """`Failed after 6.2 s, in “graphs”.`; the reason too where no card says more."""
+    """`Failed after 6.2 s, in “graphs”.`; the reason as well, if no card says more."""
     told = sentence(launch, runs=False)
     explained = launch.diagnosis or launch.findings or not launch.reason
     return told if explained else f"{told} {launch.reason}"
@@ -230,4 +230,4 @@ def cause_of(launch: LaunchRecord) -> str:
 
 
 NUM_PHASES = 6
-"""Phases before `ready`; one more or fewer only moves the arc a little."""
+"""Phases before `ready`; the arc need not be exact."""

@@ -96,7 +96,7 @@ _PREFIX = re.compile(
 
 
 def time_of(line: str) -> str | None:
-    """The clock time that stands near the line's start, as `14:02:11`."""
+    """The clock time near the start of the line, as `14:02:11`."""
     match = _TIME.search(line[:80])
     return match[1] if match else None
 

@@ -20,11 +20,11 @@ STRIDE = 64
 
 BLOCK = 1 << 20
 KINDS_S = 0.02
-"""So long each refresh goes on finding out what lines are."""
+"""How long each refresh may classify lines."""
 LOOK_S = 0.3
-"""So long a search takes at most, and then says how far it came."""
+"""The time limit of a search, which then reports how far it came."""
 SLICE_S = 0.05
-"""So long one reader keeps the others waiting."""
+"""How long one reader may keep the others waiting."""
 
 
 class LogIndex:
@@ -54,8 +54,8 @@ class LogIndex:
         return self._kinds.processes
 
     def refresh(self) -> int:
-        """Take in what was written since the last time; the number of complete lines. A file that was replaced or cut
-        is read anew; one that is not there has no lines."""
+        """Read what was written since the last call; returns the number of complete lines. A file that was replaced or
+        truncated is read from the start; a missing one has no lines."""
         with self._lock:
             try:
                 file = self.path.open("rb")

@@ -8,7 +8,7 @@ from console.logs import ansi
 from console.logs.classify import Level, prefix_length, time_of
 
 SHOWN_CHARACTERS = 4000
-"""A longer line is cut where it is shown; the file and its download keep it whole."""
+"""A longer line is shortened for display; the file and its download keep it complete."""
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -35,12 +35,12 @@ def _line_count(ctx: click.Context, param: click.Parameter, value: str) -> int |
         return None
     if value.isascii() and value.isdigit() and len(value) <= 10:
         return int(value)
-    raise click.BadParameter(f"{value!r} is neither a whole number nor 'all'.")
+    raise click.BadParameter(f"{value!r} is not a whole number or 'all'.")
 
 
 @click.command()
-@click.option("--launch", "launch_id", metavar="ID", help="Which launch's log; without it the engine's present one.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is written, across restarts, until Ctrl-C.")
+@click.option("--launch", "launch_id", metavar="ID", help="The launch whose log to print.  [default: the current one]")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines, across restarts, until Ctrl-C.")
 @click.option(
     "-n",
     "--lines",
@@ -48,9 +48,9 @@ def _line_count(ctx: click.Context, param: click.Parameter, value: str) -> int |
     default="200",
     show_default=True,
     callback=_line_count,
-    help="Begin with the last N lines, or with all.",
+    help="Start with the last N lines, or with all.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, whole and without colours.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, complete and without colours.")
 def logs(launch_id: str | None, follow: bool, lines: int | None, as_json: bool) -> None:
     """Show the engine's log."""
     home = Home.from_environment()
@@ -59,7 +59,7 @@ def logs(launch_id: str | None, follow: bool, lines: int | None, as_json: bool) 
     if launch_id is not None and catalogue.find(launch_id) is None:
         raise click.ClickException(_no_such_launch(launch_id, catalogue))
     if current is None and not follow:
-        raise click.ClickException(f"There is no launch in {home.launches} yet: start one with `ingot up`.")
+        raise click.ClickException(f"No launches in {home.launches} yet. Start one with `ingot up`.")
     show = _printer(as_json)
     try:
         if not follow:
@@ -124,8 +124,8 @@ def _printer(as_json: bool) -> Show:
 def _no_such_launch(launch_id: str, catalogue: Catalogue) -> str:
     known = catalogue.ids()[:5]
     if not known:
-        return f"There is no launch {launch_id!r}: there are none yet in {catalogue.home.launches}."
-    return f"There is no launch {launch_id!r} in {catalogue.home.launches}. The latest are: {', '.join(known)}."
+        return f"There is no launch {launch_id!r}: {catalogue.home.launches} has none yet."
+    return f"There is no launch {launch_id!r} in {catalogue.home.launches}. The latest: {', '.join(known)}."
 
 
 def _no_log(launch_id: str, catalogue: Catalogue) -> str:
@@ -133,5 +133,5 @@ def _no_log(launch_id: str, catalogue: Catalogue) -> str:
     record = folder.record() if folder else None
     why = f" It is {record.state}" + (f": {record.reason}" if record.reason else ".") if record else ""
     older = next((name for name in catalogue.ids() if (catalogue.home.launch(name) / LOG).exists()), None)
-    then = f" The latest log is that of `ingot logs --launch {older}`." if older else ""
+    then = f" For the latest log, run `ingot logs --launch {older}`." if older else ""
     return f"Launch {launch_id} started no engine, so it has no log.{why}{then}"

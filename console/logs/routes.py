@@ -28,7 +28,7 @@ from console.pages import fragment, page
 from console.parts import PageRequest, Session, TheCatalogue, TheFollower, TheLogStore
 
 FIRST_LINES = 300
-"""Lines that the page comes with, so that it reads without scripts."""
+"""Lines in the page itself, so that it works without scripts."""
 
 LINES_LIMIT = 2000
 BEFORE_LINE = 100
@@ -147,11 +147,11 @@ async def log_download(catalogue: TheCatalogue, launch: FromQuery[str] = CURRENT
 
 
 def download(path: Path, name: str, media_type: str) -> Stream:
-    """A file that may grow meanwhile: as much of it as there is now."""
+    """A file that may grow meanwhile: sends its current content."""
     try:
         size = path.stat().st_size
     except FileNotFoundError:
-        raise Refusal(404, f"This launch has no {path.name}.", "A launch that preflight refused has none.") from None
+        raise Refusal(404, f"This launch has no {path.name}.", "Launches refused by preflight have none.") from None
     return Stream(
         _blocks(path, size),
         media_type=media_type,
@@ -173,7 +173,7 @@ def _folder(catalogue: Catalogue, launch: str) -> LaunchFolder:
         raise Refusal(
             404,
             f"There is no launch {launch!r}.",
-            "It may have been deleted: the list of launches shows what there is.",
+            "It may have been deleted. The Launches page lists all of them.",
             field="launch",
             value=launch,
         )
@@ -192,13 +192,13 @@ def _level(text: str) -> Level:
 def _line_numbers(text: str) -> list[int]:
     items = text.split(",")
     if len(items) > LINES_LIMIT:
-        raise Refusal(422, f"{len(items)} lines were asked for; at most {LINES_LIMIT} are given.", field="numbers")
+        raise Refusal(422, f"{len(items):,} lines were requested; the limit is {LINES_LIMIT:,}.", field="numbers")
     for item in items:
         if not LINE_NUMBER.fullmatch(item):
             raise Refusal(
                 422,
-                f"{item[:20]!r} is no line's number.",
-                "Give whole numbers, separated by commas.",
+                f"{item[:20]!r} is not a line number.",
+                "Use whole numbers separated by commas.",
                 field="numbers",
                 value=item[:80],
             )

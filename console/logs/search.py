@@ -1,5 +1,5 @@
-"""Which lines of a log hold what is searched for: as many as can be looked through in a moment, and up to which line
-that is, so that nobody who asks waits for a log of any size."""
+"""Searches a log: as many lines as can be read in a moment, and up to which line that is, so that a search is quick for
+a log of any size."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ KEPT = 8
 
 
 class LogStore:
-    """One index a launch, made when first asked for; the least recently used is forgotten."""
+    """One index per launch, created on first use; the least recently used is dropped."""
 
     def __init__(self, home: Home) -> None:
         self._home = home

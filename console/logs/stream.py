@@ -3,7 +3,7 @@
 A frame says that lines `first` .. `last` of a launch's log exist now, and carries their text. Its position is
 `<launch>#<last>`: what a page comes back with says what it has seen, so no line is lost or told twice. Where the engine
 writes faster than anybody reads, a frame carries only its last lines; a page fetches the others if it wants to look at
-them. When the engine starts anew, a page that follows the current log is told (`launch`) and goes on with that one.
+them. When the engine restarts, a page that follows the current log gets `launch` and continues with that one.
 The files are read here, not asked of the front door: the log of an engine that has died is there all the same.
 """
 
@@ -26,7 +26,7 @@ CARRIED_LINES: Final = 1000
 """Lines of text in one frame at most."""
 
 UNFINISHED_AFTER_S: Final = 0.5
-"""A line that stands unfinished for so long is shown as far as it goes."""
+"""An unfinished line older than this is shown as it is."""
 
 CURRENT: Final = "current"
 
@@ -55,7 +55,7 @@ class LaunchFrame(msgspec.Struct, frozen=True, tag="launch", tag_field="kind"):
 
 
 class UnfinishedFrame(msgspec.Struct, frozen=True, tag="unfinished", tag_field="kind"):
-    """A line that the engine is still writing. It has no position: it will be told again when it is whole."""
+    """A line that the engine is still writing. It has no position: it is sent again once it is complete."""
 
     launch: str
     line: Line
@@ -92,7 +92,7 @@ async def follow(
     catalogue: Catalogue, store: LogStore, *, launch: str = CURRENT, after: tuple[str, int] | None = None
 ) -> AsyncIterator[Frame]:
     """Frames without end. `launch` is a launch's id, or `current`: the engine's, whichever that will be. `after` is
-    the launch and line that were seen last; without it the log is told from its first line."""
+    the launch and line that were seen last; without it the log is sent from its first line."""
     follows = launch == CURRENT
     shown: str | None = None if follows else launch
     seen = 0

@@ -34,7 +34,7 @@ class Tail:
                 yield self._number - 1, line[:-1]
 
     def unfinished(self) -> tuple[int, bytes] | None:
-        """The last line, where it has no end yet. It counts as told."""
+        """The last line if it has no end yet. It counts as sent."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)

@@ -57,13 +57,13 @@ INPUTS: Final = {
     row.name: row
     for row in (
         _sampling("temperature", "Temperature", "0 always picks the most likely token", "1"),
-        _sampling("max_tokens", "Max tokens", "The longest answer, in tokens", "no limit"),
+        _sampling("max_tokens", "Max tokens", "Length limit of the answer", "no limit"),
         _sampling("top_p", "Top-p", "1 is off", "1"),
         _sampling("top_k", "Top-k", "0 is off", "0"),
         NumberInput(
             name="seed",
             label="Seed",
-            about="The same seed gives the same answer",
+            about="Repeats the same answer",
             default="random",
             minimum=-SAFE_INTEGER,
             maximum=SAFE_INTEGER,
@@ -71,4 +71,4 @@ INPUTS: Final = {
         ),
     )
 }
-"""`default` is what holds for a setting that neither the request nor the profile gives."""
+"""`default` applies if neither the request nor the profile sets a value."""

@@ -21,7 +21,7 @@ class Unreachable(Exception):
 
 
 class Answer:
-    """An open response of the front door. Whoever makes one closes it: then the front door frees the request's slot."""
+    """An open response of the front door. Its creator closes it, which frees the request's slot."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
@@ -34,7 +34,7 @@ class Answer:
             async for piece in self._response.aiter_raw():
                 yield piece
         except httpx.TransportError as error:
-            yield error_frame(f"The engine's front door ended the connection: {type(error).__name__}.")
+            yield error_frame(f"The engine closed the connection: {type(error).__name__}.")
         finally:
             await self._response.aclose()
 
@@ -50,10 +50,10 @@ async def ask(client: httpx.AsyncClient, home: Home, body: bytes) -> Answer:
 
 
 def error_frame(message: str) -> bytes:
-    """An error as the front door tells one in the middle of a stream."""
+    """An error in the front door's form for the middle of a stream."""
     return b"data: " + msgspec.json.encode(error_body(message)) + b"\n\n"
 
 
 def error_body(message: str) -> dict[str, Any]:
-    """OpenAI's shape, which the page's script reads whoever wrote it."""
+    """OpenAI's shape, which the page's script always reads."""
     return {"error": {"message": message, "type": "server_error", "param": None, "code": "engine_unreachable"}}

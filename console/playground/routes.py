@@ -51,7 +51,7 @@ async def chat(request: PageRequest, home: Folder, follower: TheFollower) -> Str
     try:
         answer = await ask(follower.client, home, await request.body())
     except Unreachable:
-        return Response(error_body("The engine's front door does not answer: no engine runs."), status_code=502)
+        return Response(error_body("The engine is not running."), status_code=502)
     return Stream(
         answer.pieces(),
         status_code=answer.status,

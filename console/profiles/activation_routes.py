@@ -29,7 +29,7 @@ from console.profiles.web import STATUS, wants_json
 
 @dataclass(frozen=True)
 class Activation:
-    """`revision` is 7 or r7, or empty for the latest; `anyway` goes on in spite of preflight's errors."""
+    """`revision` is 7 or r7, or empty for the latest; `anyway` ignores preflight's errors."""
 
     revision: str = ""
     anyway: Literal["", "yes"] = ""
@@ -38,7 +38,7 @@ class Activation:
 
 @dataclass(frozen=True)
 class RollBack:
-    """`launch`, where it is given, is the one that failed: its page will say that it was rolled back."""
+    """`launch`, if given, is the one that failed: its page will say that it was rolled back."""
 
     launch: str = ""
     when: WhenChosen = ""
@@ -55,7 +55,7 @@ class AppliedFix:
 
 
 class Remedied(NamedTuple):
-    """The launch that something is done about, and what: told on its page once it is done."""
+    """The launch that is being fixed, and how: shown on its page afterwards."""
 
     launch: str
     home: Home
@@ -116,7 +116,7 @@ def revision_number(text: str) -> int:
     digits = text.removeprefix("r")
     if not (digits.isdecimal() and digits.isascii() and len(digits) < 10):
         raise Refusal(
-            422, f"{text!r} is not a revision.", "Give its number, such as 7 or r7.", field="revision", value=text[:80]
+            422, f"{text!r} is not a revision.", "Use a number, such as 7 or r7.", field="revision", value=text[:80]
         )
     return int(digits)
 
@@ -129,8 +129,8 @@ def _remedied(launch: str, home: Home, catalogue: Catalogue, kind: Kind) -> Reme
 async def follow(
     request: PageRequest, activation: Awaitable[Activated], remedied: Remedied | None = None
 ) -> Response[Any] | Template:
-    """The dashboard, where the launch can be seen, or the launch's own page, where it was made to fix another; where
-    preflight refused, what it found."""
+    """The dashboard, which shows the launch, or the page of the new launch if it fixes another; if preflight refused,
+    its findings."""
     try:
         activated = await activation
     except Refused as error:

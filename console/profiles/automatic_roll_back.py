@@ -23,8 +23,8 @@ FAILED = frozenset({State.FAILED, State.HUNG})
 
 
 class AutomaticRollBack:
-    """A publisher of the follower: looks at the engine each time the follower did. What it does about a failed launch
-    is done by `run`, a task of its own: the follower goes on telling pages how the engine stops and starts."""
+    """A publisher of the follower: checks the engine after each poll. It handles a failed launch in `run`, its own
+    task, so that the follower keeps updating pages meanwhile."""
 
     def __init__(self, home: Home, store: ProfileStore, activator: Activator) -> None:
         self._home = home
@@ -71,7 +71,7 @@ class AutomaticRollBack:
         else:
             self._own.add(back.launch)
             await asyncio.to_thread(self._keep, launch.id, back)
-            log.warning("%s failed: rolled back to %s, as the profile says.", active.what, back.what)
+            log.warning("%s failed: rolled back to %s, as the profile requests.", active.what, back.what)
 
     def _keep(self, failed: str, back: Activated) -> None:
         write_follow_up(

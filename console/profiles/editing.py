@@ -78,7 +78,7 @@ async def edit(
     latest = await profiles.revision(name)
     shown = latest if revision is None else await profiles.revision(name, revision)
     document = documents.apply_patch(shown.to_run(), read_patch(patch)) if patch else shown.to_run()
-    note = "" if shown.number == latest.number else f"As in {shown.label}."
+    note = "" if shown.number == latest.number else f"Copied from {shown.label}."
     draft = Draft.of(document, base=latest.number, note=note)
     return await FormPage(request, home, inspector, name).show(draft)
 
@@ -106,7 +106,7 @@ async def save(
     except Stale as error:
         return await form.show(draft, refusal=error, theirs=await profiles.revision(name))
     saved = result.revision
-    said = f"Saved {saved.what}." if result.new else f"Nothing was changed: {saved.what} stays the latest."
+    said = f"Saved {saved.what}." if result.new else f"No changes: {saved.what} is still the latest revision."
     return await _saved(request, data, name, saved, said, activator, when)
 
 
@@ -117,7 +117,7 @@ async def check(data: Sent, inspector: TheInspector, home: Folder) -> Template:
 
 
 async def _when_to_activate(data: dict[str, str], engine: EngineOperations) -> When:
-    """Asked before anything is saved: whoever has to choose sends the form again."""
+    """Checked before anything is saved: the form is sent again with the choice."""
     if data.get("do") != "activate":
         return When.NOW
     when = data.get("when", "")
@@ -143,7 +143,7 @@ async def _saved(
 
 
 async def _asked_to_change_the_form(data: dict[str, str], draft: Draft, form: FormPage) -> Template | None:
-    """The form again where a button asked for its other view, or for a fix to be applied, and not for saving."""
+    """The form again, if a button requested its other view or a fix rather than saving."""
     try:
         if data.get("patch"):
             fixed = documents.apply_patch(draft.document(), read_patch(data["patch"]))

@@ -1,4 +1,4 @@
-"""Saves what `ingot check --fix` has mended as a revision: the entry point by which the checks, which know no database,
+"""Saves the changes of `ingot check --fix` as a revision: the entry point by which the checks, which know no database,
 reach the one of the profiles."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class NotSaved(ValueError):
 
 
 def save_fixed(home: Home, *, name: str, revision: str, document: Mapping[str, Any], note: str) -> str:
-    """On top of `revision`: where the profile has a later one, nothing is saved, so that nobody's work is undone."""
+    """Save on top of `revision`. If the profile has a later one, save nothing, so that nobody's work is undone."""
 
     async def save(work: Work) -> str:
         return await work.save_fixed(name, revision, document, note)

@@ -16,7 +16,7 @@ from console.profiles.words import label, limits, shown, shown_default
 from kernels.catalogue import engines_of
 
 TYPED = tuple(setting for setting in SETTINGS if setting.key != "schema")
-"""The settings that have a field; the format's version is ours to write."""
+"""The settings that have a field; the format's version has none."""
 
 FOLDED = frozenset({"Backends", "Sampling defaults", "Several hosts", "vLLM"})
 """Groups that are closed until something in them is set or wrong."""
@@ -256,12 +256,12 @@ def _whose(setting: Setting, allowed: Any) -> str:
 
 
 def _with_present(setting: Setting, value: str, known: list[Choice]) -> tuple[Choice, ...]:
-    """What can be chosen, and the present value where it is not among that."""
+    """The choices, including the current value even if it is not valid."""
     if value in {choice.value for choice in known}:
         return tuple(known)
     if not value:
         return (Choice("", "Choose one"), *known)
-    return (*known, Choice(value, f"{value} (not there)" if not setting.allowed else f"{value} (not possible)"))
+    return (*known, Choice(value, f"{value} (missing)" if not setting.allowed else f"{value} (invalid)"))
 
 
 def _row_of(name: str) -> str | None:

@@ -21,12 +21,12 @@ from console.profiles.records import SavedRevision
 from console.profiles.web import STATUS
 
 UNNAMED = "new-profile"
-"""Stands for a name that is not typed yet, so that the rest can be judged."""
+"""Placeholder for a name that is not typed yet, so that the rest can be checked."""
 
 
 @dataclass(frozen=True)
 class FormPage:
-    """Shows a draft: the profile `name` that it is of, or None for a new one. What is typed always comes back."""
+    """Shows a draft of the profile `name`, or of a new one if None. What was typed is never lost."""
 
     request: PageRequest
     home: Home
@@ -42,8 +42,8 @@ class FormPage:
         cannot_switch: bool = False,
         strict: bool = False,
     ) -> Template:
-        """`refusal` explains itself and gives the status. `theirs` is the revision that somebody else saved meanwhile.
-        `strict` also tells what is missing, which a form that was just opened does not."""
+        """`refusal` explains why it was not saved and gives the status. `theirs` is the revision that somebody else
+        saved meanwhile. `strict` also reports missing values, which a form that was just opened does not."""
         inspection = await _inspect(draft, self.inspector, strict=strict or refusal is not None)
         if isinstance(refusal, NameTaken | InUse):
             said = Problem(field="name", value=refusal.value, message=refusal.message, remedy=refusal.remedy)

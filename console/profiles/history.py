@@ -47,7 +47,7 @@ class Tenure(NamedTuple):
 
 
 class History:
-    """Who held which name when, read once for a request."""
+    """Which profile had which name when, read once per request."""
 
     def __init__(self, tenures: Iterable[Tenure]) -> None:
         self._tenures = list(tenures)
@@ -76,8 +76,8 @@ class History:
         return [outcome for launch in launches if (outcome := _outcome(launch)) is not None]
 
     async def last_good(self, session: AsyncSession, *, other_than: int | None) -> Revision | None:
-        """The revision of the newest launch that was ready, leaving out the revision with the id `other_than`. One
-        whose own last launch failed comes after those that have not."""
+        """The revision of the newest launch that was ready, except the one with the id `other_than`. A revision whose
+        own last launch failed comes last."""
         good = select(Launch).where(Launch.ready_after_s.is_not(None), Launch.revision != "")
         if other_than is not None and (left_out := await session.get(Revision, other_than)) is not None:
             good = good.where(not_(and_(self._belongs_to(left_out.profile_id), Launch.revision == left_out.label)))

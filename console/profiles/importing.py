@@ -41,9 +41,9 @@ async def import_profiles(request: PageRequest, profiles: Profiles) -> Response[
             undecoded.append((file.filename[-120:], await file.read()))
     if not undecoded or len(undecoded) > FILE_LIMIT:
         problem = (
-            f"{len(undecoded)} texts were sent; {FILE_LIMIT} are read at once."
+            f"{len(undecoded):,} profiles were sent; import at most {FILE_LIMIT} at once."
             if undecoded
-            else ("There is nothing to import yet: paste a profile or choose a file.")
+            else ("Paste a profile or choose a file to import.")
         )
         return page(
             request,
@@ -62,7 +62,7 @@ async def import_profiles(request: PageRequest, profiles: Profiles) -> Response[
     if seen and seen == [item.stamp for item in planned] and not refused:
         saved = await carry_out(profiles, planned, author=request.user.name)
         if not saved:
-            return go_to(request, "/profiles", say="Nothing was changed: these profiles are here already.")
+            return go_to(request, "/profiles", say="Nothing was changed: these profiles already exist here.")
         where = f"/profiles/{saved[0].profile}" if len(saved) == 1 else "/profiles"
         return go_to(request, where, say=f"Imported {', '.join(revision.what for revision in saved)}.")
     return page(

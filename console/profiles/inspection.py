@@ -1,5 +1,5 @@
-"""What can be said about a document before it is saved: problems, the effective value of every setting, whether it
-fits, and what preflight would find. Takes milliseconds, so that it can be asked while somebody types."""
+"""Inspects a document before it is saved: problems, effective values, memory, and preflight findings. Takes
+milliseconds, so that it can run while somebody types."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 @dataclass(frozen=True)
 class Inspection:
-    """`effective` and `memory` are there as soon as the document is valid and the model's config can be read.
-    `judged_by` says in words whose machine that was judged by."""
+    """`effective` and `memory` are set as soon as the document is valid and the model's config can be read. `judged_by`
+    describes the machine used for the checks."""
 
     problems: list[Problem] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Inspection:
         return sorted(self.findings, key=lambda finding: _ORDER.index(finding.severity))
 
     @property
-    def mends(self) -> dict[str, Any] | None:
+    def all_fixes(self) -> dict[str, Any] | None:
         """One patch for all findings that have one, where those are several."""
         patched = [finding for finding in self.findings if finding.fix and finding.fix.patch]
         patch = joined(patched, "all")
@@ -59,8 +59,8 @@ class Inspection:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which backend each op gets on `gpu`, a known GPU's name, or on this machine where it is empty; `problem` says
-    why that cannot be told."""
+    """Which backend each op gets on `gpu`, a known GPU's name, or on this machine if it is empty; `problem` says why
+    there is none."""
 
     gpu: str
     report: Report | None = None
@@ -121,7 +121,7 @@ class Inspector:
     def selection(self, document: Mapping[str, Any], gpu: str = "") -> Selection:
         """Reads the model's config: call it in a thread."""
         if documents.check(document):
-            return Selection(gpu, problem="Mend the settings first.")
+            return Selection(gpu, problem="Correct the settings first.")
         try:
             known = known_gpu(gpu) if gpu else None
             profile = documents.load(document)
@@ -146,7 +146,7 @@ def _named(device: Device) -> str:
 def _as_estimated(values: Mapping[str, EffectiveValue], memory: MemoryPlan) -> dict[str, EffectiveValue]:
     """What the native engine's plan made of the memory, as vLLM's does."""
     planned = {"kv-cache-memory-bytes": memory.cache_bytes, "max-model-len": memory.max_model_len}
-    why = "an estimate of what vLLM takes"
+    why = "an estimate of vLLM's memory use"
     return dict(values) | {
         key: EffectiveValue(value, "engine", why)
         for key, value in planned.items()

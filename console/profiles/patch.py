@@ -9,7 +9,7 @@ from typing import Any
 from console.errors import Refusal
 
 NOT_A_FIX = frozenset({"name", "schema"})
-"""What a profile is called by, and is written in: to change them mends no launch."""
+"""A profile's name and schema: changing them fixes no launch."""
 
 _KEY = re.compile(r"[a-z0-9][a-zA-Z0-9_-]*(\.[a-zA-Z0-9_-]+)*")
 

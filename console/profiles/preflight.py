@@ -1,5 +1,5 @@
-"""Asks whether a document could be launched: the running front door, which sees the engine's machine and records a
-refusal as an attempt; or, where none answers, the same checks in this process."""
+"""Checks whether a document could be launched: asks the running front door, which sees the engine's machine and records
+a refusal as an attempt; if there is none, runs the same checks in this process."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Preflight:
-    """`engine_url` says where the front door is now: an engine that was adopted may listen elsewhere than the console
-    would have started it. None where there is none to ask, as in `ingot profile` without a console."""
+    """`engine_url` returns the front door's current address: an adopted engine may listen elsewhere than the console
+    would have started it. None if there is none to ask, as in `ingot profile` without a console."""
 
     def __init__(self, home: Home, inspector: Inspector, engine_url: Callable[[], str] | None) -> None:
         self._home = home
@@ -62,7 +62,7 @@ class Preflight:
         return Verdict(findings=await asyncio.to_thread(self._inspector.preflight, document))
 
     def _of_a_stranger(self, url: str, document: dict[str, Any]) -> Verdict | None:
-        """Where no engine of this state folder runs, and another program has its port; None where that is not so."""
+        """A finding if no engine of this state folder is running and another program has its port; otherwise None."""
         address = urlsplit(url)
         if address.hostname not in LOOPBACK or is_held(self._home.lock):
             return None
@@ -71,7 +71,7 @@ class Preflight:
         return Verdict(findings=findings) if taken else None
 
     async def _ask_front_door(self, url: str, launch: str, revision: str, document: dict[str, Any]) -> Verdict | None:
-        """None where nobody answers. Raises EngineUnreachable for an answer that is no verdict."""
+        """None if nothing answers. Raises EngineUnreachable for an answer that is not a verdict."""
         body = {"launch": launch, "revision": revision, "profile": document}
         try:
             async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
@@ -80,7 +80,7 @@ class Preflight:
             return None
         except httpx.TransportError as error:
             raise EngineUnreachable(
-                f"The engine's front door at {url} did not answer the preflight: {type(error).__name__}.",
+                f"The engine at {url} did not answer the preflight request: {type(error).__name__}.",
                 "Restart the engine, then activate again. Nothing was changed.",
             ) from error
         try:
@@ -91,11 +91,11 @@ class Preflight:
                 return Verdict(findings=msgspec.json.decode(response.content, type=Accepted).findings)
         except msgspec.MsgspecError as error:
             raise EngineUnreachable(
-                f"The engine's front door at {url} answered the preflight with something else: {error}.",
-                "Console and engine must be of the same version: look at /appliance/state. Nothing was changed.",
+                f"The engine at {url} sent an unexpected answer to the preflight request: {error}.",
+                "Console and engine must have the same version; see /appliance/state. Nothing was changed.",
             ) from error
         raise EngineUnreachable(
-            f"The engine's front door at {url} refused the preflight with status {response.status_code}: "
+            f"The engine at {url} refused the preflight request with status {response.status_code}: "
             f"{response.text[:200]}",
             f"Console and engine must share one state folder: the engine knows this console by "
             f"{self._home.front_door_digest}.",

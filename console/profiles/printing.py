@@ -96,7 +96,7 @@ def profile(revision: SavedRevision, history: ProfileHistory) -> None:
 
 def plan(planned: Sequence[Planned]) -> None:
     """What an import would do."""
-    words = {"create": "new profile", "revise": "new revision", "nothing": "no change: it is here already"}
+    words = {"create": "new profile", "revise": "new revision", "nothing": "no change: it already exists here"}
     out = _out()
     for item in planned:
         if item.does == "refuse":
@@ -125,7 +125,7 @@ def imported(planned: Sequence[Planned], saved: Sequence[SavedRevision]) -> None
     elif all(item.does == "nothing" for item in planned):
         out.print("Nothing was changed.")
     else:
-        out.print("Nothing was saved: this was a dry run. Import with --yes.")
+        out.print("Nothing was saved: this was a dry run. To import, add --yes.")
 
 
 def activated(result: Activated) -> None:
@@ -134,11 +134,11 @@ def activated(result: Activated) -> None:
     out.print(f"{result.what} is active. ", end="")
     if result.waits_for:
         count = counted(result.waits_for, "running request finishes", "running requests finish")
-        out.print(f"The engine restarts with it once {count}: follow it with `ingot logs -f`.")
+        out.print(f"The engine restarts with it once {count}. Follow it with `ingot logs -f`.")
     elif result.restarted:
-        out.print("The engine is restarting with it: follow it with `ingot logs -f`.")
+        out.print("The engine is restarting with it. Follow it with `ingot logs -f`.")
     else:
-        out.print("No console is running here, so the engine takes it at its next start.")
+        out.print("No console is running here. The engine will use it from its next start.")
 
 
 def refusal(error: ProfileRefusal) -> None:
@@ -147,7 +147,7 @@ def refusal(error: ProfileRefusal) -> None:
     err.print(f"Error: {error.message}", style=BAD)
     if isinstance(error, Refused):
         _findings(err, error.findings)
-        err.print("Activate it all the same with --anyway.", style=DIM)
+        err.print("To activate it anyway, add --anyway.", style=DIM)
     elif isinstance(error, InvalidDocument):
         _problems(err, error.problems)
     elif error.remedy:

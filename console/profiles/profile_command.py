@@ -23,15 +23,15 @@ EXIT_CODES = """
 \b
 Exit status:
   0  done
-  1  not done; the message says why and what to do
-  2  the command was not written as it must be
-  3  preflight found errors: nothing was changed, and the engine was not touched
-  4  requests are running: nothing was changed; say --when-finished or --now
+  1  not done: the message says why and what to do
+  2  invalid usage
+  3  preflight found errors: nothing was changed
+  4  requests are running: nothing was changed; add --when-finished or --now
 """
 
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Write one JSON value, for programs.")
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 revision_option = click.option(
-    "-r", "--revision", metavar="N", type=int, help="Revision N instead of the latest (7 is shown as r7)."
+    "-r", "--revision", metavar="N", type=int, help="Revision N (such as 7 or r7) instead of the latest."
 )
 
 
@@ -39,7 +39,7 @@ when_option = click.option(
     "--when-finished/--now",
     "finished",
     default=None,
-    help="Let running requests finish first (5 minutes at most), or end them.  [default: ask, where some are running]",
+    help="Let running requests finish first (5 minutes at most), or end them.  [default: ask if any are running]",
 )
 
 
@@ -99,7 +99,7 @@ def import_(files: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """
     from console.profiles import printing
 
-    texts = [(name if name != "-" else "the standard input", _read(name)) for name in files]
+    texts = [(name if name != "-" else "standard input", _read(name)) for name in files]
     asks = sys.stdin.isatty() and not as_json and "-" not in files
 
     def confirm(planned: list[Planned]) -> bool:
@@ -120,7 +120,7 @@ def import_(files: tuple[str, ...], yes: bool, as_json: bool) -> None:
 @profile.command(epilog=EXIT_CODES)
 @click.argument("name")
 @revision_option
-@click.option("--anyway", is_flag=True, help="Go on in spite of the errors that preflight finds.")
+@click.option("--anyway", is_flag=True, help="Activate it despite preflight errors.")
 @when_option
 @as_json_option
 def activate(name: str, revision: int | None, anyway: bool, finished: bool | None, as_json: bool) -> None:
@@ -150,7 +150,7 @@ def rollback(finished: bool | None, as_json: bool) -> None:
 
 
 def _decided(do: Callable[[str], Activated], finished: bool | None, as_json: bool) -> Activated:
-    """What `do` does, given when; on a terminal it is asked for where requests are running."""
+    """Run `do` with the chosen option; on a terminal, ask if requests are running."""
     from console.profiles.errors import Undecided
 
     if finished is not None:
@@ -169,11 +169,13 @@ def _read(name: str) -> bytes:
         with open(name, "rb") as file:
             return file.read()
     except OSError as error:
-        raise click.ClickException(f"{name} cannot be read: {error.strerror}. Check its name and rights.") from error
+        raise click.ClickException(
+            f"{name} cannot be read: {error.strerror}. Check its name and permissions."
+        ) from error
 
 
 def _done(do: Callable[[Work], Awaitable[T]], as_json: bool) -> T:
-    """The result of the work; what goes wrong is told, and ends the command."""
+    """The result of the work; failures are reported and end the command."""
     from console.profiles.terminal_work import failures_told, working
 
     with failures_told(as_json=as_json, asks=sys.stdin.isatty() and not as_json):

@@ -13,7 +13,7 @@ KINDS = {
     Type.INTEGER: "whole number",
     Type.NUMBER: "number",
     Type.BOOLEAN: "`true` or `false`",
-    Type.SIZE: "bytes, or text such as `2 GiB`",
+    Type.SIZE: "bytes, or a size such as `2 GiB`",
     Type.OPTIONS: "mapping",
 }
 
@@ -38,7 +38,7 @@ def _lines() -> Iterator[str]:
 
 def _default(setting: Setting) -> str:
     if setting.required:
-        return "none: it is needed"
+        return "none: required"
     if setting.default is None or setting.type is Type.OPTIONS:
         return shown_default(setting)
     return f"`{str(setting.default).lower() if isinstance(setting.default, bool) else setting.default}`"

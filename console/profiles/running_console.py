@@ -30,7 +30,7 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class RunningConsole:
-    """Every method answers None where no console runs. `when` is the field of that name; where it is empty and requests
+    """Every method returns None if no console is running. `when` is the field of that name; if it is empty and requests
     are running, Undecided is raised."""
 
     def __init__(self, home: Home) -> None:
@@ -56,7 +56,7 @@ class RunningConsole:
         except httpx.TransportError as error:
             raise EngineUnreachable(
                 f"The console at {url} did not answer: {type(error).__name__}.",
-                "Look at its page: the activation may be under way.",
+                "Check its page: the activation may be in progress.",
             ) from error
         try:
             if response.is_success:
@@ -64,8 +64,8 @@ class RunningConsole:
             said = msgspec.json.decode(response.content, type=_Refusal)
         except msgspec.MsgspecError as error:
             raise EngineUnreachable(
-                f"What answers at {url} with status {response.status_code} is no console of this version.",
-                "Stop it, or remove console.json from the state folder if it is another program.",
+                f"The server at {url} (status {response.status_code}) is not a console of this version.",
+                "Stop it. If it is another program, delete console.json from the state folder.",
             ) from error
         if said.findings:
             raise Refused(said.profile, said.revision, said.findings, said.attempt)

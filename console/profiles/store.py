@@ -168,7 +168,7 @@ async def _profile(session: AsyncSession, name: str) -> Profile:
     if profile is None:
         raise NotFound(
             f"There is no profile named {name!r}.",
-            "The list of profiles has their names; it may have been renamed or deleted.",
+            "It may have been renamed or deleted. The Profiles page lists all of them.",
             field="name",
             value=name,
         )
@@ -187,7 +187,7 @@ async def _revision(session: AsyncSession, profile: Profile, number: int | None)
     if found is None:
         raise NotFound(
             f"{profile.name} has no revision {number}.",
-            "Its page lists the revisions that there are.",
+            "The profile's page lists its revisions.",
             field="revision",
             value=number,
         )

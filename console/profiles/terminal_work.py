@@ -43,7 +43,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """What `import` would do, and what it did: nothing where it was a dry run."""
+    """What `import` would do and what it did, which is nothing in a dry run."""
 
     planned: list[Planned]
     saved: list[SavedRevision] = []
@@ -100,7 +100,7 @@ def working(do: Callable[[Work], Awaitable[T]]) -> T:
         home.create()
     except OSError as error:
         raise click.ClickException(
-            f"The state folder {home.root} cannot be made: {error.strerror}. Point INGOT_HOME at a writable folder."
+            f"The state folder {home.root} cannot be created: {error.strerror}. Set INGOT_HOME to a writable folder."
         ) from error
     finish_if_alone(home)
     is_new = not home.database.exists()
@@ -142,7 +142,7 @@ def failures_told(*, as_json: bool, asks: bool = False) -> Iterator[None]:
 
 
 def _who() -> str:
-    """The author of what is saved: who is logged in here, where the machine can tell."""
+    """The author to record: the logged-in user, if known."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

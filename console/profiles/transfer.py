@@ -36,7 +36,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def plan(store: ProfileStore, texts: Iterable[tuple[str, str | bytes]]) -> list[Planned]:
-    """What importing (source, text) pairs would do, in their order; a name that comes twice is refused."""
+    """What importing (source, text) pairs would do, in order; a duplicate name is refused."""
     planned: list[Planned] = []
     for source, text in texts:
         item = await _plan(store, source, text)
@@ -45,7 +45,7 @@ async def plan(store: ProfileStore, texts: Iterable[tuple[str, str | bytes]]) ->
                 field="name",
                 value=item.name,
                 message=f"{source} is the second profile named {item.name} in this import.",
-                remedy="Give it another name, or leave one of the two out.",
+                remedy="Rename it, or import only one of them.",
             )
             item = Planned(source=source, does="refuse", name=item.name, problems=[twice])
         planned.append(item)

@@ -125,7 +125,7 @@ async def export(
 @post("/profiles/{name:str}/delete")
 async def delete(request: PageRequest, name: FromPath[str], profiles: Profiles) -> Response[Any]:
     count = await profiles.delete(name)
-    revisions = "its one revision" if count == 1 else f"its {count} revisions"
+    revisions = "its only revision" if count == 1 else f"its {count} revisions"
     return go_to(request, "/profiles", say=f"Deleted {name} and {revisions}. Its launches are kept.")
 
 

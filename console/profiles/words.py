@@ -30,7 +30,7 @@ def op_label(op: str) -> str:
 
 
 def shown_default(setting: Setting) -> str:
-    """The default in words, as a field's placeholder has it."""
+    """The default as text, for a field's placeholder."""
     if setting.required:
         return ""
     if setting.default is None:

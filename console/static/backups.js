@@ -36,9 +36,9 @@
       const next = request.getResponseHeader("HX-Redirect");
       if (next) return location.assign(next);
       const page = new DOMParser().parseFromString(request.responseText, "text/html");
-      end(page.querySelector(".refusal")?.textContent.trim() || `The console answered ${request.status}.`);
+      end(page.querySelector(".refusal")?.textContent.trim() || `The console answered with status ${request.status}.`);
     };
-    request.onerror = () => end("The console closed the connection. Check its disk, then upload the file again.");
+    request.onerror = () => end("The console closed the connection. Check its disk space, then upload the file again.");
     button.disabled = true;
     say("Starting", 0);
     request.send(new FormData(form));

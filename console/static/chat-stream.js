@@ -8,10 +8,10 @@ export class ChatError extends Error {
 }
 
 const REMEDIES = {
-  engine_not_ready: "Your message is kept: send it again when the engine is ready.",
-  engine_unreachable: "Start the engine with the button on top, then send the message again.",
+  engine_not_ready: "Your message is kept. Send it again when the engine is ready.",
+  engine_unreachable: "Start the engine with the button at the top, then send the message again.",
   engine_failed: "The dashboard says why it ended and how to fix it.",
-  context_length_exceeded: "Clear the conversation, ask for fewer tokens, or edit an early message and go on from there.",
+  context_length_exceeded: "Clear the conversation, request fewer tokens, or edit an earlier message and continue from there.",
 };
 
 // Yields {text}, {finish} and {usage} as they come. `signal` ends the request: the engine's slot is free at once.
@@ -26,7 +26,7 @@ export async function* streamChat(body, signal) {
     });
   } catch (error) {
     if (signal.aborted) throw error;
-    throw new ChatError("The console could not be reached.", "Your message is kept: send it again when it is back.");
+    throw new ChatError("The console cannot be reached.", "Your message is kept. Send it again when the console is back.");
   }
   if (!response.ok) throw await refusal(response);
   let ended = false;
@@ -46,7 +46,7 @@ export async function* streamChat(body, signal) {
 }
 
 function cutOff(end) {
-  return new ChatError(`The answer was cut off: the connection to the ${end} ended.`, "Ask again.");
+  return new ChatError(`The answer was cut off: the connection to the ${end} was lost.`, "Ask again.");
 }
 
 // The data of each event of a stream; pieces may be cut anywhere, also inside a character.
@@ -80,7 +80,7 @@ async function refusal(response) {
   } catch {
     // not JSON: said below
   }
-  return new ChatError(`The console answered ${response.status}.`, response.status === 401 ? "Sign in again." : "Try again.");
+  return new ChatError(`The console answered with status ${response.status}.`, response.status === 401 ? "Sign in again." : "Try again.");
 }
 
 function inWords(error) {

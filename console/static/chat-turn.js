@@ -99,7 +99,7 @@ export class Turn {
   }
 
   #leftNote() {
-    const words = this.content ? "This answer was cut off when you left the page." : "You left the page before the answer began.";
+    const words = this.content ? "The answer was cut off when you left the page." : "You left the page before the answer began.";
     const note = make("p", "small dim", words);
     note.dataset.left = "";
     return note;
@@ -108,7 +108,7 @@ export class Turn {
   #figures() {
     const words = [];
     if (this.stopped) words.push("stopped");
-    if (this.finish === "length") words.push("cut at the token limit");
+    if (this.finish === "length") words.push("ended at the token limit");
     if (!this.stats) return words;
     const { rate, first_ms, tokens, prompt_tokens } = this.stats;
     if (rate) words.push(`${rate.toLocaleString("en", { maximumFractionDigits: rate < 10 ? 1 : 0 })} tok/s`);

@@ -22,10 +22,10 @@
   document.addEventListener("toast", (event) => toast(event.detail.text || event.detail.value, event.detail.tone));
   document.addEventListener("htmx:responseError", (event) => {
     const page = new DOMParser().parseFromString(event.detail.xhr.responseText, "text/html");
-    toast($(".refusal", page)?.textContent.trim() || `The console answered ${event.detail.xhr.status}.`, "bad");
+    toast($(".refusal", page)?.textContent.trim() || `The console answered with status ${event.detail.xhr.status}.`, "bad");
   });
   document.addEventListener("htmx:sendError", () => {
-    toast("The console could not be reached. What you typed is still here: try again when it is back.", "bad");
+    toast("The console cannot be reached. Your input is still here; try again when it is back.", "bad");
   });
 
   // ---- confirm ------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@
     if (!button) return;
     const text = button.dataset.copy ?? $(button.dataset.copyFrom).textContent;
     if (await copy(text)) toast("Copied.");
-    else toast("The browser does not let pages copy here: select the text and copy it yourself.", "bad");
+    else toast("The browser does not allow copying here. Select the text and copy it yourself.", "bad");
   });
 
   async function copy(text) {
@@ -169,7 +169,7 @@
     const theme = themes[(themes.indexOf(root.dataset.theme) + 1) % themes.length];
     root.dataset.theme = theme;
     document.cookie = `ingot-theme=${theme}; path=/; max-age=31536000; samesite=strict`;
-    toast({ auto: "Light or dark as the system has it.", light: "Light.", dark: "Dark." }[theme]);
+    toast({ auto: "Theme: follows the system.", light: "Theme: light.", dark: "Theme: dark." }[theme]);
     document.dispatchEvent(new CustomEvent("ingot:theme"));
   });
 

@@ -79,7 +79,7 @@ function start() {
     pauseButton();
     say();
     showHead();
-    ingot.toast("The engine started anew. This is the log of its new launch.");
+    ingot.toast("The engine restarted. This is the log of the new launch.");
   }
 
   // The head says how the launch stands, and the list of launches how each ended; `recent` comes whenever that may have changed.
@@ -181,7 +181,7 @@ function start() {
     for (let tries = 0; tries < 8 && numbers.some((number) => !store.get(number)); tries++) await store.need(numbers);
     const text = numbers.map((number) => store.get(number)).filter(Boolean).map(lineText).join("\n");
     await navigator.clipboard.writeText(`${text}\n`);
-    const said = from ? `Copied the last ${most.toLocaleString("en")} lines; the download has them all.` : "Copied.";
+    const said = from ? `Copied the last ${most.toLocaleString("en")} lines. The download has all of them.` : "Copied.";
     ingot.toast(said);
   }
 
@@ -189,7 +189,7 @@ function start() {
   $("log-end").addEventListener("click", () => (paused ? pause(false) : view.toEnd()));
   $("log-wrap").addEventListener("click", () => wrap($("log-wrap").getAttribute("aria-pressed") !== "true"));
   $("log-copy").addEventListener("click", () =>
-    copyShown().catch(() => ingot.toast("The lines could not be copied: select them, or download the log.", "bad")),
+    copyShown().catch(() => ingot.toast("The lines could not be copied. Select them, or download the log.", "bad")),
   );
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;

@@ -247,7 +247,7 @@ $("chat-curl").addEventListener("click", async () => {
   ].join(" \\\n  ");
   const done = await navigator.clipboard?.writeText(text).then(() => true, () => false);
   if (done) ingot.toast("Copied. INGOT_API_KEY is only needed where keys have been made.");
-  else ingot.toast("The browser does not let pages copy here.", "bad");
+  else ingot.toast("The browser does not allow copying here.", "bad");
 });
 
 function openSettings(open) {

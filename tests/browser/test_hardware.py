@@ -40,12 +40,12 @@ def test_slices_stand_under_their_gpu_and_nothing_overflows(signed_in: BrowserCo
         page.set_viewport_size({"width": width, "height": 900})
         page.goto(f"{running.console}/hardware")
         expect(page.get_by_text("Replayed from")).to_be_visible()
-        slices = page.get_by_role("list", name="Slices of GPU 0").locator("> li")
+        slices = page.get_by_role("list", name="MIG instances of GPU 0").locator("> li")
         expect(slices).to_have_count(4)
         expect(slices.first).to_contain_text("MIG 3g.40gb")
         expect(slices.first).to_contain_text("python3")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    expect(page.get_by_role("button", name="Copy the name of NVIDIA A100-SXM4-80GB MIG 2g.20gb")).to_be_visible()
+    expect(page.get_by_role("button", name="Copy the UUID of NVIDIA A100-SXM4-80GB MIG 2g.20gb")).to_be_visible()
     page.close()
     assert problems == []
 

@@ -44,7 +44,7 @@ def test_lines_written_while_the_network_is_away_appear_once_it_is_back(
         expect(page.locator("#log-view")).to_contain_text("mark 4")
         wire.cut()
         log(*(f"mark {n}" for n in range(5, 12)))
-        expect(page.get_by_text("The connection to the console is lost")).to_be_visible(timeout=15_000)
+        expect(page.locator(".log-lost")).to_be_visible(timeout=15_000)
         wire.mend()
         log("mark 12")
         expect(page.locator("#log-view")).to_contain_text("mark 12", timeout=20_000)

@@ -61,13 +61,13 @@ def running(tmp_path_factory: pytest.TempPathFactory, variables: dict[str, str])
 def test_a_stick_appears_while_the_page_is_open(page: Page, running: Appliance, media: Path, bundle: Path) -> None:
     """Nobody has to load the page again; what is broken stands below what can be used, and nothing overflows."""
     page.goto(f"{running.console}/models")
-    expect(page.get_by_text("Nothing to import")).to_be_visible()
+    expect(page.locator("#media .empty")).to_be_visible()
     stick = media / "STICK"
     stick.mkdir()
     (stick / "broken.ingot").write_text("no bundle")
     shutil.copy(bundle, stick / "two.ingot")
     expect(page.get_by_role("heading", name="two.ingot")).to_be_visible(timeout=15_000)
-    expect(page.locator(".bundle").last).to_contain_text("it is not an Ingot bundle")
+    expect(page.locator(".bundle").last).to_contain_text("broken.ingot")
     for width in (1360, 820, 390):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -87,13 +87,13 @@ def test_axe_finds_no_violation(page: Page, running: Appliance, path: str, schem
 def test_a_key_is_trusted_after_it_was_compared(page: Page, running: Appliance) -> None:
     """The way leads over the whole key, a mark that it was compared, and a question."""
     page.goto(f"{running.console}/models")
-    page.get_by_role("link", name="Look at the key").first.click()
-    expect(page.get_by_role("heading", name="Is this the sender's key?")).to_be_visible()
+    page.get_by_role("link", name="Check the key").first.click()
+    expect(page.locator(".key-text")).to_be_visible()
     expect(page.get_by_role("button", name="Import")).to_have_count(0)
-    page.get_by_label("I have compared all of it").check()
+    page.locator(".key").get_by_role("checkbox").check()
     page.get_by_role("button", name="Trust this key").click()
-    page.locator("#confirm").get_by_role("button", name="Trust it").click()
-    expect(page.get_by_text("which is trusted here")).to_be_visible()
+    page.locator("#confirm [data-confirm-yes]").click()
+    expect(page.locator("[data-signature=trusted]")).to_be_visible()
 
 
 def test_an_import_is_watched_and_called_off(
@@ -102,15 +102,15 @@ def test_an_import_is_watched_and_called_off(
     """The bar moves by itself, on every page that is open; called off, nothing is left."""
     page.goto(f"{running.console}/models")
     page.get_by_role("button", name="Import Large").click()
-    bar = page.get_by_role("progressbar", name="How much of Large is done")
+    bar = page.get_by_role("progressbar", name="Progress of Large")
     expect(bar).to_be_visible()
     other = signed_in.new_page()
     other.goto(f"{running.console}/models")
-    expect(other.get_by_role("progressbar", name="How much of Large is done")).to_be_visible()
+    expect(other.get_by_role("progressbar", name="Progress of Large")).to_be_visible()
     other.close()
     page.get_by_role("button", name="Cancel").first.click()
-    page.locator("#confirm").get_by_role("button", name="Call it off").click()
-    expect(page.get_by_text("The import of Large was called off.")).to_be_visible(timeout=15_000)
+    page.locator("#confirm [data-confirm-yes]").click()
+    expect(page.locator("[data-import=cancelled]")).to_be_visible(timeout=15_000)
     assert os.listdir(running.home / "models") == []
 
 
@@ -118,10 +118,10 @@ def test_a_model_that_was_imported_can_be_used(page: Page, running: Appliance) -
     """It appears in the list without loading the page again, and leads to a profile."""
     page.goto(f"{running.console}/models")
     page.get_by_role("button", name="Import Small").click()
-    expect(page.get_by_text("Small is here, and whole.")).to_be_visible(timeout=15_000)
+    expect(page.locator("[data-import=done]")).to_be_visible(timeout=15_000)
     expect(page.locator(".models").get_by_role("heading", name="Small")).to_be_visible(timeout=15_000)
-    expect(page.get_by_text("already here")).to_be_visible(timeout=15_000)
-    page.locator(".models").get_by_role("link", name="Make a profile for Small").click()
+    expect(page.locator("[data-standing=here]")).to_be_visible(timeout=15_000)
+    page.locator(".models").get_by_role("link", name="Create profile for Small").click()
     expect(page).to_have_url(f"{running.console}/profiles/-/new?model=Small")
 
 
@@ -135,7 +135,7 @@ def test_a_console_that_is_killed(page: Page, running: Appliance, variables: dic
     assert sorted(name for name in os.listdir(running.home / "models") if not name.startswith(".")) == ["Small"]
     with appliance(running.home, variables, SLOW) as again:
         page.goto(f"{again.console}/models")
-        expect(page.get_by_text("The console ended before the import of Large was done.")).to_be_visible()
-        page.get_by_role("button", name="Go on").click()
-        expect(page.get_by_text("Large is here, and whole.")).to_be_visible(timeout=60_000)
+        expect(page.locator("[data-import=interrupted]")).to_be_visible()
+        page.get_by_role("button", name="Resume").click()
+        expect(page.locator("[data-import=done]")).to_be_visible(timeout=60_000)
         assert sorted(os.listdir(again.home / "models")) == ["Large", "Small"]

@@ -36,7 +36,7 @@ class RememberingControl:
         self.calls: list[str] = []
         self.present = EngineStatus(running=False)
         self.output: list[OutputLine] = []
-        self.happened: list[EngineEvent] = []
+        self.recent_events: list[EngineEvent] = []
 
     async def status(self) -> EngineStatus:
         return self.present
@@ -59,7 +59,7 @@ class RememberingControl:
         await asyncio.Event().wait()
 
     async def events(self) -> AsyncGenerator[EngineEvent]:
-        for event in self.happened:
+        for event in self.recent_events:
             yield event
         await asyncio.Event().wait()
 

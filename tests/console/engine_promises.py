@@ -237,7 +237,7 @@ class EnginePromises:
         async with opened(config, engine.control) as read:
             await engine.control.start()
             await shows(read, "/", "starting", "the engine begins: runs")
-            await shows(read, "/log", "the engine begins: runs", "What its process wrote itself")
+            await shows(read, "/log", "the engine begins: runs")
 
     async def test_pages_tell_how_it_ended(self, engine, config):
         """The exit code and the last words, wherever somebody looks first."""

@@ -30,7 +30,7 @@ class FakeDocker:
         self.restarts = 0
         self.media_type = "application/vnd.docker.multiplexed-stream"
         self.lines: list[tuple[str, int, str]] = []
-        self.happenings: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.refuse: dict[str, tuple[int, str]] = {}
         self.asked: list[str] = []
         self.silent = False
@@ -82,7 +82,7 @@ class FakeDocker:
         if call == "events":
             _begin(writer, "application/json")
             while True:
-                _chunk(writer, json.dumps(await self.happenings.get()).encode() + b"\n")
+                _chunk(writer, json.dumps(await self.events.get()).encode() + b"\n")
                 await writer.drain()
         return _send(writer, 204, None)
 

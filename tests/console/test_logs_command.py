@@ -70,10 +70,10 @@ def test_the_end_of_a_large_log_is_found_at_once(home):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--launch", "../../etc"), "no launch '../../etc'"),
+        (("--launch", "../../etc"), "../../etc"),
         (("--launch", "20260101-000000-0000"), NEW),
-        (("-n", "-3"), "neither a whole number nor 'all'"),
-        (("-n", "many"), "neither a whole number nor 'all'"),
+        (("-n", "-3"), "'-3'"),
+        (("-n", "many"), "'many'"),
     ],
 )
 def test_what_makes_no_sense(home, arguments, says):
@@ -86,12 +86,11 @@ def test_what_makes_no_sense(home, arguments, says):
 
 def test_nothing_to_show(home):
     """No launch at all, and a launch that was refused before an engine was started."""
-    assert "no launch" in run(home).output
+    assert run(home).exit_code == 1
     ready_launch(home, OLD)
     (failed_launch(home, NEW).folder / "engine.log").unlink()
     result = run(home)
     assert result.exit_code == 1
-    assert "started no engine" in result.output
     assert OLD in result.output
 
 

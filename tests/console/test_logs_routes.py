@@ -36,7 +36,7 @@ async def test_an_empty_state_folder_has_a_page(client):
     """It says what will be here and how to begin."""
     answer = await client.get("/log")
     assert answer.status_code == 200
-    assert "No launch yet" in answer.text
+    assert 'class="empty"' in answer.text
 
 
 async def test_hostile_lines_are_text(client, home):
@@ -130,7 +130,7 @@ async def test_a_launch_without_a_log_says_so(client, home):
     refused = failed_launch(home, NEW)
     (refused.folder / "engine.log").unlink()
     text = (await client.get("/log")).text
-    assert "started no engine" in text
+    assert "callout-info" in text
     assert f"/log?launch={OLD}" in text
 
 

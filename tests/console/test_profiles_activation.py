@@ -225,8 +225,9 @@ async def test_two_activations_at_once_are_one(home, database, store, control):
     it = activator(home, database, control, preflight=Slow())
     first = asyncio.create_task(it.activate("chat", 1))
     await asyncio.sleep(0)
-    with pytest.raises(UnderWay, match="chat r1 is under way"):
+    with pytest.raises(UnderWay) as caught:
         await it.activate("other")
+    assert (caught.value.code, caught.value.value) == ("activation-running", "chat r1")
     with pytest.raises(NotFound):
         await it.roll_back()
     gate.set()
@@ -238,7 +239,7 @@ async def test_an_engine_that_does_not_restart_is_said_and_the_revision_stays(ho
     await store.create(chat(), author="ann")
     text = "The container ingot-engine is not there."
     control.problem = Finding(id="gone", severity=Severity.ERROR, message=text)
-    with pytest.raises(EngineUnreachable, match=r"chat r1 is active now.*ingot-engine"):
+    with pytest.raises(EngineUnreachable, match=r"chat r1.*ingot-engine"):
         await activator(home, database, control).activate("chat")
     assert read_active(home).revision == "r1"
 
@@ -271,7 +272,7 @@ async def test_a_file_that_cannot_be_written_changes_no_row(home, database, stor
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("console.profiles.activator.write_active", full)
-    with pytest.raises(NotWritten, match=r"No space left on device\. other r1 was not activated"):
+    with pytest.raises(NotWritten, match=r"No space left on device.*other r1"):
         await it.activate("other")
     assert (await store.active()).what == "chat r1"
     assert read_active(home).document["name"] == "chat"
@@ -318,7 +319,7 @@ async def test_rolling_back_activates_the_last_revision_that_was_ready(home, dat
     it = activator(home, database, control)
     await it.activate("chat", 2)
     assert (await it.roll_back()).what == "chat r1"
-    with pytest.raises(NotFound, match="nothing to roll back to"):
+    with pytest.raises(NotFound):
         await it.roll_back()
 
 

@@ -64,5 +64,5 @@ def test_what_a_person_has_to_decide_is_not_among_all_changes():
         return Finding(id=id, severity=Severity.ERROR, message="", fix=Fix(text="", patch=patch))
 
     digest, one, two = found("digest-differs", {"model.digest": "x"}), found("a", {"a": 1}), found("b", {"b": 2})
-    assert Inspection(findings=[digest, one, two]).mends == {"a": 1, "b": 2}
-    assert Inspection(findings=[digest, one]).mends is None
+    assert Inspection(findings=[digest, one, two]).all_fixes == {"a": 1, "b": 2}
+    assert Inspection(findings=[digest, one]).all_fixes is None

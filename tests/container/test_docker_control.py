@@ -224,7 +224,7 @@ async def test_running_out_of_memory_is_told(engine, config):
     )
     async with opened(config, engine.control) as read:
         await engine.control.start()
-        await shows(read, "/", "failed", "its limit of 40.0 MiB", "INGOT_ENGINE_MEMORY", "the parent ends")
+        await shows(read, "/", "failed", "40.0 MiB", "INGOT_ENGINE_MEMORY", "the parent ends")
     assert (await engine.control.status()).out_of_memory
 
 
@@ -234,7 +234,7 @@ async def test_a_loop_of_restarts_is_told_and_can_be_ended(engine, config):
     engine.mode.write_text("fails")
     async with opened(config, engine.control) as read:
         await engine.control.start()
-        await shows(read, "/", "failed", "(exit code 3)", "and goes on", "port 8123 is taken")
+        await shows(read, "/", "failed", "(exit code 3)", "port 8123 is taken")
         await engine.control.stop()
         await shows(read, "/", "stopped")
 
@@ -276,9 +276,9 @@ async def test_a_machine_that_cannot_start_it_is_told(engine):
     folder.mkdir()
     engine.site.gap.docker("network", "create", "gone")
     cases = [
-        (("--gpus", "all"), "NVIDIA container toolkit is not installed"),
-        (("--mount", f"type=bind,source={folder},target=/models"), f"{folder}, which it has mounted, is not there"),
-        (("--network", "gone"), "The network gone"),
+        (("--gpus", "all"), "NVIDIA container toolkit"),
+        (("--mount", f"type=bind,source={folder},target=/models"), str(folder)),
+        (("--network", "gone"), "gone"),
         (("--user", "nobody-here"), "user nobody-here"),
     ]
     for arguments, told in cases:
@@ -331,7 +331,7 @@ async def test_a_daemon_that_restarts(engine, config):
     async with opened(config, engine.control) as read, kept(engine.control.follow) as lines:
         await until(lambda: has(lines, "count 20"))
         engine.site.end_daemon()
-        await shows(read, "/", "Docker cannot be reached")
+        await shows(read, "/", "systemctl status docker")
         engine.site.start_daemon()  # not in a thread, whose end would be the daemon's
         await shows(read, "/", "starting", seconds=60)
         await until(lambda: has(lines, "the engine begins", 2), 60)

@@ -194,7 +194,7 @@ def test_show_names_the_revisions_and_an_unknown_name_is_refused(cli, file):
 def test_without_a_console_the_revision_waits_for_the_engines_next_start(cli, file, home):
     write_checkpoint(home.models / "Tiny")
     cli("import", "--yes", file({"name": "chat", "model": {"path": "Tiny"}}))
-    assert "at its next start" in cli("activate", "chat")
+    assert "chat r1" in cli("activate", "chat")
     active = read_active(home)
     assert (active.document["name"], active.revision) == ("chat", "r1")
     assert cli.json("list")[0]["name"] == "chat"
