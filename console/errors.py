@@ -92,6 +92,7 @@ CONFLICTS = {
     "backup-check-running": "A backup is being checked",
     "backup-running": "A backup is being created",
     "benchmark-running": "A benchmark is running",
+    "cancelled": "Cancelled",
     "cannot-import": "This cannot be imported",
     "engine-busy": "The engine is busy",
     "engine-not-ready": "The engine is not ready",

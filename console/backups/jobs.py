@@ -166,7 +166,9 @@ class BackupJobs:
                     "stopping", "The console is stopping.", "Try again once it has restarted.", status=503
                 )
             if job.cancelled:
-                raise BackupError("cancelled", "Cancelled. Nothing was changed.", "Start it again at any time.", status=409)
+                raise BackupError(
+                    "cancelled", "Cancelled. Nothing was changed.", "Start it again at any time.", status=409
+                )
             if time.monotonic() - told >= TELL_EVERY_S:
                 told = time.monotonic()
                 loop.call_soon_threadsafe(heard, done, total)

@@ -62,8 +62,8 @@ Publisher = Callable[[EngineView, Hub], Awaitable[None] | None]
 
 class Follower:
     """`view` is the engine as last seen; `wake()` makes it look at once; publishers are called after each look. `drain`
-    says what the engine is drained for, `undone` what could not be done after that, `acting` whether it is being started
-    or stopped."""
+    says what the engine is drained for, `undone` what could not be done after that, `acting` whether it is starting or
+    stopping."""
 
     def __init__(
         self,

@@ -69,7 +69,7 @@ class Docker:
         self.saved.append(tag)
         for number in range(30):
             if self.broken and number == 20:
-                raise BundleError(f"{tag} cannot be saved: the connection ended")
+                raise BundleError("docker", f"{tag} cannot be saved: the connection ended")
             yield f"{tag} {number} ".encode() * 1000
 
     def copy_out(self, container: str, path: str, into: Path) -> list[Path]:

@@ -22,13 +22,12 @@ def raised() -> set[str]:
     """The codes of all conflicts that the console's source raises."""
     codes = set()
     calls = [
-        node
+        (node.func.id, node)
         for path in ROOT.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     ]
-    for call in calls:
-        name = call.func.id
+    for name, call in calls:
         is_409 = any(keyword.arg == "status" and constant(keyword.value) == 409 for keyword in call.keywords)
         if name == "Conflict" or (name == "BackupError" and is_409):
             codes.add(constant(call.args[0]))
