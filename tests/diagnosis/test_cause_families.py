@@ -158,7 +158,7 @@ def test_no_number_of_ours_is_patched_in() -> None:
 FIXES = [cause.patch for cause in CATALOGUE] + [place.fix.patch for place in PLACES]
 
 
-@pytest.mark.parametrize("patch", [patch for patch in FIXES if patch], ids=str)
+@pytest.mark.parametrize("patch", [patch for patch in FIXES if patch], ids=" ".join)
 def test_a_patch_can_be_applied(patch: dict[str, object]) -> None:
     """Every key is one of the schema's, a group of them, or on the lists of what vLLM may be handed."""
     allowed = {setting.key for setting in SETTINGS} | {"backends", "vllm.environment"}

@@ -50,8 +50,8 @@ from kernels.context import Context
 
 architecture, folder = architecture_named(sys.argv[1]), Path(sys.argv[2])
 caches = ("bfloat16", "float8_e4m3fn")
-models = [Context("cuda", architecture.capability, "bfloat16", head_dim=128, num_heads=32, num_kv_heads=8,
-                  kv_cache_dtype=cache, libraries={"flashinfer": "9"}) for cache in caches]
+models = [Context("cuda", architecture.capability, "bfloat16", head_dim=128, num_heads=32, num_kv_heads=kv_heads,
+                  kv_cache_dtype=cache, libraries={"flashinfer": "9"}) for cache in caches for kv_heads in (8, 32)]
 build(folder, architecture, planned(architecture.number, models), 2, lambda module: print(module.name))
 PY
     exit
