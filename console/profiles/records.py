@@ -53,7 +53,9 @@ class ProfileSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def model(self) -> str:
-        return str(self.latest.document["model"]["path"])
+        """The path of its model; empty in a damaged document."""
+        model = self.latest.document.get("model")
+        return str(model.get("path", "")) if isinstance(model, dict) else ""
 
     @property
     def engine(self) -> str:

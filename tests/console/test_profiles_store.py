@@ -13,6 +13,7 @@ from console.db.models import ActiveRevision, Launch
 from console.db.schema import migrate
 from console.db.sessions import Database
 from console.profiles.errors import InUse, InvalidDocument, NameTaken, NotFound, Stale
+from console.profiles.records import ProfileSummary, SavedRevision
 from console.profiles.store import ProfileStore
 
 CHAT = {"name": "chat", "model": {"path": "bundled"}}
@@ -214,3 +215,13 @@ async def test_rolling_back_leads_to_the_last_revision_that_was_ready(store, dat
     assert (await store.roll_back_target()).what == "chat r2"
     await make_active(database, second.id)
     assert (await store.roll_back_target()).what == "chat r1"
+
+
+def test_the_list_survives_a_damaged_document() -> None:
+    """A row from elsewhere, such as a restored database."""
+    for document in ({}, {"model": None}, {"model": {}}, {"model": "qwen"}):
+        latest = SavedRevision(
+            id=1, profile="p", number=1, document=document, content_hash="", note="", author="", created=0.0
+        )
+        summary = ProfileSummary(name="p", latest=latest, active=None, last_launch=None)
+        assert summary.model == ""
