@@ -11,6 +11,7 @@ from litestar.params import FromPath
 from litestar.response import Template
 from sqlalchemy import func, select
 
+from console.access import keys
 from console.dashboard.examples import examples
 from console.dashboard.now import now
 from console.db.models import ApiKey, Launch
@@ -26,15 +27,17 @@ NEW_USER_LAUNCHES = 3
 
 @get("/")
 async def dashboard(request: PageRequest, session: Session, follower: TheFollower, catalogue: TheCatalogue) -> Template:
-    keys = await session.scalar(select(func.count()).select_from(ApiKey))
+    key_required = await keys.is_required(session)
+    key_count = await session.scalar(select(func.count()).select_from(ApiKey))
     launches = await session.scalar(select(func.count()).select_from(Launch))
     return page(
         request,
         "dashboard/dashboard.html",
         title="Dashboard",
         now=await asyncio.to_thread(now, follower.view, catalogue),
-        examples=examples(follower.view, keyed=bool(keys)),
-        keyed=bool(keys),
+        examples=examples(follower.view, keyed=key_required),
+        key_required=key_required,
+        key_count=key_count or 0,
         new_here=(launches or 0) <= NEW_USER_LAUNCHES,
     )
 

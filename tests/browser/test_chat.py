@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.scripted_console import ScriptedConsole
+from tests.running import wait_for
 
 
 @pytest.fixture
@@ -32,6 +33,7 @@ def test_leaving_in_the_middle_of_an_answer_keeps_what_came(tab: Page, scripted:
     expect(tab.locator(".chat-foot .callout-bad")).to_have_count(0)
     tab.get_by_role("button", name="Ask again").click()
     expect(tab.locator("#chat-stop")).to_be_visible()
+    wait_for("the second question", lambda: len(scripted.door.chats) == 2)
     assert [chat["messages"] for chat in scripted.door.chats] == [[{"role": "user", "content": "Why?"}]] * 2
 
 
