@@ -54,7 +54,7 @@ def test_the_page_follows_the_machine_by_itself(page: Page, running: Appliance, 
     """What was opened stays open while figures change under it."""
     page.goto(f"{running.console}/hardware")
     expect(page.get_by_text("5.7 GiB free of 39.2 GiB")).to_be_visible()
-    details = page.locator("details", has_text="Its environment")
+    details = page.locator("details", has_text="Environment variables")
     details.locator("summary").click()
     changed = json.loads(recording.read_text())
     part = changed["nvml"]["devices"][0]["slices"][0]

@@ -137,5 +137,5 @@ def test_a_console_that_is_killed(page: Page, running: Appliance, variables: dic
         page.goto(f"{again.console}/models")
         expect(page.locator("[data-import=interrupted]")).to_be_visible()
         page.get_by_role("button", name="Resume").click()
-        expect(page.locator("[data-import=done]")).to_be_visible(timeout=60_000)
+        expect(page.locator(".models").get_by_role("heading", name="Large")).to_be_visible(timeout=60_000)
         assert sorted(os.listdir(again.home / "models")) == ["Large", "Small"]

@@ -390,7 +390,8 @@ async def test_a_checkpoint_that_answers_otherwise_than_before_is_not_ready(home
         await wait_for(supervisor, State.READY, State.FAILED)
         assert supervisor.state is state, supervisor.reason
         if state is State.FAILED:
-            assert "differs by more than 0.001" in supervisor.reason
+            assert "-0.60000" in supervisor.reason
+            assert "0.001" in supervisor.reason
             assert supervisor.record is not None
             diagnosis = supervisor.record.diagnosis
             assert diagnosis is not None
