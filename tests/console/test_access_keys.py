@@ -213,3 +213,21 @@ async def test_the_console_does_not_open_for_what_the_front_door_was_shown(visit
     visitor.headers["accept"] = "application/json"
     assert (await visitor.post("/profiles/-/roll-back", headers=program_header(home))).status_code != 401
     assert (await visitor.post("/profiles/-/roll-back", headers=token_header(home))).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("keys_made", "required", "state"),
+    [(0, False, "open"), (1, False, "open"), (1, True, "keyed"), (0, True, "closed")],
+)
+async def test_the_dashboard_follows_the_switch(client, console, keys_made, required, state):
+    """Not the number of keys: a required key may be missing, and one that exists need not be required."""
+    for number in range(max(keys_made, required)):
+        await _create(client, f"key {number}")
+    if required:
+        await client.post("/access/require-key")
+    if required and not keys_made:
+        row = re.search(r'action="(/access/keys/[^"]+/revoke)"', (await client.get("/access")).text)
+        await client.post(row[1])
+    page = (await client.get("/")).text
+    assert re.search(r'data-api="(\w+)"', page)[1] == state
+    assert ("INGOT_API_KEY" in page) is required
