@@ -306,7 +306,7 @@ def test_a_file_that_appeared_meanwhile_is_not_replaced(tmp_path):
 
 def test_what_breaks_off_leaves_nothing(docker, folder):
     docker.broken = True
-    refused(folder, "")
+    refused(folder, "docker")
 
 
 def test_an_install_script_without_its_line_is_refused(docker, folder, monkeypatch):

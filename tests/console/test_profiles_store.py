@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -219,7 +220,8 @@ async def test_rolling_back_leads_to_the_last_revision_that_was_ready(store, dat
 
 def test_the_list_survives_a_damaged_document() -> None:
     """A row from elsewhere, such as a restored database."""
-    for document in ({}, {"model": None}, {"model": {}}, {"model": "qwen"}):
+    documents: tuple[dict[str, Any], ...] = ({}, {"model": None}, {"model": {}}, {"model": "qwen"})
+    for document in documents:
         latest = SavedRevision(
             id=1, profile="p", number=1, document=document, content_hash="", note="", author="", created=0.0
         )

@@ -75,8 +75,8 @@ extract() {
     [ -z "$bad" ] || refuse_damaged "$bad"
 }
 
-# keep_whole PATTERN: move extracted files with the right hash to files/, of the needed lines of this pattern (empty: of
-# all that are left); record them in `whole` once they are on the disk.
+# keep_whole PATTERN: move extracted files with the right hash to files/, of the needed lines of this pattern (empty:
+# of all that are left); record them in `whole` once they are on the disk.
 keep_whole() {
     comm -23 "$stage/needed" "$stage/whole" | grep -e "$1" >"$stage/unchecked" || [ -z "$1" ] || return 0
     comm -12 "$stage/needed" "$stage/whole" >"$stage/found"
