@@ -139,7 +139,7 @@ class EngineLaunch(ABC):
         end = await self._end
         if self._bring_up is not None:
             self._bring_up.cancel()
-        if end.reason and end.state is not State.STOPPED:
+        if end.reason:
             self.fail_requests(end.reason)  # before the engine itself makes up what to say while it is ended
         last_line = self._capture.count if self._capture is not None else 0
         status = await end_processes(end, self.child, self.ask_to_end, self.launch.folder)

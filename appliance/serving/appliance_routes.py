@@ -20,6 +20,7 @@ from appliance.serving.stream import HEARTBEAT, named_frame, sse
 
 HEARTBEAT_S = 10.0
 LONGEST_DRAIN_S = 86400
+LONGEST_WHY = 500
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -30,7 +31,10 @@ class AttemptFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrainFields(msgspec.Struct, frozen=True, kw_only=True):
+    """`why` is what clients and the history are told, such as "Restarted by admin"."""
+
     within_s: float
+    why: str = ""
 
 
 class AttemptAccepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,13 +106,18 @@ def _kind(told: Told) -> str:
 
 @post("/appliance/drain", status_code=202)
 async def drain(request: Request[Any, Any, Any], front_door: FrontDoor) -> ApplianceState:
-    """Refuse new requests, and end the launch once those in flight have finished, or after `within_s` seconds. Of an
-    engine that serves nobody the answer only says so."""
+    """Refuse new requests, and end the launch once those in flight have finished, or after `within_s` seconds. With 0
+    they are ended at once, and so is a launch that does not serve yet; with more, such a launch goes on."""
     fields = decode(await read_body(request), DrainFields)
-    if not 0 < fields.within_s <= LONGEST_DRAIN_S:
+    if not 0 <= fields.within_s <= LONGEST_DRAIN_S:
         most = f"{LONGEST_DRAIN_S:,}"
-        raise bad_request(f"within_s: {fields.within_s:g} is out of range; use 1 to {most}.", "within_s")
-    front_door.supervisor.drain(fields.within_s)
+        raise bad_request(f"within_s: {fields.within_s:g} is out of range; use 0 to {most}.", "within_s")
+    if len(fields.why) > LONGEST_WHY or not fields.why.isprintable():
+        raise bad_request(f"why: use up to {LONGEST_WHY} printable characters.", "why")
+    if fields.within_s:
+        front_door.supervisor.drain(fields.within_s, fields.why)
+    else:
+        front_door.supervisor.stop_now(fields.why)
     return front_door.supervisor.describe()
 
 

@@ -16,6 +16,16 @@ from appliance.protocol import State
 MAX_BODY_BYTES = 8 << 20
 # While a launch is in progress, retrying soon makes sense; after its end only a person can help.
 RETRY_AFTER_S: dict[State, int] = {State.PREFLIGHT: 1, State.STARTING: 1, State.IDLE: 1, State.DRAINING: 5}
+NOT_READY: dict[State, str] = {
+    State.IDLE: "No model is running",
+    State.PREFLIGHT: "The engine is starting",
+    State.STARTING: "The engine is starting",
+    State.READY: "The engine is not ready",
+    State.DRAINING: "The engine is finishing its last requests and takes no new ones",
+    State.STOPPED: "The engine is stopped",
+    State.FAILED: "The engine failed",
+    State.HUNG: "The engine hung",
+}
 TYPES: dict[int, str] = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
@@ -57,8 +67,8 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 
 def not_ready(state: State, reason: str) -> ApiError:
     headers = {"Retry-After": str(RETRY_AFTER_S[state])} if state in RETRY_AFTER_S else {}
-    because = f": {reason}" if reason else ""
-    return ApiError(503, f"The engine is not ready ({state}){because}", code="engine_not_ready", headers=headers)
+    because = f": {reason}" if reason else "."
+    return ApiError(503, f"{NOT_READY[state]}{because}", code="engine_not_ready", headers=headers)
 
 
 def engine_gone(reason: str) -> ApiError:

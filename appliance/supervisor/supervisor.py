@@ -214,10 +214,21 @@ class Supervisor:
             await asyncio.wait({draining})
         engine.finish(End(state=State.STOPPED))
 
-    def drain(self, within_s: float) -> asyncio.Task[None] | None:
+    def stop_now(self, why: str = "") -> None:
+        """End the launch, whatever its state, and with it the requests in flight. Their clients and the history are
+        told `why`, such as "Stopped by admin", and how many there were."""
+        engine = self._engine
+        if engine is None or engine.launch.ended:
+            return
+        requests = self.describe().requests
+        if self.state is State.READY:
+            engine.launch.change(State.DRAINING)  # new requests are refused from here on
+        engine.finish(End(state=State.STOPPED, reason=_why_stopped(why, f"{_counted(requests)} ended", requests)))
+
+    def drain(self, within_s: float, why: str = "") -> asyncio.Task[None] | None:
         """Refuse new requests, let those in flight finish, and end the launch once they have, or after `within_s`
         seconds. Asked again, the new deadline counts. Nothing happens, and None is returned, unless the engine
-        serves."""
+        serves. `why` as for `stop_now`."""
         engine = self._engine
         if engine is None or self.state not in (State.READY, State.DRAINING):
             return None
@@ -226,14 +237,15 @@ class Supervisor:
         if self._draining is not None:
             self._draining.cancel()
         self._drain_until = time.time() + within_s
-        self._draining = asyncio.create_task(self._end_when_idle(engine, within_s))
+        self._draining = asyncio.create_task(self._end_when_idle(engine, within_s, why))
         return self._draining
 
-    async def _end_when_idle(self, engine: EngineLaunch, within_s: float) -> None:
+    async def _end_when_idle(self, engine: EngineLaunch, within_s: float, why: str) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(engine.idle(), within_s)
-        cut = engine.requests
-        engine.finish(End(state=State.STOPPED, reason=f"Still running at the deadline: {cut}" if cut else ""))
+        requests = engine.requests
+        late = f"{_counted(requests)} still running at the deadline and {'was' if requests == 1 else 'were'} ended"
+        engine.finish(End(state=State.STOPPED, reason=_why_stopped(why, late, requests)))
 
     def kill(self) -> None:
         """At once: nothing is left of the engine when this returns."""
@@ -331,6 +343,16 @@ class Supervisor:
         self.plan = plan
         engine.gpus = plan.taken
         await engine.start(plan)
+
+
+def _counted(requests: int) -> str:
+    return "1 request was" if requests == 1 else f"{requests:,} requests were"
+
+
+def _why_stopped(why: str, cut: str, requests: int) -> str:
+    """`Restarted by admin; 1 request was ended.`, without the part that does not apply."""
+    told = "; ".join(filter(None, (why, cut if requests else "")))
+    return f"{told}." if told else ""
 
 
 def _read_source(home: Home, profile_file: Path | None) -> Source:

@@ -106,9 +106,9 @@ class BackupJobs:
 
         return self._begin(Job("check", name), lambda report: asyncio.to_thread(work, report))
 
-    def restore(self, name: str, when: When) -> Job:
+    def restore(self, name: str, when: When, who: str) -> Job:
         """The engine restarts at the end: at once, or when its requests have finished."""
-        return self._begin(Job("restore", name), lambda report: self._restore(name, report, when))
+        return self._begin(Job("restore", name), lambda report: self._restore(name, report, when, who))
 
     async def settled(self, job: Job, within_s: float) -> bool:
         """Whether the job ends within this time. It is then no longer shown."""
@@ -197,7 +197,7 @@ class BackupJobs:
             with suppress(OSError):
                 self._hub.send("backups-list", self._shown["list"].render(backups=await self.backups(), live=True))
 
-    async def _restore(self, name: str, report: Report, when: When) -> str:
+    async def _restore(self, name: str, report: Report, when: When, who: str) -> str:
         path = self.folder.find(name)
 
         def work() -> restore.Restored:
@@ -216,7 +216,7 @@ class BackupJobs:
         if restored.revoked:
             said += f" API keys that were revoked since stay revoked: {', '.join(restored.revoked)}."
         try:
-            await self._engine.restart(when)
+            await self._engine.restart(when, why=f"Restarted after a restore by {who}")
         except EngineControlError as error:
             said += f" The engine was not restarted: {error}"
         finally:

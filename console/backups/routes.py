@@ -140,7 +140,7 @@ async def restore(
 ) -> Response[Any]:
     with _refused():
         backup_jobs.folder.find(name)
-        job = backup_jobs.restore(name, await engine.choose(data.when, "Restore"))
+        job = backup_jobs.restore(name, await engine.choose(data.when, "Restore"), request.user.name)
     return await _follow(request, backup_jobs, job)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import httpx
@@ -32,11 +33,17 @@ class FrontDoor:
             return None
         return msgspec.json.decode(response.content, type=ApplianceState)
 
-    async def drain(self, within_s: float) -> ApplianceState | None:
+    async def stop_now(self, why: str) -> None:
+        """End the launch and its requests at once. A front door that does not answer, or is of a version that cannot,
+        is about to be ended anyway."""
+        with contextlib.suppress(httpx.TransportError):
+            await self._send("POST", "/appliance/drain", {"within_s": 0, "why": why})
+
+    async def drain(self, within_s: float, why: str) -> ApplianceState | None:
         """Refuse new requests, and end those in flight after `within_s` seconds. None if it does not answer: nothing is
         in flight then. Raises EngineControlError if it refuses."""
         try:
-            response = await self._send("POST", "/appliance/drain", {"within_s": within_s})
+            response = await self._send("POST", "/appliance/drain", {"within_s": within_s, "why": why})
         except httpx.TransportError:
             return None
         if response.status_code != 202:

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from appliance.home import Home
+from appliance.home import Home, write_atomically
 from appliance.launches.states import ENDED
 from appliance.profile.active import read_active, write_active
 from appliance.profile.schema import ProfileError
@@ -36,6 +36,7 @@ OVERDUE_S: Final = 10.0
 SERVING: Final = frozenset({State.READY, State.DRAINING})
 LAUNCHING: Final = frozenset({State.PREFLIGHT, State.STARTING, State.READY})
 Next = Literal["stop", "restart"]
+DONE: Final[dict[Next, str]] = {"stop": "Stopped", "restart": "Restarted"}
 WhenChosen = Literal["", "now", "when-finished"]
 """The field `when` of a form that may end requests; empty if the person has not been asked yet."""
 
@@ -46,9 +47,10 @@ class When(enum.StrEnum):
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine finishes its requests; `then` is done when it has, or at `until`."""
+    """The engine finishes its requests; `then` is done when it has, or at `until`. `why` says who wanted it."""
 
     then: Next
+    why: str = ""
     since: float
     until: float
 
@@ -108,31 +110,34 @@ class EngineOperations:
     async def start(self) -> None:
         """Of an engine that has ended, but whose front door is still there to say so, a restart."""
         self._call_off()
-        mark_stopped(self._home, stopped=False)
+        forget_stop(self._home)
         request_launch(self._home)
         state = await self._front_door.state()
         ended = state is not None and state.state in ENDED
         await self._do(self._control.restart if ended else self._control.start)
 
-    async def stop(self, when: When = When.NOW) -> int:
-        """How many requests it waits for before it does."""
-        return await self._end("stop", when)
+    async def stop(self, when: When = When.NOW, *, why: str = "") -> int:
+        """How many requests it waits for before it does. `why` is what the history, and the clients whose requests are
+        ended, are told: "Stopped by admin"."""
+        return await self._end("stop", when, why)
 
-    async def restart(self, when: When = When.NOW) -> int:
+    async def restart(self, when: When = When.NOW, *, why: str = "") -> int:
         """The same; the engine then starts with the active profile."""
-        return await self._end("restart", when)
+        return await self._end("restart", when, why)
 
-    async def finish_now(self) -> None:
+    async def finish_now(self, who: str) -> None:
         """Do what is waited for at once. Of a drain that another console began: what this one would do after it."""
-        await self._end(self.drain.then if self.drain else self._then(), When.NOW)
+        then = self.drain.then if self.drain else self._then()
+        await self._end(then, When.NOW, f"{DONE[then]} by {who}")
 
     async def resume(self) -> None:
         """At the console's start: wait on for a drain that outlived the last console."""
         state = await self._front_door.state()
         if state is not None and state.state is State.DRAINING:
-            self._wait(self._then(), state.drain_until or time.time() + self._drain_within_s)
+            until = state.drain_until or time.time() + self._drain_within_s
+            self._wait(self._then(), stopped_because(self._home), until)
         elif state is not None and state.state is State.STOPPED and not is_stopped(self._home):
-            await self._end("restart", When.NOW)
+            await self._end("restart", When.NOW, "")
 
     def seen(self, appliance: ApplianceState | None, *, running: bool) -> None:
         """Somebody else may start or stop the engine, such as `docker compose up`: what that settles is forgotten."""
@@ -148,24 +153,24 @@ class EngineOperations:
     def _then(self) -> Next:
         return "stop" if is_stopped(self._home) else "restart"
 
-    async def _end(self, then: Next, when: When) -> int:
+    async def _end(self, then: Next, when: When, why: str) -> int:
         self._call_off()
-        before = is_stopped(self._home)
-        mark_stopped(self._home, stopped=then == "stop")
+        before = stopped_because(self._home) if is_stopped(self._home) else None
+        _mark(self._home, why if then == "stop" else None)
         try:
             if when is When.FINISHED:
-                state = await self._front_door.drain(self._drain_within_s)
+                state = await self._front_door.drain(self._drain_within_s, why)
                 if state is not None and state.state is State.DRAINING and state.requests:
-                    self._wait(then, state.drain_until or time.time() + self._drain_within_s)
+                    self._wait(then, why, state.drain_until or time.time() + self._drain_within_s)
                     return state.requests
-            await self._carry_out(then)
+            await self._carry_out(then, why)
         except EngineControlError:
-            mark_stopped(self._home, stopped=before)
+            _mark(self._home, before)
             raise
         return 0
 
-    def _wait(self, then: Next, until: float) -> None:
-        self.drain = Drain(then=then, since=time.time(), until=until)
+    def _wait(self, then: Next, why: str, until: float) -> None:
+        self.drain = Drain(then=then, why=why, since=time.time(), until=until)
         self._waiting = asyncio.create_task(self._when_drained(self.drain))
         self._wake()
 
@@ -181,7 +186,7 @@ class EngineOperations:
                 break
             await asyncio.sleep(LOOKS_EVERY_S)
         try:
-            await self._carry_out(drain.then)
+            await self._carry_out(drain.then, drain.why)
         except EngineControlError as error:
             log.warning("The engine was drained, and then could not %s: %s", drain.then, error)
             self.undone = Undone(then=drain.then, finding=_after_drain(drain.then, error.finding))
@@ -190,12 +195,16 @@ class EngineOperations:
                 self.drain = self._waiting = None
                 self._wake()
 
-    async def _carry_out(self, then: Next) -> None:
+    async def _carry_out(self, then: Next, why: str) -> None:
+        """The launch first, which says why to its clients: a signal could not, and would leave them time to finish."""
+
+        async def act() -> None:
+            await self._front_door.stop_now(why)
+            await (self._control.restart if then == "restart" else self._control.stop)()
+
         if then == "restart":
             request_launch(self._home)
-            await self._do(self._control.restart)
-        else:
-            await self._do(self._control.stop)
+        await self._do(act)
 
     async def _do(self, act: Callable[[], Awaitable[None]]) -> None:
         self.acting = True
@@ -207,19 +216,25 @@ class EngineOperations:
             self._wake()
 
 
-def mark_stopped(home: Home, *, stopped: bool) -> None:
-    """Record whether somebody stopped the engine on purpose."""
-    if stopped:
-        home.engine_stopped.touch()
-    else:
-        home.engine_stopped.unlink(missing_ok=True)
+def _mark(home: Home, why: str | None) -> None:
+    """Record that somebody stopped the engine on purpose, and what is known about it; None: nobody did."""
+    if why is None:
+        forget_stop(home)
+        return
+    home.engine_stopped.touch()
+    with contextlib.suppress(OSError):  # on a full disk it is stopped all the same
+        write_atomically(home.engine_stopped, why)
+
+
+def forget_stop(home: Home) -> None:
+    home.engine_stopped.unlink(missing_ok=True)
 
 
 def forget_stop_before(home: Home, started: float) -> None:
     """A launch that began after the engine was stopped on purpose was wanted by somebody."""
     with contextlib.suppress(FileNotFoundError):
         if home.engine_stopped.stat().st_mtime < started:
-            mark_stopped(home, stopped=False)
+            forget_stop(home)
 
 
 def _after_drain(then: Next, finding: Finding) -> Finding:
@@ -233,6 +248,14 @@ def _after_drain(then: Next, finding: Finding) -> Finding:
 
 def is_stopped(home: Home) -> bool:
     return home.engine_stopped.exists()
+
+
+def stopped_because(home: Home) -> str:
+    """Who stopped the engine on purpose: `Stopped by admin`; empty if nobody did, or it is not known who."""
+    try:
+        return home.engine_stopped.read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def request_launch(home: Home) -> None:

@@ -29,20 +29,20 @@ async def start(request: PageRequest, engine: TheEngine) -> Response[Any]:
 
 @post("/engine/stop")
 async def stop(request: PageRequest, data: URLEncodedBody[EndRequests], engine: TheEngine) -> Response[Any]:
-    await engine.stop(await engine.choose(data.when, "Stop"))
+    await engine.stop(await engine.choose(data.when, "Stop"), why=f"Stopped by {request.user.name}")
     return go_to(request, "/")
 
 
 @post("/engine/restart")
 async def restart(request: PageRequest, data: URLEncodedBody[EndRequests], engine: TheEngine) -> Response[Any]:
-    await engine.restart(await engine.choose(data.when, "Restart"))
+    await engine.restart(await engine.choose(data.when, "Restart"), why=f"Restarted by {request.user.name}")
     return go_to(request, "/")
 
 
 @post("/engine/finish-now")
 async def finish_now(request: PageRequest, engine: TheEngine) -> Response[Any]:
     """Do what the engine is draining for now, without waiting for its requests."""
-    await engine.finish_now()
+    await engine.finish_now(request.user.name)
     return go_to(request, "/")
 
 

@@ -166,9 +166,12 @@ def sentence(record: LaunchRecord, *, runs: bool, requests_cut: int = 0) -> str:
             verb = "Hung" if kind is Kind.HUNG_SERVING else "Failed"
             return f"{verb} while serving, {served} after it became ready.{cut}"
         case Kind.STOPPED:
+            if record.reason:
+                return f"{record.reason} It had served for {served}."
             return f"Stopped on request after serving for {served}.{cut}"
         case Kind.STOPPED_STARTING:
-            return f"Stopped on request after {took}, before it was ready."
+            why = record.reason or "Stopped on request."
+            return f"{why} It had been starting for {took}."
         case Kind.FAILED:
             return f"Failed after {took}{where}."
 

@@ -28,7 +28,7 @@ from console.engine_control.base import (
     EngineStatus,
     OutputLine,
 )
-from console.engine_control.operations import Drain, Undone
+from console.engine_control.operations import Drain, Undone, stopped_because
 from console.live.hub import Hub
 from console.live.view import EngineView
 from console.logs.ansi import plain
@@ -146,6 +146,7 @@ class Follower:
                 last_good=earlier,
                 output=_lines_of_this_run(self._output, control) if appliance is None else [],
                 recent_events=list(self._recent_events),
+                stopped_because=stopped_because(self._catalogue.home),
                 controlled=self._control.kind != "none",
                 url=self._published_url or str(self.client.base_url).rstrip("/"),
             )

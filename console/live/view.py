@@ -57,7 +57,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     what then failed. `active` names the active revision ("qwen3-8b", "r7"); `roll_back_to` the last revision that was
     ready, if it is another one. `last_good` is an earlier launch of the same profile to compare with. `output` is the
     output of the engine's process while its front door does not answer; `recent_events` are that process's last events.
-    `unknown` says why its status cannot be determined. `controlled`: this console can start and stop the engine;
+    `stopped_because` says who stopped it on purpose, if somebody did: "Stopped by admin". `unknown` says why its status cannot be determined. `controlled`: this console can start and stop the engine;
     `acting`: it is doing so now.
     """
 
@@ -76,6 +76,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     output: list[OutputLine] = []
     recent_events: list[EngineEvent] = []
     url: str = ""
+    stopped_because: str = ""
     controlled: bool = True
     acting: bool = False
 
@@ -90,6 +91,22 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def attempt(self) -> LaunchRecord | None:
         return self.appliance.attempt if self.appliance else None
+
+    @property
+    def revision(self) -> tuple[str, str] | None:
+        """Profile and revision that the engine runs; of none, the active one, which it will run next."""
+        if self.launch is not None and self.launch.state not in ENDED:
+            return self.launch.profile, self.launch.revision
+        return self.active
+
+    @property
+    def after_drain(self) -> str:
+        """What is done once the requests have finished: `stopping`, `restarting` or `starting chat r2`."""
+        if self.drain is None or self.drain.then == "stop":
+            return "stopping"
+        if self.active is None or self.active == self.revision:
+            return "restarting"
+        return f"starting {' '.join(self.active)}"
 
     @property
     def load(self) -> Load:
@@ -147,7 +164,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         if self.ready and self.launch is not None and self.launch.ready_after_s is not None:
             return f"First token after {seconds(self.launch.ready_after_s)}."
         if self.state in (State.IDLE, State.STOPPED):
-            return "Press Start to start it." if self.active else "Activate a profile to choose a model."
+            return self._why_stopped
         return self.launch.reason if self.launch else ""
 
     def _sentence_without_front_door(self) -> str:
@@ -157,9 +174,16 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
             return "The problem, and how to fix it:"
         if self.control.running:
             return "Starting…"
-        if self.control.ended:
+        if self.control.ended and not self.stopped_because and self.state is not State.STOPPED:
             return f"The engine ended: {self.control.ended}."
-        return "Press Start to start it." if self.active else "Activate a profile to choose a model."
+        return self._why_stopped
+
+    @property
+    def _why_stopped(self) -> str:
+        """Who stopped it, if known, and how to go on."""
+        why = self.launch.reason if self.launch else f"{self.stopped_because}." if self.stopped_because else ""
+        how = "Press Start to start it." if self.active else "Activate a profile to choose a model."
+        return f"{why} {how}".lstrip()
 
     @property
     def cause(self) -> str:
@@ -172,9 +196,13 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         return self.unknown or self.control.problem or (self.undone.finding if self.undone else None)
 
     @property
+    def unrecorded_output(self) -> list[OutputLine]:
+        """The output of an engine that is starting or has failed while its front door does not answer."""
+        return self.output if self.state in (State.STARTING, State.FAILED) else []
+
+    @property
     def last_words(self) -> list[OutputLine]:
-        """The last output of an engine that is starting or has failed while its front door does not answer."""
-        return self.output[-LAST_WORDS:] if self.state in (State.STARTING, State.FAILED) else []
+        return self.unrecorded_output[-LAST_WORDS:]
 
     @property
     def notable_events(self) -> list[EngineEvent]:

@@ -72,7 +72,9 @@ async def activate(
 ) -> Response[Any] | Template:
     number = revision_number(data.revision) if data.revision else None
     when = await engine.choose(data.when, f"Activate {name}")
-    return await follow(request, activator.activate(name, number, anyway=data.anyway == "yes", when=when))
+    return await follow(
+        request, activator.activate(name, number, anyway=data.anyway == "yes", when=when, who=request.user.name)
+    )
 
 
 @post("/profiles/-/roll-back", status_code=200)
@@ -85,7 +87,8 @@ async def roll_back(
     catalogue: TheCatalogue,
 ) -> Response[Any] | Template:
     when = await engine.choose(data.when, "Roll back")
-    return await follow(request, activator.roll_back(when), _remedied(data.launch, home, catalogue, "roll-back"))
+    back = activator.roll_back(when, who=request.user.name)
+    return await follow(request, back, _remedied(data.launch, home, catalogue, "roll-back"))
 
 
 @post("/profiles/{name:str}/apply-fix", status_code=200)
@@ -107,7 +110,7 @@ async def apply_fix(
     when = await engine.choose(data.when, "Apply and restart")
     note = f"{broken.label} with the fix for {', '.join(patch)}."
     saved = (await profiles.save(name, fixed, base=latest.number, author=request.user.name, note=note)).revision
-    activation = activator.activate(saved.profile, saved.number, when=when)
+    activation = activator.activate(saved.profile, saved.number, when=when, who=request.user.name)
     return await follow(request, activation, _remedied(data.launch, home, catalogue, "fix"))
 
 

@@ -64,14 +64,14 @@ class Activator:
         self._under_way: _UnderWay | None = None
 
     async def activate(
-        self, name: str, number: int | None = None, *, anyway: bool = False, when: When = When.NOW
+        self, name: str, number: int | None = None, *, anyway: bool = False, when: When = When.NOW, who: str = ""
     ) -> Activated:
         """Make revision `number` (or the latest) the active one, and restart the engine with it. Raises Refused when
         preflight finds errors, unless `anyway`; UnderWay while another activation runs; EngineUnreachable when the
         revision is active but the engine could not be restarted."""
-        return await self._alone(name, number, anyway=anyway, when=when)
+        return await self._alone(name, number, anyway=anyway, when=when, why=_because("Restarted with", who))
 
-    async def roll_back(self, when: When = When.NOW) -> Activated:
+    async def roll_back(self, when: When = When.NOW, *, who: str = "") -> Activated:
         """Activate the last revision that became ready, other than the active one. Raises NotFound if there is none."""
         target = await self._store.roll_back_target()
         if target is None:
@@ -79,7 +79,8 @@ class Activator:
                 "No other revision has been ready yet, so there is nothing to roll back to.",
                 "Choose a revision and activate it.",
             )
-        return await self._alone(target.profile, target.number, anyway=False, when=when)
+        why = _because("Rolled back to", who)
+        return await self._alone(target.profile, target.number, anyway=False, when=when, why=why)
 
     @contextmanager
     def alone(self, what: str, code: str = "activation-running") -> Iterator[None]:
@@ -93,11 +94,11 @@ class Activator:
         finally:
             self._under_way = None
 
-    async def _alone(self, name: str, number: int | None, *, anyway: bool, when: When) -> Activated:
+    async def _alone(self, name: str, number: int | None, *, anyway: bool, when: When, why: str) -> Activated:
         with self.alone(f"{name} r{number}" if number else name):
-            return await self._activate(await self._store.revision(name, number), anyway=anyway, when=when)
+            return await self._activate(await self._store.revision(name, number), anyway=anyway, when=when, why=why)
 
-    async def _activate(self, revision: SavedRevision, *, anyway: bool, when: When) -> Activated:
+    async def _activate(self, revision: SavedRevision, *, anyway: bool, when: When, why: str) -> Activated:
         launch = self._home.new_launch_id()
         document = revision.to_run()
         verdict = await self._preflight.ask(launch=launch, revision=revision.label, document=document)
@@ -109,7 +110,7 @@ class Activator:
         waits_for = 0
         if self._engine is not None:
             try:
-                waits_for = await self._engine.restart(when)
+                waits_for = await self._engine.restart(when, why=why.format(what=revision.what))
             except EngineControlError as error:
                 raise EngineUnreachable(
                     f"{revision.what} is active, but the engine could not be restarted: {error}",
@@ -152,6 +153,11 @@ class Activator:
             f"{revision.what} was not activated, and the engine was not affected.",
             f"Free some space, or make {self._home.active} writable for the user that runs this, then try again.",
         )
+
+
+def _because(verb: str, who: str) -> str:
+    """What ended requests are told; `{what}` is where the revision's name goes."""
+    return f"{verb} {{what}} by {who}" if who else f"{verb} {{what}}"
 
 
 def _read(home: Home) -> bytes | None:

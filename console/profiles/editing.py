@@ -135,7 +135,8 @@ async def _saved(
 ) -> Response[Any] | Template:
     answer: Response[Any] | Template
     if data.get("do") == "activate":
-        answer = await follow(request, activator.activate(saved.profile, saved.number, when=when))
+        activation = activator.activate(saved.profile, saved.number, when=when, who=request.user.name)
+        answer = await follow(request, activation)
     else:
         answer = go_to(request, f"/profiles/{saved.profile}", say=said)
     answer.cookies.append(saved_cookie(draft))

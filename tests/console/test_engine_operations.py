@@ -17,7 +17,7 @@ import pytest
 from appliance.profile.active import ActiveProfile, read_active, write_active
 from appliance.protocol import ApplianceState, Finding, LaunchRecord, Severity, State
 from console.engine_control.actions import ACTIONS, OFFERED
-from console.engine_control.base import EngineControlError, EngineStatus
+from console.engine_control.base import EngineControlError, EngineStatus, OutputLine
 from console.engine_control.operations import Drain, RequestsRunning, When, is_stopped, request_launch
 from console.live.view import EngineView
 
@@ -34,6 +34,7 @@ class Door:
         self.launch: LaunchRecord | None = None
         self.until: float | None = None
         self.drains: list[float] = []
+        self.whys: list[str] = []
         self.refuses = 0
         self.words: list[str] = []
         self.chats: list[dict[str, Any]] = []
@@ -56,6 +57,9 @@ class Door:
                     self._answer(door.refuses)
                     return
                 door.drains.append(within_s)
+                door.whys.append(body["why"])
+                if not within_s:
+                    door.requests = 0
                 door.until = time.time() + within_s
                 door.state = State.DRAINING if door.requests else State.STOPPED
                 self._answer(202)
@@ -170,7 +174,7 @@ async def test_nobody_is_asked_where_nothing_runs(client, control, door, path, c
     answer = await client.post(path, follow_redirects=False)
     assert answer.headers["location"] == "/"
     assert control.calls == [call]
-    assert door.drains == []
+    assert door.drains == [0]
 
 
 @pytest.mark.parametrize("act", ["start", "stop", "restart"])
@@ -195,10 +199,59 @@ async def test_nothing_is_offered_while_it_is_being_done(console, control, door,
 
 
 async def test_now_does_not_wait(client, control, door):
+    """The front door is told first, with who wants it: what ends its process then finds nothing to wait for."""
     door.requests = 3
     await client.post("/engine/restart", data={"when": "now"}, follow_redirects=False)
     assert control.calls == ["restart"]
-    assert door.drains == []
+    assert door.drains == [0]
+    assert "admin" in door.whys[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "names"),
+    [
+        ("/engine/stop", {}, ["admin"]),
+        ("/engine/restart", {}, ["admin"]),
+        ("/profiles/chat/activate", {"revision": "1", "anyway": "yes"}, ["admin", "chat r1"]),
+    ],
+)
+async def test_what_ends_requests_says_who_did_it(client, door, chat, path, data, names):
+    door.requests = 1
+    await client.post(path, data={**data, "when": "now"}, follow_redirects=False)
+    assert all(name in door.whys[-1] for name in names)
+
+
+async def test_who_wanted_it_is_still_known_after_the_wait(client, console, control, door):
+    door.requests = 3
+    await client.post("/engine/stop", data={"when": "when-finished"}, follow_redirects=False)
+    door.finish()
+    await called(control, "stop")
+    assert len(set(door.whys)) == 1
+    assert "admin" in door.whys[0]
+    control.present = EngineStatus(running=False, who="process 1", ended="exit code 0", exit_code=0)
+    door.close()
+    view = await console.follower.look()
+    assert (view.state, view.stopped_because) == (State.STOPPED, door.whys[0])
+    assert view.stopped_because in view.sentence
+    assert "exit code" not in view.sentence
+
+
+async def test_while_it_drains_the_strip_names_what_runs(client, console, door, home):
+    """The other profile is active already, but it starts later."""
+    from console.profiles.store import ProfileStore
+
+    new = await ProfileStore(console.database).create({"name": "chat", "model": {"path": "T"}}, author="a")
+    door.requests = 2
+    door.launch = LaunchRecord(
+        id="20261120-100000-aaaa", profile="old", revision="r4", started=1.0, state=State.DRAINING
+    )
+    await client.post("/profiles/chat/activate", data={"when": "when-finished", "anyway": "yes"})
+    view = await console.follower.look()
+    assert view.active == (new.profile, new.label)
+    assert view.revision == ("old", "r4")
+    assert "chat r1" in view.after_drain
+    strip = (await client.get("/log")).text
+    assert 'class="strip-profile" href="/profiles/old"' in strip
 
 
 async def test_an_answer_that_is_none_is_refused(client, control, door):
@@ -469,3 +522,16 @@ async def test_who_asks_is_told_how_many(console, door):
     with pytest.raises(RequestsRunning) as running:
         await console.engine.choose("", "Restart")
     assert running.value.requests == 5
+
+
+async def test_output_of_an_engine_that_somebody_stopped_is_no_news(client, console, control, door):
+    """Its last lines are shown only while it starts, or after it failed."""
+    control.output = [OutputLine(time.time(), "listening")]
+    control.present = EngineStatus(running=False, who="process 1", ended="exit code 0", exit_code=0)
+    door.close()
+    console.follower._output.extend(control.output)
+    assert (await console.follower.look()).state is State.STOPPED
+    assert "data-own-output" not in (await client.get("/log")).text
+    control.present = EngineStatus(running=False, who="process 1", ended="exit code 3", exit_code=3)
+    assert (await console.follower.look()).state is State.FAILED
+    assert "data-own-output" in (await client.get("/log")).text

@@ -27,8 +27,8 @@ def serving(home: Home):
         yield door
 
 
-def drain(door: Door, within_s: float) -> httpx.Response:
-    return door.http.post("/appliance/drain", json={"within_s": within_s}, headers=bearer(TOKEN))
+def drain(door: Door, within_s: float, why: str = "") -> httpx.Response:
+    return door.http.post("/appliance/drain", json={"within_s": within_s, "why": why}, headers=bearer(TOKEN))
 
 
 def ask(door: Door, max_tokens: int) -> tuple[threading.Thread, list[httpx.Response]]:
@@ -73,7 +73,35 @@ def test_at_the_deadline_the_rest_are_ended(serving: Door) -> None:
     stopped = serving.wait("stopped")
     thread.join(10)
     assert answers[0].status_code == 502
-    assert stopped["launch"]["reason"].endswith(": 1")
+    assert "1 request" in stopped["launch"]["reason"]
+
+
+def test_a_drain_with_no_time_ends_the_requests_at_once(serving: Door) -> None:
+    """Whoever waits, and the history, are told who did it and how many requests it ended."""
+    thread, answers = ask(serving, 400)
+    told = drain(serving, 0, "Stopped by ann")
+    assert told.status_code == 202
+    stopped = serving.wait("stopped")
+    thread.join(10)
+    reason = stopped["launch"]["reason"]
+    assert reason.startswith("Stopped by ann")
+    assert "1 request" in reason
+    assert (answers[0].status_code, reason in answers[0].json()["error"]["message"]) == (502, True)
+
+
+def test_a_drain_that_came_to_its_end_says_who_wanted_it(serving: Door) -> None:
+    drain(serving, 300, "Stopped by ann")
+    assert serving.wait("stopped")["launch"]["reason"] == "Stopped by ann."
+
+
+def test_a_launch_that_does_not_serve_yet_is_ended_too(home: Home) -> None:
+    home.front_door_digest.write_text(digest(TOKEN))
+    with Door(home, load_s=600) as door:
+        door.wait("starting")
+        drain(door, 300)
+        assert door.state()["state"] == "starting"
+        drain(door, 0, "Stopped by ann")
+        assert door.wait("stopped")["launch"]["reason"] == "Stopped by ann."
 
 
 def test_a_second_drain_sets_a_new_deadline(serving: Door) -> None:
@@ -90,10 +118,17 @@ def test_an_idle_engine_is_drained_at_once(serving: Door) -> None:
     serving.wait("stopped")
 
 
-@pytest.mark.parametrize("within_s", [0, -1, 1e9, "soon"])
+@pytest.mark.parametrize("within_s", [-1, 1e9, "soon"])
 def test_a_deadline_that_is_none_is_refused(serving: Door, within_s: Any) -> None:
     answer = drain(serving, within_s)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "within_s")
+    assert serving.state()["state"] == "ready"
+
+
+@pytest.mark.parametrize("why", ["x" * 501, "two\nlines"])
+def test_a_reason_that_no_line_can_show_is_refused(serving: Door, why: str) -> None:
+    answer = drain(serving, 0, why)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "why")
     assert serving.state()["state"] == "ready"
 
 

@@ -159,7 +159,7 @@ def test_a_term_drains_then_stops(home: Home) -> None:
             door.wait("draining")
             response = door.http.post("/v1/completions", json=body)
             assert response.status_code == 503
-            assert "draining" in response.json()["error"]["message"]
+            assert response.json()["error"]["code"] == "engine_not_ready"
             thread.join(20)
             assert answers[0].status_code == 200
             assert answers[0].json()["usage"]["completion_tokens"] == 60
