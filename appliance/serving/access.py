@@ -40,14 +40,20 @@ class Key(msgspec.Struct, frozen=True):
 
 class KeyFile(msgspec.Struct, frozen=True):
     """`required` is the switch of the console's Access page. Files from before there was a switch lack it: there, the
-    first key turned it on."""
+    first key turned it on. `revoked` holds the hashes of revoked keys."""
 
     keys: list[Key] = []
     required: bool | None = None
+    revoked: list[str] = []
 
-    @property
-    def requires_key(self) -> bool:
-        return bool(self.keys) if self.required is None else self.required
+
+class KnownKeys:
+    """A key file, ready to be asked at each request: `ids` by hash."""
+
+    def __init__(self, file: KeyFile) -> None:
+        self.required = bool(file.keys) if file.required is None else file.required
+        self.ids = {key.sha256: key.id for key in file.keys}
+        self.revoked = frozenset(file.revoked)
 
 
 class WatchedFile:
@@ -86,24 +92,28 @@ class Access:
 
     def __init__(self, home: Home, host: str, environ: Mapping[str, str] = os.environ) -> None:
         self._keys = WatchedFile(home.api_keys)
+        self._decoded: tuple[bytes | None, KnownKeys] = None, KnownKeys(KeyFile())
         self._token_digest = WatchedFile(home.front_door_digest)
         self._keyless = environ.get(KEYLESS) == "1"
         self._on_loopback = is_loopback(environ.get(PUBLISHED_ADDRESS) or host)
 
     def require_key(self, connection: Connection, _handler: BaseRouteHandler | None) -> None:
-        """A guard: a key or the console's token if keys are required; otherwise anyone but other sites' pages."""
+        """A guard: a key or the console's token if keys are required; otherwise anyone but other sites' pages and those
+        who show a key that was revoked. Clients that need some key send a made-up one, which counts as none."""
         shown = _bearer(connection)
         if shown is not None and self._is_token(shown):
             _accept(connection, CONSOLE)
             return
-        file = self._key_file()
-        key_id = _id_of(shown, file) if shown is not None else None
-        if key_id is not None:
+        known = self._known_keys()
+        shown_digest = _digest(shown) if shown is not None else ""
+        if (key_id := known.ids.get(shown_digest)) is not None:
             _accept(connection, key_id)
             return
-        if file.requires_key and not file.keys:
-            raise _unauthorized(f"This API requires a key, but none exists yet: {CREATE_ONE}.", "no_api_keys")
-        if file.requires_key:
+        if shown_digest in known.revoked:
+            raise _unauthorized(f"This API key was revoked. Use another one, or {CREATE_ONE}.")
+        if known.required and not known.ids:
+            raise _unauthorized(f"This API requires a key, but there is none: {CREATE_ONE}.", "no_api_keys")
+        if known.required:
             raise _unauthorized(
                 "This API key is not valid."
                 if shown
@@ -144,11 +154,14 @@ class Access:
         forwarded = any(name in connection.headers for name in FORWARDED)
         return self._keyless or (self._on_loopback and not forwarded)
 
-    def _key_file(self) -> KeyFile:
+    def _known_keys(self) -> KnownKeys:
         """Without a file, no console has written it yet. An unusable file admits nobody, rather than everybody."""
         try:
             content = self._keys.read()
-            return KeyFile() if content is None else msgspec.json.decode(content, type=KeyFile)
+            if content is not self._decoded[0]:
+                file = KeyFile() if content is None else msgspec.json.decode(content, type=KeyFile)
+                self._decoded = content, KnownKeys(file)
+            return self._decoded[1]
         except (OSError, msgspec.DecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is damaged"
             raise _unauthorized(
@@ -159,12 +172,6 @@ class Access:
     def _is_token(self, shown: str) -> bool:
         known = (self._token_digest.read() or b"").strip()
         return bool(known) and hmac.compare_digest(_digest(shown).encode(), known)
-
-
-def _id_of(shown: str, file: KeyFile) -> str | None:
-    """The id of the API key whose secret is `shown`; None for a key that is not in the file."""
-    shown_digest = _digest(shown)
-    return next((key.id for key in file.keys if key.sha256 == shown_digest), None)
 
 
 def _accept(connection: Connection, key_id: str) -> None:

@@ -13,9 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.home import Home, write_atomically
 from console.access.sessions import hashed
+from console.conflicts import Conflict
 from console.db.models import ApiAccess, ApiKey, RevokedKey
 from console.db.sessions import Database
-from console.errors import Conflict, Refusal
+from console.refusals import Refusal
 
 PREFIX = "ingot-"
 HINT_LENGTH = len(PREFIX) + 6
@@ -104,8 +105,10 @@ async def _write(session: AsyncSession, home: Home) -> None:
     await session.flush()
     required = await is_required(session)
     keys = [{"id": key.id, "name": key.name, "sha256": key.sha256} for key in await list_keys(session)]
+    revoked = list(await session.scalars(select(RevokedKey.sha256).order_by(RevokedKey.revoked)))
+    file = {"required": required, "keys": keys, "revoked": revoked}
     try:
-        write_atomically(home.api_keys, msgspec.json.format(msgspec.json.encode({"required": required, "keys": keys})))
+        write_atomically(home.api_keys, msgspec.json.format(msgspec.json.encode(file)))
     except OSError as error:
         raise Refusal(
             507 if error.errno == 28 else 503,

@@ -76,7 +76,8 @@ async def test_a_revoked_key_stays_revoked_whatever_the_file_says(given, console
     async with console.database.session() as session:
         await keys.revoke_key(session, console.home, entry["id"])
     await given(api_key=KEY)
-    assert msgspec.json.decode(console.home.api_keys.read_bytes()) == {"required": True, "keys": []}
+    file = msgspec.json.decode(console.home.api_keys.read_bytes())
+    assert (file["required"], file["keys"], file["revoked"]) == (True, [], [entry["sha256"]])
     assert "INGOT_API_KEY_FILE" in caplog.text
     await given(api_key=KEY[::-1])
     assert len(msgspec.json.decode(console.home.api_keys.read_bytes())["keys"]) == 1

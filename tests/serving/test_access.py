@@ -55,6 +55,21 @@ def test_with_keys_a_key_or_the_consoles_token_is_needed(door: Door, keys: None,
     assert door.http.get("/metrics").status_code == 200
 
 
+def test_a_revoked_key_is_refused_where_none_is_required(door: Door, door_home: Home) -> None:
+    """Its owner was promised that it never works again. Made-up keys, which some clients insist on, still count as
+    none."""
+    revoked = [hashlib.sha256(b"secret-1").hexdigest()]
+    door_home.api_keys.write_text(json.dumps({"required": False, "keys": [], "revoked": revoked}))
+    try:
+        answer = door.http.get("/v1/models", headers=bearer("secret-1"))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+        for headers in ({}, bearer("dummy")):
+            assert door.http.get("/v1/models", headers=headers).status_code == 200
+    finally:
+        door_home.api_keys.unlink()
+    assert door.http.get("/v1/models", headers=bearer("secret-1")).status_code == 200
+
+
 def test_a_removed_key_is_refused_at_once(door: Door, keys: None, door_home: Home) -> None:
     """The file is read again when it changes."""
     assert door.http.get("/v1/models", headers=bearer("secret-1")).status_code == 200
