@@ -78,7 +78,7 @@ class Answers:
         for answer_id in theirs[: 1 - (MOST_OF_VISITORS if owner is None else MOST_OF_A_SESSION)]:
             del self._kept[answer_id]
         answer_id = secrets.token_urlsafe(16)
-        headers = [(name, value) for name, value in message["headers"] if name == b"content-type"]
+        headers = [(name, value) for name, value in message["headers"] if name in (b"content-type", b"retry-after")]
         self._kept[answer_id] = Answer(owner, message["status"], headers, self._clock() + KEPT_FOR_S)
         return answer_id
 

@@ -40,7 +40,7 @@ from console.engine_control import routes as engine
 from console.engine_control.base import EngineControl
 from console.engine_control.front_door import FrontDoor
 from console.engine_control.operations import EngineOperations
-from console.errors import EXCEPTION_HANDLERS
+from console.error_answers import EXCEPTION_HANDLERS
 from console.hardware import live as hardware_live
 from console.hardware import routes as hardware
 from console.hardware.machines import Machines

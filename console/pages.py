@@ -106,7 +106,14 @@ def static(path: str) -> str:
 
 
 def page(
-    request: Request[Any, Any, Any], template: str, /, *, title: str, status_code: int = 200, **context: Any
+    request: Request[Any, Any, Any],
+    template: str,
+    /,
+    *,
+    title: str,
+    status_code: int = 200,
+    headers: dict[str, str] | None = None,
+    **context: Any,
 ) -> Template:
     """A whole page. Every template that extends base.html is given: `title`, `user` (None when nobody is signed in),
     `strip` (the engine as last seen), `notes` (said once), `here` (the path), and `theme`."""
@@ -125,13 +132,18 @@ def page(
             **context,
         },
         status_code=status_code,
+        headers=headers,
         media_type="text/html",
     )
 
 
-def fragment(template: str, /, *, status_code: int = 200, **context: Any) -> Template:
+def fragment(
+    template: str, /, *, status_code: int = 200, headers: dict[str, str] | None = None, **context: Any
+) -> Template:
     """A part of a page, for htmx and live updates: it gets only what it is given."""
-    return Template(template_name=template, context=context, status_code=status_code, media_type="text/html")
+    return Template(
+        template_name=template, context=context, status_code=status_code, headers=headers, media_type="text/html"
+    )
 
 
 def go_to(request: Request[Any, Any, Any], url: str, *, say: str = "", tone: str = "good") -> Response[Any]:

@@ -60,8 +60,8 @@ def up(
 
 
 async def _run(config: ConsoleConfig, *, keep_engine: bool) -> int:
-    from console.backups import pending
-    from console.backups.format import BackupError
+    from console.backups import interrupted_restore
+    from console.backups.errors import BackupError
     from console.db.schema import SchemaError
 
     # Until the server runs and has its own way to end, a SIGTERM ends this as Ctrl-C does: with the engine.
@@ -80,7 +80,7 @@ async def _run(config: ConsoleConfig, *, keep_engine: bool) -> int:
         listening = ports.take(config.host, config.port, "--port")
         config = dataclasses.replace(config, port=listening.getsockname()[1])
         lock.sign(Owner(pid=os.getpid(), host=config.host, port=config.port, started=time.time()))
-        finished = pending.finish(config.home)
+        finished = interrupted_restore.finish(config.home)
         started = await _start_early(config, control)
         from console.run import serve
 

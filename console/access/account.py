@@ -15,9 +15,9 @@ from console.access import keys, passwords, sessions
 from console.access.new_keys import NewKeys
 from console.access.throttle import FAILURES, Throttle
 from console.db.models import SignIn, User
-from console.errors import Refusal
 from console.pages import go_to, page
 from console.parts import Folder, PageRequest, Session, TheNewKeys, TheThrottle
+from console.refusals import Refusal
 
 
 class PasswordForm(msgspec.Struct, rename="kebab"):

@@ -17,7 +17,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from console.access import program, sessions
 from console.access.client_address import ClientAddresses
 from console.after_post import Answers, send_again
-from console.errors import Refusal, SignInNeeded
+from console.refusals import Refusal, SignInNeeded
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 

@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from console.access.passwords import hash_password
 from console.access.sessions import hashed
+from console.conflicts import Conflict
 from console.db.models import SetUpCode, User
-from console.errors import Conflict
 
 NAME_LENGTH = 64
 

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from console.errors import Refusal
+from console.refusals import Refusal
 
 WINDOW_S = 300.0
 FAILURES = 5
@@ -38,7 +38,8 @@ class Throttle:
         nothing. Raises Refusal (429) if it comes too soon."""
         wait = self.wait_s(limits)
         if wait > 0:
-            raise Refusal(429, "Too many failed attempts within five minutes.", f"Try again in {wait:,.0f} s.")
+            remedy = f"Try again in {wait:,.0f} s."
+            raise Refusal(429, "Too many failed attempts within five minutes.", remedy, retry_after_s=wait)
         now = self._clock()
         for key, most in limits.items():
             failures = self._failures.pop(key, deque(maxlen=most))

@@ -10,7 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 from appliance.launches.folder import LAUNCH_ID
-from console.backups.format import LATEST, BackupError
+from console.backups.archive_format import LATEST
+from console.backups.errors import BackupError
 from console.backups.snapshot import NOT_KEPT
 from console.db import schema
 from migrations import HEAD, REVISIONS

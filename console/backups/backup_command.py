@@ -13,6 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from appliance.home import Home
+    from console.backups.after_restore import AfterRestore
     from console.backups.restore import Restored
 
 EXIT_CODES = """
@@ -134,7 +135,7 @@ def restore_(file: str, yes: bool, as_json: bool) -> None:
 
 def _restore(home: Home, file: str, *, yes: bool) -> Restored:
     from appliance.home_lock import HomeInUseError, OwnerLock
-    from console.backups import pending, printing, restore
+    from console.backups import interrupted_restore, printing, restore
 
     try:
         lock = OwnerLock(home.console_lock, "ingot backup restore")
@@ -147,11 +148,11 @@ def _restore(home: Home, file: str, *, yes: bool) -> Restored:
         )
         raise SystemExit(3) from error
     try:
-        pending.finish(home)
+        interrupted_restore.finish(home)
         path = _path(home, file)
 
-        def judge(contents: Any) -> None:
-            if not yes and not printing.confirmed(path.name, contents, home):
+        def judge(after: AfterRestore) -> None:
+            if not yes and not printing.confirmed(path.name, after, home):
                 raise click.ClickException("Nothing was restored.")
 
         with path.open("rb") as raw, printing.progress("Checking") as report:
@@ -186,7 +187,7 @@ def _make(home: Home) -> None:
 def failures_told(home: Home, as_json: bool) -> Iterator[None]:
     """Report failures as a message or JSON, with an exit status."""
     from console.backups import printing
-    from console.backups.format import BackupError
+    from console.backups.errors import BackupError
     from console.db.failures import DATABASE_ERRORS, explain
 
     try:

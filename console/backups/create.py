@@ -20,9 +20,10 @@ import msgspec
 
 from appliance import __version__
 from appliance.home import Home
-from console.backups import format, snapshot
+from console.backups import archive_format, snapshot
+from console.backups.archive_format import BackedUpFile, Manifest, Summary
 from console.backups.disk_space import DiskSpace, not_written
-from console.backups.format import BackedUpFile, BackupError, Manifest, Summary
+from console.backups.errors import BackupError
 from console.backups.snapshot import Snapshot, Source
 
 LEVEL = 4
@@ -101,7 +102,7 @@ def _partial(out: Path, made: float) -> Iterator[tuple[Path, Path, int]]:
     sweep(folder)
     taken = ""
     for number in range(1, 1000 if out.is_dir() else 2):
-        target = folder / format.file_name(made, number) if out.is_dir() else out
+        target = folder / archive_format.file_name(made, number) if out.is_dir() else out
         partial = folder / f".{target.name}.partial"
         handle = claim(partial)
         if handle is None:
@@ -128,8 +129,8 @@ def _write(
     state: Snapshot, raw: IO[bytes], made: float, with_launches: bool, report: Callable[[int], None], room: DiskSpace
 ) -> Manifest:
     summary = Summary(
-        kind=format.KIND,
-        format=format.FORMAT,
+        kind=archive_format.KIND,
+        format=archive_format.FORMAT,
         ingot=__version__,
         schema=state.schema,
         made=made,
@@ -143,13 +144,13 @@ def _write(
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         writer = _Writer(archive, made, report)
-        writer.add_bytes(format.SUMMARY, _json(summary))
+        writer.add_bytes(archive_format.SUMMARY, _json(summary))
         writer.files.clear()  # not listed in the manifest, which repeats it
-        writer.add_source(Source(format.DATABASE, state.database, state.database.stat().st_size))
-        if len(state.files) > format.MOST_FILES:
+        writer.add_source(Source(archive_format.DATABASE, state.database, state.database.stat().st_size))
+        if len(state.files) > archive_format.MOST_FILES:
             raise BackupError(
                 "too-many-files",
-                f"The state has {len(state.files):,} files. A backup can hold {format.MOST_FILES:,}.",
+                f"The state has {len(state.files):,} files. A backup can hold {archive_format.MOST_FILES:,}.",
                 "Delete old launches, or leave launches out of the backup.",
             )
         for name, content in state.active.items():
@@ -157,7 +158,7 @@ def _write(
         for source in state.files:
             writer.add_source(source)
         manifest = Manifest(**msgspec.structs.asdict(summary), files=writer.files)
-        writer.add_bytes(format.MANIFEST, _json(manifest))
+        writer.add_bytes(archive_format.MANIFEST, _json(manifest))
     return manifest
 
 

@@ -7,7 +7,7 @@ import errno
 import shutil
 from pathlib import Path
 
-from console.backups.format import BackupError
+from console.backups.errors import BackupError
 from console.formats import gib
 
 RESERVE_BYTES = 64 << 20

@@ -13,13 +13,16 @@ from typing import IO
 import msgspec
 
 from appliance.home import Home
-from console.backups import format
+from console.backups import archive_format
 from console.backups.adopt import adopt
+from console.backups.archive_format import SQLITE_MAGIC, Summary
 from console.backups.create import claim, sweep, workplace
 from console.backups.disk_space import DiskSpace, not_written
-from console.backups.format import BackupError, Summary
+from console.backups.errors import BackupError
 from console.backups.reading import read_summary, read_whole
-from console.backups.restore import SQLITE_MAGIC
+
+UPLOAD_AGAIN = frozenset({"damaged", "incomplete"})
+"""What may be wrong with an upload because it did not arrive whole."""
 
 Stamp = tuple[int, int]
 SQLITE_HEADER_BYTES = 100
@@ -121,17 +124,22 @@ def _database_problem(path: Path, size: int) -> str:
         return f"{path.name} cannot be read: {error.strerror or error}."
     if len(head) < SQLITE_HEADER_BYTES or not head.startswith(SQLITE_MAGIC):
         return f"{path.name} is not a database."
-    stated = int.from_bytes(head[16:18])
-    page_bytes = 65536 if stated == 1 else stated
-    expected = int.from_bytes(head[28:32]) * page_bytes
-    is_stated = head[24:28] == head[92:96]  # old versions of SQLite did not update the page count
-    if is_stated and size < expected:
+    expected = _stated_bytes(head)
+    if size < expected:
         return f"{path.name} is incomplete: {size:,} of {expected:,} bytes. Copy it again."
     return ""
 
 
+def _stated_bytes(head: bytes) -> int:
+    """The size of a database by its header; 0 if that does not say it."""
+    stated = int.from_bytes(head[16:18])
+    page_bytes = 65536 if stated == 1 else stated
+    is_stated = head[24:28] == head[92:96]  # old versions of SQLite did not update the page count
+    return int.from_bytes(head[28:32]) * page_bytes if is_stated else 0
+
+
 def _is_backup(name: str) -> bool:
-    return bool(format.FILE_NAME.fullmatch(name) or format.DATABASE_NAME.fullmatch(name))
+    return bool(archive_format.FILE_NAME.fullmatch(name) or archive_format.DATABASE_NAME.fullmatch(name))
 
 
 class Incoming:
@@ -153,10 +161,16 @@ class Incoming:
         self._file.flush()
         os.fsync(self._file.fileno())
         with self._path.open("rb") as file:
-            is_database = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
-        made = self._try_database() if is_database else read_whole(self._path, "The uploaded file").made
+            head = file.read(SQLITE_HEADER_BYTES)
+        is_database = head.startswith(SQLITE_MAGIC)
+        try:
+            made = self._try_database(head) if is_database else read_whole(self._path, "The upload").made
+        except BackupError as error:
+            if error.code not in UPLOAD_AGAIN:
+                raise
+            raise BackupError(error.code, error.message, "Upload it again.", status=error.status) from error
         for number in range(1, 1000):
-            name = format.file_name(made, number)
+            name = archive_format.file_name(made, number)
             name = name.replace("ingot-backup", "received").replace(".tar.gz", ".db") if is_database else name
             with suppress(FileExistsError):
                 os.link(self._path, self._path.with_name(name))  # which never replaces an existing file
@@ -165,14 +179,16 @@ class Incoming:
             "too-many-backups", "There are already 999 backups with that creation time.", "Delete some.", status=409
         )
 
-    def _try_database(self) -> float:
+    def _try_database(self, head: bytes) -> float:
         """Copy its rows as a restore would, to see that they are complete. Returns the current time, since a database
         does not record when it was copied. Raises BackupError."""
+        if self.size < (expected := _stated_bytes(head)):
+            raise BackupError("incomplete", f"The upload is incomplete: {self.size:,} of {expected:,} bytes.", "")
         work = workplace(self._path)
         DiskSpace(self._path.parent, "Checking the upload", self.size)
         try:
             work.mkdir(mode=0o700)
-            adopt(self._path, work / format.DATABASE, work, "the uploaded file")
+            adopt(self._path, work / archive_format.DATABASE, work, "the upload")
         finally:
             shutil.rmtree(work, ignore_errors=True)
         return time.time()

@@ -8,16 +8,17 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from jinja2 import Environment
 
 from appliance.home import Home
 from appliance.launches.catalogue import Catalogue
 from console.backups import create, restore
+from console.backups.after_restore import AfterRestore
 from console.backups.create import Report
+from console.backups.errors import BackupError
 from console.backups.folder import Backup, BackupFolder
-from console.backups.format import BackupError, Contents
 from console.db.failures import DATABASE_ERRORS, explain
 from console.db.launch_index import LaunchIndex
 from console.db.sessions import Database
@@ -227,25 +228,10 @@ class BackupJobs:
         self._hub.publish("backups-job", self._shown["job"].render(job=self.job, live=True))
 
 
-def _somebody_can_sign_in(contents: Contents) -> None:
-    if not contents.accounts:
+def _somebody_can_sign_in(after: AfterRestore) -> None:
+    if not after.contents.accounts:
         raise BackupError(
             "no-account",
             "This backup has no account, so nobody could sign in.",
             "Restore it with `ingot backup restore`. The next start will print a set-up link.",
         )
-
-
-def comparison(present: Contents, backup: Backup) -> list[tuple[str, Any, Any]]:
-    """What a restore replaces: (what, now, afterwards)."""
-    assert backup.summary is not None
-    then = backup.summary.contents
-    names = ", ".join
-    return [
-        ("Accounts", names(present.accounts) or "none", names(then.accounts) or "none"),
-        ("Active profile", present.active or "none", then.active or "none"),
-        ("Profiles", present.profiles, then.profiles),
-        ("Revisions", present.revisions, then.revisions),
-        ("API keys", present.api_keys, then.api_keys),
-        ("Trusted keys", names(present.trusted_keys) or "none", names(then.trusted_keys) or "none"),
-    ]

@@ -16,9 +16,10 @@ from rich.table import Table
 from appliance.home import Home
 from appliance.home_lock import is_held
 from console import formats
+from console.backups.after_restore import AfterRestore
+from console.backups.archive_format import Contents
 from console.backups.create import Made, Report
 from console.backups.folder import Backup
-from console.backups.format import Contents
 from console.backups.restore import Checked, Restored
 
 SHOW_EVERY_S = 0.2
@@ -102,11 +103,22 @@ def checked_text(result: Checked) -> str:
     return f"{whole}, database schema {result.schema}{migrates}.\nIt contains {in_words(result.contents)}."
 
 
-def confirmed(name: str, contents: Contents, home: Home) -> bool:
+def confirmed(name: str, after: AfterRestore, home: Home) -> bool:
     """Ask for confirmation."""
-    click.echo(f"{name} contains {in_words(contents)}.", err=True)
-    question = f"Replace the profiles, keys and accounts in {home.root} with these?"
+    click.echo(f"Afterwards, {home.root} holds {in_words(after.contents)}.", err=True)
+    for what, names in (("Accounts", after.lost_accounts), ("API keys", after.lost_keys)):
+        if names:
+            click.echo(f"{what} that will be gone: {', '.join(names)}.", err=True)
+    if after.no_key_left:
+        click.echo(f"No API key will be left. {_without_keys(after)}", err=True)
+    question = f"Replace the profiles, keys and accounts there with those of {name}?"
     return click.confirm(question, err=True)
+
+
+def _without_keys(after: AfterRestore) -> str:
+    if after.key_required:
+        return "The API will refuse every request until you create one."
+    return "The API does not require one."
 
 
 def restored_text(result: Restored, home: Home) -> str:

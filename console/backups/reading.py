@@ -14,9 +14,10 @@ from typing import IO, TypeVar
 
 import msgspec
 
-from console.backups import format
+from console.backups import archive_format
+from console.backups.archive_format import BackedUpFile, Manifest, Summary
 from console.backups.create import Report, silent
-from console.backups.format import BackedUpFile, BackupError, Manifest, Summary
+from console.backups.errors import BackupError
 from migrations import REVISIONS
 
 S = TypeVar("S", bound=Summary)
@@ -51,10 +52,10 @@ def read_whole(path: Path, name: str) -> Manifest:
 def require_known(summary: Summary, name: str) -> None:
     """Refuse a backup made by a newer Ingot, and name that version."""
     by = f"{name} was created by Ingot {summary.ingot[:40]}"
-    if summary.format > format.FORMAT:
+    if summary.format > archive_format.FORMAT:
         raise BackupError(
             "newer-format",
-            f"{by} in format {summary.format}. This version supports formats up to {format.FORMAT}.",
+            f"{by} in format {summary.format}. This version supports formats up to {archive_format.FORMAT}.",
             f"Install Ingot {summary.ingot[:40]} or newer, and restore it there.",
         )
     if summary.schema not in REVISIONS:
@@ -63,6 +64,22 @@ def require_known(summary: Summary, name: str) -> None:
             f"{by} with database schema {summary.schema[:40]!r}. This version supports schemas up to {REVISIONS[-1]}.",
             f"Install Ingot {summary.ingot[:40]} or newer, and restore it there.",
         )
+
+
+def read_database(raw: IO[bytes], name: str, write: Callable[[bytes], object]) -> Summary:
+    """Pass only the database to `write`, and verify nothing; what follows it is not read. Raises BackupError."""
+    with _opened(raw, name) as archive:
+        summary = _summary(archive, name)
+        require_known(summary, name)
+        while (member := archive.next()) is not None:
+            if member.name == archive_format.DATABASE and _is_plain(member):
+                source = archive.extractfile(member)
+                assert source is not None
+                with source:
+                    _copy(source, write, lambda: None)
+                return summary
+            archive.members.clear()  # type: ignore[attr-defined]
+    raise _incomplete(name, "it contains no database")
 
 
 def read(
@@ -74,17 +91,17 @@ def read(
         summary = _summary(archive, name)
         require_known(summary, name)
         begin(summary)
-        left = summary.bytes + format.SLACK_BYTES
+        left = summary.bytes + archive_format.SLACK_BYTES
         found: dict[str, BackedUpFile] = {}
         while (member := archive.next()) is not None:
             # tarfile would keep a list of all of them.
             archive.members.clear()  # type: ignore[attr-defined]
-            if member.name == format.MANIFEST:
+            if member.name == archive_format.MANIFEST:
                 manifest = _document(archive, member, name, Manifest)
                 break
             left -= member.size
-            known = _is_plain(member) and format.is_allowed(member.name) and member.name not in found
-            if not known or left < 0 or len(found) > format.MOST_FILES:
+            known = _is_plain(member) and archive_format.is_allowed(member.name) and member.name not in found
+            if not known or left < 0 or len(found) > archive_format.MOST_FILES:
                 raise _foreign(name, member.name)
             source = archive.extractfile(member)
             assert source is not None
@@ -118,7 +135,7 @@ def _compare(found: dict[str, BackedUpFile], manifest: Manifest, name: str) -> N
             raise BackupError("damaged", f"{file.path} in {name} is damaged: its checksum differs.", COPY_AGAIN)
     if found:
         raise _foreign(name, min(found))
-    if format.DATABASE not in {file.path for file in manifest.files}:
+    if archive_format.DATABASE not in {file.path for file in manifest.files}:
         raise BackupError("incomplete", f"{name} contains no database.", "Create the backup again.")
 
 
@@ -142,23 +159,23 @@ def _opened(raw: IO[bytes], name: str) -> Iterator[tarfile.TarFile]:
     except EOFError as error:
         raise _incomplete(name, "it ends too early") from error
     except gzip.BadGzipFile as error:
-        raise format.no_backup(name) from error
+        raise _no_backup(name) from error
     except DAMAGED as error:
         raise BackupError("damaged", f"{name} is damaged or not an Ingot backup ({error}).", COPY_AGAIN) from error
 
 
 def _summary(archive: tarfile.TarFile, name: str) -> Summary:
     member = archive.next()
-    if member is None or member.name != format.SUMMARY:
-        raise format.no_backup(name)
+    if member is None or member.name != archive_format.SUMMARY:
+        raise _no_backup(name)
     summary = _document(archive, member, name, Summary)
-    if summary.kind != format.KIND or summary.bytes < 0 or not 0 <= summary.made < format.LATEST:
-        raise format.no_backup(name)
+    if summary.kind != archive_format.KIND or summary.bytes < 0 or not 0 <= summary.made < archive_format.LATEST:
+        raise _no_backup(name)
     return summary
 
 
 def _document(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, kind: type[S]) -> S:
-    if not _is_plain(member) or member.size > format.MOST_JSON_BYTES:
+    if not _is_plain(member) or member.size > archive_format.MOST_JSON_BYTES:
         raise _foreign(name, member.name)
     source = archive.extractfile(member)
     assert source is not None
@@ -176,6 +193,12 @@ def _is_plain(member: tarfile.TarInfo) -> bool:
 
 def _incomplete(name: str, why: str) -> BackupError:
     return BackupError("incomplete", f"{name} is incomplete: {why}.", COPY_AGAIN)
+
+
+def _no_backup(name: str) -> BackupError:
+    return BackupError(
+        "not-a-backup", f"{name} is not an Ingot backup.", "Choose a file that `ingot backup create` made."
+    )
 
 
 def _foreign(name: str, what: str) -> BackupError:

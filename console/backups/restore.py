@@ -1,5 +1,5 @@
 """Restores a backup: it is read, checked and migrated beside the state first, then the current state is backed up, and
-only then is anything replaced (`console.backups.plan`)."""
+only then is anything replaced (`console.backups.restore_steps`)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from appliance.profile.active import read_active, write_active
 from appliance.profile.schema import ProfileError
 from console import first_start
 from console.access.keys import restore_keys
-from console.backups import create, format, plan, reading
+from console.backups import archive_format, create, reading, restore_steps
 from console.backups.adopt import adopt
+from console.backups.after_restore import AfterRestore, foresee
+from console.backups.archive_format import ACTIVE, LAUNCHES, SELFTEST, SQLITE_MAGIC, TRUSTED_KEYS, Manifest, Summary
 from console.backups.carry_over import carry_over
 from console.backups.create import Report, silent
-from console.backups.disk_space import DiskSpace, not_written
-from console.backups.format import ACTIVE, LAUNCHES, SELFTEST, TRUSTED_KEYS, BackupError, Manifest, Summary
-from console.backups.plan import Plan
+from console.backups.disk_space import DiskSpace
+from console.backups.errors import BackupError
+from console.backups.restore_steps import Plan
 from console.backups.snapshot import contents_of
 from console.db.sessions import Database
 from migrations import HEAD
 
-SQLITE_MAGIC = b"SQLite format 3\0"
 KEPT_ANEW = 5
 """How often the current state is backed up again because somebody wrote to it meanwhile."""
 FROM = "from"
@@ -64,12 +65,12 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     schema: str
     migrates: bool
     made: float
-    contents: format.Contents
+    contents: archive_format.Contents
 
 
 def check(home: Home, path: Path, report: Report = silent) -> Checked:
     """Read all of a backup and try its database, without changing the state. Raises BackupError."""
-    with _staged(home) as stage, path.open("rb") as raw:
+    with restore_steps.staging(home) as stage, path.open("rb") as raw:
         staged = _Stage(home, stage, path.name, keep_launches=False)
         manifest = staged.fill(raw, path.stat().st_size, report)
         return Checked(
@@ -91,17 +92,17 @@ def restore(
     size: int,
     *,
     report: Report = silent,
-    judge: Callable[[format.Contents], None] = lambda contents: None,
+    judge: Callable[[AfterRestore], None] = lambda after: None,
 ) -> Restored:
-    """Replace the current state with that of a backup. Once everything has been checked, `judge` gets the backup's
-    contents and may raise. The caller holds the console's lock, or is the console.
+    """Replace the current state with that of a backup. Once everything has been checked, `judge` gets what will be
+    there afterwards and may raise. The caller holds the console's lock, or is the console.
 
     Raises BackupError. Nothing changes until the restore is committed; after that, the next start finishes it."""
-    with _staged(home) as stage:
+    with restore_steps.staging(home) as stage:
         staged = _Stage(home, stage, name, keep_launches=True)
         manifest = staged.fill(raw, size, report)
-        present = contents_of(staged.database, launches=0, trusted_keys=[])
-        judge(present)
+        after = foresee(home, staged.database, manifest.contents.trusted_keys if manifest else None)
+        judge(after)
         DiskSpace(home.root, "The restore", 3 * staged.database.stat().st_size)
         os.sync()  # now, to keep the time between the backup and the replacement short
         kept = _keep_present(home)
@@ -117,19 +118,19 @@ def restore(
         migrated=staged.schema != HEAD,
         launches=len(steps.launches) - here_already,
         here_already=here_already,
-        accounts=present.accounts,
-        active=present.active,
+        accounts=after.contents.accounts,
+        active=after.contents.active,
         revoked=revoked,
         kept=kept,
     )
 
 
 def _replace(home: Home, stage: Path, steps: Plan) -> None:
-    plan.decide(home, stage, steps)
+    restore_steps.decide(home, stage, steps)
     try:
-        plan.carry_out(home)
+        restore_steps.carry_out(home)
     except BackupError as error:
-        if not plan.take_back(home):
+        if not restore_steps.take_back(home):
             raise
         raise BackupError(
             "rolled-back",
@@ -137,18 +138,6 @@ def _replace(home: Home, stage: Path, steps: Plan) -> None:
             f"Nothing was changed. Check the disk and the permissions of {home.root}, then try again.",
             status=503,
         ) from error
-
-
-@contextlib.contextmanager
-def _staged(home: Home) -> Iterator[Path]:
-    """A folder beside the state, on the same disk; removed at the end unless a restore used it."""
-    stage = plan.new_stage(home)
-    try:
-        yield stage
-    except OSError as error:
-        raise not_written(Path(error.filename) if isinstance(error.filename, str) else stage, error) from error
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
 
 
 class _Stage:
@@ -161,12 +150,12 @@ class _Stage:
         self._keep_launches = keep_launches
         self._manifest: Manifest | None = None
         self._room: DiskSpace | None = None
-        self.database = folder / format.DATABASE
+        self.database = folder / archive_format.DATABASE
         self.schema = ""
 
     def fill(self, raw: IO[bytes], size: int, report: Report) -> Manifest | None:
         """Unpack and check; None for a copy of the database alone."""
-        theirs = self._folder / FROM / format.DATABASE
+        theirs = self._folder / FROM / archive_format.DATABASE
         theirs.parent.mkdir(mode=0o700)
         magic = raw.read(len(SQLITE_MAGIC))
         raw.seek(0)

@@ -13,15 +13,17 @@ from litestar.params import FromPath, URLEncodedBody
 from litestar.response import File, Template
 
 from console.backups import upload as uploading
+from console.backups.after_restore import comparison, preview
 from console.backups.disk_space import RESERVE_BYTES, free
+from console.backups.errors import BackupError
 from console.backups.folder import describe
-from console.backups.format import BackupError
-from console.backups.jobs import Job, comparison
+from console.backups.jobs import Job
 from console.backups.snapshot import present
+from console.conflicts import Conflict
 from console.engine_control.routes import EndRequests
-from console.errors import Conflict, Refusal
 from console.pages import go_to, page
 from console.parts import Config, Folder, PageRequest, TheBackupJobs, TheEngine
+from console.refusals import Refusal
 from migrations import HEAD
 
 AT_ONCE_S = 2.0
@@ -116,6 +118,8 @@ async def confirm(request: PageRequest, name: FromPath[str], home: Folder, backu
     backup = await asyncio.to_thread(describe, path, path.stat())
     if backup.problem:
         raise Refusal(422, backup.problem, "Choose another backup.")
+    with _refused():
+        after = await asyncio.to_thread(preview, home, path)
     now = await asyncio.to_thread(present, home)
     return page(
         request,
@@ -123,10 +127,10 @@ async def confirm(request: PageRequest, name: FromPath[str], home: Folder, backu
         title="Restore a backup",
         backup=backup,
         summary=backup.summary,
-        rows=comparison(now, backup) if backup.summary else [],
-        now=now,
+        rows=comparison(now, after),
+        after=after,
         head=HEAD,
-        stays=backup.summary is not None and request.user.name in backup.summary.contents.accounts,
+        stays=request.user.name in after.contents.accounts,
     )
 
 

@@ -12,16 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.home import Home, read_file
-from console.backups.format import (
-    ACTIVE,
-    DATABASE,
-    LAUNCHES,
-    SELFTEST,
-    TRUSTED_KEYS,
-    BackupError,
-    Contents,
-    is_allowed,
-)
+from console.backups.archive_format import ACTIVE, DATABASE, LAUNCHES, SELFTEST, TRUSTED_KEYS, Contents, is_allowed
+from console.backups.errors import BackupError
 from console.db import schema
 
 LOCK_WITHIN_S = 10.0
@@ -134,6 +126,14 @@ def contents_of(database: Path, *, launches: int, trusted_keys: list[str]) -> Co
             launches=launches,
             trusted_keys=sorted(trusted_keys),
         )
+
+
+def accepted_keys(database: Path) -> dict[str, str]:
+    """The API keys that a database accepts: names by digest. None of one without that table."""
+    with closing(sqlite3.connect(database)) as connection:
+        if not _has(connection, "api_keys"):
+            return {}
+        return dict(connection.execute("SELECT sha256, name FROM api_keys").fetchall())
 
 
 def present(home: Home) -> Contents:

@@ -9,8 +9,8 @@ from pathlib import Path
 from litestar.exceptions import ClientException
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
 
+from console.backups.errors import BackupError
 from console.backups.folder import BackupFolder, Incoming, incoming
-from console.backups.format import BackupError
 from console.formats import gib
 from console.parts import PageRequest
 

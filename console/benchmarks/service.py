@@ -12,9 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from appliance.home import Home
 from console.access.token import token_header
 from console.benchmarks import load
+from console.conflicts import Conflict
 from console.db.models import Benchmark
 from console.db.sessions import Database
-from console.errors import Conflict
 from console.live.follower import Follower
 
 

@@ -15,11 +15,11 @@ from console.access import keys
 from console.dashboard.examples import examples
 from console.dashboard.now import now
 from console.db.models import ApiKey, Launch
-from console.errors import Refusal
 from console.launches.follow_up import dismiss
 from console.live.follower import LoadPoint
 from console.pages import go_to, page
 from console.parts import PageRequest, Session, TheCatalogue, TheFollower
+from console.refusals import Refusal
 
 NEW_USER_LAUNCHES = 3
 """Up to this many launches the dashboard offers the playground as the next step."""

@@ -13,8 +13,8 @@ from sqlalchemy import delete, select
 
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import EVENTS, LOG, PROFILE, STACKS, LaunchFolder
+from console.conflicts import Conflict
 from console.db.models import ActiveRevision, Launch
-from console.errors import Conflict, Refusal
 from console.launches.export import export, file_name
 from console.launches.numbers import launch_numbers
 from console.launches.outcome import GROUPS
@@ -23,6 +23,7 @@ from console.launches.service import delete_folder
 from console.logs.routes import download
 from console.pages import go_to, page
 from console.parts import Folder, PageRequest, Session, TheCatalogue, TheFollower, TheInspector, TheMachines
+from console.refusals import Refusal
 
 FILES = {
     "log": (LOG, "text/plain; charset=utf-8", "log"),

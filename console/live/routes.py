@@ -12,9 +12,9 @@ from litestar.response import Stream
 
 from console.access.program import PROGRAM
 from console.access.sessions import is_open
-from console.errors import Refusal
 from console.live.hub import Hub
 from console.parts import PageRequest, TheHub
+from console.refusals import Refusal
 
 TOPIC_LIMIT = 16
 ASK_EVERY_S = 10.0

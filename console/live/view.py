@@ -57,7 +57,8 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     what then failed. `active` names the active revision ("qwen3-8b", "r7"); `roll_back_to` the last revision that was
     ready, if it is another one. `last_good` is an earlier launch of the same profile to compare with. `output` is the
     output of the engine's process while its front door does not answer; `recent_events` are that process's last events.
-    `stopped_because` says who stopped it on purpose, if somebody did: "Stopped by admin". `unknown` says why its status cannot be determined. `controlled`: this console can start and stop the engine;
+    `stopped_because` says who stopped it on purpose, if somebody did: "Stopped by admin". `unknown` says why its
+    status cannot be determined. `controlled`: this console can start and stop the engine;
     `acting`: it is doing so now.
     """
 

@@ -17,7 +17,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import LOG, LaunchFolder
-from console.errors import Refusal
 from console.launches.numbers import launch_numbers
 from console.launches.outcome import Outcome, outcome, under_way
 from console.logs.classify import Level
@@ -26,6 +25,7 @@ from console.logs.line import Line
 from console.logs.stream import CURRENT, position
 from console.pages import fragment, page
 from console.parts import PageRequest, Session, TheCatalogue, TheFollower, TheLogStore
+from console.refusals import Refusal
 
 FIRST_LINES = 300
 """Lines in the page itself, so that it works without scripts."""

@@ -17,12 +17,12 @@ from appliance.bundle.outline import Outline, read_outline
 from appliance.bundle.signature import PublicKey
 from appliance.bundle.trust import trusted_keys
 from appliance.home import Home
-from console.errors import Refusal
 from console.models import media, plain
 from console.models.in_thread import in_thread
 from console.models.leftovers import Leftover, leftovers
 from console.models.standing import free_name, standing
 from console.models.troubles import Place, Trouble
+from console.refusals import Refusal
 
 READ_SECONDS = 4.0
 """How long one look reads bundle heads; the next look continues."""

@@ -6,11 +6,12 @@ import os
 
 from appliance.bundle.names import MODEL
 from appliance.home import Home
-from console.errors import Conflict, Refusal
+from console.conflicts import Conflict
 from console.formats import gib
 from console.models.arrivals import Offer, Row, Stock
 from console.models.imports import Imports
 from console.models.orders import BundleOrder, Comparison, FolderOrder, Order
+from console.refusals import Refusal
 
 SPARE = 256 << 20
 """Bytes that an import leaves free, as the state folder is often on the same disk."""

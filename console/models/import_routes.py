@@ -14,13 +14,14 @@ from litestar.response import Template
 from appliance.bundle import trust
 from appliance.bundle.errors import BundleError
 from appliance.bundle.signature import PublicKey
-from console.errors import Conflict, Refusal
+from console.conflicts import Conflict
 from console.models import choices, leftovers
 from console.models.arrivals import Stock
 from console.models.importing import Importing
 from console.models.in_thread import in_thread
 from console.pages import go_to, page
 from console.parts import Folder, PageRequest, TheImporting
+from console.refusals import Refusal
 
 PATIENCE_S = 8.0
 """An import waits longer for the stick than a page does."""

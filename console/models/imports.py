@@ -19,11 +19,12 @@ import msgspec
 
 from appliance.bundle.errors import BundleError, StoppedError
 from appliance.home import Home, write_atomically
-from console.errors import Conflict, Refusal
+from console.conflicts import Conflict
 from console.models.in_thread import in_thread
 from console.models.leftovers import sweep
 from console.models.progress import Progress
 from console.models.troubles import Place, Trouble, trouble
+from console.refusals import Refusal
 
 log = logging.getLogger(__name__)
 

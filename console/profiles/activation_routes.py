@@ -16,7 +16,6 @@ from appliance.home import Home
 from appliance.launches.catalogue import Catalogue
 from appliance.profile import document as documents
 from console.engine_control.operations import WhenChosen
-from console.errors import Refusal
 from console.formats import counted
 from console.launches.follow_up import Kind, write_follow_up
 from console.pages import go_to, page
@@ -25,6 +24,7 @@ from console.profiles.activator import Activated
 from console.profiles.errors import Refused
 from console.profiles.patch import read_applied_patch
 from console.profiles.web import STATUS, wants_json
+from console.refusals import Refusal
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from console.errors import Refusal
+from console.refusals import Refusal
 
 NOT_A_FIX = frozenset({"name", "schema"})
 """A profile's name and schema: changing them fixes no launch."""

@@ -15,7 +15,7 @@ import msgspec
 from appliance.home import Home
 from appliance.launches.catalogue import Catalogue
 from console import first_start
-from console.backups.pending import finish_if_alone
+from console.backups.interrupted_restore import finish_if_alone
 from console.db.failures import DATABASE_ERRORS, explain
 from console.db.launch_index import LaunchIndex
 from console.db.schema import SchemaError, migrate

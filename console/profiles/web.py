@@ -8,7 +8,8 @@ from typing import Any
 from litestar import MediaType, Request, Response
 from litestar.datastructures import Cookie
 
-from console import errors
+from console.conflicts import Conflict
+from console.error_answers import on_refusal
 from console.profiles.errors import (
     EngineUnreachable,
     InUse,
@@ -21,6 +22,7 @@ from console.profiles.errors import (
     Stale,
     UnderWay,
 )
+from console.refusals import Refusal
 
 STATUS: dict[type[ProfileRefusal], int] = {
     NotFound: 404,
@@ -50,8 +52,8 @@ def on_profile_refusal(request: Request[Any, Any, Any], error: ProfileRefusal) -
         return Response(body, status_code=status, media_type=MediaType.JSON)
     about = {"field": error.field, "value": error.value}
     if status == 409:
-        return errors.on_refusal(request, errors.Conflict(error.code, error.message, error.remedy, **about))
-    return errors.on_refusal(request, errors.Refusal(status, error.message, error.remedy, **about))
+        return on_refusal(request, Conflict(error.code, error.message, error.remedy, **about))
+    return on_refusal(request, Refusal(status, error.message, error.remedy, **about))
 
 
 def wants_json(request: Request[Any, Any, Any]) -> bool:

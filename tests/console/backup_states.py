@@ -14,7 +14,7 @@ import pytest
 
 from appliance.home import Home
 from console.backups import create, restore
-from console.backups.format import BackupError
+from console.backups.errors import BackupError
 from console.backups.restore import Restored
 
 NOT_COMPARED = ("sessions", "setup_code", "alembic_version")

@@ -135,6 +135,10 @@ async def test_wrong_sign_ins_look_alike_and_are_throttled(client, name):
         assert 'class="callout callout-bad"' in answer.text
     answer = await client.post("/sign-in", data={"name": name, "password": PASSWORD})
     assert answer.status_code == 429
+    assert 0 < int(answer.headers["retry-after"]) <= 300
+    as_program = {"Accept": "application/json"}
+    answer = await client.post("/sign-in", data={"name": name, "password": PASSWORD}, headers=as_program)
+    assert (answer.status_code, 0 < int(answer.headers["retry-after"]) <= 300) == (429, True)
 
 
 async def test_guesses_sent_at_once_are_counted_before_they_are_judged(client, monkeypatch):

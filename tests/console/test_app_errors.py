@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 from litestar import Litestar, post
+from litestar.exceptions import ValidationException
 from litestar.params import FromPath
 from sqlalchemy import event, text
 
-from console.errors import Refusal
+from console.invalid_values import refuse_value
+from console.refusals import Refusal
 
 
 def _make_unwritable(console) -> None:
@@ -137,3 +139,31 @@ async def test_engine_control_that_cannot(client, console, control, monkeypatch)
     answer = await client.post("/engine/restart")
     assert answer.status_code == 503
     assert "unix:///nowhere.sock" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "data", "field"),
+    [
+        ("GET", "/models/-/import", None, "source"),
+        ("POST", "/models/-/imports", {}, "source"),
+        ("POST", "/models/-/comparisons", {"source": "x"}, "model"),
+        ("POST", "/models/-/keys", {}, "key"),
+        ("GET", "/profiles/chat/edit?revision=abc", None, "revision"),
+        ("GET", "/log?line=abc", None, "line"),
+        ("POST", "/engine/stop", {"when": "someday"}, "when"),
+    ],
+)
+async def test_a_field_that_is_missing_or_wrong_is_named(client, method, path, data, field):
+    """With a remedy of its own, and none of the framework's words."""
+    answer = await client.request(method, path, data=data, headers={"Accept": "application/json"})
+    told = answer.json()
+    assert (answer.status_code, told["field"]) == (422, field)
+    assert field in told["message"]
+    for word in ("parameter", "Object", "Expected", "enum", "data:"):
+        assert word not in told["message"]
+
+
+async def test_what_the_framework_says_that_we_do_not_know_is_passed_on():
+    refusal = refuse_value(ValidationException(extra=[{"key": "size", "message": "Strange."}]))
+    assert (refusal.status, refusal.field) == (422, "size")
+    assert "Strange." in refusal.message

@@ -15,8 +15,8 @@ from appliance.protocol import ApplianceState, LaunchRecord, Load, State
 from console import first_start, new_folder
 from console.benchmarks import load
 from console.benchmarks.service import Benchmarks
+from console.conflicts import Conflict
 from console.db.models import ActiveRevision, Benchmark, Revision
-from console.errors import Conflict
 from console.live.view import EngineView
 from console.settings import SETTINGS, ConsoleConfig, SettingError
 

@@ -16,7 +16,7 @@ import pytest
 from appliance.cli import main
 from appliance.home import Home
 from appliance.home_lock import OwnerLock
-from console.backups import pending, plan
+from console.backups import interrupted_restore, restore_steps
 from tests.console.backup_states import back_up, bring_back, fill, put, replaced, rows
 from tests.running import end, free_port
 
@@ -111,10 +111,10 @@ def decided(state, tmp_path, fresh_database, monkeypatch):
     """A restore that was killed as soon as it was decided."""
     backup = back_up(fill(Home.at(tmp_path / "other"), fresh_database, "other"))
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "carry_out", lambda home: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(restore_steps, "carry_out", lambda home: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             bring_back(state, backup)
-    assert (state.root / pending.PENDING).is_dir()
+    assert (state.root / interrupted_restore.PENDING).is_dir()
     return state
 
 
@@ -160,7 +160,7 @@ def test_a_command_finishes_what_a_killed_restore_had_decided(decided):
         text=True,
     )
     assert "other" in listed.stdout
-    assert not (decided.root / pending.PENDING).exists()
+    assert not (decided.root / interrupted_restore.PENDING).exists()
 
 
 def test_a_start_finishes_what_a_killed_restore_had_decided(decided):
@@ -174,7 +174,7 @@ def test_a_start_finishes_what_a_killed_restore_had_decided(decided):
     end(console)
     assert rows(decided)["users"][0][1] == "other-admin"
     assert b"other" in decided.active_profile.read_bytes()
-    assert not (decided.root / pending.PENDING).exists()
+    assert not (decided.root / interrupted_restore.PENDING).exists()
 
 
 def test_what_a_backup_is_without_ingot(state):

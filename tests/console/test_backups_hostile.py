@@ -20,8 +20,8 @@ import msgspec
 import pytest
 
 from appliance.home import Home
-from console.backups import format, restore
-from console.backups.format import BackupError
+from console.backups import archive_format, restore
+from console.backups.errors import BackupError
 from console.backups.reading import read_summary
 from console.db import schema
 from tests.console.backup_states import back_up, bring_back, files, fill, refusal
@@ -48,11 +48,11 @@ def packed(path: Path, parts, *, manifest: bool = True) -> Path:
     listed = [
         {"path": member.name, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         for member, content in parts
-        if member.isreg() and member.name not in (format.SUMMARY, format.MANIFEST)
+        if member.isreg() and member.name not in (archive_format.SUMMARY, archive_format.MANIFEST)
     ]
     with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
         for member, content in parts:
-            if manifest and member.name == format.MANIFEST:
+            if manifest and member.name == archive_format.MANIFEST:
                 content = json.dumps({**json.loads(content), "files": listed}).encode()
             member.size = len(content) if member.isreg() else 0
             archive.addfile(member, io.BytesIO(content) if member.isreg() else None)
@@ -192,7 +192,7 @@ def test_ten_thousand_headers_of_one_file(tmp_path):
 def summarized(backup: Path, path: Path, **changes) -> Path:
     parts = []
     for member, content in members(backup):
-        if member.name in (format.SUMMARY, format.MANIFEST):
+        if member.name in (archive_format.SUMMARY, archive_format.MANIFEST):
             content = json.dumps({**json.loads(content), **changes}).encode()
         parts.append((member, content))
     return packed(path, parts)

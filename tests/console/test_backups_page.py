@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 
 from appliance.home import Home
-from console.backups import create, restore, routes, upload
+from console.backups import create, reading, restore, routes, upload
+from console.backups.after_restore import preview
+from console.backups.errors import BackupError
+from console.backups.folder import BackupFolder, incoming
 from console.db import schema
 from console.profiles.errors import UnderWay
 from migrations import HEAD
@@ -122,6 +125,39 @@ async def test_a_restore_of_another_installation_signs_out(client, console, cont
     launches = (await client.get("/launches", follow_redirects=False)).headers["location"]
     assert launches.startswith("/sign-in")
     assert control.calls == ["restart"]
+
+
+@pytest.mark.parametrize("kind", ["archive", "database"])
+async def test_a_restore_says_which_keys_and_accounts_go(client, console, tmp_path, fresh_database, kind):
+    """A key that has been revoked since the backup is none: what counts is what will be accepted afterwards."""
+    fill(home := Home.at(tmp_path / "other"), fresh_database, "other", key="old")
+    folder = console.home.root / "backups"
+    folder.mkdir()
+    if kind == "archive":
+        path = Path(shutil.copy(back_up(home), folder))
+    else:
+        path = folder / f"before-{HEAD}-20261120-000000.db"
+        schema.copy(home.database, path)
+    with database(console.home) as connection:
+        connection.execute("INSERT INTO revoked_keys (sha256, name, revoked) VALUES ('hash-old', 'old', 1)")
+        connection.execute("INSERT INTO api_keys VALUES ('n', 'newer', 'ingot-abc', 'hash-newer', 1, 'me')")
+    after = preview(console.home, path)
+    assert (after.contents.api_keys, after.lost_keys, after.lost_accounts) == (0, ["newer"], ["admin"])
+    assert (after.no_key_left, after.contents.accounts) == (True, ["other-admin"])
+    page = (await client.get(f"/backups/{path.name}/restore")).text
+    for warning in ("data-no-key-left", "data-lost-keys", "data-lost-accounts", "data-signs-out"):
+        assert warning in page, warning
+    with database(console.home) as connection:
+        assert connection.execute("SELECT name FROM api_keys").fetchall() == [("newer",)]
+    assert not [entry for entry in console.home.root.iterdir() if entry.name.startswith(".restore")]
+
+
+async def test_a_restore_that_loses_nothing_warns_of_nothing(client, console, made):
+    after = preview(console.home, console.home.root / "backups" / made)
+    assert (after.lost_keys, after.lost_accounts, after.no_key_left) == ([], [], False)
+    page = (await client.get(f"/backups/{made}/restore")).text
+    assert "data-lost-" not in page
+    assert "data-no-key-left" not in page
 
 
 async def test_what_nobody_could_sign_in_to_is_refused(client, console, tmp_path, fresh_database):
@@ -299,6 +335,20 @@ async def test_half_a_database_is_not_kept(client, console, tmp_path):
     (kept,) = (console.home.root / "backups").iterdir()
     assert kept.suffix == ".db"
     assert (await client.get(f"/backups/{kept.name}/restore")).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["archive", "database"])
+async def test_half_an_upload_is_to_be_uploaded_again(client, console, made, tmp_path, kind):
+    """It was complete where it came from: no other backup is needed, and nothing has to be copied."""
+    path = console.home.root / "backups" / made
+    content = path.read_bytes() if kind == "archive" else _database(console, tmp_path)
+    with incoming(BackupFolder(console.home), 0) as received:
+        received.write(content[: len(content) // 2])
+        with pytest.raises(BackupError) as refused:
+            received.keep()
+    assert refused.value.code == "incomplete"
+    assert refused.value.remedy != reading.COPY_AGAIN
+    assert len(list(path.parent.iterdir())) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0", b"no database at all" * 20, None])

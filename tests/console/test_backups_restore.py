@@ -17,7 +17,7 @@ import pytest
 
 from appliance.home import Home
 from appliance.home_lock import OwnerLock
-from console.backups import create, pending, plan, restore
+from console.backups import create, interrupted_restore, restore, restore_steps
 from console.backups.reading import read_summary
 from tests.console.backup_states import back_up, bring_back, database, files, fill, put, refusal, replaced, rows
 
@@ -138,7 +138,7 @@ def _state_after(seed: Path, home: Home, backup: Path, kill_at: int | None):
             finally:
                 os._exit(0)
         os.waitpid(child, 0)
-    pending.finish(home)
+    interrupted_restore.finish(home)
     assert not list(home.root.glob(".restore-*"))
     assert not list(home.root.glob("restore-*"))
     return replaced(home)
@@ -148,12 +148,12 @@ def test_what_was_written_after_the_database_was_replaced_is_kept(two, monkeypat
     """A restore that stops behind its database goes on with what is left: it does not bring the database again."""
     home, backup = two
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "_replace_files", _fails)
+        patch.setattr(restore_steps, "_replace_files", _fails)
         with refusal("pending"):
             bring_back(home, backup)
     with closing(database(home)) as connection:
         connection.execute("INSERT INTO profiles VALUES (99, 'made-meanwhile', 1)")
-    assert pending.finish(home)
+    assert interrupted_restore.finish(home)
     assert "made-meanwhile" in str(rows(home)["profiles"])
     assert b"hash-other" in home.api_keys.read_bytes()
 
@@ -162,11 +162,11 @@ def test_a_step_that_fails_before_the_database_is_taken_back(two, monkeypatch):
     """The present state stays, and no later start replaces it."""
     home, backup = two
     before = replaced(home)
-    monkeypatch.setattr(plan, "_replace_database", _fails)
+    monkeypatch.setattr(restore_steps, "_replace_database", _fails)
     with refusal("rolled-back"):
         bring_back(home, backup)
     assert replaced(home) == before
-    assert not pending.finish(home)
+    assert not interrupted_restore.finish(home)
     assert replaced(home) == before
 
 
@@ -289,14 +289,14 @@ def test_a_command_leaves_a_pending_restore_to_the_console_that_runs(two, monkey
     """Only who holds the console's lock finishes it."""
     home, backup = two
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "carry_out", lambda home: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(restore_steps, "carry_out", lambda home: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             bring_back(home, backup)
     lock = OwnerLock(home.console_lock, "ingot up")
-    pending.finish_if_alone(home)
+    interrupted_restore.finish_if_alone(home)
     assert rows(home)["profiles"][0][1] == "p"
     lock.release()
-    pending.finish_if_alone(home)
+    interrupted_restore.finish_if_alone(home)
     assert rows(home)["profiles"][0][1] == "other"
 
 

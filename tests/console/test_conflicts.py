@@ -6,8 +6,9 @@ import ast
 from pathlib import Path
 
 import console
-from console.errors import CONFLICTS, TITLES, Conflict, Refusal
+from console.conflicts import CONFLICTS, Conflict
 from console.profiles import errors as profile_errors
+from console.refusals import TITLES, Refusal
 from tests.console.backup_states import back_up
 
 JSON = {"Accept": "application/json"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from appliance.bundle.errors import StoppedError
-from console.errors import Conflict
+from console.conflicts import Conflict
 from console.models import media
 from console.models.importing import Importing
 from console.models.imports import Imports

@@ -44,7 +44,7 @@ class Control:
         self.calls = []
         self.problem = None
 
-    async def restart(self, when="now"):
+    async def restart(self, when="now", *, why=""):
         if self.problem:
             raise EngineControlError(self.problem)
         self.calls.append("restart")

@@ -21,9 +21,9 @@ def finish(home: Home) -> bool:
     Raises BackupError if the disk prevents it."""
     if not any(chain(home.root.glob(PENDING), home.root.glob(f"{STAGED}*"), home.root.glob(f"{DONE}*"))):
         return False
-    from console.backups import plan
+    from console.backups import restore_steps
 
-    return plan.recover(home) is not None
+    return restore_steps.recover(home) is not None
 
 
 def finish_if_alone(home: Home) -> None:

@@ -11,54 +11,18 @@ from litestar.exceptions import HTTPException, InternalServerException, Validati
 from litestar.response import Redirect
 from litestar.utils.scope.state import ScopeState
 
+from console.conflicts import Conflict
 from console.db.failures import DATABASE_ERRORS, DatabaseError, explain, sqlite_says
 from console.engine_control.base import EngineControlError
 from console.engine_control.operations import RequestsRunning
 from console.formats import counted
+from console.invalid_values import refuse_value
+from console.pages import fragment, page, section
+from console.refusals import TITLES, Refusal, SignInNeeded
 
 log = logging.getLogger(__name__)
 
-
-class Refusal(Exception):
-    """Something a person asked for cannot be done: an HTTP status, what happened, and what to do about it."""
-
-    code: str | None = None
-
-    def __init__(
-        self, status: int, message: str, remedy: str = "", *, field: str | None = None, value: object = None
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.remedy = remedy
-        self.field = field
-        self.value = value
-
-    @property
-    def title(self) -> str:
-        return TITLES.get(self.status, "Refused")
-
-
-class Conflict(Refusal):
-    """Refused with 409 because of how things stand now: `code`, a row of CONFLICTS, says what is in the way."""
-
-    def __init__(
-        self, code: str, message: str, remedy: str = "", *, field: str | None = None, value: object = None
-    ) -> None:
-        super().__init__(409, message, remedy, field=field, value=value)
-        self.code = code
-
-    @property
-    def title(self) -> str:
-        return CONFLICTS[self.code or ""]
-
-
-class SignInNeeded(Exception):
-    """The page needs somebody signed in; `url` is where that is done."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.url = url
+NOT_SHOWN_AGAIN = frozenset({"password", "new-password", "code"})
 
 
 class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,57 +33,6 @@ class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
     code: str | None = None
     field: str | None = None
     value: Any = None
-
-
-TITLES = {
-    400: "The request could not be read",
-    401: "Sign in first",
-    403: "Refused",
-    404: "Not found",
-    405: "Not possible here",
-    413: "Too large",
-    422: "Invalid value",
-    429: "Too many attempts",
-    500: "Something went wrong in the console",
-    502: "The engine cannot be reached",
-    503: "Not possible right now",
-    507: "The disk is full",
-}
-
-CONFLICTS = {
-    "activation-running": "An activation is in progress",
-    "already-importing": "This model is already being imported",
-    "backup-check-running": "A backup is being checked",
-    "backup-running": "A backup is being created",
-    "benchmark-running": "A benchmark is running",
-    "cancelled": "Cancelled",
-    "cannot-import": "This cannot be imported",
-    "engine-busy": "The engine is busy",
-    "engine-not-ready": "The engine is not ready",
-    "file-exists": "That file already exists",
-    "import-ended": "This import has already ended",
-    "import-queue-full": "Too many imports are waiting",
-    "import-running": "This import is still running",
-    "key-unknown": "This key is not trusted",
-    "key-untrusted": "The signing key is not trusted",
-    "launch-current": "This launch is the current one",
-    "leftover-busy": "The partial import could not be deleted",
-    "name-taken": "That name is taken",
-    "newer-revision": "There is a newer revision",
-    "nothing-to-back-up": "There is nothing to back up",
-    "nothing-to-compare": "There is nothing to compare",
-    "profile-active": "This profile is active",
-    "requests-running": "Requests are running",
-    "restore-running": "A restore is in progress",
-    "set-up-done": "The set-up code has been used",
-    "state-busy": "The state keeps changing",
-    "too-many-backups": "Too many backups",
-    "too-many-keys": "Too many API keys",
-    "unsigned": "This bundle is not signed",
-}
-"""What can stand in the way of a request, by its code, with the title that a person reads."""
-
-NOT_SHOWN_AGAIN = frozenset({"password", "new-password", "code"})
 
 
 def on_refusal(request: Request[Any, Any, Any], error: Refusal) -> Response[Any]:
@@ -133,14 +46,12 @@ def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> 
     if error.status_code == 404:
         refusal = Refusal(404, f"There is no page at {request.url.path}.", "Check the address, or go to the dashboard.")
     elif error.status_code == 405 and request.method == "GET" and _wants_page(request):
-        from console.pages import section  # late: pages import this module
-
         # The address of a form, opened again: show the page that it belongs to.
         return Redirect(section(request.url.path), status_code=303)
     elif error.status_code == 413:
         refusal = Refusal(413, "The request is larger than 4 MiB.", "Send less at once.")
     elif isinstance(error, ValidationException):
-        refusal = _validation(error)
+        refusal = refuse_value(error)
     else:
         refusal = Refusal(error.status_code, error.detail or TITLES.get(error.status_code, "Refused"))
     return _answer(request, refusal)
@@ -177,8 +88,6 @@ def on_requests_running(request: Request[Any, Any, Any], error: RequestsRunning)
     refusal = Conflict("requests-running", f"{count} running.", remedy, field="when")
     if request.headers.get("hx-request") == "true" or not _wants_page(request):
         return _answer(request, refusal)
-    from console.pages import page
-
     sent = [(name, text) for name, text in _sent_form(request) if name != "when"]
     return page(
         request, "end-requests.html", title=error.what, requests=error.requests, sent=sent, status_code=refusal.status
@@ -195,28 +104,17 @@ def on_fault(request: Request[Any, Any, Any], error: Exception) -> Response[Any]
     return _answer(request, Refusal(500, what, "The console's output has the traceback. Please report it."))
 
 
-def _validation(error: ValidationException) -> Refusal:
-    problems = error.extra if isinstance(error.extra, list) else []
-    first = problems[0] if problems else {}
-    field = first.get("key") if isinstance(first, dict) else None
-    said = first.get("message") if isinstance(first, dict) else None
-    message = f"{field}: {said}" if field else (said or error.detail)
-    return Refusal(422, str(message), "Correct it and try again.", field=field)
-
-
 def _wants_page(request: Request[Any, Any, Any]) -> bool:
     accept = request.headers.get("accept", "")
     return "text/html" in accept or (accept in ("", "*/*") and not request.url.path.startswith("/live"))
 
 
 def _answer(request: Request[Any, Any, Any], refusal: Refusal) -> Response[Any]:
-    from console.pages import fragment, page
-
     if request.headers.get("hx-request") == "true":
-        return fragment("pieces/error.html", refusal=refusal, status_code=refusal.status)
+        return fragment("pieces/error.html", refusal=refusal, status_code=refusal.status, headers=refusal.headers)
     if not _wants_page(request):
         body = ErrorBody(refusal.message, refusal.remedy, refusal.code, refusal.field, refusal.value)
-        return Response(body, status_code=refusal.status, media_type=MediaType.JSON)
+        return Response(body, status_code=refusal.status, media_type=MediaType.JSON, headers=refusal.headers)
     return page(
         request,
         "error.html",
@@ -224,6 +122,7 @@ def _answer(request: Request[Any, Any, Any], refusal: Refusal) -> Response[Any]:
         refusal=refusal,
         sent=_sent_form(request),
         status_code=refusal.status,
+        headers=refusal.headers,
     )
 
 

@@ -11,16 +11,18 @@ import os
 import shutil
 import sqlite3
 import time
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from appliance.home import Home, sync_folder, write_atomically
 from appliance.profile.active import make_room
+from console.backups.archive_format import ACTIVE, DATABASE, LAUNCHES
 from console.backups.disk_space import not_written
-from console.backups.format import ACTIVE, DATABASE, LAUNCHES, BackupError
-from console.backups.pending import DONE, PENDING, STAGED
+from console.backups.errors import BackupError
+from console.backups.interrupted_restore import DONE, PENDING, STAGED
 
 PLAN = "plan.json"
 IN_PLACE = "database-is-in-place"
@@ -86,20 +88,24 @@ def take_back(home: Home) -> bool:
 
 
 def recover(home: Home) -> Plan | None:
-    """Finish a pending restore and remove leftovers; returns what was done. See `console.backups.pending.finish`."""
+    """Finish a pending restore and remove leftovers; returns what was done."""
     finished = carry_out(home)
     for left in (*home.root.glob(f"{STAGED}*"), *home.root.glob(f"{DONE}*")):
         shutil.rmtree(left, ignore_errors=True)
     return finished
 
 
-def new_stage(home: Home) -> Path:
-    path = home.root / f"{STAGED}{time.time_ns()}"
+@contextmanager
+def staging(home: Home) -> Iterator[Path]:
+    """A folder beside the state, on the same disk; removed at the end unless a restore used it."""
+    stage = home.root / f"{STAGED}{time.time_ns()}"
     try:
-        path.mkdir(mode=0o700)
+        stage.mkdir(mode=0o700)
+        yield stage
     except OSError as error:
-        raise not_written(path, error) from error
-    return path
+        raise not_written(Path(error.filename) if isinstance(error.filename, str) else stage, error) from error
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
 
 
 def _add_launches(home: Home, staged: Path, launches: list[str]) -> None:

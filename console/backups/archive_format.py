@@ -11,6 +11,9 @@ import msgspec
 FORMAT = 1
 KIND = "ingot-backup"
 
+SQLITE_MAGIC = b"SQLite format 3\0"
+"""How a copy of the database alone begins."""
+
 SUMMARY = "backup.json"
 MANIFEST = "manifest.json"
 DATABASE = "ingot.db"
@@ -36,18 +39,6 @@ _ALLOWED = re.compile(
 FILE_NAME = re.compile(r"ingot-backup-\d{8}-\d{6}(-\d{1,4})?\.tar\.gz")
 DATABASE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}\.db")
 """Copies of the database alone: what is made before a migration."""
-
-
-class BackupError(Exception):
-    """A backup could not be made, read or restored. `code` says why, for programs; `status` is the HTTP status that
-    fits, and with 409 the code is a row of `console.errors.CONFLICTS`."""
-
-    def __init__(self, code: str, message: str, remedy: str, *, status: int = 422) -> None:
-        super().__init__(f"{message} {remedy}")
-        self.code = code
-        self.message = message
-        self.remedy = remedy
-        self.status = status
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +85,3 @@ def file_name(made: float, number: int = 1) -> str:
 def is_allowed(path: str) -> bool:
     """Whether a file of this name can be part of a backup: none of them leads out of the state folder."""
     return _ALLOWED.fullmatch(path) is not None
-
-
-def no_backup(name: str) -> BackupError:
-    return BackupError(
-        "not-a-backup", f"{name} is not an Ingot backup.", "Choose a file that `ingot backup create` made."
-    )
