@@ -17,11 +17,15 @@ NARROWEST = 0.7
 """Percent: a phase of a few milliseconds can still be seen."""
 ROOM = 1.18
 """A running launch without one to compare with is drawn with this much more room than it has used."""
+SHADES = 8
+"""How many colours `phase-shade-0` and so on there are in pieces.css; no launch has more phases."""
+
 RUNNING = frozenset({State.PREFLIGHT, State.STARTING})
 
 
 class Segment(NamedTuple):
-    """`x`, `width` and `filled` are percents of the whole line; `kind` is done, running, failed or skipped."""
+    """`x`, `width` and `filled` are percents of the whole line; `kind` is done, running, failed or skipped. `shade`
+    numbers the colour that a phase of this name has in both lines and in the list."""
 
     name: str
     kind: str
@@ -30,6 +34,7 @@ class Segment(NamedTuple):
     filled: float
     seconds: float
     progress: str
+    shade: int
 
 
 class PhaseLine(NamedTuple):
@@ -50,12 +55,13 @@ def phase_line(launch: LaunchRecord, last_good: LaunchRecord | None = None, now:
     good = _phases(last_good) if last_good else []
     good_lengths = [phase.seconds for phase in good]
     used = sum(lengths)
+    shades = {name: number % SHADES for number, name in enumerate(dict.fromkeys(p.phase for p in (*phases, *good)))}
     scale = max(used, sum(good_lengths), 0.001)
     if launch.state in RUNNING and scale == used:
         scale = used * ROOM
     return PhaseLine(
-        segments=_lay_out(phases, lengths, scale, launch),
-        last_good=_lay_out(good, good_lengths, scale, last_good) if last_good else [],
+        segments=_lay_out(phases, lengths, scale, launch, shades),
+        last_good=_lay_out(good, good_lengths, scale, last_good, shades) if last_good else [],
         unreached=_unreached(launch, phases, good),
         seconds=used,
         last_good_seconds=sum(good_lengths) if last_good else None,
@@ -79,7 +85,9 @@ def _unreached(launch: LaunchRecord, phases: list[PhaseRecord], good: list[Phase
     return [phase.phase for phase in good if phase.phase not in came_to]
 
 
-def _lay_out(phases: list[PhaseRecord], lengths: list[float], scale: float, launch: LaunchRecord) -> list[Segment]:
+def _lay_out(
+    phases: list[PhaseRecord], lengths: list[float], scale: float, launch: LaunchRecord, shades: dict[str, int]
+) -> list[Segment]:
     widths = [max(NARROWEST, 100 * length / scale) for length in lengths]
     shrink = min(1.0, 100 / sum(widths)) if widths else 1.0
     segments, x = [], 0.0
@@ -89,7 +97,8 @@ def _lay_out(phases: list[PhaseRecord], lengths: list[float], scale: float, laun
         share = phase.progress.done / phase.progress.total if phase.progress.total else 1.0
         filled = width * min(1.0, share) if kind == "running" else width
         told = progress(phase) if kind != "done" else ""
-        segments.append(Segment(phase.phase, kind, round(x, 2), round(width, 2), round(filled, 2), length, told))
+        shade = shades[phase.phase]
+        segments.append(Segment(phase.phase, kind, round(x, 2), round(width, 2), round(filled, 2), length, told, shade))
         x += width
     return segments
 

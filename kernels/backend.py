@@ -11,6 +11,9 @@ from kernels.cast.architectures import ARCHITECTURES
 from kernels.context import Context
 from kernels.named import load
 
+DEVICES = {"cuda": "NVIDIA GPUs", "cpu": "the CPU"}
+"""What people call them."""
+
 _LIBRARY = re.compile(r"(?P<name>[\w-]+)(>=(?P<least>[\d.]+))?")
 
 
@@ -123,7 +126,8 @@ class Backend:
 
     def _against_the_device(self, context: Context) -> Iterator[str]:
         if self.devices and context.device not in self.devices:
-            yield f"runs on {' or '.join(self.devices)}, not on {context.place}"
+            named = " or ".join(DEVICES.get(device, device) for device in self.devices)
+            yield f"runs on {named}, not on {context.place}"
         elif context.capability is not None:
             if self.min_capability and context.capability < self.min_capability:
                 yield "needs sm_{}{} or newer, but this is {}".format(*self.min_capability, context.place)

@@ -3,6 +3,7 @@ and a program show alike."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -81,6 +82,17 @@ class Report:
     @property
     def refused(self) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if row.chosen is None)
+
+    @property
+    def repeated(self) -> dict[str, str]:
+        """Backends that several ops pass over for the same reason and without a remedy, with that reason."""
+        reasons: dict[str, Counter[str]] = {}
+        for row in self.rows:
+            for other in row.others:
+                if not (other.could_run or other.source or other.remedy):
+                    reasons.setdefault(other.name, Counter())[other.reason] += 1
+        most = {name: found.most_common(1)[0] for name, found in reasons.items()}
+        return {name: reason for name, (reason, rows) in most.items() if rows > 1}
 
     @property
     def kernels(self) -> int:

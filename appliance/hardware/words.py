@@ -105,7 +105,7 @@ def cores(host: Host) -> str:
         count += f" of the machine's {host.cpus}"
     if host.cpu_quota is not None:
         count += f" (a quota of {host.cpu_quota:g})"
-    half = ", multiplies bfloat16" if host.bfloat16 else ""
+    half = ", with bfloat16 instructions" if host.bfloat16 else ""
     return f"{count}{half}" + (f": {host.processor}" if host.processor else "")
 
 

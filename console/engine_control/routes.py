@@ -9,9 +9,10 @@ from litestar import Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import URLEncodedBody
 
+from console.engine_control.actions import ACTIONS
 from console.engine_control.operations import WhenChosen
 from console.pages import go_to
-from console.parts import PageRequest, TheEngine
+from console.parts import PageRequest, TheEngine, TheFollower
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,20 @@ async def start(request: PageRequest, engine: TheEngine) -> Response[Any]:
 
 
 @post("/engine/stop")
-async def stop(request: PageRequest, data: URLEncodedBody[EndRequests], engine: TheEngine) -> Response[Any]:
-    await engine.stop(await engine.choose(data.when, "Stop"), why=f"Stopped by {request.user.name}")
+async def stop(
+    request: PageRequest, data: URLEncodedBody[EndRequests], engine: TheEngine, follower: TheFollower
+) -> Response[Any]:
+    when = await engine.choose(data.when, follower.view.asked(ACTIONS["stop"]))
+    await engine.stop(when, why=f"Stopped by {request.user.name}")
     return go_to(request, "/")
 
 
 @post("/engine/restart")
-async def restart(request: PageRequest, data: URLEncodedBody[EndRequests], engine: TheEngine) -> Response[Any]:
-    await engine.restart(await engine.choose(data.when, "Restart"), why=f"Restarted by {request.user.name}")
+async def restart(
+    request: PageRequest, data: URLEncodedBody[EndRequests], engine: TheEngine, follower: TheFollower
+) -> Response[Any]:
+    when = await engine.choose(data.when, follower.view.asked(ACTIONS["restart"]))
+    await engine.restart(when, why=f"Restarted by {request.user.name}")
     return go_to(request, "/")
 
 

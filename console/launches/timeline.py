@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from appliance.protocol import DiagnosisReport, Event, FindingReport, PhaseChange, PhaseRecord, StateChange
 from console.formats import progress, seconds
+
+BRIEF_S: Final = 0.05
+"""A skipped phase that took less was never entered."""
 
 
 class TimelineEntry(NamedTuple):
@@ -57,5 +60,8 @@ def repeats(reason: str, causes: Iterable[str]) -> bool:
 def _phase(change: PhaseChange) -> str:
     if change.outcome is None:
         return f"{change.phase} started"
+    after = f"after {seconds(change.seconds)}"
+    if change.outcome == "skipped":
+        return f"{change.phase} skipped" if change.seconds < BRIEF_S else f"{change.phase} cut short {after}"
     told = progress(PhaseRecord(phase=change.phase, started=0.0, progress=change.progress))
-    return f"{change.phase} {change.outcome} after {seconds(change.seconds)}{f', {told}' if told else ''}"
+    return f"{change.phase} {change.outcome} {after}{f', {told}' if told else ''}"

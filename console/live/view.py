@@ -34,7 +34,7 @@ HEADLINES: dict[State, str] = {
     State.PREFLIGHT: "Checking {what}",
     State.STARTING: "Starting {what}",
     State.READY: "{what} is ready",
-    State.DRAINING: "{what} is draining",
+    State.DRAINING: "Draining {what}",
     State.STOPPED: "{what} is stopped",
     State.FAILED: "{what} failed",
     State.HUNG: "{what} hung",
@@ -153,7 +153,8 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
             return f"{what} is not running"
         if self.launch is not None:
             what = f"{self.launch.profile} {self.launch.revision}".rstrip()
-        return HEADLINES[self.state].format(what=what)
+        then = f", then {self.after_drain}" if self.drain else ""
+        return HEADLINES[self.state].format(what=what) + then
 
     @property
     def sentence(self) -> str:
@@ -227,6 +228,11 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         if not self.controlled or self.acting or (self.unknown and not self.reachable):
             return []
         return [self._named(ACTIONS[name]) for name in self._offered() if self._possible(name)]
+
+    def asked(self, action: Action) -> str:
+        """The question before the action: `Restart chat r1`, or `Roll back to chat r1`, which names its target."""
+        what = " ".join(self.revision or ())
+        return action.label if action.id == "roll-back" else f"{action.label} {what}".rstrip()
 
     def _offered(self) -> tuple[str, ...]:
         if self.control.problem and not self.reachable:

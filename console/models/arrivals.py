@@ -100,7 +100,7 @@ class Stock:
             raise Refusal(
                 404,
                 f"{source} was not found in {self.sight.folder}.",
-                "If the stick was unplugged, plug it in again and reload the Models page.",
+                "If the USB drive was unplugged, plug it in again and reload the Models page.",
                 field="source",
                 value=source,
             )

@@ -111,7 +111,7 @@ def _usable(stock: Stock, source: str) -> Row:
     row = stock.row(source)
     if row.problem:
         text = row.problem if row.told_whole else f"{row.found.title} {row.problem}."
-        raise Conflict("cannot-import", text, "Fix that, or copy it to the stick again.", value=source)
+        raise Conflict("cannot-import", text, "Fix that, or copy it to the USB drive again.", value=source)
     return row
 
 

@@ -132,7 +132,7 @@ class Comparison(Order):
                 if digests[name] != there:
                     raise BundleError(
                         "differs",
-                        f"the installed {offer.name} differs from the one on the stick, in {name}; import it under "
+                        f"the installed {offer.name} differs from the one on the USB drive, in {name}; import it under "
                         "another name",
                     )
         self._record(offer.name, digests)

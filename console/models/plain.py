@@ -134,7 +134,7 @@ def _copy(source: Path, destination: Path, size: int, copier: Copier) -> str:
         if writer.written != size:
             raise BundleError(
                 "incomplete",
-                f"{source.name} ended after {writer.written:,} of {size:,} bytes; copy it to the stick again",
+                f"{source.name} ended after {writer.written:,} of {size:,} bytes; copy it to the USB drive again",
             )
         os.fsync(writing.fileno())
         # So that it is read back from the disk, not from memory.

@@ -102,20 +102,20 @@ def trouble(error: BundleError | OSError, source: Path, place: Place, names: tup
     if number == errno.ETIMEDOUT:
         return Trouble(
             f"{source.name} stopped responding, and the import could not be cancelled cleanly.",
-            f"Unplug the stick. If the next import reports that another is running, restart the console. {kept}",
+            f"Unplug the USB drive. If the next import reports that another is running, restart the console. {kept}",
             code="not-responding",
         )
     name = source.name
     if number in GONE or not source.exists():
-        text = f"{name} disappeared while it was being read: the stick was unplugged or unmounted."
+        text = f"{name} disappeared while it was being read: the USB drive was unplugged or unmounted."
         return Trouble(text, f"Plug it in again, wait until it is listed below, then import again. {kept}", code="gone")
     if number in UNREADABLE:
-        text = f"{name} could not be read completely: the stick reports {why.lower()}."
-        return Trouble(text, f"Copy the file to another stick and try again. {kept}", code="unreadable")
+        text = f"{name} could not be read completely: the USB drive reports {why.lower()}."
+        return Trouble(text, f"Copy the file to another USB drive and try again. {kept}", code="unreadable")
     if number in LOCKED:
         return Trouble(
             f"{error.filename or name} cannot be read: {why.lower()}.",
-            f"Mount the stick so that user {os.geteuid()} can read it (for FAT and exFAT, use the mount option "
+            f"Mount the USB drive so that user {os.geteuid()} can read it (for FAT and exFAT, use the mount option "
             f"uid={os.geteuid()}). {kept}",
             code="no-access",
         )

@@ -63,7 +63,7 @@ INPUTS: Final = {
         NumberInput(
             name="seed",
             label="Seed",
-            about="Repeats the same answer",
+            about="The same seed gives the same answer",
             default="random",
             minimum=-SAFE_INTEGER,
             maximum=SAFE_INTEGER,

@@ -28,8 +28,11 @@ _NUMBER = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 @dataclass(frozen=True)
 class Choice:
+    """`problem`: it is chosen, but `missing` or `invalid`."""
+
     value: str
     label: str
+    problem: str = ""
 
 
 BUNDLED_CHOICE = Choice(BUNDLED_MODEL, f"{BUNDLED_MODEL} (comes with Ingot)")
@@ -261,7 +264,8 @@ def _with_present(setting: Setting, value: str, known: list[Choice]) -> tuple[Ch
         return tuple(known)
     if not value:
         return (Choice("", "Choose one"), *known)
-    return (*known, Choice(value, f"{value} (missing)" if not setting.allowed else f"{value} (invalid)"))
+    problem = "invalid" if setting.allowed else "missing"
+    return (*known, Choice(value, f"{value} ({problem})", problem))
 
 
 def _row_of(name: str) -> str | None:

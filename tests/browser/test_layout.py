@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, FloatRect, Locator, Page
 
+from appliance.protocol import State
 from console.db.models import ActiveRevision
 from console.db.sessions import Database
 from console.profiles.store import ProfileStore
@@ -168,3 +169,42 @@ def test_a_wide_screen_is_not_left_half_empty(tab: Page, full: ScriptedConsole) 
     at(tab, full, "/", WIDE)
     load, api = box(tab.locator(".load")), box(tab.locator("main > .columns"))
     assert api["x"] >= load["x"] + load["width"]
+
+
+BROKEN_WORDS = """(cells) => cells.flatMap((cell) => {
+  const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), broken = [];
+  while (walker.nextNode()) {
+    for (const word of walker.currentNode.data.matchAll(/\\S+/g)) {
+      const range = document.createRange();
+      range.setStart(walker.currentNode, word.index);
+      range.setEnd(walker.currentNode, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map((box) => box.top)).size > 1) broken.push(word[0]);
+    }
+  }
+  return broken;
+})"""
+
+
+def test_what_a_restore_replaces_can_be_read_on_a_phone(browser: Browser, scripted: ScriptedConsole) -> None:
+    """No word that has room is broken."""
+    context = scripted.signed_in(browser)
+    with watched_tab(context) as tab:
+        at(tab, scripted, "/backups", PHONE)
+        tab.locator("form[action='/backups'] button").click()
+        tab.locator("a[href$='/restore']").click()
+        cells = tab.locator(".backup-compare :is(th, td)")
+        cells.first.wait_for()
+        assert cells.evaluate_all(BROKEN_WORDS) == []
+    context.close()
+
+
+def test_a_button_beside_a_stopped_engine_has_words(browser: Browser, scripted: ScriptedConsole) -> None:
+    """Only the buttons of the head, which have icons, lose theirs on a phone."""
+    scripted.door.state = State.STOPPED
+    context = scripted.signed_in(browser)
+    with watched_tab(context) as tab:
+        at(tab, scripted, "/playground", PHONE)
+        button = tab.locator("#chat-state .actions .button").first
+        button.wait_for()
+        assert button.evaluate("(button) => parseFloat(getComputedStyle(button).fontSize)") > 10
+    context.close()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import re
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -515,6 +516,17 @@ async def test_each_start_by_a_person_is_a_launch_that_was_asked_for(console, co
     assert fresh is not None
     assert fresh.launch not in (None, "20261120-100000-aaaa")
     assert (fresh.revision, fresh.document) == ("r1", {"name": "chat"})
+
+
+async def test_the_question_names_what_would_be_ended(client, console, door):
+    """In the strip's button, which the page's script asks with, and on the page for browsers without it."""
+    door.requests = 1
+    door.launch = LaunchRecord(id="20261120-100000-aaaa", profile="chat", revision="r4", started=1.0, state=State.READY)
+    view = await console.follower.look()
+    assert all("chat r4" in view.asked(ACTIONS[name]) for name in ("restart", "stop"))
+    assert re.search(r'data-ends-requests="[^"]*chat r4', (await client.get("/log")).text)
+    page = (await client.post("/engine/restart")).text
+    assert "chat r4" in re.search(r"<h2[^>]*data-end-title>([^<]*)<", page)[1]
 
 
 async def test_who_asks_is_told_how_many(console, door):

@@ -36,7 +36,20 @@ def section(response) -> str:
 async def test_the_page_shows_the_backends_of_this_machine(client, chat):
     words = section(await client.get("/profiles/chat"))
     assert re.search(r"LlamaForCausalLM in (bfloat16|float32) on the CPU, with the native engine\.", words)
-    assert "RMS norm torch triton runs on cuda" in words
+    assert "RMS norm torch triton" in words
+
+
+async def test_a_reason_that_holds_for_several_operations_is_given_once(client, chat):
+    page = await client.get("/profiles/chat")
+    repeated = dict(re.findall(r'data-repeated="([\w-]+)"><s>[\w-]+</s> ([^<]*)<', page.text))
+    assert "triton" in repeated
+    for name, reason in repeated.items():
+        assert section(page).count(f"{name} {reason}") == 1
+        assert section(page).count(f"{name} ") > 2
+
+
+async def test_what_the_model_needs_is_named(client, chat):
+    words = section(await client.get("/profiles/chat"))
     assert "Paged attention backends.attention torch" in words
 
 

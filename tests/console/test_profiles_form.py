@@ -119,7 +119,7 @@ def test_a_model_that_is_not_there_stays_chosen_and_says_so():
         f for g in groups({"model.path": "Gone-7B"}, [], ["Qwen3-8B"]) for f in g.fields if f.key == "model.path"
     ]
     assert [choice.value for choice in model.choices] == ["bundled", "Qwen3-8B", "Gone-7B"]
-    assert model.choices[-1].label != "Gone-7B"
+    assert [choice.problem for choice in model.choices] == ["", "", "missing"]
 
 
 def test_problems_of_the_document_itself_are_shown_above_the_fields():

@@ -146,7 +146,7 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
             Segment("cache", "cache", self.cache_bytes),
             Segment("workspace", "workspace", self.workspace_bytes),
             Segment("graphs", "graphs", self.graph_bytes),
-            Segment("held", "held by others", self.held_bytes),
+            Segment("held", "other programs", self.held_bytes),
             Segment("reserve", "kept free", max(free - self.available_bytes, 0)),
             Segment("free", "free", left),
         )
