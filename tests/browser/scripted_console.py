@@ -21,7 +21,7 @@ from console.db.models import SignIn
 from console.engine_control.base import EngineStatus
 from console.settings import ConsoleConfig
 from tests.console.conftest import PASSWORD, RememberingControl
-from tests.console.test_engine_operations import Door
+from tests.console.draining_door import Door
 from tests.running import free_port
 
 

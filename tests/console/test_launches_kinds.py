@@ -17,12 +17,13 @@ from msgspec import structs
 from appliance.engine_process.deadlines import FLOORS_S, VLLM_FLOORS_S
 from appliance.engine_process.stacks import dump_stacks, has_stacks
 from appliance.launches.catalogue import Catalogue
-from appliance.protocol import Finding, Fix, Progress, Severity, State
+from appliance.protocol import Event, Finding, Fix, LaunchRecord, PhaseChange, Progress, Severity, State
 from console.db.models import Launch
 from console.engine_control.base import EngineStatus
 from console.launches import fixes, stacks
 from console.launches.follow_up import read_follow_up, write_follow_up
-from console.launches.outcome import FACES, Kind, kind_of
+from console.launches.outcome import FACES, Kind, kind_of, sentence
+from console.launches.timeline import timeline
 from console.launches.waiting import expectation
 from console.profiles.store import ProfileStore
 from tests.console.launch_folders import WrittenLaunch, failed_launch, ready_launch
@@ -414,3 +415,20 @@ async def test_a_phase_moves_on_the_page_while_its_launch_is_one_of_many(home, c
             if message is not None and "7.0 GiB" in message.data:
                 break
     await messages.aclose()
+
+
+@pytest.mark.parametrize(("took_s", "is_timed"), [(0.0, False), (2.5, True)])
+def test_a_phase_that_was_never_entered_took_no_time(took_s, is_timed):
+    """One that was cut short did."""
+    change = PhaseChange(phase="graphs", outcome="skipped", seconds=took_s)
+    (row,) = timeline([Event(sequence=1, time=10.0, launch="a", body=change)], 1.0)
+    assert (any(character.isdigit() for character in row.text), row.bad) == (is_timed, False)
+
+
+@pytest.mark.parametrize("ready_after_s", [5.0, None])
+def test_a_launch_that_was_stopped_says_who_did_it(ready_after_s):
+    reason = "Stopped by ann; 2 requests were ended."
+    record = LaunchRecord(
+        id="a", profile="p", started=1.0, ended=30.0, state=State.STOPPED, reason=reason, ready_after_s=ready_after_s
+    )
+    assert reason in sentence(record, runs=False)
