@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from appliance.home import Home
+
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """Who holds the lock; written into the lock file for whoever is refused."""
@@ -76,6 +78,14 @@ def is_held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     return False
+
+
+def engine_may_run(home: Home) -> bool:
+    """Whether a front door runs on the state folder; True where this user may not look."""
+    try:
+        return is_held(home.lock)
+    except PermissionError:
+        return True
 
 
 def read_owner(path: Path) -> Owner | None:

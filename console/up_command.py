@@ -14,6 +14,7 @@ import time
 
 import click
 
+from appliance import recent_homes
 from appliance.home import Home
 from appliance.home_lock import HomeInUseError, Owner, OwnerLock
 from console import ports
@@ -80,6 +81,7 @@ async def _run(config: ConsoleConfig, *, keep_engine: bool) -> int:
         listening = ports.take(config.host, config.port, "--port")
         config = dataclasses.replace(config, port=listening.getsockname()[1])
         lock.sign(Owner(pid=os.getpid(), host=config.host, port=config.port, started=time.time()))
+        recent_homes.note(config.home.root)
         finished = interrupted_restore.finish(config.home)
         started = await _start_early(config, control)
         from console.run import serve

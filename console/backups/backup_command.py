@@ -83,12 +83,12 @@ def list_(as_json: bool) -> None:
     with failures_told(home, as_json):
         folder = BackupFolder(home)
         backups = folder.backups()
+        if not backups:
+            click.echo(f"No backups in {folder.path} yet. Create one with `ingot backup create`.", err=as_json)
         if as_json:
             click.echo(printing.as_json(backups))
         elif backups:
             printing.table(backups)
-        else:
-            click.echo(f"No backups in {folder.path} yet. Create one with `ingot backup create`.")
 
 
 @backup.command(epilog=EXIT_CODES)
@@ -101,8 +101,8 @@ def verify(file: str, as_json: bool) -> None:
 
     home = Home.from_environment()
     with failures_told(home, as_json):
-        _make(home)
         path = _path(home, file)
+        _make(home)
         with printing.progress("Checking") as report:
             checked = restore.check(home, path, report)
     _say(checked, printing.checked_text(checked), as_json)
@@ -166,6 +166,7 @@ def _path(home: Home, file: str) -> Path:
     from console.backups.folder import BackupFolder, incoming
 
     if file == "-":
+        _make(home)
         with incoming(BackupFolder(home), 0) as received:
             for chunk in iter(lambda: sys.stdin.buffer.read(1 << 20), b""):
                 received.write(chunk)

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from appliance.home import Home
+from appliance.home_lock import engine_may_run
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import LaunchFolder
 from console import formats
-from console.launches.outcome import cause, outcome
+from console.launches.outcome import cause, outcome, under_way
 
 LATEST = "latest"
 LISTED = 20
@@ -36,20 +37,23 @@ def list_(count: int, as_json: bool) -> None:
     """List the last launches, newest first."""
     catalogue = Catalogue(Home.from_environment())
     current = catalogue.current()
+    engine_runs = engine_may_run(catalogue.home)
     records = catalogue.records()[:count]
+    if not records:
+        nothing = f"No launches in {catalogue.home.launches} yet. Start one with `ingot up`."
+        if not as_json:
+            raise click.ClickException(nothing)
+        click.echo(nothing, err=True)
     if as_json:
         for record in records:
             click.echo(msgspec.json.encode(record).decode())
         return
-    if not records:
-        raise click.ClickException(f"No launches in {catalogue.home.launches} yet. Start one with `ingot up`.")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("launch", "profile", "outcome", "started"):
         table.add_column(name, no_wrap=True)
     table.add_column("cause")
     for record in records:
-        # The engine is not asked: the newest launch that has not ended may still be running.
-        end = outcome(record, runs=record.id == current and record.ended is None)
+        end = outcome(record, runs=under_way(record, current, engine_runs=engine_runs))
         what = f"{record.profile} {record.revision}".rstrip()
         table.add_row(record.id, what, end.word, formats.exact(record.started), cause(record) if end.went_wrong else "")
     terminal = Console(highlight=False, markup=False)

@@ -38,6 +38,13 @@ class Face(NamedTuple):
     group: str
 
 
+class Standing(NamedTuple):
+    """How a launch stands, from its state alone: the state whose mark it has, and the word beside it."""
+
+    mark: str
+    word: str
+
+
 FACES: dict[Kind, Face] = {
     Kind.REFUSED: Face("failed", REFUSED, "refused"),
     Kind.CRASH_LOOP: Face("failed", "given up", "refused"),
@@ -79,6 +86,14 @@ def under_way(record: LaunchRecord, current: str | None, *, engine_runs: bool) -
     """Whether the launch is still running: it has not ended, it is the engine's, and there is an engine. If the front
     door was killed, the folder has no end, and the launch would otherwise seem to run for ever."""
     return record.state not in ENDED and record.id == current and engine_runs
+
+
+def standing(state: str, reason: str, *, runs: bool) -> Standing:
+    """For lists that have no record. `runs`: it may still be running if its last `state` is not an end."""
+    ended = state in ENDED or state == REFUSED
+    if reason == CUT_OFF_REASON or not (ended or runs):
+        return Standing(FACES[Kind.CUT_OFF].mark, FACES[Kind.CUT_OFF].word)
+    return Standing(state, state)
 
 
 def kind_of(record: LaunchRecord, *, runs: bool) -> Kind:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
-from appliance.launches.states import ENDED
 from appliance.protocol import ApplianceState, Finding, LaunchRecord, Load, Severity, State
 from console.db.models import Launch
 from console.engine_control.actions import ACTIONS, AFTER_PROBLEM, GONE, OFFERED, WITH_PROBLEM, Action
 from console.engine_control.base import EngineEvent, EngineStatus, OutputLine
 from console.engine_control.operations import Drain, Undone
 from console.formats import seconds
-from console.launches.outcome import FACES, REFUSED, Kind, sentence
+from console.launches.outcome import Standing, sentence, standing
 
 WORDS: dict[State, str] = {
     State.IDLE: "idle",
@@ -41,13 +38,6 @@ HEADLINES: dict[State, str] = {
 }
 
 LAST_WORDS = 20
-
-
-class Standing(NamedTuple):
-    """How a launch stands: the state whose mark it has, and the word beside it."""
-
-    mark: str
-    word: str
 
 
 class EngineView(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,12 +117,9 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         """Whether there is an engine at all, whatever its state."""
         return self.reachable or self.control.running
 
-    def standing(self, state: str) -> Standing:
-        """Of a launch by the last `state` that it wrote: without an end it goes on only while there is an engine."""
-        if self.runs or state in ENDED or state == REFUSED:
-            return Standing(state, state)
-        face = FACES[Kind.CUT_OFF]
-        return Standing(face.mark, face.word)
+    def standing(self, state: str, reason: str) -> Standing:
+        """Of a launch by what it wrote last: without an end it goes on only while there is an engine."""
+        return standing(state, reason, runs=self.runs)
 
     @property
     def unsealed(self) -> bool:

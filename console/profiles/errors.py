@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from appliance.profile.document import Change
@@ -28,6 +29,20 @@ class ProfileRefusal(Exception):
 
 class NotFound(ProfileRefusal):
     """There is no such profile or revision."""
+
+
+class NoState(ProfileRefusal):
+    """Nothing has been set up in the state folder."""
+
+    code = "no-state"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            f"There are no profiles in {folder}: no console has run on this state folder.",
+            "Start one with `ingot up`, or set INGOT_HOME to another state folder.",
+            field="INGOT_HOME",
+            value=str(folder),
+        )
 
 
 class NameTaken(ProfileRefusal):

@@ -14,6 +14,7 @@ from appliance.profile.schema import BY_KEY, Problem
 from appliance.protocol import Finding
 from console import formats
 from console.formats import counted
+from console.launches.outcome import standing
 from console.profiles.activator import Activated
 from console.profiles.errors import InvalidDocument, ProfileRefusal, Refused
 from console.profiles.history import Outcome
@@ -24,13 +25,18 @@ from console.profiles.words import shown
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDE = 240
-"""Columns where the output is no terminal: names are not to be cut for a program that reads lines."""
+WIDE = 100_000
+"""Columns where the output is no terminal: one line per row, nothing wrapped or cut."""
+MODEL_WIDTH = 32
+"""Characters of a model's path on a terminal; of a longer one its end is shown."""
+SENTENCES = ("Last launch", "Note")
+"""Columns that wrap on a terminal; no other does."""
 
 GOOD, DIM, BAD, WARN = "green", "dim", "red", "yellow"
 STATE_STYLES = {
     "ready": GOOD,
     "failed": BAD,
+    "cut off": BAD,
     "refused": BAD,
     "hung": "magenta",
     "starting": WARN,
@@ -46,6 +52,8 @@ def as_json(value: Any) -> str:
 def refusal_as_data(error: ProfileRefusal) -> dict[str, Any]:
     """A refusal for programs, with all that is known of it."""
     said: dict[str, Any] = {"error": error.message, "remedy": error.remedy, "field": error.field, "value": error.value}
+    if error.code:
+        said["code"] = error.code
     if isinstance(error, InvalidDocument):
         said["problems"] = error.problems
     if isinstance(error, Refused):
@@ -53,7 +61,8 @@ def refusal_as_data(error: ProfileRefusal) -> dict[str, Any]:
     return said
 
 
-def profiles(summaries: Sequence[ProfileSummary]) -> None:
+def profiles(summaries: Sequence[ProfileSummary], running: str | None) -> None:
+    """`running` is the launch that may still run."""
     if not summaries:
         _out().print("There are no profiles. Import one with `ingot profile import FILE`.")
         return
@@ -61,17 +70,17 @@ def profiles(summaries: Sequence[ProfileSummary]) -> None:
         (
             summary.name,
             (f"active r{summary.active}", GOOD) if summary.active else "",
-            summary.model,
+            _end_of_path(summary.model),
             summary.engine,
             f"{summary.latest.label}, {_ago(summary.latest.created)}",
-            _outcome(summary.last_launch),
+            _outcome(summary.last_launch, running),
         )
         for summary in summaries
     ]
     _table(("Name", "", "Model", "Engine", "Last revision", "Last launch"), rows)
 
 
-def profile(revision: SavedRevision, history: ProfileHistory) -> None:
+def profile(revision: SavedRevision, history: ProfileHistory, running: str | None) -> None:
     out = _out()
     out.print(revision.what, style="bold", end="")
     by = f" by {revision.author}" if revision.author else ""
@@ -86,7 +95,7 @@ def profile(revision: SavedRevision, history: ProfileHistory) -> None:
             ("active", GOOD) if other.active else "",
             _ago(other.created),
             other.author,
-            _outcome(next(iter(history.outcomes.get(other.number, [])), None)),
+            _outcome(next(iter(history.outcomes.get(other.number, [])), None), running),
             other.note,
         )
         for other in history.revisions
@@ -168,19 +177,25 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str | tuple[str, str]]])
 
     table = Table(box=None, pad_edge=False, header_style=DIM)
     for title in head:
-        table.add_column(title, overflow="fold")
+        table.add_column(title, no_wrap=title not in SENTENCES)
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else Text(cell[0], style=cell[1]) for cell in row))
     _out().print(table)
 
 
-def _outcome(outcome: Outcome | None) -> str | tuple[str, str]:
+def _end_of_path(path: str) -> str:
+    if len(path) <= MODEL_WIDTH or not sys.stdout.isatty():
+        return path
+    return f"…{path[1 - MODEL_WIDTH :]}"
+
+
+def _outcome(outcome: Outcome | None, running: str | None) -> str | tuple[str, str]:
     if outcome is None:
         return ("never launched", DIM)
+    word = standing(outcome.state, outcome.reason, runs=outcome.launch == running).word
     after = f" after {formats.seconds(outcome.ready_after_s)}" if outcome.ready_after_s is not None else ""
     cause = f": {outcome.cause}" if outcome.cause else ""
-    words = f"{outcome.state}{after if outcome.state == 'ready' else ''}{cause}, {_ago(outcome.started)}"
-    return (words, STATE_STYLES.get(outcome.state, ""))
+    return (f"{word}{after if word == 'ready' else ''}{cause}, {_ago(outcome.started)}", STATE_STYLES.get(word, ""))
 
 
 def _findings(out: Console, findings: Sequence[Finding]) -> None:

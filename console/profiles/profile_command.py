@@ -53,8 +53,10 @@ def profile() -> None:
 def list_(as_json: bool) -> None:
     """List every profile, the active one first."""
     from console.profiles import printing
+    from console.profiles.terminal_work import running_launch
 
-    _say(_done(lambda work: work.summaries(), as_json), as_json, printing.profiles)
+    summaries = _done(lambda work: work.summaries(), as_json, only_reads=True)
+    _say(summaries, as_json, lambda them: printing.profiles(them, running_launch()))
 
 
 @profile.command(epilog=EXIT_CODES)
@@ -64,9 +66,10 @@ def list_(as_json: bool) -> None:
 def show(name: str, revision: int | None, as_json: bool) -> None:
     """Show a profile: one revision's settings, and every revision with how its launches went."""
     from console.profiles import printing
+    from console.profiles.terminal_work import running_launch
 
-    result = _done(lambda work: work.show(name, revision), as_json)
-    _say(result, as_json, lambda it: printing.profile(it.revision, it.profile))
+    result = _done(lambda work: work.show(name, revision), as_json, only_reads=True)
+    _say(result, as_json, lambda it: printing.profile(it.revision, it.profile, running_launch()))
 
 
 @profile.command(epilog=EXIT_CODES)
@@ -76,7 +79,7 @@ def show(name: str, revision: int | None, as_json: bool) -> None:
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write to FILE.")
 def export(name: str, revision: int | None, as_json: bool, output: str | None) -> None:
     """Write a profile as YAML: only what differs from the defaults, as `import` reads it."""
-    text = _done(lambda work: work.export(name, revision, "json" if as_json else "yaml"), as_json)
+    text = _done(lambda work: work.export(name, revision, "json" if as_json else "yaml"), as_json, only_reads=True)
     if output is None:
         click.echo(text, nl=False)
         return
@@ -174,12 +177,12 @@ def _read(name: str) -> bytes:
         ) from error
 
 
-def _done(do: Callable[[Work], Awaitable[T]], as_json: bool) -> T:
+def _done(do: Callable[[Work], Awaitable[T]], as_json: bool, *, only_reads: bool = False) -> T:
     """The result of the work; failures are reported and end the command."""
     from console.profiles.terminal_work import failures_told, working
 
     with failures_told(as_json=as_json, asks=sys.stdin.isatty() and not as_json):
-        return working(do)
+        return working(do, only_reads=only_reads)
 
 
 def _say(result: T, as_json: bool, to_people: Callable[[T], None]) -> None:

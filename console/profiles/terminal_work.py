@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from appliance.home import Home
+from appliance.home_lock import engine_may_run
 from appliance.launches.catalogue import Catalogue
 from console import first_start
 from console.backups.interrupted_restore import finish_if_alone
@@ -22,7 +23,7 @@ from console.db.schema import SchemaError, migrate
 from console.db.sessions import Database
 from console.profiles import printing
 from console.profiles.activator import Activated, Activator
-from console.profiles.errors import ProfileRefusal, Refused, Undecided
+from console.profiles.errors import NoState, ProfileRefusal, Refused, Undecided
 from console.profiles.inspection import Inspector
 from console.profiles.preflight import Preflight
 from console.profiles.records import ProfileHistory, ProfileSummary, SavedRevision
@@ -93,9 +94,12 @@ class Work:
         return Activator(self._home, self._database, preflight)
 
 
-def working(do: Callable[[Work], Awaitable[T]]) -> T:
-    """Run a command's work on the database of INGOT_HOME, which is made as the console makes it if it is new."""
+def working(do: Callable[[Work], Awaitable[T]], *, only_reads: bool = False) -> T:
+    """Run a command's work on the database of INGOT_HOME, which is made as the console makes it if it is new. Raises
+    NoState where a command that `only_reads` finds none."""
     home = Home.from_environment()
+    if only_reads and not home.database.exists():
+        raise NoState(home.root)
     try:
         home.create()
     except OSError as error:
@@ -117,6 +121,12 @@ def working(do: Callable[[Work], Awaitable[T]]) -> T:
             await database.close()
 
     return asyncio.run(work())
+
+
+def running_launch() -> str | None:
+    """The launch that may be running on INGOT_HOME."""
+    home = Home.from_environment()
+    return Catalogue(home).current() if engine_may_run(home) else None
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from appliance import recent_homes
 from appliance.home_lock import read_owner
 from appliance.profile.active import ActiveProfile, read_active, write_active
 from console import address, run
@@ -94,6 +95,7 @@ def test_the_way_in_is_printed_and_answers(up, home):
     """A first start prints a link with the set-up code; it answers at once, engine or not."""
     console = up("--no-engine")
     link = console.until(r"http://127\.0\.0\.1:\d+/setup\?code=\S+")[0]
+    assert recent_homes.recent()[0] == home.root
     assert httpx.get(link, trust_env=False).status_code == 200
     code = link.split("=")[1]
     assert httpx.get(link, trust_env=False).text.count(code) == 1

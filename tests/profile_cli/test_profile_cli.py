@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -18,6 +19,7 @@ import uvicorn
 import yaml
 
 from appliance.profile.active import read_active
+from appliance.supervisor.abandoned import REASON as CUT_OFF_REASON
 from console import address
 from console.access.token import ensure_console_token
 from console.app import create_app
@@ -77,7 +79,8 @@ def running(home):
         thread.join(10)
 
 
-def test_a_new_state_folder_has_the_bundled_profile(cli):
+def test_a_new_state_folder_gets_the_bundled_profile(cli):
+    cli("import", "-", stdin="{name: chat, model: {path: Tiny}}")
     [bundled] = cli.json("list")
     assert bundled["active"] == 1
     assert bundled["name"] in cli("list")
@@ -245,8 +248,63 @@ def test_rolling_back_goes_to_the_last_launch_that_was_ready(cli, file, home):
     assert read_active(home).document["name"] == "chat"
 
 
+def test_reading_commands_want_profiles_and_create_none(cli, home):
+    for command in (["list"], ["show", "chat"], ["export", "chat"]):
+        refused = cli.json(*command, status=1)
+        assert (refused["code"], refused["value"]) == ("no-state", str(home.root))
+    assert not home.database.exists()
+
+
+def launch(home, state, reason="", **more):
+    folder = home.launch(f"20991120-095145-{len(list(home.launches.iterdir())):04x}")
+    folder.mkdir(parents=True)
+    started = time.time() + 5
+    record = {"id": folder.name, "profile": "chat", "revision": "r1", "started": started, "state": state, **more}
+    (folder / "launch.json").write_text(json.dumps({**record, "reason": reason}))
+
+
+def test_the_list_says_which_launch_was_cut_off(cli, file, home):
+    """A launch without an end runs only while a front door holds the state folder's lock."""
+    cli("import", "--yes", file({"name": "chat", "model": {"path": "Tiny"}}))
+
+    def last_launch():
+        return next(line for line in cli("list").splitlines() if line.startswith("chat"))
+
+    launch(home, "ready", ready_after_s=2.0)
+    with home.lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "ready after" in last_launch()
+    assert "cut off" in last_launch()
+    launch(home, "failed", CUT_OFF_REASON)
+    assert "cut off" in last_launch()
+    launch(home, "failed", "it fell")
+    assert "failed" in last_launch()
+
+
+def test_a_row_of_the_list_is_one_line(cli, file, home):
+    path = "/".join(["a-folder-with-a-long-name"] * 20 + ["Tiny-7B"])
+    cli("import", "--yes", file({"name": "chat", "model": {"path": path}}))
+    [row] = [line for line in cli("list").splitlines() if "Tiny-7B" in line]
+    assert path in row
+    assert row.startswith("chat")
+
+
+def test_on_a_terminal_a_long_path_shows_its_end(cli, file, home):
+    cli("import", "--yes", file({"name": "chat", "model": {"path": "a-folder-with-a-long-name/" * 9 + "Tiny-7B"}}))
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "appliance.cli", "profile", "list"],
+        env={**cli.environ, "COLUMNS": "100"}, stdin=subprocess.DEVNULL, stdout=theirs, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.returncode == 0
+    [row] = [line for line in os.read(ours, 65536).decode().splitlines() if line.startswith("chat")]
+    assert "Tiny-7B" in row
+    os.close(ours)
+    os.close(theirs)
+
+
 def test_a_database_of_a_newer_version_is_refused(cli, home):
-    cli("list")
+    cli("import", "-", stdin="{name: chat, model: {path: Tiny}}")
     with sqlite3.connect(home.database) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     assert "'9999'" in cli("list", status=1)
