@@ -21,7 +21,7 @@ from appliance.diagnosis.pointers import (
     is_pointer,
     is_survived,
 )
-from appliance.diagnosis.progress import ends_after, goes_on_after, ready_at, restarts, waiting_for
+from appliance.diagnosis.progress import ends_after, goes_on_after, healthy_until, ready_at, restarts, waiting_for
 from appliance.diagnosis.reading import Reading, best_of, causes_of_line, chains_of
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
@@ -82,11 +82,20 @@ class _Failures:
     whole: bool
     log: Searchable = field(init=False)
     ready: int | None = field(init=False)
+    healthy: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.log = Searchable(self.lines)
-        position = ready_at(self.log)
-        self.ready = None if position is None else self.lines[position].number
+        self.ready = self._number(ready_at(self.log))
+        self.healthy = self._number(healthy_until(self.log))
+
+    def _number(self, position: int | None) -> int | None:
+        return None if position is None else self.lines[position].number
+
+    def _survived(self, number: int, *, deadly: bool) -> bool:
+        """Whether the engine served after that line. After what no process survives, one sign of it is not enough."""
+        served = self.healthy if deadly else self.ready
+        return served is not None and number < served
 
     def tell(self) -> Diagnosis | None:
         chains = list(chains_of(exceptions_in(self.lines)))
@@ -109,8 +118,9 @@ class _Failures:
             return first.diagnosis(self._own())
         return (
             self._waits()
-            or self._process_gone()
+            or self._process_gone(silent=self.whole)
             or self._only_pointed_at(told, chains)
+            or self._process_gone(silent=True)
             or self._only_warned(told)
             or self._loops()
             or self._only_gave_up(told)
@@ -147,7 +157,7 @@ class _Failures:
         vague: Reading | None = None
         unknown: Reading | None = None
         for chain in chains:
-            if self.ready is not None and chain[0].start < self.ready:
+            if self._survived(chain[0].start, deadly=_ends_a_process(chain)):
                 continue
             links = [link for link in chain if not (is_pointer(link) or is_aftermath(link) or is_end_on_request(link))]
             if not links:
@@ -175,10 +185,12 @@ class _Failures:
                 continue
             if before is not None and before.match is None and line.line.number > before.number:
                 continue
-            if self.ready is not None and line.line.number < self.ready:
+            if self._survived(line.line.number, deadly=True):
                 continue
             for match in causes_of_line(line, after=self.ready is not None and not self.failed):
                 cause = match.cause
+                if self._survived(line.line.number, deadly=cause.deadly):
+                    continue
                 found = Reading(match, (line.exception,) if line.exception else (), line)
                 if before is None and not self.failed and not self._counts_alone(line, cause):
                     aside = aside or (found if cause.aside and not cause.vague else None)
@@ -207,18 +219,17 @@ class _Failures:
         times, line = restarts(self.log)
         return telling.restart_loop(times, line) if line is not None else None
 
-    def _process_gone(self) -> Diagnosis | None:
-        found = endings.of_a_process(self.lines, whole=self.whole)
-        if found is None or self.whole:  # a server prints its figures once more as it shuts down
-            return found
-        return None if found.evidence[0].number < (self.ready or 0) else found
+    def _process_gone(self, *, silent: bool) -> Diagnosis | None:
+        """`silent`: whether the process that died is known to have logged nothing."""
+        survived = 0 if self.whole else self.healthy or 0  # a server prints its figures once more as it shuts down
+        return endings.reported_exit(self.lines, after=survived, silent=silent)
 
     def _only_pointed_at(
         self, told: Sequence[ErrorLine], chains: Sequence[Sequence[LoggedException]]
     ) -> Diagnosis | None:
         """An exception that only points elsewhere is better than nothing; a survived one only if no process went on."""
         for chain in chains:
-            if self.ready is not None and chain[0].start < self.ready:
+            if self._survived(chain[0].start, deadly=_ends_a_process(chain)):
                 continue
             best = best_of([with_message(link, self.lines) for link in chain])
             if any(is_survived(link) or is_end_on_request(link) for link in chain):

@@ -8,15 +8,17 @@ from collections.abc import Sequence
 
 import msgspec
 
+from appliance.diagnosis.dressing import plain, undress
+from appliance.diagnosis.error_lines import QUIET
 from appliance.diagnosis.telling import shown
 from appliance.protocol import Diagnosis, EvidenceLine, Fix
 
 LAST_LINES = 5
 CONTAINER_SIGNAL = 128  # a container's exit status is this and the signal's number
-# A negative status, as in Python: the process of that name died of that signal.
-_ENDED = re.compile(r"Failed core proc\(s\): \{[^}]{0,200}?: ?-(?P<signal>\d{1,2})\b")
-# How vLLM's other processes notice that one is gone: before its status could be asked for, and while it serves.
-_GONE = re.compile(
+# vLLM's report with exit codes; a negative one is the signal that killed the process, as in subprocess.
+_EXIT_SIGNAL = re.compile(r"Failed core proc\(s\): \{[^}]{0,200}?: ?-(?P<signal>\d{1,2})\b")
+# vLLM's reports without an exit code: the process was gone before it could be polled, or died while serving.
+_PROCESS_GONE = re.compile(
     r"Failed core proc\(s\): \{\}|engine ?core (?:proc\S{0,80} )?(?:\S{1,80} )?(?:exited|died) unexpectedly"
     r"|Worker proc(?:ess)? \S{1,80} died unexpectedly",
     re.IGNORECASE,
@@ -29,7 +31,7 @@ _OWN_BACKENDS = Fix(
     text="Let the engine choose its backends. If it happens again, send its log to support.",
     patch={"backends": None},
 )
-_SILENT = Diagnosis(
+_KILLED_SILENTLY = Diagnosis(
     summary="One of the engine's processes ended without an error message. It was probably killed: by the kernel "
     "because memory ran out, or by a person.",
     family="memory",
@@ -110,17 +112,19 @@ def by_exit_status(exit_status: int | None, lines: Sequence[EvidenceLine]) -> Di
     return msgspec.structs.replace(SIGNALS[number], evidence=_last(lines))
 
 
-def of_a_process(lines: Sequence[EvidenceLine], *, whole: bool = False) -> Diagnosis | None:
-    """How one of the engine's processes ended that could log nothing itself. That it logged nothing is certain only in
-    a `whole` log, or where it had logged something before."""
-    spoke = whole
+def reported_exit(lines: Sequence[EvidenceLine], *, after: int, silent: bool) -> Diagnosis | None:
+    """What another process reports, later than line number `after`, of one that died and logged nothing itself. A
+    report without a status proves that only in a log with lines of the engine core before it, or where the caller knows
+    it (`silent`)."""
     for line in lines:
-        spoke = spoke or line.text.startswith("(EngineCore")
-        if spoke and _GONE.search(line.text):
-            return msgspec.structs.replace(_SILENT, evidence=shown([line]))
-        found = _ENDED.search(line.text) if "Failed core proc" in line.text else None
-        if found is not None and int(found["signal"]) in SIGNALS:
-            return msgspec.structs.replace(SIGNALS[int(found["signal"])], evidence=shown([line]))
+        silent = silent or line.text.startswith("(EngineCore")
+        if line.number <= after:
+            continue
+        if silent and _PROCESS_GONE.search(line.text) and undress(plain(line.text)).level not in QUIET:
+            return msgspec.structs.replace(_KILLED_SILENTLY, evidence=shown([line]))
+        status = _EXIT_SIGNAL.search(line.text) if "Failed core proc" in line.text else None
+        if status is not None and int(status["signal"]) in SIGNALS:
+            return msgspec.structs.replace(SIGNALS[int(status["signal"])], evidence=shown([line]))
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import islice
 from operator import attrgetter
 
 from appliance.diagnosis.causes.hang import WAITING, Waiting
@@ -12,16 +13,18 @@ from appliance.diagnosis.dressing import plain, undress
 from appliance.diagnosis.searchable import Searchable
 from appliance.protocol import EvidenceLine
 
-READY = (
+STARTED = (
     b"application startup complete",
     b"fired up and ready to roll",
     b"uvicorn running on",
     b"available routes are",
-    b'get /health http/1.1" 200',
-    b"avg prompt throughput",
-    b"avg generation throughput",
-    b"decode batch",
 )
+HEALTH_ANSWER = b'get /health http/1.1" 200'
+FIGURES = (b"avg prompt throughput", b"avg generation throughput", b"decode batch")
+READY = (*STARTED, HEALTH_ANSWER, *FIGURES)
+# A server whose engine has died may still print the figures of its last interval, and zeros after that.
+FIGURES_OF_WORK = re.compile(r"throughput\b[^:]{0,20}: {0,3}(?:[1-9]|0\.0{0,3}[1-9])", re.IGNORECASE)
+PROOFS = 2
 RESTARTS = (
     b"restart counter is at",
     b"back-off restarting",
@@ -45,6 +48,19 @@ def ready_at(log: Searchable) -> int | None:
     """The position of the last line that only a serving engine writes."""
     found = [position for word in READY if (position := log.last(word)) is not None]
     return max(found, default=None)
+
+
+def healthy_until(log: Searchable) -> int | None:
+    """The position of the line before which even a fatal error was survived: a server started after it, or did work
+    for more than one interval. None where no line proves that."""
+    started = [position for word in STARTED if (position := log.last(word)) is not None]
+    proofs = set(islice(log.positions_from_end(HEALTH_ANSWER), PROOFS))
+    for word in FIGURES:
+        worked = (at for at in log.positions_from_end(word) if FIGURES_OF_WORK.search(log.lines[at].text))
+        proofs.update(islice(worked, PROOFS))
+    if len(proofs) >= PROOFS:
+        started.append(sorted(proofs)[-PROOFS])
+    return max(started, default=None)
 
 
 def goes_on_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> bool:

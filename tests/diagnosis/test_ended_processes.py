@@ -90,3 +90,55 @@ def test_a_model_that_went_away_after_its_check_is_reported() -> None:
     found = diagnose([], fatal=told)
     assert (found.family, found.cause) == ("weights", "model-changed-after-check")
     assert "tiny has neither model.safetensors nor an index." in found.summary
+
+
+STARTED = """\
+INFO 11-20 10:00:00 [core.py:58] Initializing a V1 LLM engine
+INFO:     Application startup complete.
+"""
+FIGURES = "INFO 11-20 10:0{minute}:00 [loggers.py:123] Engine 000: Avg prompt throughput: {tokens} tokens/s, \
+Avg generation throughput: {tokens} tokens/s, Running: 1 reqs, Waiting: 0 reqs\n"
+WORKER = "Worker proc VllmWorker-1 died unexpectedly, shutting down executor.\n"
+HEADED = f"ERROR 11-20 10:05:00 [multiproc_executor.py:230] {WORKER}"
+XID = "[ 1234.567890] NVRM: Xid (PCI:0000:3b:00): 79, pid=77, GPU has fallen off the bus.\n"
+CORE = """\
+(EngineCore pid=9) ERROR 11-20 10:05:00 [core.py:700] EngineCore encountered a fatal error.
+(EngineCore pid=9) ERROR 11-20 10:05:00 [core.py:700] Traceback (most recent call last):
+(EngineCore pid=9) ERROR 11-20 10:05:00 [core.py:700]   File "/opt/vllm/v1/engine/core.py", line 691, in run
+(EngineCore pid=9) ERROR 11-20 10:05:00 [core.py:700]     self.step()
+(EngineCore pid=9) ERROR 11-20 10:05:00 [core.py:700] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate \
+2.00 GiB.
+"""
+
+
+def figures(*tokens: float) -> str:
+    return "".join(FIGURES.format(minute=minute, tokens=one) for minute, one in enumerate(tokens, 1))
+
+
+@pytest.mark.parametrize("before", [STARTED, STARTED + figures(9.0, 8.0)])
+@pytest.mark.parametrize("after", ["", figures(4.0), figures(4.0, 0.0, 0.0), 'INFO: "GET /health HTTP/1.1" 200 OK\n'])
+@pytest.mark.parametrize(
+    ("record", "family", "cause"),
+    [
+        (WORKER, "memory", "killed"), (HEADED, "memory", "killed"), (XID, "driver", "gpu-hardware"),
+        (CORE, "memory", "gpu-out-of-memory"),
+    ],
+)  # fmt: skip
+def test_a_death_is_found_before_the_last_lines_of_a_dying_server(
+    before: str, after: str, record: str, family: str, cause: str
+) -> None:
+    found = diagnose(number_lines(before + record + after))
+    assert (found.family, found.cause) == (family, cause)
+
+
+@pytest.mark.parametrize("after", [STARTED, figures(4.0, 3.0), 'INFO: "GET /health HTTP/1.1" 200 OK\n' * 2])
+@pytest.mark.parametrize("record", [WORKER, HEADED, XID, CORE])
+def test_a_death_after_which_an_engine_serves_is_over(record: str, after: str) -> None:
+    """It was started again, or it was another one's."""
+    found = diagnose(number_lines(STARTED + record + after))
+    assert (found.family, found.fix, found.evidence) == (None, None, ())
+
+
+def test_words_of_a_death_in_an_ordinary_line_are_no_death() -> None:
+    text = STARTED + f"INFO 11-20 10:05:00 [logger.py:43] Received request 1: prompt: '{WORKER.strip()}'\n"
+    assert diagnose(number_lines(text)).fix is None
