@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,12 @@ import msgspec
 from appliance.diagnosis.diagnose import diagnose as diagnose_lines
 from appliance.diagnosis.log_bytes import NotTextError
 from appliance.diagnosis.log_text import read_log
+from appliance.given_file import PIECE_BYTES, is_pipe, pieces
 from appliance.home import Home
 from appliance.launches.folder import LOG, LaunchFolder
 from appliance.protocol import Diagnosis, EvidenceLine, State
+
+MAX_STREAM_BYTES = 2 << 30
 
 
 @click.command()
@@ -28,7 +31,7 @@ def diagnose(source: str, as_json: bool) -> None:
     FILE is a log of Ingot's engine, vLLM, SGLang or a container, also compressed (gzip, bzip2, xz); - reads standard
     input. LAUNCH is a launch's ID or folder.
     """
-    diagnosis, lines = _of_input() if source == "-" else _of_path(_find(source))
+    diagnosis, lines = _of_stream(_standard_input(), "standard input") if source == "-" else _of_path(_find(source))
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(as_data(diagnosis))).decode())
     else:
@@ -60,17 +63,37 @@ def _find(source: str) -> Path:
     raise click.UsageError(f"No file or launch named {source}. Give a log file, a launch ID, or - for standard input.")
 
 
-def _of_input() -> tuple[Diagnosis, list[EvidenceLine]]:
+def _standard_input() -> Iterator[bytes]:
+    return iter(lambda: sys.stdin.buffer.read(PIECE_BYTES), b"")
+
+
+def _of_stream(stream: Iterator[bytes], name: str) -> tuple[Diagnosis, list[EvidenceLine]]:
     """Through a file, so that a long log takes no memory."""
+    size = 0
     with tempfile.NamedTemporaryFile(prefix="ingot-diagnose-") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
+        for piece in stream:
+            size += len(piece)
+            if size > MAX_STREAM_BYTES:
+                raise click.UsageError(
+                    f"{name} holds more than {MAX_STREAM_BYTES >> 30} GiB. Save it to a file, and give that file."
+                )
+            file.write(piece)
         file.flush()
-        return _of_log(Path(file.name), "standard input")
+        return _of_log(Path(file.name), name)
 
 
 def _of_path(path: Path) -> tuple[Diagnosis, list[EvidenceLine]]:
-    if not path.is_dir():
-        return _of_log(path, str(path))
+    if path.is_dir():
+        return _of_launch(path)
+    try:
+        return _of_stream(pieces(path), str(path)) if is_pipe(path) else _of_log(path, str(path))
+    except OSError as error:
+        raise click.UsageError(
+            f"{path} cannot be read: {error.strerror}. Give a log file, a launch ID, or - for standard input."
+        ) from error
+
+
+def _of_launch(path: Path) -> tuple[Diagnosis, list[EvidenceLine]]:
     folder = LaunchFolder(path)
     if not folder.log.is_file():
         raise click.UsageError(f"{path} has no {LOG}. Give a log file, or a launch's folder.")

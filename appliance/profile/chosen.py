@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from appliance.given_file import read_given
 from appliance.home import Home
 from appliance.profile import document
 from appliance.profile.active import bundled_profile, read_active
+from appliance.profile.text import MAX_BYTES
 
 
 class NoSuchProfileError(ValueError):
@@ -25,7 +27,7 @@ def chosen_document(source: str | None, home: Home) -> dict[str, Any]:
     if source is None or (active is not None and active.document.get("name") == source):
         return active.document if active is not None else bundled_profile()
     try:
-        return document.parse(Path(source).read_bytes())
+        return document.parse(read_given(Path(source), MAX_BYTES))
     except OSError as error:
         named = f", and the active profile is {active.document.get('name')!r}" if active else ""
         raise NoSuchProfileError(f"{source} cannot be read: {error.strerror}{named}.") from error

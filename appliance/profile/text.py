@@ -37,14 +37,14 @@ def read(text: str | bytes) -> dict[str, Any]:
     """The mapping that a YAML or JSON text holds; raises ProfileError with the line of what is wrong."""
     if isinstance(text, bytes):
         if len(text) > MAX_BYTES:
-            _refuse_size(len(text))
+            _refuse_size()
         try:
             text = text.decode()
         except UnicodeDecodeError as error:
             _refuse(f"The text is not UTF-8: byte {error.start} is 0x{text[error.start]:02x}.", "Save it as UTF-8.")
     text = text.removeprefix("\ufeff")
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
-        _refuse_size(len(text.encode(errors="surrogatepass")))
+        _refuse_size()
     data = _read_json(text) if re.match(r'\s*\{\s*"', text) else _read_yaml(text)
     if not isinstance(data, dict):
         kind = "empty" if data is None else f"a {_kind(data)}"
@@ -59,8 +59,8 @@ def _refuse(message: str, remedy: str, value: Any = None) -> NoReturn:
     raise ProfileError([Problem(field="", value=value, message=message, remedy=remedy)])
 
 
-def _refuse_size(size: int) -> NoReturn:
-    _refuse(f"The document has {size:,} bytes; the limit is {MAX_BYTES:,}.", "A profile is about a page of text.")
+def _refuse_size() -> NoReturn:
+    _refuse(f"The document has more than {MAX_BYTES:,} bytes.", "A profile is about a page of text.")
 
 
 def _kind(data: object) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -166,11 +167,12 @@ def _decided(do: Callable[[str], Activated], finished: bool | None, as_json: boo
 
 
 def _read(name: str) -> bytes:
+    """One byte more than the limit is enough for the parser to refuse it."""
+    from appliance.given_file import read_given
+    from appliance.profile.text import MAX_BYTES
+
     try:
-        if name == "-":
-            return sys.stdin.buffer.read()
-        with open(name, "rb") as file:
-            return file.read()
+        return sys.stdin.buffer.read(MAX_BYTES + 1) if name == "-" else read_given(Path(name), MAX_BYTES)
     except OSError as error:
         raise click.ClickException(
             f"{name} cannot be read: {error.strerror}. Check its name and permissions."

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from appliance.diagnosis import diagnose_command
 from appliance.diagnosis.causes import FAMILIES
 from appliance.diagnosis.diagnose_command import diagnose
 from appliance.protocol import LaunchRecord, State
 from tests.diagnosis import made_up_logs as logs
+from tests.running import INGOT
 
 
 def run(*arguments: str, home: Path, stdin: bytes | None = None) -> Result:
@@ -104,3 +110,53 @@ def test_windows_text_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x.log"
     path.write_bytes(logs.VLLM_ARGUMENT.replace("\n", "\r\n").encode("utf-16"))
     assert json.loads(run(str(path), "--json", home=tmp_path).output)["cause"] == "context-too-long"
+
+
+def of_kind(kind: str, path: Path) -> Path:
+    """Something of that kind that is no file."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as unix:
+            unix.bind(str(path))
+    elif kind == "folder":
+        path.mkdir()
+    return Path("/dev/zero") if kind == "device" else path
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "socket", "folder"])
+def test_what_never_ends_is_not_read(kind: str, tmp_path: Path) -> None:
+    """A child, since a wrong one would wait for ever."""
+    path = of_kind(kind, tmp_path / "x")
+    done = subprocess.run([*INGOT, "diagnose", str(path)], capture_output=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert str(path) in done.stderr.decode()
+
+
+@pytest.mark.parametrize("command", [["profile", "import"], ["check", "--profile"]])
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_nor_is_it_as_a_profile(command: list[str], kind: str, tmp_path: Path) -> None:
+    path = of_kind(kind, tmp_path / "x")
+    done = subprocess.run([*INGOT, *command, str(path)], capture_output=True, timeout=30, check=False)
+    assert done.returncode in (1, 2)
+    assert str(path) in done.stderr.decode()
+
+
+def test_a_pipe_that_somebody_writes_to_is_read(log: Path, tmp_path: Path) -> None:
+    """As of `ingot diagnose <(docker logs engine)`; the writer may come late with its first word."""
+    ours, theirs = os.pipe()
+    with subprocess.Popen(
+        [*INGOT, "diagnose", f"/dev/fd/{ours}", "--json"], stdout=subprocess.PIPE, pass_fds=[ours]
+    ) as child:
+        os.close(ours)
+        time.sleep(0.5)
+        os.write(theirs, log.read_bytes())
+        os.close(theirs)
+        told = json.loads(child.communicate(timeout=30)[0])
+    assert told["cause"] == "gpu-out-of-memory"
+
+
+def test_a_stream_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnose_command, "MAX_STREAM_BYTES", 1 << 10)
+    assert run("-", home=tmp_path, stdin=b"x" * 1025).exit_code == 2
+    assert run("-", home=tmp_path, stdin=b"x" * 1024).exit_code == 0
