@@ -9,8 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from appliance.home import Home
-
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """Who holds the lock; written into the lock file for whoever is refused."""
@@ -80,10 +78,10 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def engine_may_run(home: Home) -> bool:
-    """Whether a front door runs on the state folder; True where this user may not look."""
+def may_be_held(path: Path) -> bool:
+    """The same; True where this user may not look."""
     try:
-        return is_held(home.lock)
+        return is_held(path)
     except PermissionError:
         return True
 

@@ -15,7 +15,7 @@ from appliance.engine_client.core import NativeCore
 from appliance.engine_process.ending import End
 from appliance.engine_process.engine_launch import FATAL_GRACE_S, EngineLaunch
 from appliance.engine_process.errors import EngineGoneError
-from appliance.engine_process.launch import Launch
+from appliance.engine_process.launch_journal import LaunchJournal
 from appliance.engine_process.probe import PROBE_LIMIT_S, ProbeError
 from appliance.home import Home
 from appliance.protocol import (
@@ -50,7 +50,7 @@ Prepare = Callable[["NativePlan"], Coroutine[None, None, None]]
 
 
 class NativeLaunch(EngineLaunch):
-    def __init__(self, home: Home, launch: Launch, core: NativeCore, prepare: Prepare) -> None:
+    def __init__(self, home: Home, launch: LaunchJournal, core: NativeCore, prepare: Prepare) -> None:
         super().__init__(home, launch)
         self.client = CoreClient(core.channel)
         self._core = core

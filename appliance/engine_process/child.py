@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from appliance.engine_process.guard import descendants, state_of
+from appliance.engine_process.process_tree import descendants, state_of
 
 
 class Child:

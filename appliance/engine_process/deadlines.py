@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from appliance.engines import NATIVE, VLLM, engine_named
+from collections.abc import Mapping
+
 from appliance.protocol import LaunchRecord, Phase
 
 SILENCE_S = 15.0
-# Whoever stops a front door gives it so long before they kill it: requests drain for 5 s, an engine ends within another
-# 6, a GPU gives its memory back within 5, open streams are cut after 1.
+# Grace period before a front door that was asked to stop is killed: 5 s to drain requests, 6 s for the engine to exit,
+# 5 s for the GPU to release its memory, 1 s to close open streams, and a margin.
 STOPPED_WITHIN_S = 30.0
 TIMES_LAST_GOOD = 3.0
 
-# How long a phase may take at least, whatever the last good launch took; and, where there has been none, how long it
-# may stand still.
+# A phase's deadline is never shorter than this. Without an earlier good launch to compare with, it is how long the
+# phase may make no progress. An engine may have floors of its own (`EngineLaunch.floors_s`).
 FLOORS_S: dict[str, float] = {
     Phase.PREFLIGHT: 30.0,
     Phase.CORE_START: 60.0,
@@ -21,37 +22,17 @@ FLOORS_S: dict[str, float] = {
     Phase.GRAPHS: 120.0,
     Phase.SELF_TEST: 120.0,
 }
-# The same for vLLM, which imports for half a minute, twice, from a cold disk, and compiles for minutes without a word:
-# its graph, and while it measures memory and captures graphs the kernels of its libraries.
-VLLM_FLOORS_S: dict[str, float] = FLOORS_S | {
-    Phase.ENGINE_START: 300.0,
-    Phase.WEIGHTS: 300.0,
-    Phase.COMPILE: 900.0,
-    Phase.CACHE: 900.0,
-    Phase.GRAPHS: 900.0,
-    Phase.SELF_TEST: 300.0,
-}
 
-
-BY_ENGINE = {NATIVE.name: FLOORS_S, VLLM.name: VLLM_FLOORS_S}
-
-
-def floors(engine: str) -> dict[str, float]:
-    """By phase; `engine` as a launch's record names it."""
-    return BY_ENGINE[engine_named(engine).name]
-
-
-# How long one step of the engine may take. A GPU needs a second or so for the largest one (all of
-# max-num-batched-tokens), and the self-test has built its kernels; two CPU cores need minutes for it with 8 billion
-# weights, and what goes on is better left alone.
+# The longest one engine step may take. The largest step (max-num-batched-tokens) takes about a second on a GPU, whose
+# kernels are ready after the self-test, and minutes on two CPU cores with 8 billion parameters.
 STEP = "step"
 STEP_LIMITS_S: dict[str, float] = {"cuda": 60.0, "cpu": 900.0}
 
 
 class Watch:
-    """Pure bookkeeping over a clock that its caller reads (monotonic seconds)."""
+    """The deadlines of one launch. Reads no clock itself: `now` is the caller's, in monotonic seconds."""
 
-    def __init__(self, last_good: LaunchRecord | None, now: float, engine: str = NATIVE.name) -> None:
+    def __init__(self, last_good: LaunchRecord | None, now: float, floors_s: Mapping[str, float] = FLOORS_S) -> None:
         self._learned = {record.phase: record.seconds for record in last_good.phases} if last_good else {}
         self._heard = now
         self._said_hello = False
@@ -59,12 +40,12 @@ class Watch:
         self._busy_s = 0.0
         self.longest_step_s = 0.0
         self._step_limit_s = max(STEP_LIMITS_S.values())
-        self._floors_s = floors(engine)
+        self._floors_s = floors_s
         self._began: dict[str, float] = {}
         self._moved: dict[str, float] = {}
 
     def heard(self, now: float, where: str | None = None, busy_s: float = 0.0) -> None:
-        """A message came from the core; a beat also says where it is."""
+        """A message arrived from the core; a heartbeat also says what the core is doing, and for how long."""
         self._heard = now
         self._said_hello = True
         if where is not None:
@@ -73,11 +54,11 @@ class Watch:
                 self.longest_step_s = max(self.longest_step_s, busy_s)
 
     def runs_on(self, device: str) -> None:
-        """`device` as the core is configured with, such as "cuda:0"."""
+        """`device` as in the core's configuration, such as "cuda:0"."""
         self._step_limit_s = STEP_LIMITS_S[device.partition(":")[0]]
 
     def excuse(self, now: float) -> None:
-        """We were not listening ourselves (a machine that swaps or slept): the silence until now does not count."""
+        """This process was not running either (swapping, suspended): the silence until now does not count."""
         self._heard = max(self._heard, now)
 
     def phase(self, phase: str, now: float, *, ended: bool = False) -> None:
@@ -95,7 +76,7 @@ class Watch:
 
     def overdue(self, now: float) -> str | None:
         """Why the launch is hung; None while it is not."""
-        # Loading libraries from a cold disk keeps Python's lock, and the beats with it; the phase's deadline holds.
+        # Importing libraries from a cold disk holds the GIL and so delays heartbeats; the phase's deadline applies.
         if self.silent(now) and Phase.CORE_START not in self._began:
             doing = f"; last reported: '{self._where}' for {self._busy_s:,.0f} s" if self._where else ""
             return f"no heartbeat from the core for {now - self._heard:,.0f} s{doing}"

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from appliance.engine_process.child import Child
-from appliance.engine_process.launch import Launch
+from appliance.engine_process.launch_journal import LaunchJournal
 from appliance.engine_process.stacks import dump_stacks, has_stacks
 from appliance.exit_status import exit_in_words
 from appliance.launches.folder import LaunchFolder
@@ -59,7 +59,7 @@ async def end_processes(
 
 async def conclude(
     end: End,
-    launch: Launch,
+    launch: LaunchJournal,
     fatal: Fatal | None,
     exit_status: int | None,
     killed_by_kernel: str | None,
@@ -83,7 +83,7 @@ async def conclude(
 
 
 def _read_log(
-    launch: Launch,
+    launch: LaunchJournal,
     exit_status: int | None,
     fatal: Fatal | None,
     hang: str | None,

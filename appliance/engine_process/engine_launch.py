@@ -12,17 +12,17 @@ import sys
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.diagnosis.fatal_watch import FatalWatch
 from appliance.engine_process.child import Child
-from appliance.engine_process.deadlines import Watch
+from appliance.engine_process.deadlines import FLOORS_S, Watch
 from appliance.engine_process.ending import End, conclude, end_processes
 from appliance.engine_process.errors import EngineGoneError, NotListeningError
 from appliance.engine_process.kernel_log import KernelLog, of_this_end, out_of_memory
-from appliance.engine_process.launch import Launch
+from appliance.engine_process.launch_journal import LaunchJournal
 from appliance.engine_process.log_capture import LogCapture
 from appliance.engine_process.probe import ProbeError, ProbeTimer
 from appliance.engines import engine_named
@@ -59,7 +59,10 @@ EXPECTED = (SelfTestError, CheckpointError, NotListeningError, EngineGoneError)
 class EngineLaunch(ABC):
     """`start` brings the engine up to `ready`; what else differs between the engines is in the methods below it."""
 
-    def __init__(self, home: Home, launch: Launch) -> None:
+    floors_s: Mapping[str, float] = FLOORS_S
+    """See `deadlines`."""
+
+    def __init__(self, home: Home, launch: LaunchJournal) -> None:
         self.launch = launch
         self.load = Load()
         self.fatal: Fatal | None = None
@@ -72,7 +75,7 @@ class EngineLaunch(ABC):
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[End] = self._loop.create_future()
         record = launch.record
-        self._watch = Watch(Catalogue(home).last_good(record.profile), time.monotonic(), record.engine)
+        self._watch = Watch(Catalogue(home).last_good(record.profile), time.monotonic(), self.floors_s)
         self._watch.phase(Phase.PREFLIGHT, time.monotonic())
         self._probe_timer = ProbeTimer(time.monotonic())
         self._tasks: set[asyncio.Task[None]] = set()

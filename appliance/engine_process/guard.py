@@ -17,7 +17,8 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+
+from appliance.engine_process.process_tree import descendants
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -25,7 +26,6 @@ TERM_GRACE_S = 1.5
 # Between two looks at what is left: a killed process takes a moment to be gone.
 AGAIN_S = 0.02
 KILL_WITHIN_S = 10.0
-KERNEL_LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
 
 
 def main() -> None:
@@ -89,54 +89,6 @@ def kill_all() -> None:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-
-
-def descendants(root: int) -> list[int]:
-    """All processes below `root` that are not yet dead, from /proc."""
-    found: list[int] = []
-    waiting = [root]
-    while waiting:
-        for pid in _children(waiting.pop()):
-            if pid not in found and state_of(pid) not in ("Z", "X", ""):
-                found.append(pid)
-                waiting.append(pid)
-    return found
-
-
-def _children(pid: int) -> list[int]:
-    """Each thread has its own. Where the kernel keeps such lists, only the family is looked at, not every process of
-    the machine."""
-    if not KERNEL_LISTS_CHILDREN:
-        return [other for other in _all_processes() if _parent(other) == pid]
-    children: list[int] = []
-    with contextlib.suppress(OSError):  # it ends meanwhile
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                children += map(int, (thread / "children").read_text().split())
-    return children
-
-
-def _all_processes() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-
-
-def _parent(pid: int) -> int:
-    return int(_statistics(pid)[1])
-
-
-def state_of(pid: int) -> str:
-    """As the kernel has it: R runs, S sleeps, D waits for a device, T is stopped, Z is dead; empty when it is gone."""
-    return _statistics(pid)[0]
-
-
-def _statistics(pid: int) -> list[str]:
-    """State, parent, and so on; the state is empty when it is gone."""
-    try:
-        # pid (name) state parent ...: the name may hold anything, a bracket too.
-        raw = Path(f"/proc/{pid}/stat").read_bytes()
-        return raw.rpartition(b")")[2].decode("ascii").split()
-    except OSError:
-        return ["", "0"]
 
 
 if __name__ == "__main__":

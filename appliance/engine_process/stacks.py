@@ -8,7 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from appliance.engine_process.guard import descendants, state_of
+from appliance.engine_process.process_tree import descendants, state_of
 
 DUMP_TIMEOUT_S = 5.0
 # All processes are looked at at the same time, so that eight workers take no longer than one.

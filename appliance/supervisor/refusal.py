@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from appliance.engine_process.launch import Launch
+from appliance.engine_process.launch_journal import LaunchJournal
 from appliance.home import Home
 from appliance.launches.event_stream import EventStream
 from appliance.protocol import Finding, Fix, Phase, Severity, State
@@ -21,7 +21,7 @@ def refuse_address(
     if not any(finding.field == "port" and finding.severity is Severity.ERROR for finding in findings):
         # In use when it was tried, free when it was checked: report what happened.
         findings = [_taken(listen, error), *findings]
-    launch = Launch(
+    launch = LaunchJournal(
         home,
         EventStream(home),
         launch_id=source.launch,

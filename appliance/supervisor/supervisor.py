@@ -24,7 +24,7 @@ from appliance.engine_client.core import CORE_COMMAND, NativeCore
 from appliance.engine_client.launch import NativeLaunch, Prepare
 from appliance.engine_process.ending import End
 from appliance.engine_process.engine_launch import EngineLaunch
-from appliance.engine_process.launch import Launch
+from appliance.engine_process.launch_journal import LaunchJournal
 from appliance.engines import VLLM, engine_named
 from appliance.home import Home
 from appliance.launches.event_stream import EventStream
@@ -65,7 +65,7 @@ class Supervisor:
         self._core_command = core_command
         self._on_figures = on_figures or (lambda _before, _now: None)
         self._started = time.time() if started is None else started
-        self._launch: Launch | None = None
+        self._launch: LaunchJournal | None = None
         self._engine: EngineLaunch | None = None
         self._attempt: LaunchRecord | None = None
         self._stopping = asyncio.Event()
@@ -160,7 +160,7 @@ class Supervisor:
             again = msgspec.structs.replace(source, asked=False)
             launch = await self._run_one(again, time.time(), launch.record.id)
 
-    async def _run_one(self, source: Source, started: float, restart_of: str | None) -> Launch | None:
+    async def _run_one(self, source: Source, started: float, restart_of: str | None) -> LaunchJournal | None:
         """None of a launch that never had a folder."""
         self.plan = None
         try:
@@ -191,7 +191,7 @@ class Supervisor:
         await engine.ended()
         return launch
 
-    def _may_restart(self, launch: Launch) -> bool:
+    def _may_restart(self, launch: LaunchJournal) -> bool:
         """Only an engine that had served: what keeps one from starting will keep it from starting again."""
         record = launch.record
         served = record.ready_after_s is not None and record.state in (State.FAILED, State.HUNG)
@@ -292,8 +292,8 @@ class Supervisor:
         started: float | None = None,
         attempt: bool = False,
         restart_of: str | None = None,
-    ) -> Launch:
-        launch = Launch(
+    ) -> LaunchJournal:
+        launch = LaunchJournal(
             self._home,
             self.stream,
             launch_id=launch_id,
@@ -321,7 +321,7 @@ class Supervisor:
             ended=now,
         )
 
-    def _make_engine(self, source: Source, launch: Launch) -> EngineLaunch:
+    def _make_engine(self, source: Source, launch: LaunchJournal) -> EngineLaunch:
         """Raises OSError when no process can be had."""
         if engine_named(source.document.get("engine")) is VLLM:
             if self._core is not None:
@@ -394,7 +394,7 @@ def run_preflight(
     return preflight.run(context)
 
 
-def tell_findings(launch: Launch, findings: Sequence[Finding]) -> str:
+def tell_findings(launch: LaunchJournal, findings: Sequence[Finding]) -> str:
     """Reports them all; the message of the first error, or an empty text."""
     for finding in findings:
         launch.report(finding)

@@ -17,13 +17,14 @@ from appliance.engine_process.child import Child
 from appliance.engine_process.deadlines import STEP_LIMITS_S
 from appliance.engine_process.ending import End
 from appliance.engine_process.engine_launch import FATAL_GRACE_S, EngineLaunch
-from appliance.engine_process.launch import Launch
+from appliance.engine_process.launch_journal import LaunchJournal
 from appliance.engine_process.probe import ProbeError
 from appliance.engine_process.socket_folder import make_socket_folder
 from appliance.home import Home
 from appliance.protocol import Load, Phase, Progress, State
 from appliance.selftest.launch_check import SelfTestError
 from appliance.vllm.client import VllmClient
+from appliance.vllm.deadlines import FLOORS_S
 from appliance.vllm.figures import Figures, computed_between, load_between, own_families, read_figures
 from appliance.vllm.http import UpstreamGoneError, fetch
 from appliance.vllm.log_phases import PhaseReader, Step
@@ -59,7 +60,9 @@ class ServedByVllm(msgspec.Struct, frozen=True, kw_only=True):
 class VllmLaunch(EngineLaunch):
     """`on_figures` is called once a second with vLLM's previous and current counters."""
 
-    def __init__(self, home: Home, launch: Launch, on_figures: OnFigures) -> None:
+    floors_s = FLOORS_S
+
+    def __init__(self, home: Home, launch: LaunchJournal, on_figures: OnFigures) -> None:
         super().__init__(home, launch)
         self._folder = make_socket_folder("ingot-vllm-")  # whoever may open the socket may use vLLM without a key
         self.client = VllmClient(self._folder / "vllm.sock")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from appliance.home import Home
-from appliance.home_lock import engine_may_run
+from appliance.home_lock import may_be_held
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import LaunchFolder
 from console import formats
@@ -37,7 +37,7 @@ def list_(count: int, as_json: bool) -> None:
     """List the last launches, newest first."""
     catalogue = Catalogue(Home.from_environment())
     current = catalogue.current()
-    engine_runs = engine_may_run(catalogue.home)
+    engine_runs = may_be_held(catalogue.home.lock)
     records = catalogue.records()[:count]
     if not records:
         nothing = f"No launches in {catalogue.home.launches} yet. Start one with `ingot up`."

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from appliance.engines import Engine, engine_named
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import STACKS, LaunchFolder
 from appliance.launches.states import ENDED
@@ -73,6 +74,10 @@ class LaunchDetails:
     @property
     def record(self) -> LaunchRecord:
         return self.row.record
+
+    @property
+    def engine(self) -> Engine:
+        return engine_named(self.record.engine)
 
 
 class Launches:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from appliance.engine_process.deadlines import TIMES_LAST_GOOD, floors
+from appliance.engine_process.deadlines import FLOORS_S, TIMES_LAST_GOOD
+from appliance.engines import VLLM, engine_named
 from appliance.protocol import LaunchRecord, State
+from appliance.vllm import deadlines as vllm_deadlines
+
+OWN_FLOORS_S = {VLLM.name: vllm_deadlines.FLOORS_S}
+"""Of engines with floors of their own; a record names its engine, but has no launch object to ask."""
 
 COMING_UP = frozenset({State.PREFLIGHT, State.STARTING})
 
@@ -28,6 +33,6 @@ def expectation(record: LaunchRecord, last_good: LaunchRecord | None) -> Expecta
         return None
     took = {phase.phase: phase.seconds for phase in last_good.phases} if last_good else {}
     last_s = took.get(running.phase)
-    floor = floors(record.engine).get(running.phase)
+    floor = OWN_FLOORS_S.get(engine_named(record.engine).name, FLOORS_S).get(running.phase)
     limit_s = None if floor is None else max(floor, TIMES_LAST_GOOD * (last_s or 0.0))
     return Expectation(running.phase, running.started, last_s, last_good.ready_after_s if last_good else None, limit_s)

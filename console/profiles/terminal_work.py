@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from appliance.home import Home
-from appliance.home_lock import engine_may_run
+from appliance.home_lock import may_be_held
 from appliance.launches.catalogue import Catalogue
 from console import first_start
 from console.backups.interrupted_restore import finish_if_alone
@@ -126,7 +126,7 @@ def working(do: Callable[[Work], Awaitable[T]], *, only_reads: bool = False) -> 
 def running_launch() -> str | None:
     """The launch that may be running on INGOT_HOME."""
     home = Home.from_environment()
-    return Catalogue(home).current() if engine_may_run(home) else None
+    return Catalogue(home).current() if may_be_held(home.lock) else None
 
 
 @contextlib.contextmanager

@@ -14,10 +14,11 @@ import psutil
 import pytest
 from msgspec import structs
 
-from appliance.engine_process.deadlines import FLOORS_S, VLLM_FLOORS_S
+from appliance.engine_process.deadlines import FLOORS_S
 from appliance.engine_process.stacks import dump_stacks, has_stacks
 from appliance.launches.catalogue import Catalogue
 from appliance.protocol import Event, Finding, Fix, LaunchRecord, PhaseChange, Progress, Severity, State
+from appliance.vllm import deadlines as vllm_deadlines
 from console.db.models import Launch
 from console.engine_control.base import EngineStatus
 from console.launches import fixes, stacks
@@ -358,9 +359,9 @@ def test_what_the_running_phase_may_take(home):
     slow.phase("weights", 100.0)
     assert expectation(now, slow.record).limit_s == 300.0
     now.engine = "vllm"
-    assert expectation(now, good).limit_s == VLLM_FLOORS_S["weights"] != FLOORS_S["weights"]
+    assert expectation(now, good).limit_s == vllm_deadlines.FLOORS_S["weights"] != FLOORS_S["weights"]
     now.phases[-1].phase = "compile"
-    assert expectation(now, good).limit_s == VLLM_FLOORS_S["compile"]
+    assert expectation(now, good).limit_s == vllm_deadlines.FLOORS_S["compile"]
     now.phases[-1].phase = "something new"
     assert expectation(now, None)[2:] == (None, None, None)
     now.state = State.READY

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.engine_process import guard
+from appliance.engine_process import process_tree
 from appliance.engine_process.child import Child
 from tests.supervisor.scripted import is_alive
 
@@ -100,12 +100,12 @@ async def test_a_family_is_found_with_and_without_the_kernels_lists(
     monkeypatch: pytest.MonkeyPatch, listed: bool
 ) -> None:
     """Children and theirs, whatever they are called; the dead ones are none."""
-    monkeypatch.setattr(guard, "KERNEL_LISTS_CHILDREN", listed)
+    monkeypatch.setattr(process_tree, "KERNEL_LISTS_CHILDREN", listed)
     child = Child(["sh", "-c", "sleep 600 & (exit 0) & sh -c 'sleep 600 & echo; wait'"], os.environ)
     child.output.readline()
-    wait_until(lambda: len(guard.descendants(child.pid)) == 3)
+    wait_until(lambda: len(process_tree.descendants(child.pid)) == 3)
     await child.end(0)
-    assert guard.descendants(child.pid) == []
+    assert process_tree.descendants(child.pid) == []
 
 
 async def test_a_process_of_any_name_belongs_to_the_family() -> None:
@@ -113,7 +113,7 @@ async def test_a_process_of_any_name_belongs_to_the_family() -> None:
     code = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'abc\\xc3'); print(flush=True); time.sleep(600)"
     child = Child(["sh", "-c", f'{sys.executable} -c "{code}"; :'], os.environ)
     child.output.readline()
-    (worker,) = guard.descendants(child.pid)
+    (worker,) = process_tree.descendants(child.pid)
     os.kill(worker, signal.SIGSTOP)
     wait_until(child.stopped)
     await child.end(0)

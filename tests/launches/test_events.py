@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from appliance.engine_process.launch import Launch
+from appliance.engine_process.launch_journal import LaunchJournal
 from appliance.home import Home
 from appliance.launches import events as launch_events
 from appliance.launches.catalogue import Catalogue
@@ -78,8 +78,8 @@ def test_a_torn_line_harms_no_other(tmp_path_factory: pytest.TempPathFactory, cu
     assert got == list(range(1, kept + more + 1))
 
 
-def new_launch(home: Home, stream: EventStream, launch_id: str, *, attempt: bool = False) -> Launch:
-    return Launch(home, stream, launch_id=launch_id, document={"name": "x"}, attempt=attempt)
+def new_launch(home: Home, stream: EventStream, launch_id: str, *, attempt: bool = False) -> LaunchJournal:
+    return LaunchJournal(home, stream, launch_id=launch_id, document={"name": "x"}, attempt=attempt)
 
 
 async def take(stream: EventStream, count: int, after: str | None = None) -> list[Told]:

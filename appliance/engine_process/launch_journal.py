@@ -1,4 +1,7 @@
-"""One launch as it happens. Every change goes through here: into its record, its events and to listeners."""
+"""What is written down of a launch while it happens: every change goes into its record, its events, and to listeners.
+
+The launch itself, which runs an engine, is `engine_launch.EngineLaunch`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from appliance.protocol import (
 PROGRESS_INTERVAL_S = 0.1
 
 
-class Launch:
+class LaunchJournal:
     def __init__(
         self,
         home: Home,
