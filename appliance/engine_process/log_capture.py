@@ -1,7 +1,7 @@
-"""Reads what an engine prints, in a thread of its own, into `engine.log`, and hands it on in batches.
+"""A thread that copies an engine's output to `engine.log`, and hands it on in batches.
 
-The file holds every line. What is handed on for the live view is limited: in a flood the oldest waiting lines are left
-out, which shows as a gap in the line numbers, and a reader finds them in the file.
+The file has every line. The queue for the live view is bounded: in a flood its oldest lines are dropped, which shows as
+a gap in the line numbers.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import IO
 
 MAX_LINE_BYTES = 16 * 1024
-MAX_WAITING_LINES = 500
+MAX_QUEUED_LINES = 500
 READ_BYTES = 64 * 1024
 
 
 class LineSplitter:
-    """Bytes to lines of text: invalid UTF-8 replaced, a carriage return taken as a terminal would show it (the last
-    version of a progress bar stays), and lines beyond MAX_LINE_BYTES cut with a note of how much."""
+    """Splits bytes into lines of text. Invalid UTF-8 is replaced; of a line rewritten with carriage returns the last
+    version is kept; a line beyond MAX_LINE_BYTES is cut, with a note of how much is missing."""
 
     def __init__(self) -> None:
         self._partial = bytearray()
@@ -39,12 +39,12 @@ class LineSplitter:
         return lines
 
     def finish(self) -> list[str]:
-        """What was left without an end of line."""
+        """The last line, if it has no newline."""
         return [self._take()] if self._partial else []
 
     @property
     def rewritten(self) -> str:
-        """A progress bar as it stands now, in a line that has not ended; empty where the line is an ordinary one."""
+        """The current version of an unfinished line that is rewritten, such as a progress bar; otherwise empty."""
         if b"\r" not in self._partial:
             return ""
         return bytes(self._partial).rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
@@ -64,8 +64,8 @@ class LineSplitter:
 
 
 class LogCapture:
-    """`observe` is called with every batch of lines and the number of its first, in the thread that reads them;
-    `glimpse` with a progress bar that is still being rewritten."""
+    """`observe` is called in the reading thread with the number of a batch's first line and its lines; `glimpse` with a
+    progress bar that is still being rewritten. A callback that raises is reported and not called again."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class LogCapture:
         self._glimpse = glimpse
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._deaf: list[Callable[..., None]] = []
-        self._waiting: deque[str] = deque(maxlen=MAX_WAITING_LINES)
+        self._failed_callbacks: list[Callable[..., None]] = []
+        self._queue: deque[str] = deque(maxlen=MAX_QUEUED_LINES)
         self._count = 0
-        self._complained = False
+        self._reported = False
         self._thread = threading.Thread(target=self._run, name="engine-log", daemon=True)
         self._thread.start()
 
@@ -95,24 +95,24 @@ class LogCapture:
     def take(self) -> tuple[int, tuple[str, ...]]:
         """The lines since the last call, and the number of the first of them, counted from 1."""
         with self._lock:
-            lines = tuple(self._waiting)
-            self._waiting.clear()
+            lines = tuple(self._queue)
+            self._queue.clear()
             return self._count - len(lines) + 1, lines
 
     def drained(self, timeout_s: float) -> bool:
-        """Wait until everything that was printed has been written; false when a process still holds the pipe."""
+        """Wait until all output is written; False if a process still holds the pipe open after `timeout_s`."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def add(self, lines: list[str]) -> None:
-        """More lines for the log, of our own; between two of the engine's where it still prints."""
+        """Append lines of our own, between those of an engine that still prints."""
         with contextlib.ExitStack() as stack:
             file: IO[bytes] | None = None
             if lines:
                 try:
                     file = stack.enter_context(self._path.open("ab", buffering=0))
                 except OSError as error:
-                    self._complain(error)
+                    self._report(error)
             self._keep(file, lines)
 
     def _run(self) -> None:
@@ -122,40 +122,40 @@ class LogCapture:
             try:
                 file = stack.enter_context(self._path.open("ab", buffering=0))
             except OSError as error:
-                self._complain(error)
-            # The pipe is always read, even when the disk is full: an engine must never block on its own log.
+                self._report(error)
+            # Read on even if the disk is full: an engine must never block on its own output.
             while data := os.read(self._source.fileno(), READ_BYTES):
                 self._keep(file, splitter.feed(data))
                 if bar := splitter.rewritten:
-                    self._tell(self._glimpse, bar)
+                    self._call(self._glimpse, bar)
             self._keep(file, splitter.finish())
 
     def _keep(self, file: IO[bytes] | None, lines: list[str]) -> None:
         if not lines:
             return
-        with self._writing:  # so that lines stand in the file as they are counted
+        with self._writing:  # the file has the lines in the order of their numbers
             if file is not None:
                 try:
                     file.write(("\n".join(lines) + "\n").encode())
                 except OSError as error:
-                    self._complain(error)
+                    self._report(error)
             with self._lock:
                 first = self._count + 1
                 self._count += len(lines)
-                self._waiting.extend(lines)
-            self._tell(self._observe, first, lines)
+                self._queue.extend(lines)
+            self._call(self._observe, first, lines)
 
-    def _tell(self, listener: Callable[..., None] | None, *what: object) -> None:
-        """A fault of who listens must not stop the reading: the engine would block on its log."""
-        if listener is None or listener in self._deaf:
+    def _call(self, callback: Callable[..., None] | None, *arguments: object) -> None:
+        """An error in a callback must not stop the reading: the engine would block on a full pipe."""
+        if callback is None or callback in self._failed_callbacks:
             return
         try:
-            listener(*what)
-        except Exception:  # noqa: BLE001  any error is reported once
-            self._deaf.append(listener)
+            callback(*arguments)
+        except Exception:  # noqa: BLE001  whatever it is, reading goes on
+            self._failed_callbacks.append(callback)
             traceback.print_exc()
 
-    def _complain(self, error: OSError) -> None:
-        if not self._complained:
+    def _report(self, error: OSError) -> None:
+        if not self._reported:
             print(f"ingot: cannot write {self._path}, so it is incomplete: {error.strerror}", file=sys.stderr)
-        self._complained = True
+        self._reported = True

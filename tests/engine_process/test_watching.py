@@ -13,7 +13,7 @@ import pytest
 
 from appliance.engine_process import device_memory
 from appliance.engine_process.child import Child
-from appliance.engine_process.kernel_log import KernelLog, KernelWord, of_this_end, out_of_memory
+from appliance.engine_process.kernel_log import KernelLog, KernelRecord, of_this_end, out_of_memory
 from appliance.engine_process.probe import PROBE_AFTER_S, ProbeTimer
 from appliance.engine_process.stacks import dump_stacks
 from appliance.hardware import Gpu, Host, Inventory
@@ -64,23 +64,23 @@ def test_a_rise_of_the_counter_is_told_with_its_time(tmp_path: Path) -> None:
     counter.write_text("low 0\noom 4\noom_kill 4\n")
     log.look()
     clock = 53.0
-    assert log.since_start() == [KernelWord("memory.events of this control group: oom_kill 3 -> 4", 3.0)]
+    assert log.since_start() == [KernelRecord("memory.events of this control group: oom_kill 3 -> 4", 3.0)]
 
 
 def test_only_the_engines_own_end_counts() -> None:
     """The kernel may have killed a browser in the same minute, or another engine last week; and an engine that ended
     of an exception was not killed, whoever else was."""
-    other = KernelWord("Out of memory: Killed process 12 (firefox) total-vm:1kB", 1)
-    ours = KernelWord("Out of memory: Killed process 13 (VLLM::EngineCor) total-vm:1kB", 1)
-    crash = KernelWord("python3[77]: segfault at 0 ip 00007f in libcuda.so.1", 1)
-    xid = KernelWord("NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.", 600)
+    other = KernelRecord("Out of memory: Killed process 12 (firefox) total-vm:1kB", 1)
+    ours = KernelRecord("Out of memory: Killed process 13 (VLLM::EngineCor) total-vm:1kB", 1)
+    crash = KernelRecord("python3[77]: segfault at 0 ip 00007f in libcuda.so.1", 1)
+    xid = KernelRecord("NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.", 600)
     said = [other, ours, crash, xid]
     assert of_this_end(said, killed=False, crashed=False) == [xid]
     assert of_this_end(said, killed=True, crashed=False) == [ours, xid]
     assert of_this_end(said, killed=False, crashed=True) == [crash, xid]
     assert of_this_end([ours._replace(age_s=600_000)], killed=True, crashed=True) == []
     assert out_of_memory([xid, ours]) == ours.text
-    assert out_of_memory([KernelWord("memory.events of this control group: oom_kill 0 -> 1", 2)]) is not None
+    assert out_of_memory([KernelRecord("memory.events of this control group: oom_kill 0 -> 1", 2)]) is not None
     assert out_of_memory([xid]) is None
 
 
