@@ -84,7 +84,8 @@ clean: ## remove the venv; the state in .ingot stays
 # Debian's python3 comes without venv; then its package is installed first.
 $(VENV)/.venv:
 	@test -n "$(PYTHON)" || { echo "Ingot needs Python 3.11 or newer: install it, or name it with PYTHON=..."; exit 1; }
-	$(PYTHON) -m venv $(VENV) || { $(SUDO) apt-get install --yes --quiet python3-venv && $(PYTHON) -m venv $(VENV); }
+	@echo "Creating a virtual environment in $(VENV): a few seconds, once."
+	@$(PYTHON) -m venv $(VENV) || { $(SUDO) apt-get install --yes --quiet python3-venv && $(PYTHON) -m venv $(VENV); }
 	@touch $@
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/.venv

@@ -15,10 +15,11 @@ from appliance.address import network_of
 MAX_HEAD_BYTES: Final = 64 << 10
 HEAD_TIMEOUT_S: Final = 10.0
 """For a request's line and headers, and for the first request of a connection to begin."""
+BODY_SILENCE_S: Final = 15.0
+"""A body's sender is cut off after sending nothing for this long."""
 BODY_WINDOW_S: Final = 60.0
 BODY_WINDOW_BYTES: Final = 1 << 10
-"""At least so much of a body has to arrive in each window, or the rest of it. A link that stalls for a while can go
-on; a body of which a byte comes now and then ends."""
+"""At least this much of a body, or the rest of it, has to arrive in each window: a byte now and then is not enough."""
 MOST_OF_ADDRESS: Final = 2048
 """Connections of one address, or half of what this process may open, if that is fewer."""
 
@@ -30,13 +31,15 @@ REFUSAL: Final = (
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection. While an answer is computed and sent, and while we read nothing ourselves, no clock runs."""
+    """One connection. No time limit applies while an answer is computed and sent, or while we do not read."""
 
     _open: ClassVar[Counter[str]] = Counter()
     _network = ""
     _in_head = True
     _head_bytes = 0
     _body_bytes = 0
+    """In the current window."""
+    _body_heard = _window_began = 0.0
     _clock: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -69,12 +72,14 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._body_bytes = False, 0
-        self._start_clock(BODY_WINDOW_S)
+        self._in_head = False
+        self._body_heard = self.loop.time()
+        self._begin_window()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
+        self._body_heard = self.loop.time()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -90,13 +95,31 @@ class HttpProtocol(HttpToolsProtocol):
             self._clock.cancel()
             self._clock = None
 
+    def _begin_window(self) -> None:
+        self._body_bytes, self._window_began = 0, self.loop.time()
+        self._watch_body()
+
+    def _watch_body(self) -> None:
+        """Look at the body again when its sender may have been silent for too long, or the window ends."""
+        deadline = min(self._body_heard + BODY_SILENCE_S, self._window_began + BODY_WINDOW_S)
+        self._start_clock(deadline - self.loop.time())
+
     def _on_time_over(self) -> None:
-        waiting_for_us = self.flow.read_paused or (not self._in_head and self.cycle.waiting_for_100_continue)
-        if waiting_for_us or (not self._in_head and self._body_bytes >= BODY_WINDOW_BYTES):
-            self._body_bytes = 0
-            self._start_clock(HEAD_TIMEOUT_S if self._in_head else BODY_WINDOW_S)
-        else:
+        now = self.loop.time()
+        if self.flow.read_paused or (not self._in_head and self.cycle.waiting_for_100_continue):
+            self._body_heard = now
+            if self._in_head:
+                self._start_clock(HEAD_TIMEOUT_S)
+            else:
+                self._begin_window()
+        elif self._in_head or now >= self._body_heard + BODY_SILENCE_S:
             self.transport.abort()  # closing would wait for a client that reads nothing either
+        elif now < self._window_began + BODY_WINDOW_S:
+            self._watch_body()
+        elif self._body_bytes >= BODY_WINDOW_BYTES:
+            self._begin_window()
+        else:
+            self.transport.abort()
 
 
 def _most_of_address() -> int:

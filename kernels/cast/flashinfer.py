@@ -147,7 +147,7 @@ def _scratch(architecture: Architecture) -> Iterator[Path]:
     place.mkdir(mode=0o700, exist_ok=True)
     if place.is_symlink() or place.stat().st_uid != os.getuid():
         raise CastError(
-            "cast-folder-in-use", f"{place} belongs to another user.", "Delete it, or set TMPDIR to another folder."
+            "cast-scratch-folder", f"{place} belongs to another user.", "Delete it, or set TMPDIR to another folder."
         )
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -113,7 +113,7 @@ def open_folder(folder: Path, head: Head) -> Journal:
     for place in (folder / TRITON, folder / FLASHINFER):
         if place.is_symlink():
             raise CastError(
-                "cast-folder-in-use",
+                "cast-folder-link",
                 f"{place} is a symbolic link. A cast keeps its files in its own folder.",
                 "Choose another folder.",
             )
@@ -130,7 +130,7 @@ def open_folder(folder: Path, head: Head) -> Journal:
         entries = list(dict.fromkeys([*entries, *more]))
     elif before is None and any(folder.iterdir()):
         raise CastError(
-            "cast-folder-in-use", f"{folder} is not empty and does not hold a cast.", "Choose an empty folder."
+            "cast-folder-not-empty", f"{folder} is not empty and does not hold a cast.", "Choose an empty folder."
         )
     whole = [entry for entry in entries if all(is_unchanged(file, folder) for file in entry.files)]
     journal = Journal(folder, head, whole, before)
@@ -207,7 +207,7 @@ def _require_same(folder: Path, there: Head | Manifest, wanted: Head) -> None:
         if not different:
             return
     raise CastError(
-        "cast-folder-in-use",
+        "cast-folder-other-cast",
         f"{folder} holds a cast {what}. A cast for {wanted.architecture} with the versions installed here needs a "
         "folder of its own.",
         "Choose another folder.",

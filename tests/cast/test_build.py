@@ -143,16 +143,16 @@ def test_a_folder_of_another_cast_is_left_alone(tmp_path: Path):
     manifest.write(
         msgspec.structs.replace(other, versions=msgspec.structs.replace(other.versions, triton="1.0")), place
     )
-    assert refused.value.id == "cast-folder-in-use"
+    assert refused.value.id == "cast-folder-other-cast"
     with pytest.raises(CastError, match=r"triton 1\.0") as refused:
         build(order(place, [odd("well")]), lambda _: None)
-    assert refused.value.id == "cast-folder-in-use"
+    assert refused.value.id == "cast-folder-other-cast"
     assert refused.value.command is None, "whatever is there may be somebody's"
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").touch()
     with pytest.raises(CastError) as refused:
         build(order(tmp_path / "full", [odd("well")]), lambda _: None)
-    assert refused.value.id == "cast-folder-in-use"
+    assert refused.value.id == "cast-folder-not-empty"
     assert (tmp_path / "full" / "thesis.txt").exists()
 
 

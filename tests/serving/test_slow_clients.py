@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from appliance.serving import http_protocol
-from appliance.serving.http_protocol import BODY_WINDOW_BYTES, BODY_WINDOW_S, HEAD_TIMEOUT_S
+from appliance.serving.http_protocol import BODY_SILENCE_S, BODY_WINDOW_BYTES, BODY_WINDOW_S, HEAD_TIMEOUT_S
 from appliance.serving.http_server import Server
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -142,24 +142,38 @@ async def test_a_body_that_hardly_moves_is_cut_off(connect, clock, app):
     """The application learns that the client is gone."""
     reader, writer = await connect()
     writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n")
-    for received in range(1, 4):
+    for received in range(1, 8):
         writer.write(b"x")
         await app.has(received)
-        await clock.move(BODY_WINDOW_S / 2.9)
+        await clock.move(BODY_WINDOW_S / 6.9)
     assert await is_cut(reader)
     async with app.moved:
         await app.moved.wait_for(lambda: app.ended == "disconnected")
 
 
-async def test_a_slow_upload_that_moves_is_read_to_its_end(connect, clock, app):
-    """Hours of it, as long as each window brings something."""
+@pytest.mark.parametrize("sent", [0, 1, 50_000])
+async def test_a_body_whose_sender_falls_silent_is_cut_off(connect, clock, app, sent):
+    """However much of it had come, and long before the window ends."""
     reader, writer = await connect()
-    pieces = 100
-    writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (pieces * BODY_WINDOW_BYTES))
+    writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n" + b"x" * sent)
+    async with app.moved:
+        await app.moved.wait_for(lambda: app.calls)
+    await app.has(sent)
+    await clock.move(BODY_SILENCE_S - 1)
+    assert not reader.at_eof()
+    await clock.move(2)
+    assert await asyncio.wait_for(is_cut(reader), BODY_WINDOW_S / 2)
+
+
+async def test_a_slow_upload_that_moves_is_read_to_its_end(connect, clock, app):
+    """An hour of it, as long as each window brings enough and no silence is too long."""
+    reader, writer = await connect()
+    pieces, size = 300, BODY_WINDOW_BYTES // 4
+    writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (pieces * size))
     for number in range(1, pieces + 1):
-        writer.write(b"x" * BODY_WINDOW_BYTES)
-        await app.has(number * BODY_WINDOW_BYTES)
-        await clock.move(BODY_WINDOW_S + 1)
+        writer.write(b"x" * size)
+        await app.has(number * size)
+        await clock.move(BODY_SILENCE_S - 3)
     assert (await reader.readline()).split()[1] == b"200"
 
 
