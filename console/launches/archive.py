@@ -22,11 +22,12 @@ LATEST: Moment = (2107, 12, 31, 23, 59, 58)
 
 class Part(NamedTuple):
     """One file of an archive. `content` yields its text piece by piece, having removed secrets with the given redactor.
-    `what` describes it."""
+    `what` describes it; `shortened_from` is the size in bytes of a file that is not included whole."""
 
     name: str
     what: str
     content: Callable[[Redactor], Iterable[str]]
+    shortened_from: int | None = None
 
 
 class _Written(NamedTuple):
@@ -84,7 +85,8 @@ def _readme(heading: str, written: list[_Written]) -> str:
     for item in written:
         removed += item.removed
         taken = f" Secrets removed: {_counted(item.removed)}." if item.removed else ""
-        rows.append(f"{item.part.name} ({item.size:,} bytes)\n{_wrapped(item.part.what + taken)}")
+        whole = f", shortened from {item.part.shortened_from:,}" if item.part.shortened_from is not None else ""
+        rows.append(f"{item.part.name} ({item.size:,} bytes{whole})\n{_wrapped(item.part.what + taken)}")
     gone = f"{removed.total()}: {_counted(removed)}" if removed else "none were found"
     return "\n".join(
         (

@@ -54,12 +54,9 @@ def export(home: Home, folder: LaunchFolder, machines: Machines, inspector: Insp
         f"{record.state}.\nCreated by Ingot {__version__} on {time.strftime('%Y-%m-%d %H:%M:%S %Z')}."
     )
     evidence = record.diagnosis.evidence[0].number if record.diagnosis and record.diagnosis.evidence else None
-    cut = (
-        ""
-        if is_whole(folder.log)
-        else " Shortened: it has the beginning, the lines around the first error, and the end."
-    )
     sizes = folder.sizes()
+    shortened = LOG in sizes and not is_whole(folder.log)
+    cut = " It has the beginning, the lines around the first error, and the end." if shortened else ""
     files: list[tuple[str, str, Callable[[Redactor], Iterable[str]]]] = [
         (LOG, f"The engine's output, without colours.{cut}", lambda to: _log(folder.log, evidence, to)),
         (EVENTS, "Every change of the launch, in order, without log lines, which are in engine.log.",
@@ -70,7 +67,11 @@ def export(home: Home, folder: LaunchFolder, machines: Machines, inspector: Insp
         (STACKS, "Stack traces of its processes when it hung.", lambda to: _text_file(folder.path / STACKS, to)),
         (FOLLOW_UP, "What was started instead.", lambda to: _json_file(folder.path / FOLLOW_UP, to)),
     ]  # fmt: skip
-    parts = [Part(name, what, content) for name, what, content in files if name in sizes]
+    parts = [
+        Part(name, what, content, sizes[name] if name == LOG and shortened else None)
+        for name, what, content in files
+        if name in sizes
+    ]
     parts += [
         Part("findings.json", "What preflight found before the launch.", lambda to: _document(record.findings, to)),
         Part("effective.json", "The effective value and source of each setting, and the findings of preflight, both as "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -162,14 +163,24 @@ def test_an_interrupted_first_install_can_be_purged(site, first):
 
 
 @pytest.mark.parametrize(
-    "options", [("--purge",), ("--rollback", "--uninstall"), ("--rollback", "x.bundle"), ("--uninstall", "x.bundle")]
+    ("options", "named"),
+    [
+        (("--purge",), {"--purge", "--uninstall"}),
+        (("--rollback", "--uninstall"), {"--rollback", "--uninstall"}),
+        (("--rollback", "--purge"), {"--purge", "--uninstall"}),
+        (("--rollback", "x.bundle"), {"--rollback"}),
+        (("--uninstall", "x.bundle"), {"--uninstall"}),
+        (("--uninstall", "--public-key", "x.pub"), {"--uninstall"}),
+    ],
 )
-def test_options_that_do_not_go_together(installed, options):
-    """Nothing is done of either."""
+def test_options_that_do_not_go_together(installed, options, named):
+    """Nothing is done of either, and the refusal names those that clash and no others."""
+    before = sorted(installed.into.rglob("*"))
     status, told = installed.again(*options, "--yes")
     assert status == USAGE
-    assert "--" in told
+    assert set(re.findall(r"--[a-z-]+", told)) == named
     assert not installed.calls("")
+    assert sorted(installed.into.rglob("*")) == before
 
 
 def test_an_install_beside_another_is_refused(site, first):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -133,6 +134,19 @@ def test_the_manifest_says_what_is_in_it_and_what_was_taken_out(home, leaky):
         assert f"{name} (" in text
     assert "authorization header" in text
     assert "1 private key" in text
+    assert re.findall(r"^[A-Z][A-Z ]+$", text, re.MULTILINE) == ["CONTENTS", "REMOVED SECRETS", "NEVER INCLUDED"]
+    assert text.partition("NEVER INCLUDED")[2].strip()
+
+
+def test_the_manifest_says_whether_the_log_is_whole(home, monkeypatch):
+    launch = hung(home, ID)
+    (launch.folder / "engine.log").write_text("INFO one line of many\n" * 1000)
+    assert "engine.log (22,000 bytes)" in exported(home)["README.txt"]
+    monkeypatch.setattr(log_excerpt, "WHOLE_BYTES", 10_000)
+    for name in ("BEGINNING_BYTES", "AROUND_BYTES", "END_BYTES"):
+        monkeypatch.setattr(log_excerpt, name, 1_000)
+    files = exported(home)
+    assert f"engine.log ({len(files['engine.log']):,} bytes, shortened from 22,000)" in files["README.txt"]
 
 
 def test_a_launch_of_every_kind_and_a_damaged_one_can_be_exported(home):
