@@ -1,8 +1,7 @@
-"""The blocks of the paged cache: which are free, which are shared, and which still hold a known prefix. No torch.
+"""Bookkeeping for the blocks of the paged KV cache: free, shared, or cached for prefix reuse. No torch.
 
-A block that is full of computed tokens can be found again by the hash of those tokens and all before them. When its
-last user lets go of it, it becomes free but keeps its content until it is the least recently used of the free blocks
-and somebody needs it.
+A full, computed block can be looked up by the hash of its tokens and all tokens before them. When its last user
+releases it, the block is free but keeps its content until it is evicted, least recently used first.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from collections.abc import Iterable, Sequence
 
 
 def root_hash(cache_salt: str) -> bytes:
-    """What stands in for the block before the first: `b""` without a salt. Prompts of two salts share no name."""
+    """The parent hash of a first block; `b""` without a salt. Prompts with different salts share no hash."""
     if not cache_salt:
         return b""
     return hashlib.blake2b(cache_salt.encode(), digest_size=16, person=b"cache salt").digest()
 
 
 def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """The name of a full block: a hash of its tokens and of the block before it (`root_hash` for the first).
+    """The hash of a full block: of its parent's hash (`root_hash` for the first block) and its tokens.
 
-    Collision-resistant, since two requests of different people may meet in the cache.
+    Collision-resistant, because different users' requests share the cache.
     """
     return hashlib.blake2b(parent + array("q", token_ids).tobytes(), digest_size=16).digest()
 
@@ -47,11 +46,11 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """The share of blocks in use, 0 to 1."""
+        """The fraction of blocks in use."""
         return 1 - self.num_free / self.num_blocks
 
     def allocate(self, count: int) -> list[int] | None:
-        """Take `count` blocks, forgetting what they held; None, and nothing taken, if there are not as many."""
+        """Take `count` free blocks and evict their content. Returns None, and takes none, if too few are free."""
         if count > self.num_free:
             return None
         taken = []
@@ -63,7 +62,7 @@ class BlockPool:
         return taken
 
     def find(self, hashes: Iterable[bytes]) -> list[int]:
-        """The blocks that hold the longest known prefix of `hashes`; they are not taken yet."""
+        """The blocks of the longest cached prefix of `hashes`. Does not take them; see `share`."""
         found = []
         for name in hashes:
             block = self._by_hash.get(name)
@@ -73,40 +72,41 @@ class BlockPool:
         return found
 
     def num_idle(self, blocks: Iterable[int]) -> int:
-        """How many of `blocks` are free at present: sharing those uses up free blocks, sharing the others does not."""
+        """How many of `blocks` are free, so that sharing them would reduce `num_free`."""
         return sum(self._users[block] == 0 for block in blocks)
 
     def share(self, blocks: Iterable[int]) -> None:
-        """Become one more user of each of `blocks`, as returned by `find`."""
+        """Add a user to each of `blocks`, as returned by `find`."""
         for block in blocks:
             if self._users[block] == 0:
                 del self._free[block]
             self._users[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Let go of `blocks`. Those at the end are reused first: the start of a prompt is worth more than its end."""
+        """Remove a user from each of `blocks`. The last blocks are evicted first, because the start of a prompt is more
+        likely to be reused than its end."""
         for block in reversed(blocks):
             assert self._users[block] > 0, f"block {block} is released twice"
             self._users[block] -= 1
             if self._users[block] == 0:
                 self._free[block] = None
                 if block not in self._hash_of:
-                    self._free.move_to_end(block, last=False)  # holds nothing worth keeping
+                    self._free.move_to_end(block, last=False)  # nothing cached in it
 
     def remember(self, block: int, name: bytes) -> None:
-        """`block` is full and computed, and holds what `name` stands for. The first block of a name keeps it."""
+        """Make a full, computed block available to `find` under its hash. The first block with a hash keeps it."""
         assert self._users[block] > 0
         if name not in self._by_hash and block not in self._hash_of:
             self._by_hash[name] = block
             self._hash_of[block] = name
 
     def forget(self, blocks: Iterable[int]) -> None:
-        """The content of `blocks` may be damaged: never find them again."""
+        """Remove `blocks` from the prefix cache, because their content may be invalid."""
         for block in blocks:
             self._forget(block)
 
     def check_books(self, held: Iterable[Sequence[int]]) -> None:
-        """Every block is either free or used by as many sequences of `held` as its count says."""
+        """Assert that every block is free, or used by exactly as many sequences in `held` as counted."""
         users = [0] * self.num_blocks
         for blocks in held:
             for block in blocks:

@@ -1,7 +1,7 @@
-"""Token histories on the device: what each running request's penalties count, and what it may not sample yet.
+"""Token histories on the device: the token counts behind each request's penalties, and its forbidden tokens.
 
-A request's prompt is uploaded once, when it is first sampled after an admission; each step after that uploads only the
-token that it sampled last.
+A request's history is uploaded when it first samples after being admitted; later steps upload only what changed, which
+is usually the last sampled token.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from kernels.sampling.batch import FORBIDDEN
 
 
 class TokenHistories:
-    """A table on the device with a row for each slot that has needed one, which grows as histories do.
+    """A table on the device with one row for each slot that has needed a history.
 
-    It holds at most `max_num_seqs` rows, and as many columns as the longest history has had tokens.
+    It grows to at most `max_num_seqs` rows, and to as many columns as the longest history has distinct tokens.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class TokenHistories:
         self._eos_token_ids = eos_token_ids
         self._most = max_num_seqs, min(vocab_size, max_model_len)
         self._table = torch.empty((2, 0, 0), dtype=torch.int32, device=device)  # token ids, and their counts
-        self._rows: dict[int, int] = {}  # of each slot
+        self._rows: dict[int, int] = {}  # by slot
         self._histories: dict[int, _History] = {}  # by row
 
     def edits(self, requests: Sequence[Request]) -> Tensor | None:
-        """[3, E] int32 on the device, as in `SamplingBatch.edits`, with `requests` as the rows of the batch; None where
-        there is nothing to edit. Each request must be running, so that it has a slot."""
+        """[3, E] int32 on the device, as in `SamplingBatch.edits`; None if there is nothing to edit. `requests` are the
+        rows of the batch, and each must be running, since it needs a slot."""
         spans, changes = [], []
         for place, request in enumerate(requests):
             forbids = len(request.output_token_ids) < request.sampling.min_tokens
@@ -76,12 +76,12 @@ class TokenHistories:
             self._table = table
 
     def _write(self, changes: Sequence[tuple[int, NDArray[np.int32]]], spans: NDArray[np.int32]) -> tuple[Tensor, int]:
-        """Enter `changes`, of each row [3, n]: column, token and count. Returns `spans` on the device, and how many
-        tokens they hold: the row in the batch, the row in the table and the length of each history."""
+        """Write `changes` to the table: for each row, [3, n] of column, token and count. Returns `spans` on the device
+        (batch row, table row and length of each history), and the sum of the lengths."""
         entered = np.concatenate([changed for _, changed in changes], axis=1)
         rows = np.repeat([row for row, _ in changes], [changed.shape[1] for _, changed in changes])
         places = rows.astype(np.int64) * self._table.shape[2] + entered[0]
-        # In one copy; places have 64 bits, and come first so that they lie where such numbers may.
+        # One copy for everything. The 64-bit places come first, so that they are aligned.
         uploaded = self._upload(np.concatenate((places.view(np.int32), entered[1:].ravel(), spans.ravel())))
         of_places, values, of_spans = uploaded.split([2 * places.size, 2 * places.size, spans.size])
         self._table.view(2, -1).index_copy_(1, of_places.view(torch.int64), values.view(2, -1))
@@ -91,7 +91,7 @@ class TokenHistories:
         rows, table_rows, lengths = spans
         edits = self._table.new_empty((3, total))
         edits[0] = torch.repeat_interleave(rows, lengths, output_size=total)
-        # From where a token stands among the edits to where it stands in the table.
+        # The offset from a token's index in the edits to its index in the table.
         shifts = table_rows.long() * self._table.shape[2] - (lengths.cumsum(0) - lengths)
         places = torch.repeat_interleave(shifts, lengths, output_size=total)
         places += torch.arange(total, device=places.device)
@@ -103,25 +103,25 @@ class TokenHistories:
 
 
 class _History:
-    """The host's side of a row: which column each token has, and how often it stands in the output."""
+    """The host's copy of a row: the column of each token, and its count in the output."""
 
     def __init__(self, request: Request, forbidden: Collection[int]) -> None:
-        # Only the penalty for repetition takes the prompt into account.
+        # Only the repetition penalty considers the prompt.
         prompt = request.prompt_token_ids if request.sampling.repetition_penalty != 1 else ()
-        self.state = (-1, False)  # the admission, and whether tokens are still forbidden
+        self.state = (-1, False)  # the admission, and whether there are forbidden tokens
         self._columns = {token: column for column, token in enumerate(dict.fromkeys((*prompt, *forbidden)))}
         self._counts = [0] * len(self._columns)
         for token in forbidden:
             self._counts[self._columns[token]] = FORBIDDEN
         self._counts_output = request.has_penalties
-        self._num_outputs = 0  # how many tokens of the output are counted
+        self._num_outputs = 0  # output tokens counted so far
         self._uploaded = False
 
     def __len__(self) -> int:
         return len(self._columns)
 
     def changed(self, output_token_ids: list[int]) -> NDArray[np.int32]:
-        """[3, n]: column, token and count of all that is new or has another count since the last call."""
+        """[3, n] of column, token and count: all entries that are new or changed since the last call."""
         columns = {}
         for token in output_token_ids[self._num_outputs :] if self._counts_output else ():
             column = self._columns.setdefault(token, len(self._columns))

@@ -1,8 +1,8 @@
-"""Which request computes how many tokens in the next step. Plain data: no torch, no clock, no sockets.
+"""Decides which requests run in the next step, and how many tokens of each. Plain data: no torch, clock or sockets.
 
-One budget of tokens a step is shared: decodes first, then chunks of prefills, of which short ones are done at once and
-long ones go on beside them. When the cache is full, the request that matters least is preempted: its blocks are freed
-and its tokens are computed again later.
+Every step has one token budget. Decodes come first; prefills share the rest in chunks, so that short prompts finish
+soon and long ones keep making progress. When the KV cache is full, the lowest-ranked request is preempted: its blocks
+are freed, and its tokens are recomputed later.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Final, NamedTuple
 from appliance.engine.block_pool import BlockPool, block_hash, root_hash
 from appliance.engine.request import Request
 
-# No chunk that leaves some of its prompt is smaller than this part of the budget, but for the last of a step: each
-# passes over all of its context, so that many small ones would cost more than they compute.
+# A chunk that does not finish its prompt is at least 1/SMALLEST_PART of the budget, except the last chunk of a step:
+# each chunk attends to its whole context, so many small ones would cost more than they save.
 SMALLEST_PART: Final = 8
-# Blocks of waiting prompts that are hashed in one step, to find them in the prefix cache: some 5 ms at most.
+# At most this many blocks of waiting prompts are hashed per step for prefix-cache lookups: about 5 ms.
 HASHED_BLOCKS: Final = 1024
-# Waiting requests that others may overtake in one step.
+# At most this many waiting requests may be passed over in one step.
 MOST_PUT_OFF: Final = 256
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a step may hold."""
+    """Limits of a step and of a sequence."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -36,7 +36,7 @@ class Limits:
 
 
 class Scheduled(NamedTuple):
-    """`num_tokens` pending tokens of `request` are computed in this step; with all of them, its next one is sampled."""
+    """This step computes `num_tokens` pending tokens of `request`; if these are all, it samples the next token."""
 
     request: Request
     num_tokens: int
@@ -47,17 +47,17 @@ class Scheduled(NamedTuple):
 
 
 class Scheduler:
-    """Owns the waiting and the running requests and their blocks.
+    """Owns the waiting and running requests and their blocks.
 
-    A step is `schedule()`, then the model, then `complete()` and `Request.accept()` for each that sampled a token, then
-    `finish()` for those that ended.
+    A step: `schedule()`, run the model, `complete()`, `Request.accept()` for each request that sampled a token,
+    `finish()` for each that ended.
     """
 
     def __init__(self, limits: Limits, pool: BlockPool) -> None:
         assert pool.num_blocks * pool.block_size >= limits.max_model_len, "one sequence of full length must fit"
         self.limits = limits
         self.pool = pool
-        self.running: list[Request] = []  # by rank: the last is preempted first
+        self.running: list[Request] = []  # by rank; the last is preempted first
         self.num_preemptions = 0
         self.prompt_tokens_seen = 0
         self.prompt_tokens_cached = 0
@@ -65,9 +65,9 @@ class Scheduler:
         self._live: dict[str, Request] = {}
         self._arrivals = 0
         self._admissions = 0
-        self._dead_entries = 0  # at most as many in the queue belong to requests that were finished while they waited
+        self._dead_entries = 0  # upper bound on queue entries whose request finished while waiting
         self._free_slots = list(range(limits.max_num_seqs))
-        self._hashes_left = 0  # blocks that may still be hashed in this step
+        self._hashes_left = 0  # blocks that this step may still hash
 
     def __len__(self) -> int:
         return len(self._live)
@@ -83,7 +83,7 @@ class Scheduler:
         return self._live.get(request_id)
 
     def refusal(self, request: Request) -> str | None:
-        """Why `request` can never run here, or None. The front door checks this first, but it is not relied on."""
+        """Why `request` can never run, or None. The front door checks the same; this does not rely on it."""
         if request.request_id in self._live:
             return f"a request with the id {request.request_id!r} is already running"
         if not request.prompt_token_ids:
@@ -96,7 +96,7 @@ class Scheduler:
         return None
 
     def add(self, request: Request) -> None:
-        """Queue a request that has no `refusal`."""
+        """Queue a request for which `refusal` returns None."""
         assert self.refusal(request) is None
         request.arrival = self._arrivals
         self._arrivals += 1
@@ -104,8 +104,7 @@ class Scheduler:
         self._wait(request)
 
     def schedule(self) -> list[Scheduled]:
-        """The next step: decodes first, then prefills, in order of rank within each. Empty if there is nothing to
-        do."""
+        """The next step: decodes, then prefills, each in order of rank. Empty if there is nothing to do."""
         budget = self.limits.max_num_batched_tokens
         planned: dict[Request, int] = {}
         num_preemptions = self.num_preemptions
@@ -113,7 +112,7 @@ class Scheduler:
             if len(planned) == budget:
                 break
             if not request.block_ids:
-                continue  # preempted a moment ago
+                continue  # preempted earlier in this loop
             while not self._grow(request):
                 victim = self.running[-1]
                 planned.pop(victim, None)
@@ -135,7 +134,7 @@ class Scheduler:
         return step
 
     def complete(self, step: list[Scheduled]) -> list[Request]:
-        """The step has been computed. Returns the requests that now get a sampled token, in the order of `step`."""
+        """Record that `step` was computed. Returns the requests that sample a token, in the order of `step`."""
         sampled = [item.request for item in step if item.samples]
         for request, num_tokens in step:
             full_before = request.num_computed_tokens // self.pool.block_size
@@ -145,7 +144,7 @@ class Scheduler:
         return sampled
 
     def finish(self, request: Request) -> None:
-        """Take a request out, wherever it is, and free its blocks."""
+        """Remove a request, waiting or running, and free its blocks."""
         del self._live[request.request_id]
         self._dead_entries += not request.block_ids
         if self._dead_entries > len(self._live) + 64:
@@ -157,7 +156,7 @@ class Scheduler:
         self._release(request)
 
     def check_books(self) -> None:
-        """The invariants that hold between steps; meant for tests, and for `INGOT_CHECK_BOOKS` (see `core`)."""
+        """Assert the invariants between steps. For tests, and for `INGOT_CHECK_BOOKS` (see `core`)."""
         self.pool.check_books([request.block_ids for request in self.running])
         assert all(request.block_ids for request in self.running)
         assert len(self.running) <= self.limits.max_num_seqs
@@ -168,14 +167,14 @@ class Scheduler:
             assert request.num_pending_tokens > 0
 
     def _admit(self) -> None:
-        """Let waiting requests run while there is room: first come, first served, but for those that are put off,
-        because their next block is just being computed for another or hashing them goes on in the next step."""
+        """Admit waiting requests while there is room, first come, first served. A request is put off while another
+        one computes the block it needs next, or until the next step if this step's hashing budget is used up."""
         self._hashes_left = HASHED_BLOCKS
         put_off: list[tuple[int, int, Request]] = []
         computed = self._being_computed()
         while len(self.running) < self.limits.max_num_seqs and len(put_off) < MOST_PUT_OFF:
             request = self._next_waiting()
-            reserve = len(self.running)  # so that those that run can each grow by a block before anyone is preempted
+            reserve = len(self.running)  # so each running request can grow by one block without a preemption
             if request is None or reserve >= self.pool.num_free:
                 break
             cached = self._cached_blocks(request)
@@ -185,7 +184,7 @@ class Scheduler:
                 continue
             needed = -(-request.num_tokens // self.pool.block_size) - len(cached)
             if needed + self.pool.num_idle(cached) + reserve > self.pool.num_free:
-                break  # nothing overtakes a request that does not fit yet
+                break  # no request overtakes one that does not fit yet
             heapq.heappop(self._waiting)
             self.pool.share(cached)
             fresh = self.pool.allocate(needed)
@@ -202,7 +201,7 @@ class Scheduler:
             heapq.heappush(self._waiting, entry)
 
     def _count_prefix_hits(self, request: Request) -> None:
-        """Count a request once, however often it is preempted and admitted again."""
+        """Counts each request once, even if it is preempted and admitted again."""
         if not request.was_admitted:
             request.was_admitted = True
             request.num_cached_tokens = request.num_computed_tokens
@@ -210,7 +209,7 @@ class Scheduler:
             self.prompt_tokens_cached += request.num_computed_tokens
 
     def _next_waiting(self) -> Request | None:
-        """The first in the queue that has not been finished meanwhile; it stays in the queue."""
+        """The first live request of the queue, without removing it. Drops finished ones on the way."""
         while self._waiting:
             request = self._waiting[0][2]
             if self._live.get(request.request_id) is request:
@@ -219,10 +218,11 @@ class Scheduler:
         return None
 
     def _cached_blocks(self, request: Request) -> list[int] | None:
-        """Blocks that already hold a prefix of the request; never all of it, since its last token must be computed.
+        """The cached blocks of the request's longest known prefix. Never the whole prompt: its last token has to be
+        computed.
 
-        Names no more blocks than it finds, and one. None where this step's share of hashing ends before that: the names
-        stay, and the next step goes on from there.
+        Hashes only as far as blocks are found, in growing batches. Returns None if this step's hashing budget runs out
+        first; the hashes are kept, and the next step continues from there.
         """
         if not self.limits.prefix_caching:
             return []
@@ -239,16 +239,16 @@ class Scheduler:
             self._name_blocks(request, named + count)
 
     def _being_computed(self) -> dict[bytes, int]:
-        """The names of the blocks that prefills are computing, each with the best priority that does."""
+        """Hashes of the blocks that prefills are computing, each with the best priority among those prefills."""
         found: dict[bytes, int] = {}
         if self.limits.prefix_caching:
-            for request in reversed(self.running):  # the best last
+            for request in reversed(self.running):  # so that the best priority is written last
                 if (name := self._next_name(request)) is not None:
                     found[name] = request.priority
         return found
 
     def _next_name(self, request: Request) -> bytes | None:
-        """The hash of the block that a prefill computes next; None if it does not fill one."""
+        """The hash of the block that a prefill fills next; None if it will not fill one."""
         at, size = request.num_computed_tokens // self.pool.block_size, self.pool.block_size
         if request.num_pending_tokens <= 1 or (at + 1) * size > request.num_tokens:
             return None
@@ -269,7 +269,7 @@ class Scheduler:
             names.append(block_hash(parent, request.tokens(index * size, (index + 1) * size)))
 
     def _grow(self, request: Request) -> bool:
-        """Make room in the request's blocks for one more token."""
+        """Ensure room for one more token; False if no block is free."""
         if request.num_computed_tokens < len(request.block_ids) * self.pool.block_size:
             return True
         fresh = self.pool.allocate(1)
@@ -308,10 +308,11 @@ def _rank(request: Request) -> tuple[int, int]:
 
 
 def _shares(prefills: list[Request], budget: int) -> dict[Request, int]:
-    """How many tokens of `budget` each of `prefills`, in order of rank, computes: in all as many as there are.
+    """Split `budget` among `prefills`, which are in order of rank, until either is used up.
 
-    The first gets half, so that it always goes on. The others share the rest, shortest first: a short one is done, and
-    what it does not need is left to the longer ones, whose parts are equal but for the least that is worth a chunk.
+    The first gets half, so that it always makes progress. The others share the rest equally, shortest first, so that
+    what a short one does not need goes to the longer ones; no share is below the minimum chunk. Any remainder goes in
+    order of rank.
     """
     given = {}
     least = -(-budget // SMALLEST_PART)
