@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import re
 import time
 
@@ -25,6 +26,7 @@ from appliance.protocol import (
     Severity,
     State,
 )
+from appliance.supervisor.abandoned import REASON as CUT_OFF_REASON
 from console.db.models import ActiveRevision, Profile, Revision
 from console.engine_control.base import EngineStatus, OutputLine
 from console.launches.follow_up import write_follow_up
@@ -326,3 +328,17 @@ async def test_a_launch_whose_engine_is_gone_is_ready_nowhere(client, console, c
     await console.follower.look()
     for path in ("/", "/profiles", "/profiles/small", "/log?launch=20261120-100000-aaaa"):
         assert f'data-outcome="{word}"' in (await client.get(path)).text, path
+
+
+async def test_a_launch_that_was_cut_off_is_so_everywhere(client, console, control, door, home):
+    """The next front door closed it as failed, with the reason."""
+    await ProfileStore(console.database).create({"name": "small", "model": {"path": "T"}}, author="a")
+    launch = ready_launch(home, "20261120-100000-aaaa", profile="small", revision="r1", started=time.time())
+    path = launch.folder / "launch.json"
+    record = {**json.loads(path.read_bytes()), "state": "failed", "reason": CUT_OFF_REASON, "ended": time.time()}
+    path.write_text(json.dumps(record))
+    control.present = EngineStatus(running=False)
+    door.stop()
+    await console.follower.look()
+    for page in ("/", "/profiles", "/profiles/small"):
+        assert 'data-outcome="cut off"' in (await client.get(page)).text, page
