@@ -150,3 +150,15 @@ def test_a_command_that_reads_creates_no_state(places: tuple[Path, Path], comman
     assert not places[1].exists()
     if command.startswith(("launches list", "profile", "backup list")):
         assert str(places[1]) in told.output
+
+
+def test_a_launch_runs_only_while_a_front_door_holds_the_folder(places: tuple[Path, Path]) -> None:
+    home = Home.at(places[1]).create()
+    folder = home.launch("20261120-095145-3f2a")
+    folder.mkdir()
+    record = {"id": folder.name, "profile": "chat", "started": 1.0, "state": "ready", "ready_after_s": 1.0}
+    (folder / "launch.json").write_text(json.dumps(record))
+    with home.lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "cut off" not in ask("launches", "list").stdout
+    assert "cut off" in ask("launches", "list").stdout
