@@ -29,7 +29,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """It can split a model over GPUs, and over hosts."""
     torch_compile: bool
     """It compiles the model with torch.compile, on a CPU too."""
-    cuda_graphs: bool
+    plans_graphs: bool
+    """Which CUDA graphs it captures, and whether it does, is known before it starts; otherwise it decides by itself."""
     measures_memory: bool
     """It measures when it starts what a step takes; a plan made before that is an estimate."""
     needs_its_share: bool
@@ -53,7 +54,7 @@ NATIVE: Final = Engine(
     several_processes=False,
     several_gpus=False,
     torch_compile=False,
-    cuda_graphs=False,
+    plans_graphs=True,
     measures_memory=False,
     needs_its_share=False,
     caches_in_home=False,
@@ -71,7 +72,7 @@ VLLM: Final = Engine(
     several_processes=True,
     several_gpus=True,
     torch_compile=True,
-    cuda_graphs=True,
+    plans_graphs=False,
     measures_memory=True,
     needs_its_share=True,
     caches_in_home=True,

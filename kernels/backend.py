@@ -80,7 +80,8 @@ class Backend:
     `module:function`, called with architecture and context; they yield the Triton variants and FlashInfer modules the
     backend would launch. `prepare` is `module:function`; it converts a loaded weight into the layout that `function`
     reads. `source` documents which GPUs the backend is for. `preferred_on` are capabilities where it was measured to be
-    faster than the backends listed before it (docs/performance.md), and goes first.
+    faster than the backends listed before it (docs/performance.md), and goes first. `captured`: a CUDA graph can hold a
+    decode by it, because the host reads nothing on the way.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Backend:
     modules: str = ""
     prepare: str = ""
     preferred_on: tuple[tuple[int, int], ...] = ()
+    captured: bool = True
     faults: tuple[Fault, ...] = ()
     source: str | None = None
 

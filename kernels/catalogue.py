@@ -79,7 +79,7 @@ CACHE_WRITE = Op(
             conditions=(Condition("head_dim", multiple_of=8),),
             variants="kernels.cache_write.variants:variants",
         ),
-        _torch("kernels.cache_write.reference:cache_write"),
+        _torch("kernels.cache_write.reference:cache_write", captured=False),
     ),
 )
 PAGED_ATTENTION = Op(
@@ -100,7 +100,7 @@ PAGED_ATTENTION = Op(
             preferred_on=((9, 0),),
             faults=(faults.FLASHINFER_PLANS_EACH_STEP,),
         ),
-        _torch("kernels.paged_attention.reference:paged_attention"),
+        _torch("kernels.paged_attention.reference:paged_attention", captured=False),
         *vllm.PAGED_ATTENTION,
     ),
     setting="attention",
@@ -177,7 +177,7 @@ FUSED_MOE = Op(
             ),
             variants="kernels.fused_moe.variants:variants",
         ),
-        _torch("kernels.fused_moe.reference:fused_moe"),
+        _torch("kernels.fused_moe.reference:fused_moe", captured=False),
         *vllm.FUSED_MOE,
     ),
     setting="moe",

@@ -46,9 +46,10 @@ def run(link: CoreLink, activity: Activity, totals: list[Counters]) -> None:
     _log(f"{config.model_folder} loaded on {config.device} in {config.dtype} after {time.monotonic() - started:.2f} s")
     link.send(engine.loaded)
     check_books = CHECK_BOOKS in os.environ
+    capturing = True  # there may be graphs that are not captured yet
     while True:
         activity.enter("idle" if engine.idle else "step")
-        message = link.receive(IDLE_WAIT_S if engine.idle else 0)
+        message = link.receive(0 if capturing or not engine.idle else IDLE_WAIT_S)
         while message is not None:
             if isinstance(message, Shutdown):
                 return
@@ -56,6 +57,7 @@ def run(link: CoreLink, activity: Activity, totals: list[Counters]) -> None:
             message = link.receive(0)
         if engine.idle:
             totals[0] = _counters(engine)
+            capturing = capturing and engine.capture_next()
             continue
         outputs = engine.step()
         if check_books:

@@ -9,9 +9,12 @@ from pathlib import Path
 import torch
 
 from appliance.checkpoint.config import read_config
+from appliance.checkpoint.memory.graphs import graph_shapes
 from appliance.checkpoint.safetensors import read_index
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.cache import allocate_cache, cache_bytes, not_finite, scrub
+from appliance.engine.histories import TokenHistories
+from appliance.engine.inputs import StepInputs
 from appliance.engine.request import Request, sampling_refusal
 from appliance.engine.runner import Runner, StepResult
 from appliance.engine.scheduler import Limits, Scheduler
@@ -30,6 +33,9 @@ from appliance.protocol import (
     TokenOutput,
 )
 from kernels.binding import bind
+
+# The others are captured while the engine is idle.
+GRAPHS_BEFORE_READY = 3
 
 # OpenAI's API uses this for tokens that are too unlikely; JSON has no infinity.
 LEAST_LOGPROB = -9999.0
@@ -86,8 +92,6 @@ class Engine:
             device,
         )
         report(CorePhase(phase=Phase.CACHE, progress=_whole(config.num_blocks, "blocks"), outcome="done"))
-        report(CorePhase(phase=Phase.GRAPHS, outcome="skipped"))  # the native engine runs eagerly so far
-
         self.scheduler = Scheduler(
             Limits(
                 max_num_seqs=config.max_num_seqs,
@@ -100,17 +104,22 @@ class Engine:
         self._eos_token_ids = frozenset(model_config.eos_token_ids)
         self._vocab_size = model_config.vocab_size
         self._max_model_len = config.max_model_len
-        self._runner = Runner(
-            model,
-            self._caches,
-            kernels,
-            vocab_size=model_config.vocab_size,
-            eos_token_ids=self._eos_token_ids,
+        inputs = StepInputs(
+            max_num_tokens=config.max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,
             max_model_len=config.max_model_len,
             block_size=config.block_size,
             device=device,
         )
+        histories = TokenHistories(
+            vocab_size=model_config.vocab_size,
+            eos_token_ids=self._eos_token_ids,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=config.max_model_len,
+            device=device,
+        )
+        self._runner = Runner(model, self._caches, kernels, inputs, histories, device)
+        self._capture_first(config, report)
         self.prompt_tokens_computed = 0
         self.output_tokens_sampled = 0
         self.loaded = Loaded(
@@ -124,8 +133,30 @@ class Engine:
         )
 
     @property
+    def steps_in_graphs(self) -> int:
+        return self._runner.steps_in_graphs
+
+    @property
     def idle(self) -> bool:
         return not len(self.scheduler)
+
+    def _capture_first(self, config: EngineConfig, report: Callable[[CorePhase], None]) -> None:
+        """Capture the graphs that an engine needs at once; `capture_next` captures the others."""
+        if config.enforce_eager:
+            report(CorePhase(phase=Phase.GRAPHS, outcome="skipped"))
+            return
+        report(CorePhase(phase=Phase.GRAPHS, progress=Progress(total=GRAPHS_BEFORE_READY, unit="graphs")))
+        shapes = list(graph_shapes(config.max_num_seqs, config.max_model_len))
+        self._runner.use_graphs(shapes, self._vocab_size)
+        captured = 0
+        while captured < GRAPHS_BEFORE_READY and self._runner.capture_next():
+            captured += 1
+            report(CorePhase(phase=Phase.GRAPHS, progress=Progress(done=captured, total=captured, unit="graphs")))
+        report(CorePhase(phase=Phase.GRAPHS, progress=_whole(captured, "graphs"), outcome="done"))
+
+    def capture_next(self) -> bool:
+        """While there is nothing to do: capture one more CUDA graph; False if all there are to be are captured."""
+        return self._runner.capture_next()
 
     def submit(self, message: Submit) -> TokenOutput | None:
         """Queue a request; an output that ends it at once if it can never run."""

@@ -1,4 +1,5 @@
-"""Runs one scheduled step on the device: lays out its tokens, calls the model, samples the next tokens."""
+"""Runs one scheduled step on the device: its tokens are laid out, the model is called, and the next ones sampled; by
+launching each kernel, or by replaying the CUDA graph of a decode."""
 
 from __future__ import annotations
 
@@ -7,18 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from appliance.checkpoint.memory.graphs import GraphShape
+from appliance.engine.graphs import Decoded, DecodeGraphs
 from appliance.engine.histories import TokenHistories
-from appliance.engine.request import Request
+from appliance.engine.inputs import StepInputs
 from appliance.engine.sampling import sampling_batch
 from appliance.engine.scheduler import Scheduled
 from appliance.models.base import Model
-from appliance.models.batch import ForwardBatch, LayerCache
+from appliance.models.batch import LayerCache
 from kernels.binding import Kernels
-from kernels.paged_attention.metadata import AttentionMetadata
-from kernels.sampling.batch import Sampled
+from kernels.sampling.batch import Sampled, SamplingBatch
 
 
 class StepResult(NamedTuple):
@@ -33,108 +34,104 @@ class StepResult(NamedTuple):
 
 
 class Runner:
-    """Holds the model, its cache, and a table of each running request's blocks, by slot."""
+    """Holds the model, its cache, and its CUDA graphs where it has any."""
 
     def __init__(
         self,
         model: Model,
         caches: Sequence[LayerCache],
         kernels: Kernels,
-        *,
-        vocab_size: int,
-        eos_token_ids: frozenset[int],
-        max_num_seqs: int,
-        max_model_len: int,
-        block_size: int,
+        inputs: StepInputs,
+        histories: TokenHistories,
         device: torch.device,
     ) -> None:
         self._model = model
         self._caches = caches
         self._kernels = kernels
-        self._block_size = block_size
+        self._inputs = inputs
+        self._histories = histories
         self._device = device
-        self._histories = TokenHistories(
-            vocab_size=vocab_size,
-            eos_token_ids=eos_token_ids,
-            max_num_seqs=max_num_seqs,
-            max_model_len=max_model_len,
-            device=device,
-        )
-        self._blocks: NDArray[np.int32] = np.zeros((max_num_seqs, -(-max_model_len // block_size)), dtype=np.int32)
-        self._num_blocks = [0] * max_num_seqs  # of each slot, how many of its blocks the table already has
-        self._admission = [-1] * max_num_seqs  # of which admission those are
+        self._graphs: DecodeGraphs | None = None
+        self._logits = torch.empty(0, device=device)  # of decodes by graphs
+        self.steps_in_graphs = 0
+
+    def use_graphs(self, shapes: Sequence[GraphShape], vocab_size: int) -> None:
+        """Decode by graphs of `shapes`, as soon as they are captured."""
+        most = max(shape.sequences for shape in shapes)
+        self._logits = torch.empty(most, vocab_size, dtype=torch.float32, device=self._device)
+        self._graphs = DecodeGraphs(shapes, self._decode, self._device)
+
+    @torch.inference_mode()
+    def capture_next(self) -> bool:
+        """Capture one graph that is missing; False if none is."""
+        if self._graphs is None or not (missing := self._graphs.ladder.missing):
+            return False
+        self._inputs.lay_out_padded((), missing[0])
+        self._graphs.capture(missing[0])
+        return True
 
     @torch.inference_mode()
     def run(self, step: Sequence[Scheduled]) -> StepResult:
         """Compute a step, and sample for those of its requests of which all tokens are computed then."""
-        hidden = self._model.forward(self._lay_out(step), self._caches)
-        lasts = np.cumsum([item.num_tokens for item in step]) - 1
-        rows = hidden[self._tensor(lasts)]
-        # A sequence's last token sees all others: where one of them is not a number, neither is this one.
-        finite = rows.isfinite().all(dim=-1)
+        shape = self._graph_for(step)
+        return self._run_eagerly(step) if shape is None else self._replay(step, shape)
+
+    def _graph_for(self, step: Sequence[Scheduled]) -> GraphShape | None:
+        if self._graphs is None or any(item.num_tokens > 1 or not item.samples for item in step):
+            return None
+        return self._graphs.ladder.holding(len(step), 1 + max(item.request.num_computed_tokens for item in step))
+
+    def _replay(self, step: Sequence[Scheduled], shape: GraphShape) -> StepResult:
+        assert self._graphs is not None
+        self._inputs.lay_out_padded(step, shape)
+        decoded = self._graphs.replay(shape)
+        self.steps_in_graphs += 1
+        count, sampled = len(step), decoded.greedy
+        requests = [item.request for item in step]
+        if not all(request.is_plain for request in requests):
+            batch = sampling_batch(requests, self._histories, self._device)
+            sampled = self._kernels.sampling(decoded.logits[:count], batch)
+        return _result([True] * count, decoded.finite, sampled)
+
+    def _decode(self, shape: GraphShape) -> Decoded:
+        """What a graph of `shape` holds."""
+        hidden = self._model.forward(self._inputs.padded(shape), self._caches)
+        logits = self._model.compute_logits(hidden, out=self._logits[: shape.sequences])
+        return Decoded(_finite(hidden), logits, self._kernels.sampling(logits, SamplingBatch()))
+
+    def _run_eagerly(self, step: Sequence[Scheduled]) -> StepResult:
+        batch, last_rows, sampling = self._inputs.lay_out(step)
+        rows = self._model.forward(batch, self._caches)[last_rows]
         samples = [item.samples for item in step]
+        finite = _finite(rows)
         if not any(samples):
             return StepResult(finite.tolist(), [])
+        logits = self._model.compute_logits(rows if all(samples) else rows[sampling])
         requests = [item.request for item in step if item.samples]
-        if not all(samples):
-            rows = rows[self._tensor(np.flatnonzero(samples))]
-        logits = self._model.compute_logits(rows)
-        batch = sampling_batch(requests, self._histories, self._device)
-        sampled: Sampled = self._kernels.sampling(logits, batch)
-        # All that the host reads, in one copy.
-        read = torch.cat((finite, sampled.finite, sampled.samplable, sampled.token_ids)).tolist()
-        of_step, of_rows, samplable, token_ids = _split(read, len(step), *[len(requests)] * 3)
-        for place, sound in zip(np.flatnonzero(samples), of_rows, strict=True):
-            of_step[place] &= sound
-        return StepResult(
-            [bool(sound) for sound in of_step],
-            [token if may else None for token, may in zip(token_ids, samplable, strict=True)],
-            *sampled[3:],
-        )
+        sampled = self._kernels.sampling(logits, sampling_batch(requests, self._histories, self._device))
+        return _result(samples, finite, sampled)
 
-    def _lay_out(self, step: Sequence[Scheduled]) -> ForwardBatch:
-        slots = [self._enter_blocks(item.request) for item in step]
-        query_lens = [item.num_tokens for item in step]
-        context_lens = [item.request.num_computed_tokens + item.num_tokens for item in step]
-        token_ids: list[int] = []
-        for request, num_tokens in step:
-            token_ids += request.tokens(request.num_computed_tokens, request.num_computed_tokens + num_tokens)
-        lens = np.array(query_lens)
-        ends = lens.cumsum()
-        starts = ends - lens
-        first = np.array([item.request.num_computed_tokens for item in step])
-        positions = np.arange(len(token_ids)) + np.repeat(first - starts, lens)
-        block_of_token = self._blocks[np.repeat(slots, lens), positions // self._block_size].astype(np.int64)
-        slot_mapping = block_of_token * self._block_size + positions % self._block_size
-        width = -(-max(context_lens) // self._block_size)
-        metadata = AttentionMetadata(
-            query_lens=query_lens,
-            context_lens=context_lens,
-            num_decodes=int((lens == 1).sum()),
-            query_start_loc=self._tensor(np.concatenate(([0], ends)).astype(np.int32)),
-            seq_lens=self._tensor(np.array(context_lens, dtype=np.int32)),
-            block_tables=self._tensor(self._blocks[slots, :width]),
-            slot_mapping=self._tensor(slot_mapping),
-        )
-        return ForwardBatch(
-            token_ids=self._tensor(np.array(token_ids, dtype=np.int64)),
-            positions=self._tensor(positions),
-            attention=metadata,
-        )
 
-    def _enter_blocks(self, request: Request) -> int:
-        """Bring the table up to date for `request`; only blocks it got since the last step are written."""
-        slot = request.slot
-        if self._admission[slot] != request.admission:
-            self._admission[slot], self._num_blocks[slot] = request.admission, 0
-        known, count = self._num_blocks[slot], len(request.block_ids)
-        if known < count:
-            self._blocks[slot, known:count] = request.block_ids[known:]
-            self._num_blocks[slot] = count
-        return slot
+def _finite(rows: Tensor) -> Tensor:
+    """Of each sequence's last hidden state. Its last token sees all others: where one of them is not a number, neither
+    is this one."""
+    return rows.isfinite().all(dim=-1)
 
-    def _tensor(self, values: NDArray[np.int32] | NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(values).to(self._device, non_blocking=True)
+
+def _result(samples: list[bool], finite: Tensor, sampled: Sampled) -> StepResult:
+    """What the host reads, in one copy. `finite` and `sampled` may have more rows than the step."""
+    count, sampling = len(samples), sum(samples)
+    numbers = torch.cat(
+        (finite[:count], sampled.finite[:sampling], sampled.samplable[:sampling], sampled.token_ids[:sampling])
+    )
+    of_step, of_rows, samplable, token_ids = _split(numbers.tolist(), count, *[sampling] * 3)
+    for place, sound in zip(np.flatnonzero(samples), of_rows, strict=True):
+        of_step[place] &= sound
+    return StepResult(
+        [bool(sound) for sound in of_step],
+        [token if may else None for token, may in zip(token_ids, samplable, strict=True)],
+        *sampled[3:],
+    )
 
 
 def _split(values: list[int], *counts: int) -> Iterator[list[int]]:

@@ -60,6 +60,7 @@ class Model(Protocol):
         """Hidden states [T, hidden], after the last norm; keys and values are written into `caches`."""
         ...
 
-    def compute_logits(self, hidden: Tensor) -> Tensor:
-        """Logits [D, vocab_size], float32, of the D rows of `forward`'s result whose next token is wanted."""
+    def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """Logits [D, vocab_size], float32, of the D rows of `forward`'s result whose next token is wanted; in `out`
+        where it is given."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -78,11 +79,12 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
     dtype: str = values["dtype"].value
     if profile.kv_cache_dtype == "auto":
         values["kv-cache-dtype"] = EffectiveValue(dtype, "default", "the same as dtype")
-    engine = engine_named(profile.engine)
-    if not engine.cuda_graphs:
-        values["enforce-eager"] = EffectiveValue(True, "engine", f"{engine.title} does not use CUDA graphs yet")
     context = _context(profile, config, device, values, machine)
     selection = explain(OPS, context, profile.backends)
+    if why := _without_graphs(profile, context, selection):
+        values["enforce-eager"] = EffectiveValue(True, "engine", why)
+        context = dataclasses.replace(context, cuda_graphs=False)
+        selection = explain(OPS, context, profile.backends)
     limits = memory_limits(profile, dtype=dtype, kv_cache_dtype=values["kv-cache-dtype"].value)
     footprint = NativeFootprint(
         config,
@@ -91,6 +93,7 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
         attention=_attention(selection, context, limits),
         backends=chosen_names(selection),
         unified=device.gpu is not None and device.gpu.memory_kind == "unified",
+        graphs=context.cuda_graphs,
     )
     memory = plan_memory(footprint, limits, device_memory(device, inventory, profile.gpu_memory_utilization))
     if memory.shortened:
@@ -138,13 +141,29 @@ def _context(
         capability=device.gpu.compute_capability if device.gpu else None,
         dtype=values["dtype"].value,
         kv_cache_dtype=CACHE_DTYPES.get(kv_cache_dtype, kv_cache_dtype),
-        cuda_graphs=not values["enforce-eager"].value,
+        cuda_graphs=device.gpu is not None and not profile.enforce_eager,
         libraries=machine.libraries,
         cpu_features=machine.inventory.host.cpu_features,
         cast=machine.cast if device.gpu else None,
         workers=workers(profile),
         engine=profile.engine,
     )
+
+
+def _without_graphs(profile: Profile, context: Context, selection: Sequence[Explanation]) -> str:
+    """Why the native engine captures no CUDA graphs although the profile does not forbid them; "" where it does."""
+    if profile.enforce_eager or not engine_named(profile.engine).plans_graphs:
+        return ""
+    if not context.cuda_graphs:
+        return "CUDA graphs need a GPU"
+    for found in selection:
+        if found.chosen and not found.chosen.captured:
+            return f"CUDA graphs cannot hold the {found.chosen.name} backend of {found.op.name}"
+    eager = explain(OPS, dataclasses.replace(context, cuda_graphs=False), profile.backends)
+    for found, without in zip(selection, eager, strict=True):
+        if found.refusal and without.chosen:
+            return f"CUDA graphs cannot hold the {without.chosen.name} backend of {without.op.name}"
+    return ""
 
 
 def _attention(selection: Sequence[Explanation], context: Context, limits: MemoryLimits) -> Attention:

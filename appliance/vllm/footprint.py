@@ -38,13 +38,16 @@ class VllmFootprint:
 
     context_length: int
     weight_bytes: int
-    graph_bytes: int
+    all_graphs_bytes: int
     cache: CacheShape
     runtime: int
     step: int
     takes_all: bool
 
     spare_blocks = 1  # the null block
+
+    def graph_bytes(self, _max_model_len: int) -> int:
+        return self.all_graphs_bytes
 
     def workspace(self, _max_model_len: int) -> Workspace:
         return Workspace(runtime=self.runtime, step=self.step)
@@ -90,7 +93,7 @@ def vllm_footprint(
     return VllmFootprint(
         context_length=fields.integer("max_position_embeddings", 1, _MOST),
         weight_bytes=max(weights - spread.offloaded, 0),
-        graph_bytes=len(graph_sizes(limits.max_num_seqs)) * held * GRAPH_BYTES if graphs else 0,
+        all_graphs_bytes=len(graph_sizes(limits.max_num_seqs)) * held * GRAPH_BYTES if graphs else 0,
         cache=shape,
         runtime=RUNTIME_BYTES[device],
         step=max(activations, sampling),

@@ -12,8 +12,24 @@ import tempfile
 import time
 from pathlib import Path
 
+import torch
+
+from appliance.engine.engine import Engine
 from tests.parity.conftest import generate, make_engine
 from tests.tiny import FAMILIES, FP8, write_checkpoint
+
+
+def report_graphs(engine: Engine) -> None:
+    """Capture all graphs, and print what each takes."""
+    free, _ = torch.cuda.mem_get_info()
+    started, count = time.perf_counter(), 0
+    while engine.capture_next():
+        count += 1
+    torch.cuda.synchronize()
+    if count:
+        taken = free - torch.cuda.mem_get_info()[0]
+        seconds = time.perf_counter() - started
+        print(f"{count} graphs: {taken / count / 2**20:.2f} MiB and {seconds / count * 1e3:.0f} ms each")
 
 
 def main() -> None:
@@ -28,6 +44,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--vocab", type=int, default=32000)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = write_checkpoint(
@@ -58,7 +75,9 @@ def main() -> None:
             max_num_seqs=max(options.batch),
             max_num_batched_tokens=4096,
             num_blocks=max(options.batch) * 16 + 128,
+            enforce_eager=options.eager,
         )
+        report_graphs(engine)
         rng = random.Random(0)
         generate(engine, {"warm": [5] * 64}, max_tokens=8, logprobs=None)
         print(

@@ -29,7 +29,7 @@ LONG = 131072
 @pytest.fixture
 def document(home: Home) -> dict[str, Any]:
     write_checkpoint(home.models / "tiny", dtype="bfloat16", head_dim=64, max_position_embeddings=LONG)
-    return apply_patch(CHAT, {"max-num-seqs": 4})
+    return apply_patch(CHAT, {"max-num-seqs": 4, "enforce-eager": True})
 
 
 @pytest.fixture

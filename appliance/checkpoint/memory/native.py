@@ -10,6 +10,7 @@ from typing import Final, Literal
 from appliance.checkpoint.layout import largest_matrix, weight_bytes
 from appliance.checkpoint.memory.cache_shape import CacheShape
 from appliance.checkpoint.memory.formats import ITEM_BYTES, MIB
+from appliance.checkpoint.memory.graphs import graph_shapes
 from appliance.checkpoint.memory.plan import MemoryLimits, Workspace
 from appliance.checkpoint.memory.step import SAMPLING, Moment, StepShape, moments
 from appliance.checkpoint.model_config import ModelConfig
@@ -34,6 +35,9 @@ EXPERTS_HOLES_BYTES: Final = 51 * MIB
 # for steps of 180 to 350 MiB.
 CUDA_SLACK_SHARE: Final = 0.2
 
+# What the driver keeps of a graph for each layer of the model.
+GRAPH_LAYER_BYTES: Final = 48 << 10
+
 # Of each token in the table of histories (`appliance/engine/histories.py`): its id and its count.
 HISTORY_BYTES: Final = 8
 
@@ -49,8 +53,8 @@ class NativeFootprint:
     attention: Callable[[int], tuple[tuple[int, ...], ...]]
     backends: Mapping[str, str]
     unified: bool = False
+    graphs: bool = False
 
-    graph_bytes = 0  # it takes none yet
     spare_blocks = 1
     takes_all = False
 
@@ -61,6 +65,22 @@ class NativeFootprint:
     @cached_property
     def weight_bytes(self) -> int:
         return weight_bytes(self.config, self._item, keep_fp8=self._fp8)
+
+    def graph_bytes(self, max_model_len: int) -> int:
+        """Their launches, the logits that they share, and what the largest of them works in: torch keeps that apart
+        from the memory of other steps."""
+        if not self.graphs:
+            return 0
+        shapes = list(graph_shapes(self.limits.max_num_seqs, max_model_len))
+        sequences = max(shape.sequences for shape in shapes)
+        attention = max((sum(tensors) for tensors in self.attention(max_model_len)), default=0)
+        shape = StepShape(
+            tokens=sequences, sequences=sequences, item=self._item, fp8=self._fp8, backends=self.backends,
+            attention=((attention,),),
+        )  # fmt: skip
+        step = max(moment.total for moment in moments(self.config, shape))
+        launches = len(shapes) * (self.config.num_hidden_layers + 1) * GRAPH_LAYER_BYTES
+        return launches + sequences * self.config.vocab_size * 4 + step
 
     @cached_property
     def cache(self) -> CacheShape:

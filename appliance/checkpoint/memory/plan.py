@@ -71,9 +71,6 @@ class Footprint(Protocol):
     def weight_bytes(self) -> int: ...
 
     @property
-    def graph_bytes(self) -> int: ...
-
-    @property
     def cache(self) -> CacheShape: ...
 
     @property
@@ -86,6 +83,9 @@ class Footprint(Protocol):
 
     def workspace(self, max_model_len: int) -> Workspace:
         """Never falls as contexts grow."""
+
+    def graph_bytes(self, max_model_len: int) -> int:
+        """What CUDA graphs take. Never falls as contexts grow."""
 
 
 class Segment(NamedTuple):
@@ -190,7 +190,8 @@ def _plan_for(
     shape, block = footprint.cache, limits.block_size
     block_bytes = max(shape.most_bytes_per_token * block, 1)
     workspace, chunk = footprint.workspace(model_len), limits.max_num_batched_tokens
-    needed = footprint.weight_bytes + footprint.graph_bytes + workspace.total
+    graphs = footprint.graph_bytes(model_len)
+    needed = footprint.weight_bytes + graphs + workspace.total
     one = shape.sequence_bytes(model_len, block, chunk)
     least = one + footprint.spare_blocks * block_bytes
     if limits.kv_cache_memory_bytes is not None:
@@ -212,7 +213,7 @@ def _plan_for(
         available_bytes=memory.available,
         weight_bytes=footprint.weight_bytes,
         workspace=workspace,
-        graph_bytes=footprint.graph_bytes,
+        graph_bytes=graphs,
         cache_bytes=cache,
         num_blocks=cache // block_bytes,
         block_size=block,

@@ -82,6 +82,6 @@ class Decoder:
             x = layer(x, residual, batch, cache)
         return self.norm(x, residual)
 
-    def compute_logits(self, hidden: Tensor) -> Tensor:
+    def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         logits: Tensor = self._kernels.linear(hidden, self.head)
-        return logits.float()
+        return logits.float() if out is None else out.copy_(logits)

@@ -1,0 +1,110 @@
+"""CUDA graphs of decodes: one launch in place of several hundred, for which the GPU would wait otherwise.
+
+A graph is captured for so many sequences that see up to so many tokens; a step is padded to the smallest that holds it.
+Nothing in it depends on the host: lengths, tables and tokens are read from the step's buffer (`StepInputs`) when it is
+replayed. A few are captured before the engine is ready, the others while it is idle, and one that running requests have
+needed several times at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from appliance.checkpoint.memory.graphs import GraphShape
+from kernels.sampling.batch import Sampled
+
+# Steps that do without a graph before it is captured while requests wait for it: that takes as long as a few of them.
+_WANTED_BEFORE_CAPTURE: Final = 3
+
+
+class Decoded(NamedTuple):
+    """What a decode of S sequences leaves on the device."""
+
+    finite: Tensor  # [S] bool: the hidden state is made of numbers
+    logits: Tensor  # [S, vocab_size] float32, in memory that all graphs share
+    greedy: Sampled  # as where every request takes its largest logit
+
+
+class _Captured(NamedTuple):
+    graph: torch.cuda.CUDAGraph
+    result: Decoded  # overwritten by each replay
+
+
+class Ladder:
+    """The shapes that graphs are to have, and which of them have been captured."""
+
+    def __init__(self, shapes: Iterable[GraphShape]) -> None:
+        self._shapes = tuple(shapes)  # in the order of their capture
+        self._captured: set[GraphShape] = set()
+        self._wanted: Counter[GraphShape] = Counter()
+
+    @property
+    def missing(self) -> list[GraphShape]:
+        return [shape for shape in self._shapes if shape not in self._captured]
+
+    def add(self, shape: GraphShape) -> None:
+        self._captured.add(shape)
+
+    def holding(self, sequences: int, context: int) -> GraphShape | None:
+        """The smallest for decodes of so many sequences, which see up to `context` tokens; a larger one, or None, while
+        it is neither captured nor has been asked for several times."""
+        best = _smallest(self._shapes, sequences, context)
+        if best is None or best in self._captured:
+            return best
+        self._wanted[best] += 1
+        if self._wanted[best] > _WANTED_BEFORE_CAPTURE:
+            return best
+        return _smallest(self._captured, sequences, context)
+
+
+class DecodeGraphs:
+    """The graphs of one model. `compute` runs a step of a shape over the buffer, padded throughout; what it makes on
+    its way is in memory that all graphs share, so that only one may be replayed at a time."""
+
+    def __init__(
+        self, shapes: Iterable[GraphShape], compute: Callable[[GraphShape], Decoded], device: torch.device
+    ) -> None:
+        self.ladder = Ladder(shapes)
+        self._compute = compute
+        self._device = device
+        self._captured: dict[GraphShape, _Captured] = {}
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def replay(self, shape: GraphShape) -> Decoded:
+        """Compute the step of `shape` that the buffer holds. The result is valid until the next replay."""
+        if shape not in self._captured:
+            self.capture(shape)
+        captured = self._captured[shape]
+        captured.graph.replay()
+        return captured.result
+
+    def capture(self, shape: GraphShape) -> None:
+        """Capture the graph of `shape`, of which the buffer must hold a step.
+
+        Raises:
+            torch.OutOfMemoryError: the device has less memory than the plan counted on.
+        """
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._stream):
+            self._compute(shape)  # loads its kernels, which a capture may not
+            self._stream.synchronize()
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                result = self._compute(shape)
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        self._captured[shape] = _Captured(graph, result)
+        self.ladder.add(shape)
+
+
+def _smallest(shapes: Iterable[GraphShape], sequences: int, context: int) -> GraphShape | None:
+    fitting = [shape for shape in shapes if shape.sequences >= sequences and shape.context >= context]
+    return min(fitting, key=lambda shape: (shape.sequences, shape.context), default=None)

@@ -1,0 +1,179 @@
+"""A step's numbers on their way to the device: laid out in one pinned buffer, and copied to one buffer there.
+
+Buffers of one shape always lie at the same addresses, so that a CUDA graph that was captured over them finds the next
+step's numbers in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from appliance.checkpoint.memory.graphs import GraphShape
+from appliance.engine.scheduler import Scheduled
+from appliance.models.batch import ForwardBatch
+from kernels.paged_attention.metadata import AttentionMetadata
+
+# Kernels may be chosen for addresses that are multiples of 16 bytes.
+_ALIGNED: Final = 4
+# A sequence that is not there, beside those that fill a graph's shape: it has one token, which is kept nowhere.
+_NOWHERE: Final = -1
+
+
+class Shape(NamedTuple):
+    """Of a step as it is laid out: tokens and sequences, and how many blocks the table has room for in each row."""
+
+    tokens: int
+    sequences: int
+    blocks: int
+
+
+class Inputs(NamedTuple):
+    """A step on the device. `last_rows` [S] int64 are the rows of the sequences' last tokens, `sampling` [D] int64 the
+    places among them of those that sample."""
+
+    batch: ForwardBatch
+    last_rows: Tensor
+    sampling: Tensor
+
+
+class _Places(NamedTuple):
+    """Where each part begins, in numbers of 32 bits, and where all end."""
+
+    token_ids: int
+    positions: int
+    slot_mapping: int
+    last_rows: int
+    sampling: int
+    query_start_loc: int
+    seq_lens: int
+    block_tables: int
+    end: int
+
+    @classmethod
+    def of(cls, shape: Shape) -> _Places:
+        tokens, sequences, blocks = shape
+        sizes = (*[2 * tokens] * 3, *[2 * sequences] * 2, sequences + 1, sequences, sequences * blocks)
+        begins = [0]
+        for size in sizes:
+            begins.append(begins[-1] + -(-size // _ALIGNED) * _ALIGNED)
+        return cls(*begins)
+
+
+class StepInputs:
+    """Lays steps out, one at a time: the one before must have been computed. Also keeps the table of each running
+    request's blocks, by slot."""
+
+    def __init__(
+        self, *, max_num_tokens: int, max_num_seqs: int, max_model_len: int, block_size: int, device: torch.device
+    ) -> None:
+        self._block_size = block_size
+        self._max_blocks = -(-max_model_len // block_size)
+        self._blocks: NDArray[np.int32] = np.zeros((max_num_seqs, self._max_blocks), dtype=np.int32)
+        self._num_blocks = [0] * max_num_seqs  # of each slot, how many of its blocks the table already has
+        self._admission = [-1] * max_num_seqs  # of which admission those are
+        size = _Places.of(Shape(max_num_tokens, max_num_seqs, self._max_blocks)).end
+        self._on_device = torch.zeros(size, dtype=torch.int32, device=device)
+        separate = self._on_device.is_cuda
+        self._pinned = torch.zeros(size, dtype=torch.int32, pin_memory=True) if separate else self._on_device
+        self._host: NDArray[np.int32] = self._pinned.numpy()
+
+    def lay_out(self, step: Sequence[Scheduled]) -> Inputs:
+        """`step` as it is."""
+        context_lens = [item.request.num_computed_tokens + item.num_tokens for item in step]
+        blocks = -(-max(context_lens) // self._block_size)
+        shape = Shape(sum(item.num_tokens for item in step), len(step), blocks)
+        samples = np.flatnonzero([item.samples for item in step])
+        self._wide(_Places.of(shape).sampling, samples.size)[:] = samples
+        self._fill(step, shape)
+        inputs = self._views(shape, [item.num_tokens for item in step], context_lens)
+        return inputs._replace(sampling=inputs.sampling[: samples.size])
+
+    def lay_out_padded(self, step: Sequence[Scheduled], shape: GraphShape) -> None:
+        """Decodes, as the first sequences of `shape`; none at all where `step` is empty. Read them as `padded`."""
+        self._fill(step, self._padded(shape))
+
+    def padded(self, shape: GraphShape) -> ForwardBatch:
+        """What was laid out for `shape`. On the host every sequence is as long as one of it may be."""
+        sequences, context = shape
+        return self._views(self._padded(shape), [1] * sequences, [context] * sequences).batch
+
+    def _padded(self, shape: GraphShape) -> Shape:
+        return Shape(shape.sequences, shape.sequences, min(-(-shape.context // self._block_size), self._max_blocks))
+
+    def _fill(self, step: Sequence[Scheduled], shape: Shape) -> None:
+        """Write `step`, and sequences of one token that is kept nowhere where `shape` has room for more of them."""
+        count = len(step)
+        slots = np.array([self._enter_blocks(item) for item in step], dtype=np.int64)
+        places, host = _Places.of(shape), self._host
+        lens = np.ones(shape.sequences, dtype=np.int64)
+        first = np.zeros(shape.sequences, dtype=np.int64)
+        lens[:count] = [item.num_tokens for item in step]
+        first[:count] = [item.request.num_computed_tokens for item in step]
+        ends = lens.cumsum()
+        token_ids: list[int] = []
+        for request, num_tokens in step:
+            token_ids += request.tokens(request.num_computed_tokens, request.num_computed_tokens + num_tokens)
+        tokens = len(token_ids)
+        positions = np.arange(shape.tokens) + np.repeat(first - (ends - lens), lens)
+        of_step = positions[:tokens]
+        blocks = self._blocks[np.repeat(slots, lens[:count]), of_step // self._block_size].astype(np.int64)
+
+        wide = self._wide
+        ids = wide(places.token_ids, shape.tokens)
+        ids[:tokens], ids[tokens:] = token_ids, 0
+        wide(places.positions, shape.tokens)[:] = positions
+        mapping = wide(places.slot_mapping, shape.tokens)
+        mapping[:tokens], mapping[tokens:] = blocks * self._block_size + of_step % self._block_size, _NOWHERE
+        wide(places.last_rows, shape.sequences)[:] = ends - 1
+        starts = host[places.query_start_loc :]
+        starts[0], starts[1 : shape.sequences + 1] = 0, ends
+        host[places.seq_lens :][: shape.sequences] = first + lens
+        tables = host[places.block_tables :][: shape.sequences * shape.blocks].reshape(shape.sequences, shape.blocks)
+        tables[:count], tables[count:] = self._blocks[slots, : shape.blocks], 0
+        if self._pinned is not self._on_device:
+            self._on_device[: places.end].copy_(self._pinned[: places.end], non_blocking=True)
+
+    def _views(self, shape: Shape, query_lens: list[int], context_lens: list[int]) -> Inputs:
+        """The parts of the buffer as what a model is called with."""
+        places, device = _Places.of(shape), self._on_device
+
+        def wide(begin: int, size: int) -> Tensor:
+            return device[begin : begin + 2 * size].view(torch.int64)
+
+        metadata = AttentionMetadata(
+            query_lens=query_lens,
+            context_lens=context_lens,
+            num_decodes=query_lens.count(1),
+            query_start_loc=device[places.query_start_loc :][: shape.sequences + 1],
+            seq_lens=device[places.seq_lens :][: shape.sequences],
+            block_tables=device[places.block_tables :][: shape.sequences * shape.blocks].view(-1, shape.blocks),
+            slot_mapping=wide(places.slot_mapping, shape.tokens),
+        )
+        batch = ForwardBatch(
+            token_ids=wide(places.token_ids, shape.tokens),
+            positions=wide(places.positions, shape.tokens),
+            attention=metadata,
+        )
+        return Inputs(batch, wide(places.last_rows, shape.sequences), wide(places.sampling, shape.sequences))
+
+    def _wide(self, begin: int, size: int) -> NDArray[np.int64]:
+        """Numbers of 64 bits of the pinned buffer."""
+        return self._host[begin : begin + 2 * size].view(np.int64)
+
+    def _enter_blocks(self, item: Scheduled) -> int:
+        """Bring the table up to date for a request; only blocks it got since the last step are written."""
+        request = item.request
+        slot = request.slot
+        if self._admission[slot] != request.admission:
+            self._admission[slot], self._num_blocks[slot] = request.admission, 0
+        known, count = self._num_blocks[slot], len(request.block_ids)
+        if known < count:
+            self._blocks[slot, known:count] = request.block_ids[known:]
+            self._num_blocks[slot] = count
+        return slot

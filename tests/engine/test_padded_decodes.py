@@ -1,0 +1,125 @@
+"""Decodes laid out as for a CUDA graph: padded with sequences that are not there, and with lengths that only the device
+knows. The graphs here are computed anew at each replay, which a CPU can do too."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from appliance.checkpoint.memory.graphs import GraphShape
+from appliance.engine import runner
+from appliance.engine.engine import Engine
+from appliance.engine.graphs import Decoded, Ladder
+from appliance.engine.inputs import StepInputs
+from appliance.models.batch import ForwardBatch
+from appliance.protocol import SamplingParams, Submit
+from tests.parity.conftest import make_engine
+from tests.tiny import write_checkpoint
+
+PADDED = StepInputs.padded
+FAMILIES = ("llama", "qwen3_moe")
+
+
+class ComputedGraphs:
+    """Graphs without CUDA."""
+
+    def __init__(
+        self, shapes: Iterable[GraphShape], compute: Callable[[GraphShape], Decoded], _device: torch.device
+    ) -> None:
+        self.ladder = Ladder(shapes)
+        self._compute = compute
+
+    def capture(self, shape: GraphShape) -> None:
+        self.ladder.add(shape)
+
+    def replay(self, shape: GraphShape) -> Decoded:
+        self.capture(shape)
+        return self._compute(shape)
+
+
+def padded_for_torch(inputs: StepInputs, shape: GraphShape) -> ForwardBatch:
+    """Torch's attention reads lengths on the host, for which reason no graph may hold it: here they are true."""
+    batch = PADDED(inputs, shape)
+    lens = batch.attention.seq_lens.tolist()
+    return replace(batch, attention=replace(batch.attention, context_lens=lens))
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    monkeypatch.setattr(runner, "DecodeGraphs", ComputedGraphs)
+    monkeypatch.setattr(StepInputs, "padded", padded_for_torch)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def folder(request, tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("model") / "model", request.param, seed=2)
+
+
+def engine_of(folder, **changes) -> Engine:
+    limits = {"max_num_seqs": 11, "max_model_len": 256, "num_blocks": 60, "max_num_batched_tokens": 64}
+    return make_engine(folder, **(limits | changes))
+
+
+def answers(engine: Engine, seed: int) -> dict[str, list[int]]:
+    """What requests that arrive and are aborted at random are told, of those that end by themselves."""
+    rng, found, aborted = random.Random(seed), {}, set()
+    for number in range(120):
+        if number < 60 and rng.random() < 0.5:
+            sampling = SamplingParams(
+                max_tokens=rng.randrange(1, 30),
+                min_tokens=rng.choice((0, 0, 3)),
+                temperature=rng.choice((0.0, 0.0, 0.9)),
+                top_p=rng.choice((1.0, 0.8)),
+                presence_penalty=rng.choice((0.0, 0.0, 0.7)),
+                seed=number,
+            )
+            prompt = [rng.randrange(6, 512) for _ in range(rng.randrange(1, 90))]
+            assert engine.submit(Submit(request_id=str(number), prompt_token_ids=prompt, sampling=sampling)) is None
+            found[str(number)] = []
+        if found and rng.random() < 0.05:
+            aborted.add(name := rng.choice(sorted(found)))
+            engine.abort(name)
+        collect(engine, found)
+    while not engine.idle:
+        collect(engine, found)
+    return {name: tokens for name, tokens in found.items() if name not in aborted}
+
+
+def collect(engine: Engine, found: dict[str, list[int]]) -> None:
+    for output in engine.step():
+        assert output.error is None
+        found[output.request_id] += output.token_ids
+    engine.scheduler.check_books()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_answers_are_those_of_an_engine_without_graphs(folder, graphs, seed):
+    expected = answers(engine_of(folder), seed)
+    padded = engine_of(folder, enforce_eager=False)
+    assert answers(padded, seed) == expected
+    assert padded.steps_in_graphs > 20
+
+
+def test_the_others_are_captured_while_it_is_idle(folder, graphs):
+    engine = engine_of(folder, enforce_eager=False)
+    count = 0
+    while engine.capture_next():
+        count += 1
+    assert count > 0
+    assert not engine.capture_next()
+    assert not engine_of(folder).capture_next()
+
+
+def test_a_graph_is_captured_once_it_was_wanted_several_times():
+    large, small = GraphShape(8, 256), GraphShape(1, 256)
+    ladder = Ladder((large, small))
+    assert ladder.holding(1, 200) is None
+    ladder.add(large)
+    assert ladder.missing == [small]
+    assert [ladder.holding(1, 200) for _ in range(3)] == [large, large, small]
+    assert ladder.holding(9, 200) is None
+    assert ladder.holding(1, 257) is None
