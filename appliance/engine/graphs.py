@@ -90,10 +90,10 @@ class DecodeGraphs:
         Raises:
             torch.OutOfMemoryError: the device has less memory than the plan counted on.
         """
+        self._compute(shape)  # loads its kernels, which a capture may not, in memory that other steps use too
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
-            self._compute(shape)  # loads its kernels, which a capture may not
             self._stream.synchronize()
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:

@@ -66,7 +66,8 @@ def engine_of(folder, **changes) -> Engine:
 
 def answers(engine: Engine, seed: int) -> dict[str, list[int]]:
     """What requests that arrive and are aborted at random are told, of those that end by themselves."""
-    rng, found, aborted = random.Random(seed), {}, set()
+    rng, aborted = random.Random(seed), set()
+    found: dict[str, list[int]] = {}
     for number in range(120):
         if number < 60 and rng.random() < 0.5:
             sampling = SamplingParams(

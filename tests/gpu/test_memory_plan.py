@@ -112,6 +112,7 @@ def engine_config(folder: Path, effective: Effective) -> dict[str, Any]:
         max_num_batched_tokens=effective["max-num-batched-tokens"].value,
         block_size=plan.block_size,
         num_blocks=plan.num_blocks,
+        enforce_eager=effective["enforce-eager"].value,
         keep_fp8=effective.context.fp8_blocks is not None,
         backends=chosen_names(effective.selection),
         cast=os.environ.get("INGOT_GPU_CAST"),
@@ -122,5 +123,10 @@ def engine_config(folder: Path, effective: Effective) -> dict[str, Any]:
 def parts(plan: MemoryPlan) -> dict[str, Any]:
     """In MiB."""
     sizes = {name: getattr(plan.workspace, name) for name in plan.workspace.__struct_fields__}
-    sizes |= {"weights": plan.weight_bytes, "cache": plan.cache_bytes, "all": plan.needed_bytes}
+    sizes |= {
+        "weights": plan.weight_bytes,
+        "cache": plan.cache_bytes,
+        "graphs": plan.graph_bytes,
+        "all": plan.needed_bytes,
+    }
     return {name: round(size / MIB, 1) for name, size in sizes.items()}
