@@ -133,8 +133,18 @@ class DiagnosisReport(msgspec.Struct, frozen=True, tag="diagnosis"):
     diagnosis: Diagnosis
 
 
+class StepKind(enum.StrEnum):
+    """How a step was computed, and where it was not by a CUDA graph, why."""
+
+    GRAPH = "graph"
+    PREFILL = "prefill"  # it has tokens of prompts
+    NOT_CAPTURED = "not-captured"  # no graph of its size is captured yet, or none is so large
+    EAGER = "eager"  # the engine has no graphs
+
+
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine does now. Rates are over the last second; `cache_usage` is a share of 1."""
+    """What the engine does now. Rates are over the last second; `cache_usage` is a share of 1; `steps` are counted by
+    their `StepKind` since it started, and empty where the engine does not say."""
 
     running: int = 0
     waiting: int = 0
@@ -143,6 +153,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     cache_usage: float = 0.0
     prefix_cache_hit_rate: float = 0.0
     preemptions: int = 0
+    steps: dict[StepKind, int] = {}
 
 
 class Beat(msgspec.Struct, frozen=True, tag="beat"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -28,6 +28,7 @@ from appliance.protocol import (
     Loaded,
     Phase,
     Progress,
+    StepKind,
     Submit,
     TokenLogprob,
     TokenOutput,
@@ -133,8 +134,9 @@ class Engine:
         )
 
     @property
-    def steps_in_graphs(self) -> int:
-        return self._runner.steps_in_graphs
+    def steps(self) -> Mapping[StepKind, int]:
+        """How many were computed in which way."""
+        return self._runner.steps
 
     @property
     def idle(self) -> bool:

@@ -6,13 +6,13 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import zmq
 
 from appliance.engine.link import CoreLink
-from appliance.protocol import CoreBeat, Load, encode
+from appliance.protocol import CoreBeat, Load, StepKind, encode
 
 INTERVAL_S = 1.0
 PARENT_CHECK_S = 0.25
@@ -40,6 +40,7 @@ class Counters:
     cache_usage: float = 0.0
     prefix_cache_hit_rate: float = 0.0
     preemptions: int = 0
+    steps: Mapping[StepKind, int] = field(default_factory=dict)
 
 
 class Heartbeat:
@@ -77,5 +78,6 @@ class Heartbeat:
             cache_usage=after.cache_usage,
             prefix_cache_hit_rate=after.prefix_cache_hit_rate,
             preemptions=after.preemptions,
+            steps=dict(after.steps),
         )
         return CoreBeat(where=self._activity.where, busy_s=time.monotonic() - self._activity.since, load=load)

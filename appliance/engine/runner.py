@@ -3,6 +3,7 @@ launching each kernel, or by replaying the CUDA graph of a decode."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from appliance.engine.sampling import sampling_batch
 from appliance.engine.scheduler import Scheduled
 from appliance.models.base import Model
 from appliance.models.batch import LayerCache
+from appliance.protocol import StepKind
 from kernels.binding import Kernels
 from kernels.sampling.batch import Sampled, SamplingBatch
 
@@ -53,7 +55,7 @@ class Runner:
         self._device = device
         self._graphs: DecodeGraphs | None = None
         self._logits = torch.empty(0, device=device)  # of decodes by graphs
-        self.steps_in_graphs = 0
+        self.steps: Counter[StepKind] = Counter()
 
     def use_graphs(self, shapes: Sequence[GraphShape], vocab_size: int) -> None:
         """Decode by graphs of `shapes`, as soon as they are captured."""
@@ -73,19 +75,23 @@ class Runner:
     @torch.inference_mode()
     def run(self, step: Sequence[Scheduled]) -> StepResult:
         """Compute a step, and sample for those of its requests of which all tokens are computed then."""
-        shape = self._graph_for(step)
+        kind, shape = self._way(step)
+        self.steps[kind] += 1
         return self._run_eagerly(step) if shape is None else self._replay(step, shape)
 
-    def _graph_for(self, step: Sequence[Scheduled]) -> GraphShape | None:
-        if self._graphs is None or any(item.num_tokens > 1 or not item.samples for item in step):
-            return None
-        return self._graphs.ladder.holding(len(step), 1 + max(item.request.num_computed_tokens for item in step))
+    def _way(self, step: Sequence[Scheduled]) -> tuple[StepKind, GraphShape | None]:
+        if self._graphs is None:
+            return StepKind.EAGER, None
+        if any(item.num_tokens > 1 or not item.samples for item in step):
+            return StepKind.PREFILL, None
+        longest = 1 + max(item.request.num_computed_tokens for item in step)
+        shape = self._graphs.ladder.holding(len(step), longest)
+        return StepKind.NOT_CAPTURED if shape is None else StepKind.GRAPH, shape
 
     def _replay(self, step: Sequence[Scheduled], shape: GraphShape) -> StepResult:
         assert self._graphs is not None
         self._inputs.lay_out_padded(step, shape)
         decoded = self._graphs.replay(shape)
-        self.steps_in_graphs += 1
         count, sampled = len(step), decoded.greedy
         requests = [item.request for item in step]
         if not all(request.is_plain for request in requests):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from appliance.protocol import State
@@ -119,6 +119,14 @@ class EngineGauges(Collector):
         )
         for name, text, value in rows:
             yield GaugeMetricFamily(f"ingot:{name}", text, value)
+        steps = CounterMetricFamily(
+            "ingot:steps",
+            "Steps, by how they were computed: in a CUDA graph, or why not.",
+            labels=["how"],
+        )
+        for kind, count in load.steps.items():
+            steps.add_metric([kind], count)
+        yield steps
         state = GaugeMetricFamily("ingot:engine_state", "1 for the engine's current state.", labels=["state"])
         for each in State:
             state.add_metric([each], float(each is self._supervisor.state))

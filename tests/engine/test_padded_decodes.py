@@ -16,7 +16,7 @@ from appliance.engine.engine import Engine
 from appliance.engine.graphs import Decoded, Ladder
 from appliance.engine.inputs import StepInputs
 from appliance.models.batch import ForwardBatch
-from appliance.protocol import SamplingParams, Submit
+from appliance.protocol import SamplingParams, StepKind, Submit
 from tests.parity.conftest import make_engine
 from tests.tiny import write_checkpoint
 
@@ -102,7 +102,7 @@ def test_the_answers_are_those_of_an_engine_without_graphs(folder, graphs, seed)
     expected = answers(engine_of(folder), seed)
     padded = engine_of(folder, enforce_eager=False)
     assert answers(padded, seed) == expected
-    assert padded.steps_in_graphs > 20
+    assert padded.steps[StepKind.GRAPH] > 20
 
 
 def test_the_others_are_captured_while_it_is_idle(folder, graphs):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from appliance.engine.engine import Engine
-from appliance.protocol import SamplingParams, Submit
+from appliance.protocol import SamplingParams, StepKind, Submit
 from tests.parity.conftest import generate, make_engine, tokens
 from tests.tiny import ALIGNED, FP8, write_checkpoint
 
@@ -49,9 +49,9 @@ def test_a_batch_of_a_graphs_own_size_generates_the_same(pair, count):
     eager, graphs = pair
     prompts = asked(count, count)
     expected = {name: tokens(outputs) for name, outputs in generate(eager, prompts).items()}
-    before = graphs.steps_in_graphs
+    before = graphs.steps[StepKind.GRAPH]
     assert {name: tokens(outputs) for name, outputs in generate(graphs, prompts).items()} == expected
-    assert graphs.steps_in_graphs - before == 63
+    assert graphs.steps[StepKind.GRAPH] - before == 63
 
 
 def test_sampled_and_penalised_too(pair):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import operator
+import time
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,14 @@ def test_metrics_are_prometheus_text(door: Door) -> None:
     assert float(values['ingot:request_failure_total{status="400"}']) >= 1
     assert float(values["ingot:time_to_first_token_seconds_count"]) >= 1
     assert "ingot:num_requests_waiting" in values
+
+
+def test_metrics_count_steps_by_how_they_were_computed(door: Door) -> None:
+    """As the core's beats say."""
+    deadline = time.monotonic() + 10
+    while 'ingot:steps_total{how="graph"} 3.0' not in (text := door.http.get("/metrics").text):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.05)
 
 
 def test_every_metric_is_documented(door: Door) -> None:

@@ -34,6 +34,7 @@ from appliance.protocol import (
     Phase,
     Progress,
     Shutdown,
+    StepKind,
     Submit,
     TokenLogprob,
     TokenOutput,
@@ -197,7 +198,7 @@ class Core:
             if os.getppid() != self.parent:
                 os._exit(1)
             if not self.silent:
-                load = Load(running=len(self.running))
+                load = Load(running=len(self.running), steps={StepKind.GRAPH: 3})
                 sender.send(encode(CoreBeat(where=self.where, busy_s=time.monotonic() - self.since, load=load)))
             time.sleep(self.script.get("beat_s", 0.2))
 
