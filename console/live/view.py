@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from appliance.launches.states import ENDED
 from appliance.protocol import ApplianceState, Finding, LaunchRecord, Load, Severity, State
 from console.db.models import Launch
 from console.engine_control.actions import ACTIONS, AFTER_PROBLEM, GONE, OFFERED, WITH_PROBLEM, Action
