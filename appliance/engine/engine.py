@@ -16,7 +16,7 @@ from appliance.engine.cache import allocate_cache, cache_bytes, not_finite, scru
 from appliance.engine.histories import TokenHistories
 from appliance.engine.inputs import StepInputs
 from appliance.engine.request import Request, sampling_refusal
-from appliance.engine.runner import Runner, StepResult
+from appliance.engine.runner import LaunchedStep, Runner, StepResult
 from appliance.engine.scheduler import Limits, Scheduler
 from appliance.engine.weights import load_weights, unused_tensors
 from appliance.models.base import BuildContext
@@ -119,7 +119,12 @@ class Engine:
             max_model_len=config.max_model_len,
             device=device,
         )
-        self._runner = Runner(model, self._caches, kernels, inputs, histories, device)
+        self._runner = Runner(
+            model, self._caches, kernels, inputs, histories, max_num_seqs=config.max_num_seqs, device=device
+        )
+        # Launch a step before the last one's result is read, so that the device never waits for the host.
+        self.overlaps = device.type == "cuda"
+        self._in_flight: LaunchedStep | None = None
         self._capture_first(config, report)
         self.prompt_tokens_computed = 0
         self.output_tokens_sampled = 0
@@ -140,7 +145,7 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        return not len(self.scheduler)
+        return not len(self.scheduler) and self._in_flight is None
 
     def _capture_first(self, config: EngineConfig, report: Callable[[CorePhase], None]) -> None:
         """Capture the graphs that an engine needs at once; `capture_next` captures the others."""
@@ -189,23 +194,47 @@ class Engine:
             self.scheduler.finish(request)
 
     def step(self) -> list[TokenOutput]:
-        """Compute one step; returns the outputs of requests that got a token or ended."""
+        """Launch the next step, and read the last one's result, or this one's where steps do not overlap. Returns the
+        outputs of requests that got a token or ended."""
+        outputs = []
+        if any(request.needs_its_tokens for request in self.scheduler.running):
+            outputs += self._read()
+        launched = self._launch()
+        outputs += self._read()
+        self._in_flight = launched
+        return outputs if self.overlaps else outputs + self._read()
+
+    def _launch(self) -> LaunchedStep | None:
         step = self.scheduler.schedule()
         if not step:
-            return []
-        result = self._runner.run(step)
+            return None
         self.prompt_tokens_computed += sum(
-            num_tokens for request, num_tokens in step if not (request.output_token_ids or request.probe)
+            item.num_tokens for item in step if not (item.request.num_sampled or item.request.probe)
+        )
+        launched = self._runner.launch(step)
+        self.scheduler.launched(step)
+        return launched
+
+    def _read(self) -> list[TokenOutput]:
+        """The outputs of the step in flight, if there is one. What it computed for requests that have ended since is
+        dropped."""
+        if self._in_flight is None:
+            return []
+        step, result = self._in_flight.step, self._in_flight.result()
+        self._in_flight = None
+        damaged = self._end_damaged(
+            [
+                item.request
+                for item, finite in zip(step, result.finite, strict=True)
+                if not finite and self.scheduler.is_live(item.request)
+            ]
         )
         sampled = [item.request for item in step if item.samples]
-        damaged = self._end_damaged(
-            [item.request for item, finite in zip(step, result.finite, strict=True) if not finite]
-        )
-        self.scheduler.complete([item for item in step if item.request not in damaged])
-        outputs = [_error(request, NOT_FINITE) for request in damaged]
         logprobs = _token_logprobs(sampled, result)
+        self.scheduler.complete([item for item in step if self.scheduler.is_live(item.request)])
+        outputs = [_error(request, NOT_FINITE) for request in damaged]
         for row, request in enumerate(sampled):
-            if request not in damaged:
+            if self.scheduler.is_live(request):
                 outputs.append(self._take(request, result.token_ids[row], logprobs[row]))
         return outputs
 

@@ -44,8 +44,8 @@ class TokenHistories:
         rows of the batch, and each must be running, since it needs a slot."""
         spans, changes = [], []
         for place, request in enumerate(requests):
-            forbids = len(request.output_token_ids) < request.sampling.min_tokens
-            if not (request.has_penalties or forbids):
+            forbids = request.may_not_end
+            if not request.needs_its_tokens:
                 continue
             row = self._rows.setdefault(request.slot, len(self._rows))
             history = self._histories.get(row)

@@ -23,6 +23,8 @@ from kernels.paged_attention.metadata import AttentionMetadata
 _ALIGNED: Final = 4
 # A sequence that is not there, beside those that fill a graph's shape: it has one token, which is kept nowhere.
 _NOWHERE: Final = -1
+# In place of a token that a step samples whose result the host has not read.
+_UNREAD: Final = -1
 
 
 class Shape(NamedTuple):
@@ -34,12 +36,14 @@ class Shape(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """A step on the device. `last_rows` [S] int64 are the rows of the sequences' last tokens, `sampling` [D] int64 the
-    places among them of those that sample."""
+    """A step on the device. A token id below 0 is the one that the sequence's slot sampled last. `last_rows` [S] int64
+    are the rows of the sequences' last tokens, `sampling` [D] int64 the places among them of those that sample, `slots`
+    [S] int64 where sequences run; one that is not there has the slot `max_num_seqs`."""
 
     batch: ForwardBatch
     last_rows: Tensor
     sampling: Tensor
+    slots: Tensor
 
 
 class _Places(NamedTuple):
@@ -50,6 +54,7 @@ class _Places(NamedTuple):
     slot_mapping: int
     last_rows: int
     sampling: int
+    slots: int
     query_start_loc: int
     seq_lens: int
     block_tables: int
@@ -58,7 +63,7 @@ class _Places(NamedTuple):
     @classmethod
     def of(cls, shape: Shape) -> _Places:
         tokens, sequences, blocks = shape
-        sizes = (*[2 * tokens] * 3, *[2 * sequences] * 2, sequences + 1, sequences, sequences * blocks)
+        sizes = (*[2 * tokens] * 3, *[2 * sequences] * 3, sequences + 1, sequences, sequences * blocks)
         begins = [0]
         for size in sizes:
             begins.append(begins[-1] + -(-size // _ALIGNED) * _ALIGNED)
@@ -66,8 +71,8 @@ class _Places(NamedTuple):
 
 
 class StepInputs:
-    """Lays steps out, one at a time: the one before must have been computed. Also keeps the table of each running
-    request's blocks, by slot."""
+    """Lays steps out while at most one before is not computed yet. Also keeps the table of each running request's
+    blocks, by slot."""
 
     def __init__(
         self, *, max_num_tokens: int, max_num_seqs: int, max_model_len: int, block_size: int, device: torch.device
@@ -79,29 +84,28 @@ class StepInputs:
         self._admission = [-1] * max_num_seqs  # of which admission those are
         size = _Places.of(Shape(max_num_tokens, max_num_seqs, self._max_blocks)).end
         self._on_device = torch.zeros(size, dtype=torch.int32, device=device)
-        separate = self._on_device.is_cuda
-        self._pinned = torch.zeros(size, dtype=torch.int32, pin_memory=True) if separate else self._on_device
-        self._host: NDArray[np.int32] = self._pinned.numpy()
+        self._pinned = [self._on_device]
+        if self._on_device.is_cuda:  # two, as the last step's may still be copied while the next is laid out
+            self._pinned = [torch.zeros(size, dtype=torch.int32, pin_memory=True) for _ in range(2)]
+        self._host: NDArray[np.int32] = self._pinned[0].numpy()
 
     def lay_out(self, step: Sequence[Scheduled]) -> Inputs:
         """`step` as it is."""
-        context_lens = [item.request.num_computed_tokens + item.num_tokens for item in step]
+        context_lens = [item.context_len for item in step]
         blocks = -(-max(context_lens) // self._block_size)
         shape = Shape(sum(item.num_tokens for item in step), len(step), blocks)
-        samples = np.flatnonzero([item.samples for item in step])
-        self._wide(_Places.of(shape).sampling, samples.size)[:] = samples
         self._fill(step, shape)
         inputs = self._views(shape, [item.num_tokens for item in step], context_lens)
-        return inputs._replace(sampling=inputs.sampling[: samples.size])
+        return inputs._replace(sampling=inputs.sampling[: sum(item.samples for item in step)])
 
     def lay_out_padded(self, step: Sequence[Scheduled], shape: GraphShape) -> None:
         """Decodes, as the first sequences of `shape`; none at all where `step` is empty. Read them as `padded`."""
         self._fill(step, self._padded(shape))
 
-    def padded(self, shape: GraphShape) -> ForwardBatch:
+    def padded(self, shape: GraphShape) -> Inputs:
         """What was laid out for `shape`. On the host every sequence is as long as one of it may be."""
         sequences, context = shape
-        return self._views(self._padded(shape), [1] * sequences, [context] * sequences).batch
+        return self._views(self._padded(shape), [1] * sequences, [context] * sequences)
 
     def _padded(self, shape: GraphShape) -> Shape:
         return Shape(shape.sequences, shape.sequences, min(-(-shape.context // self._block_size), self._max_blocks))
@@ -109,16 +113,19 @@ class StepInputs:
     def _fill(self, step: Sequence[Scheduled], shape: Shape) -> None:
         """Write `step`, and sequences of one token that is kept nowhere where `shape` has room for more of them."""
         count = len(step)
+        self._pinned.reverse()
+        self._host = self._pinned[0].numpy()
         slots = np.array([self._enter_blocks(item) for item in step], dtype=np.int64)
+        samples = np.flatnonzero([item.samples for item in step])
         places, host = _Places.of(shape), self._host
         lens = np.ones(shape.sequences, dtype=np.int64)
         first = np.zeros(shape.sequences, dtype=np.int64)
         lens[:count] = [item.num_tokens for item in step]
-        first[:count] = [item.request.num_computed_tokens for item in step]
+        first[:count] = [item.start for item in step]
         ends = lens.cumsum()
         token_ids: list[int] = []
-        for request, num_tokens in step:
-            token_ids += request.tokens(request.num_computed_tokens, request.num_computed_tokens + num_tokens)
+        for item in step:
+            token_ids += item.request.tokens(item.start, item.context_len) or [_UNREAD]
         tokens = len(token_ids)
         positions = np.arange(shape.tokens) + np.repeat(first - (ends - lens), lens)
         of_step = positions[:tokens]
@@ -131,13 +138,16 @@ class StepInputs:
         mapping = wide(places.slot_mapping, shape.tokens)
         mapping[:tokens], mapping[tokens:] = blocks * self._block_size + of_step % self._block_size, _NOWHERE
         wide(places.last_rows, shape.sequences)[:] = ends - 1
+        wide(places.sampling, samples.size)[:] = samples
+        of_slots = wide(places.slots, shape.sequences)
+        of_slots[:count], of_slots[count:] = slots, self._blocks.shape[0]
         starts = host[places.query_start_loc :]
         starts[0], starts[1 : shape.sequences + 1] = 0, ends
         host[places.seq_lens :][: shape.sequences] = first + lens
         tables = host[places.block_tables :][: shape.sequences * shape.blocks].reshape(shape.sequences, shape.blocks)
         tables[:count], tables[count:] = self._blocks[slots, : shape.blocks], 0
-        if self._pinned is not self._on_device:
-            self._on_device[: places.end].copy_(self._pinned[: places.end], non_blocking=True)
+        if self._on_device.is_cuda:
+            self._on_device[: places.end].copy_(self._pinned[0][: places.end], non_blocking=True)
 
     def _views(self, shape: Shape, query_lens: list[int], context_lens: list[int]) -> Inputs:
         """The parts of the buffer as what a model is called with."""
@@ -160,7 +170,8 @@ class StepInputs:
             positions=wide(places.positions, shape.tokens),
             attention=metadata,
         )
-        return Inputs(batch, wide(places.last_rows, shape.sequences), wide(places.sampling, shape.sequences))
+        by_sequence = (places.last_rows, places.sampling, places.slots)
+        return Inputs(batch, *(wide(place, shape.sequences) for place in by_sequence))
 
     def _wide(self, begin: int, size: int) -> NDArray[np.int64]:
         """Numbers of 64 bits of the pinned buffer."""

@@ -11,8 +11,9 @@ from appliance.protocol import SAMPLING_LIMITS, FinishReason, SamplingParams
 class Request:
     """One prompt and what has been generated for it.
 
-    `num_computed_tokens` counts the tokens whose keys and values are in the cache; it falls back to zero when the
-    request is preempted, and its tokens are then computed again.
+    `num_computed_tokens` counts the tokens whose keys and values are in the cache, or are being computed by a launched
+    step; it falls back to zero when the request is preempted, and its tokens are then computed again. `num_unread`
+    counts the tokens that launched steps sample and whose ids only the device knows yet; they follow the output.
     """
 
     request_id: str
@@ -29,6 +30,8 @@ class Request:
     slot: int = -1  # its place among the running requests, 0 .. max_num_seqs - 1; -1 while it waits
     admission: int = -1  # grows with each admission: a new number means new blocks
     num_computed_tokens: int = 0
+    num_unread: int = 0
+    num_published_blocks: int = 0  # its leading blocks that the prefix cache may know
     num_cached_tokens: int = 0  # of the prompt, found in the prefix cache when it was first admitted
     was_admitted: bool = False
     is_plain: bool = field(init=False)  # each step takes the largest raw logit, without logprobs
@@ -55,11 +58,31 @@ class Request:
 
     @property
     def num_pending_tokens(self) -> int:
-        """Known tokens that are not computed yet: the rest of the prompt, or the last sampled token."""
-        return self.num_tokens - self.num_computed_tokens
+        """Tokens that are not computed yet: the rest of the prompt, or the last sampled token, be it read or not."""
+        return len(self.prompt_token_ids) + self.num_sampled - self.num_computed_tokens
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens of the output, be they read or not."""
+        return len(self.output_token_ids) + self.num_unread
+
+    @property
+    def may_not_end(self) -> bool:
+        """The next token may not be one that would end it."""
+        return self.num_sampled < self.sampling.min_tokens
+
+    @property
+    def needs_its_tokens(self) -> bool:
+        """The host must have read all sampled tokens before it can say how the next one is to be sampled."""
+        return self.has_penalties or self.may_not_end
+
+    def awaits_its_last(self, max_model_len: int) -> bool:
+        """It ends with a token that is being sampled, whichever that is."""
+        length = len(self.prompt_token_ids) + self.num_sampled
+        return self.num_unread > 0 and (self.num_sampled >= self.sampling.max_tokens or length >= max_model_len)
 
     def tokens(self, start: int, end: int) -> list[int]:
-        """Token ids `start` .. `end` - 1 of prompt and output together."""
+        """Token ids `start` .. `end` - 1 of prompt and output together, without those that are not read yet."""
         split = len(self.prompt_token_ids)
         if end <= split:
             return self.prompt_token_ids[start:end]

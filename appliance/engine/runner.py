@@ -14,7 +14,7 @@ from torch import Tensor
 from appliance.checkpoint.memory.graphs import GraphShape
 from appliance.engine.graphs import Decoded, DecodeGraphs
 from appliance.engine.histories import TokenHistories
-from appliance.engine.inputs import StepInputs
+from appliance.engine.inputs import Inputs, StepInputs
 from appliance.engine.sampling import sampling_batch
 from appliance.engine.scheduler import Scheduled
 from appliance.models.base import Model
@@ -35,6 +35,41 @@ class StepResult(NamedTuple):
     top_token_ids: Tensor | None = None  # [D, n] int64
 
 
+class LaunchedStep:
+    """A step that the device computes. Its result is on the way to the host, so that later steps may overwrite it."""
+
+    def __init__(self, step: Sequence[Scheduled], finite: Tensor, sampled: Sampled | None) -> None:
+        """`finite` and `sampled` may have more rows than the step."""
+        count, sampling = len(step), sum(item.samples for item in step)
+        self.step = step
+        parts = [finite[:count]]
+        if sampled is not None:
+            parts += [found[:sampling] for found in (sampled.finite, sampled.samplable, sampled.token_ids)]
+        self._numbers = _on_its_way(torch.cat(parts))
+        self._logprobs = [_on_its_way(found) for found in sampled[3:] if found is not None] if sampled else []
+        self._copied = torch.cuda.Event() if finite.is_cuda else None
+        if self._copied is not None:
+            self._copied.record()
+
+    def result(self) -> StepResult:
+        """Wait for it."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        samples = [item.samples for item in self.step]
+        of_step, of_rows, samplable, token_ids = _split(self._numbers.tolist(), len(samples), *[sum(samples)] * 3)
+        for place, sound in zip(np.flatnonzero(samples), of_rows, strict=True):
+            of_step[place] &= sound
+        tokens = [token if may else None for token, may in zip(token_ids, samplable, strict=True)]
+        return StepResult([bool(sound) for sound in of_step], tokens, *self._logprobs)
+
+
+def _on_its_way(found: Tensor) -> Tensor:
+    """A copy on the host, which is complete once the stream has come so far."""
+    if not found.is_cuda:
+        return found
+    return torch.empty(found.shape, dtype=found.dtype, pin_memory=True).copy_(found, non_blocking=True)
+
+
 class Runner:
     """Holds the model, its cache, and its CUDA graphs where it has any."""
 
@@ -45,6 +80,8 @@ class Runner:
         kernels: Kernels,
         inputs: StepInputs,
         histories: TokenHistories,
+        *,
+        max_num_seqs: int,
         device: torch.device,
     ) -> None:
         self._model = model
@@ -53,6 +90,7 @@ class Runner:
         self._inputs = inputs
         self._histories = histories
         self._device = device
+        self._last_sampled = torch.zeros(max_num_seqs + 1, dtype=torch.int64, device=device)  # by slot
         self._graphs: DecodeGraphs | None = None
         self._logits = torch.empty(0, device=device)  # of decodes by graphs
         self.steps: Counter[StepKind] = Counter()
@@ -73,71 +111,73 @@ class Runner:
         return True
 
     @torch.inference_mode()
-    def run(self, step: Sequence[Scheduled]) -> StepResult:
-        """Compute a step, and sample for those of its requests of which all tokens are computed then."""
+    def launch(self, step: Sequence[Scheduled]) -> LaunchedStep:
+        """Compute a step, and sample for those of its requests of which all tokens are computed then. At most one
+        earlier step may be without its result, which must hold no request that `needs_its_tokens`."""
         kind, shape = self._way(step)
         self.steps[kind] += 1
-        return self._run_eagerly(step) if shape is None else self._replay(step, shape)
+        return self._launch_eagerly(step) if shape is None else self._replay(step, shape)
 
     def _way(self, step: Sequence[Scheduled]) -> tuple[StepKind, GraphShape | None]:
         if self._graphs is None:
             return StepKind.EAGER, None
         if any(item.num_tokens > 1 or not item.samples for item in step):
             return StepKind.PREFILL, None
-        longest = 1 + max(item.request.num_computed_tokens for item in step)
-        shape = self._graphs.ladder.holding(len(step), longest)
+        shape = self._graphs.ladder.holding(len(step), max(item.context_len for item in step))
         return StepKind.NOT_CAPTURED if shape is None else StepKind.GRAPH, shape
 
-    def _replay(self, step: Sequence[Scheduled], shape: GraphShape) -> StepResult:
+    def _replay(self, step: Sequence[Scheduled], shape: GraphShape) -> LaunchedStep:
         assert self._graphs is not None
         self._inputs.lay_out_padded(step, shape)
         decoded = self._graphs.replay(shape)
-        count, sampled = len(step), decoded.greedy
         requests = [item.request for item in step]
-        if not all(request.is_plain for request in requests):
-            batch = sampling_batch(requests, self._histories, self._device)
-            sampled = self._kernels.sampling(decoded.logits[:count], batch)
-        return _result([True] * count, decoded.finite, sampled)
+        if all(request.is_plain for request in requests):
+            return LaunchedStep(step, decoded.finite, decoded.greedy)
+        count = len(step)
+        batch = sampling_batch(requests, self._histories, self._device)
+        sampled = self._kernels.sampling(decoded.logits[:count], batch)
+        self._keep(self._inputs.padded(shape).slots[:count], sampled)
+        return LaunchedStep(step, decoded.finite, sampled)
 
     def _decode(self, shape: GraphShape) -> Decoded:
         """What a graph of `shape` holds."""
-        hidden = self._model.forward(self._inputs.padded(shape), self._caches)
+        inputs = self._inputs.padded(shape)
+        self._enter_last_sampled(inputs)
+        hidden = self._model.forward(inputs.batch, self._caches)
         logits = self._model.compute_logits(hidden, out=self._logits[: shape.sequences])
-        return Decoded(_finite(hidden), logits, self._kernels.sampling(logits, SamplingBatch()))
+        greedy = self._kernels.sampling(logits, SamplingBatch())
+        self._keep(inputs.slots, greedy)
+        return Decoded(_finite(hidden), logits, greedy)
 
-    def _run_eagerly(self, step: Sequence[Scheduled]) -> StepResult:
-        batch, last_rows, sampling = self._inputs.lay_out(step)
-        rows = self._model.forward(batch, self._caches)[last_rows]
-        samples = [item.samples for item in step]
+    def _launch_eagerly(self, step: Sequence[Scheduled]) -> LaunchedStep:
+        inputs = self._inputs.lay_out(step)
+        if any(item.start >= item.request.num_tokens for item in step):
+            self._enter_last_sampled(inputs)
+        rows = self._model.forward(inputs.batch, self._caches)[inputs.last_rows]
         finite = _finite(rows)
-        if not any(samples):
-            return StepResult(finite.tolist(), [])
-        logits = self._model.compute_logits(rows if all(samples) else rows[sampling])
         requests = [item.request for item in step if item.samples]
+        if not requests:
+            return LaunchedStep(step, finite, None)
+        every = len(requests) == len(step)
+        logits = self._model.compute_logits(rows if every else rows[inputs.sampling])
         sampled = self._kernels.sampling(logits, sampling_batch(requests, self._histories, self._device))
-        return _result(samples, finite, sampled)
+        self._keep(inputs.slots if every else inputs.slots[inputs.sampling], sampled)
+        return LaunchedStep(step, finite, sampled)
+
+    def _enter_last_sampled(self, inputs: Inputs) -> None:
+        """Put the tokens in place that only the device knows; they are among the first rows, which decode."""
+        decodes = inputs.batch.attention.num_decodes
+        token_ids, slots = inputs.batch.token_ids[:decodes], inputs.slots[:decodes]
+        token_ids.copy_(torch.where(token_ids < 0, self._last_sampled[slots], token_ids))
+
+    def _keep(self, slots: Tensor, sampled: Sampled) -> None:
+        self._last_sampled.index_copy_(0, slots, sampled.token_ids)
 
 
 def _finite(rows: Tensor) -> Tensor:
     """Of each sequence's last hidden state. Its last token sees all others: where one of them is not a number, neither
     is this one."""
     return rows.isfinite().all(dim=-1)
-
-
-def _result(samples: list[bool], finite: Tensor, sampled: Sampled) -> StepResult:
-    """What the host reads, in one copy. `finite` and `sampled` may have more rows than the step."""
-    count, sampling = len(samples), sum(samples)
-    numbers = torch.cat(
-        (finite[:count], sampled.finite[:sampling], sampled.samplable[:sampling], sampled.token_ids[:sampling])
-    )
-    of_step, of_rows, samplable, token_ids = _split(numbers.tolist(), count, *[sampling] * 3)
-    for place, sound in zip(np.flatnonzero(samples), of_rows, strict=True):
-        of_step[place] &= sound
-    return StepResult(
-        [bool(sound) for sound in of_step],
-        [token if may else None for token, may in zip(token_ids, samplable, strict=True)],
-        *sampled[3:],
-    )
 
 
 def _split(values: list[int], *counts: int) -> Iterator[list[int]]:

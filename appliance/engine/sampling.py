@@ -27,7 +27,7 @@ def _row(request: Request) -> Row:
     params = request.sampling
     row = _PLAIN
     if not request.is_greedy:
-        number = uniform(request.seed, len(request.output_token_ids))
+        number = uniform(request.seed, request.num_sampled)
         row = Row(params.temperature, number, max(params.top_k, 0), params.top_p, params.min_p)
     if request.has_penalties:
         row = row._replace(

@@ -36,21 +36,32 @@ class Limits:
 
 
 class Scheduled(NamedTuple):
-    """This step computes `num_tokens` pending tokens of `request`; if these are all, it samples the next token."""
+    """A step computes `num_tokens` tokens of `request` from its token `start` on; if these are all that are pending, it
+    `samples` the next one."""
 
     request: Request
     num_tokens: int
+    start: int
+    samples: bool
+    admission: int
+
+    @classmethod
+    def of(cls, request: Request, num_tokens: int) -> Scheduled:
+        samples = num_tokens == request.num_pending_tokens
+        return cls(request, num_tokens, request.num_computed_tokens, samples, request.admission)
 
     @property
-    def samples(self) -> bool:
-        return self.num_tokens == self.request.num_pending_tokens
+    def context_len(self) -> int:
+        """Tokens that the last of the step sees, itself included."""
+        return self.start + self.num_tokens
 
 
 class Scheduler:
     """Owns the waiting and running requests and their blocks.
 
-    A step: `schedule()`, run the model, `complete()`, `Request.accept()` for each request that sampled a token,
-    `finish()` for each that ended.
+    A step: `schedule()`, run the model, `launched()`, and once its result is read `complete()`, `Request.accept()` for
+    each request that sampled a token, and `finish()` for each that ended. The next step may be scheduled and launched
+    before the result of the last one is read.
     """
 
     def __init__(self, limits: Limits, pool: BlockPool) -> None:
@@ -108,7 +119,9 @@ class Scheduler:
         budget = self.limits.max_num_batched_tokens
         planned: dict[Request, int] = {}
         num_preemptions = self.num_preemptions
-        for request in [running for running in self.running if running.num_pending_tokens == 1]:
+        limit = self.limits.max_model_len
+        ongoing = [running for running in self.running if not running.awaits_its_last(limit)]
+        for request in [running for running in ongoing if running.num_pending_tokens == 1]:
             if len(planned) == budget:
                 break
             if not request.block_ids:
@@ -124,24 +137,33 @@ class Scheduler:
         budget -= len(planned)
         if budget and self.num_preemptions == num_preemptions:
             self._admit()
-        prefills = [running for running in self.running if running not in planned]
+        prefills = [one for one in self.running if one not in planned and not one.awaits_its_last(limit)]
         for _, equals in groupby(prefills, key=lambda request: request.priority):
             shares = _shares(list(equals), budget)
             planned |= shares
             budget -= sum(shares.values())
-        step = [Scheduled(request, count) for request, count in planned.items()]
+        step = [Scheduled.of(request, count) for request, count in planned.items()]
         step.sort(key=lambda item: item.num_tokens > 1)  # stable
         return step
 
+    def launched(self, step: list[Scheduled]) -> None:
+        """Record that `step` is being computed."""
+        for item in step:
+            item.request.num_computed_tokens += item.num_tokens
+            item.request.num_unread += item.samples
+
     def complete(self, step: list[Scheduled]) -> list[Request]:
-        """Record that `step` was computed. Returns the requests that sample a token, in the order of `step`."""
-        sampled = [item.request for item in step if item.samples]
-        for request, num_tokens in step:
-            full_before = request.num_computed_tokens // self.pool.block_size
-            request.num_computed_tokens += num_tokens
-            if self.limits.prefix_caching:
-                self._remember(request, full_before)
-        return sampled
+        """Record that `step` was computed, by requests that have not ended since it was launched. Returns those that
+        sampled a token, in the order of `step`."""
+        for item in step:
+            item.request.num_unread -= item.samples
+            if self.limits.prefix_caching and item.request.block_ids and item.request.admission == item.admission:
+                self._publish(item)
+        return [item.request for item in step if item.samples]
+
+    def is_live(self, request: Request) -> bool:
+        """Whether it has neither finished nor been aborted."""
+        return self._live.get(request.request_id) is request
 
     def finish(self, request: Request) -> None:
         """Remove a request, waiting or running, and free its blocks."""
@@ -191,6 +213,7 @@ class Scheduler:
             assert fresh is not None
             request.block_ids = cached + fresh
             request.num_computed_tokens = len(cached) * self.pool.block_size
+            request.num_published_blocks = len(cached)
             request.slot = self._free_slots.pop()
             request.admission = self._admissions = self._admissions + 1
             self._count_prefix_hits(request)
@@ -248,18 +271,22 @@ class Scheduler:
         return found
 
     def _next_name(self, request: Request) -> bytes | None:
-        """The hash of the block that a prefill fills next; None if it will not fill one."""
-        at, size = request.num_computed_tokens // self.pool.block_size, self.pool.block_size
-        if request.num_pending_tokens <= 1 or (at + 1) * size > request.num_tokens:
+        """The hash of the block that a prefill publishes next; None if it will not publish one."""
+        at, size = request.num_published_blocks, self.pool.block_size
+        end = (at + 1) * size
+        launched = end <= request.num_computed_tokens
+        if end > request.num_tokens or not (launched or request.num_pending_tokens > 1):
             return None
         self._name_blocks(request, at + 1)
         return request.block_hashes[at]
 
-    def _remember(self, request: Request, full_before: int) -> None:
-        full = request.num_computed_tokens // self.pool.block_size
+    def _publish(self, item: Scheduled) -> None:
+        """Enter the blocks that `item` filled into the prefix cache."""
+        request, full = item.request, item.context_len // self.pool.block_size
         self._name_blocks(request, full)
-        for index in range(full_before, full):
+        for index in range(item.start // self.pool.block_size, full):
             self.pool.remember(request.block_ids[index], request.block_hashes[index])
+        request.num_published_blocks = full
 
     def _name_blocks(self, request: Request, count: int) -> None:
         size = self.pool.block_size

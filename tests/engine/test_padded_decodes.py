@@ -14,10 +14,9 @@ from appliance.checkpoint.memory.graphs import GraphShape
 from appliance.engine import runner
 from appliance.engine.engine import Engine
 from appliance.engine.graphs import Decoded, Ladder
-from appliance.engine.inputs import StepInputs
-from appliance.models.batch import ForwardBatch
+from appliance.engine.inputs import Inputs, StepInputs
 from appliance.protocol import SamplingParams, StepKind, Submit
-from tests.parity.conftest import make_engine
+from tests.parity.conftest import generate, make_engine
 from tests.tiny import write_checkpoint
 
 PADDED = StepInputs.padded
@@ -41,11 +40,11 @@ class ComputedGraphs:
         return self._compute(shape)
 
 
-def padded_for_torch(inputs: StepInputs, shape: GraphShape) -> ForwardBatch:
+def padded_for_torch(inputs: StepInputs, shape: GraphShape) -> Inputs:
     """Torch's attention reads lengths on the host, for which reason no graph may hold it: here they are true."""
-    batch = PADDED(inputs, shape)
-    lens = batch.attention.seq_lens.tolist()
-    return replace(batch, attention=replace(batch.attention, context_lens=lens))
+    padded = PADDED(inputs, shape)
+    attention = replace(padded.batch.attention, context_lens=padded.batch.attention.seq_lens.tolist())
+    return padded._replace(batch=replace(padded.batch, attention=attention))
 
 
 @pytest.fixture
@@ -97,12 +96,35 @@ def collect(engine: Engine, found: dict[str, list[int]]) -> None:
     engine.scheduler.check_books()
 
 
+@pytest.mark.parametrize("overlaps", [False, True], ids=["plain", "overlapping"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_answers_are_those_of_an_engine_without_graphs(folder, graphs, seed):
+def test_the_answers_are_those_of_an_engine_without_graphs(folder, graphs, seed, overlaps):
     expected = answers(engine_of(folder), seed)
     padded = engine_of(folder, enforce_eager=False)
+    padded.overlaps = overlaps
     assert answers(padded, seed) == expected
     assert padded.steps[StepKind.GRAPH] > 20
+
+
+@pytest.mark.parametrize("seed", range(3, 9))
+@pytest.mark.parametrize("crowded", [False, True], ids=["roomy", "crowded"])
+def test_the_answers_are_those_of_an_engine_that_reads_each_step_before_the_next(folder, seed, crowded):
+    """Where it is crowded, requests are preempted while their tokens are still to be read."""
+    cache = {"block_size": 4, "num_blocks": 64} if crowded else {}
+    expected = answers(engine_of(folder, **cache), seed)
+    overlapping = engine_of(folder, **cache)
+    overlapping.overlaps = True
+    assert answers(overlapping, seed) == expected
+    assert bool(overlapping.scheduler.num_preemptions) == crowded
+
+
+def test_prompts_that_arrive_together_share_what_is_not_read_yet(folder):
+    """None of them is admitted in the step between the launch of the first and its result."""
+    engine = engine_of(folder)
+    engine.overlaps = True
+    prompt = list(range(6, 70))
+    generate(engine, {f"r{number}": prompt for number in range(4)}, max_tokens=4)
+    assert engine.scheduler.prompt_tokens_cached == 3 * 48
 
 
 def test_the_others_are_captured_while_it_is_idle(folder, graphs):

@@ -34,6 +34,7 @@ def next_token(r: Request) -> int:
 
 def run_step(s: Scheduler) -> tuple[list[Scheduled], list[Request]]:
     step = s.schedule()
+    s.launched(step)
     finished = []
     for sampled in s.complete(step):
         if sampled.accept(next_token(sampled), EOS, s.limits.max_model_len):
