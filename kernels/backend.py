@@ -81,7 +81,8 @@ class Backend:
     backend would launch. `prepare` is `module:function`; it converts a loaded weight into the layout that `function`
     reads. `source` documents which GPUs the backend is for. `preferred_on` are capabilities where it was measured to be
     faster than the backends listed before it (docs/performance.md), and goes first. `captured`: a CUDA graph can hold a
-    decode by it, because the host reads nothing on the way.
+    decode by it. Where it cannot, the backend may be chosen, and then there are no graphs; a fault that applies to
+    graphs has another backend chosen instead.
     """
 
     name: str

@@ -43,10 +43,12 @@ def as_json(config: EngineConfig) -> str:
 
 
 def _config(device: str, dtype: str, capability: tuple[int, int] | None, cast: CastSummary | None) -> EngineConfig:
+    graphs = capability is not None
     chosen = chosen_fields(
-        read_config(MODEL), device, capability=capability, dtype=dtype, kv_cache_dtype=dtype, cast=cast
-    )
+        read_config(MODEL), device, capability=capability, dtype=dtype, kv_cache_dtype=dtype, cast=cast,
+        cuda_graphs=graphs,
+    )  # fmt: skip
     return EngineConfig(
         model_folder=str(MODEL), device=device, dtype=dtype, kv_cache_dtype=dtype, max_model_len=512, max_num_seqs=8,
-        max_num_batched_tokens=128, block_size=16, num_blocks=128, **chosen,
+        max_num_batched_tokens=128, block_size=16, num_blocks=128, enforce_eager=not graphs, **chosen,
     )  # fmt: skip

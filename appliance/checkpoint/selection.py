@@ -72,9 +72,9 @@ def selection_context(
 def chosen_fields(
     config: ModelConfig, device: str, wanted: Mapping[str, str] | None = None, **described: Any
 ) -> dict[str, Any]:
-    """`backends` and `keep_fp8` of an EngineConfig that is not made from a launch's plan: for one eager process with
-    the libraries installed here. `device` is torch's name, such as "cuda:0"; `wanted` is a profile's `backends`;
-    `described` are arguments of `selection_context`."""
+    """`backends` and `keep_fp8` of an EngineConfig that is not made from a launch's plan: for one process, without CUDA
+    graphs unless described otherwise, with the libraries installed here. `device` is torch's name, such as "cuda:0";
+    `wanted` is a profile's `backends`; `described` are arguments of `selection_context`."""
     here: dict[str, Any] = {"device": device.partition(":")[0], "cuda_graphs": False, "libraries": installed()}
     context = selection_context(config, **(here | described))
     return {"backends": chosen_names(explain(OPS, context, wanted)), "keep_fp8": context.fp8_blocks is not None}

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from appliance.checkpoint.config import read_config
-from appliance.checkpoint.memory.graphs import graph_shapes
+from appliance.checkpoint.memory.graph_shapes import graph_shapes
 from appliance.checkpoint.safetensors import read_index
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.cache import allocate_cache, cache_bytes, not_finite, scrub
@@ -120,7 +120,7 @@ class Engine:
             device=device,
         )
         self._runner = Runner(
-            model, self._caches, kernels, inputs, histories, max_num_seqs=config.max_num_seqs, device=device
+            model, self._caches, kernels, inputs, histories, max_num_seqs=config.max_num_seqs, device=device, log=log
         )
         # Launch a step before the last one's result is read, so that the device never waits for the host.
         self.overlaps = device.type == "cuda"
@@ -152,17 +152,21 @@ class Engine:
         if config.enforce_eager:
             report(CorePhase(phase=Phase.GRAPHS, outcome="skipped"))
             return
-        report(CorePhase(phase=Phase.GRAPHS, progress=Progress(total=GRAPHS_BEFORE_READY, unit="graphs")))
-        shapes = list(graph_shapes(config.max_num_seqs, config.max_model_len))
+        shapes = graph_shapes(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=config.max_model_len,
+        )
         self._runner.use_graphs(shapes, self._vocab_size)
-        captured = 0
-        while captured < GRAPHS_BEFORE_READY and self._runner.capture_next():
-            captured += 1
-            report(CorePhase(phase=Phase.GRAPHS, progress=Progress(done=captured, total=captured, unit="graphs")))
-        report(CorePhase(phase=Phase.GRAPHS, progress=_whole(captured, "graphs"), outcome="done"))
+        total = min(GRAPHS_BEFORE_READY, len(shapes))
+        for done in range(total):
+            report(CorePhase(phase=Phase.GRAPHS, progress=Progress(done=done, total=total, unit="graphs")))
+            self._runner.capture_next()
+        report(CorePhase(phase=Phase.GRAPHS, progress=_whole(total, "graphs"), outcome="done"))
 
     def capture_next(self) -> bool:
-        """While there is nothing to do: capture one more CUDA graph; False if all there are to be are captured."""
+        """While there is nothing to do: capture one more CUDA graph; False if none is missing, or no memory is left for
+        it."""
         return self._runner.capture_next()
 
     def submit(self, message: Submit) -> TokenOutput | None:

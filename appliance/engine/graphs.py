@@ -1,9 +1,9 @@
 """CUDA graphs of decodes: one launch in place of several hundred, for which the GPU would wait otherwise.
 
-A graph is captured for so many sequences that see up to so many tokens; a step is padded to the smallest that holds it.
-Nothing in it depends on the host: lengths, tables and tokens are read from the step's buffer (`StepInputs`) when it is
-replayed. A few are captured before the engine is ready, the others while it is idle, and one that running requests have
-needed several times at once.
+Each is captured for a batch size and a maximum context; a step is padded to the smallest that fits. Nothing in it
+depends on the host: lengths, tables and tokens are read from the step's buffer (`StepInputs`) when it is replayed. A
+few are captured before the engine is ready, the rest while it is idle; one that running requests keep missing is
+captured while they wait.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from appliance.checkpoint.memory.graphs import GraphShape
+from appliance.checkpoint.memory.graph_shapes import GraphShape
 from kernels.sampling.batch import Sampled
 
-# Steps that do without a graph before it is captured while requests wait for it: that takes as long as a few of them.
-_WANTED_BEFORE_CAPTURE: Final = 3
+# After so many misses a graph is captured under load: that takes as long as a few eager steps.
+MISSES_BEFORE_CAPTURE: Final = 3
 
 
 class Decoded(NamedTuple):
     """What a decode of S sequences leaves on the device."""
 
-    finite: Tensor  # [S] bool: the hidden state is made of numbers
+    finite: Tensor  # [S] bool: every value of the hidden state is finite
     logits: Tensor  # [S, vocab_size] float32, in memory that all graphs share
     greedy: Sampled  # as where every request takes its largest logit
 
@@ -35,29 +35,36 @@ class _Captured(NamedTuple):
     result: Decoded  # overwritten by each replay
 
 
-class Ladder:
+class GraphChoice:
     """The shapes that graphs are to have, and which of them have been captured."""
 
     def __init__(self, shapes: Iterable[GraphShape]) -> None:
         self._shapes = tuple(shapes)  # in the order of their capture
         self._captured: set[GraphShape] = set()
-        self._wanted: Counter[GraphShape] = Counter()
+        self._misses: Counter[GraphShape] = Counter()
 
     @property
     def missing(self) -> list[GraphShape]:
         return [shape for shape in self._shapes if shape not in self._captured]
 
+    def is_missing(self, shape: GraphShape) -> bool:
+        return shape not in self._captured
+
     def add(self, shape: GraphShape) -> None:
         self._captured.add(shape)
 
-    def holding(self, sequences: int, context: int) -> GraphShape | None:
+    def drop_missing(self) -> None:
+        """Do without the shapes that are not captured."""
+        self._shapes = tuple(shape for shape in self._shapes if shape in self._captured)
+
+    def choose(self, sequences: int, context: int) -> GraphShape | None:
         """The smallest for decodes of so many sequences, which see up to `context` tokens; a larger one, or None, while
-        it is neither captured nor has been asked for several times."""
+        it is missing and has not been asked for several times."""
         best = _smallest(self._shapes, sequences, context)
         if best is None or best in self._captured:
             return best
-        self._wanted[best] += 1
-        if self._wanted[best] > _WANTED_BEFORE_CAPTURE:
+        self._misses[best] += 1
+        if self._misses[best] > MISSES_BEFORE_CAPTURE:
             return best
         return _smallest(self._captured, sequences, context)
 
@@ -69,7 +76,7 @@ class DecodeGraphs:
     def __init__(
         self, shapes: Iterable[GraphShape], compute: Callable[[GraphShape], Decoded], device: torch.device
     ) -> None:
-        self.ladder = Ladder(shapes)
+        self.choice = GraphChoice(shapes)
         self._compute = compute
         self._device = device
         self._captured: dict[GraphShape, _Captured] = {}
@@ -78,8 +85,6 @@ class DecodeGraphs:
 
     def replay(self, shape: GraphShape) -> Decoded:
         """Compute the step of `shape` that the buffer holds. The result is valid until the next replay."""
-        if shape not in self._captured:
-            self.capture(shape)
         captured = self._captured[shape]
         captured.graph.replay()
         return captured.result
@@ -102,7 +107,7 @@ class DecodeGraphs:
                 graph.capture_end()
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
         self._captured[shape] = _Captured(graph, result)
-        self.ladder.add(shape)
+        self.choice.add(shape)
 
 
 def _smallest(shapes: Iterable[GraphShape], sequences: int, context: int) -> GraphShape | None:

@@ -14,21 +14,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from appliance.checkpoint.memory.graphs import GraphShape
+from appliance.checkpoint.memory.graph_shapes import GraphShape
 from appliance.engine.scheduler import Scheduled
 from appliance.models.batch import ForwardBatch
 from kernels.paged_attention.metadata import AttentionMetadata
 
 # Kernels may be chosen for addresses that are multiples of 16 bytes.
 _ALIGNED: Final = 4
-# A sequence that is not there, beside those that fill a graph's shape: it has one token, which is kept nowhere.
-_NOWHERE: Final = -1
+# The slot of a padding row: its key and value are not stored.
+PADDING_SLOT: Final = -1
 # In place of a token that a step samples whose result the host has not read.
 _UNREAD: Final = -1
 
 
-class Shape(NamedTuple):
-    """Of a step as it is laid out: tokens and sequences, and how many blocks the table has room for in each row."""
+class Layout(NamedTuple):
+    """Sizes of a step's layout: tokens, sequences, and columns of the block table."""
 
     tokens: int
     sequences: int
@@ -46,7 +46,7 @@ class Inputs(NamedTuple):
     slots: Tensor
 
 
-class _Places(NamedTuple):
+class _Offsets(NamedTuple):
     """Where each part begins, in numbers of 32 bits, and where all end."""
 
     token_ids: int
@@ -61,8 +61,8 @@ class _Places(NamedTuple):
     end: int
 
     @classmethod
-    def of(cls, shape: Shape) -> _Places:
-        tokens, sequences, blocks = shape
+    def of(cls, layout: Layout) -> _Offsets:
+        tokens, sequences, blocks = layout
         sizes = (*[2 * tokens] * 3, *[2 * sequences] * 3, sequences + 1, sequences, sequences * blocks)
         begins = [0]
         for size in sizes:
@@ -82,7 +82,7 @@ class StepInputs:
         self._blocks: NDArray[np.int32] = np.zeros((max_num_seqs, self._max_blocks), dtype=np.int32)
         self._num_blocks = [0] * max_num_seqs  # of each slot, how many of its blocks the table already has
         self._admission = [-1] * max_num_seqs  # of which admission those are
-        size = _Places.of(Shape(max_num_tokens, max_num_seqs, self._max_blocks)).end
+        size = _Offsets.of(Layout(max_num_tokens, max_num_seqs, self._max_blocks)).end
         self._on_device = torch.zeros(size, dtype=torch.int32, device=device)
         self._pinned = [self._on_device]
         if self._on_device.is_cuda:  # two, as the last step's may still be copied while the next is laid out
@@ -93,33 +93,33 @@ class StepInputs:
         """`step` as it is."""
         context_lens = [item.context_len for item in step]
         blocks = -(-max(context_lens) // self._block_size)
-        shape = Shape(sum(item.num_tokens for item in step), len(step), blocks)
-        self._fill(step, shape)
-        inputs = self._views(shape, [item.num_tokens for item in step], context_lens)
+        layout = Layout(sum(item.num_tokens for item in step), len(step), blocks)
+        self._fill(step, layout)
+        inputs = self._views(layout, [item.num_tokens for item in step], context_lens)
         return inputs._replace(sampling=inputs.sampling[: sum(item.samples for item in step)])
 
     def lay_out_padded(self, step: Sequence[Scheduled], shape: GraphShape) -> None:
-        """Decodes, as the first sequences of `shape`; none at all where `step` is empty. Read them as `padded`."""
+        """Lay out decodes as the first rows of `shape`; the rest is padding. `padded` returns the batch."""
         self._fill(step, self._padded(shape))
 
     def padded(self, shape: GraphShape) -> Inputs:
-        """What was laid out for `shape`. On the host every sequence is as long as one of it may be."""
+        """The batch laid out for `shape`. Host-side lengths are the shape's maximum."""
         sequences, context = shape
         return self._views(self._padded(shape), [1] * sequences, [context] * sequences)
 
-    def _padded(self, shape: GraphShape) -> Shape:
-        return Shape(shape.sequences, shape.sequences, min(-(-shape.context // self._block_size), self._max_blocks))
+    def _padded(self, shape: GraphShape) -> Layout:
+        return Layout(shape.sequences, shape.sequences, -(-shape.context // self._block_size))
 
-    def _fill(self, step: Sequence[Scheduled], shape: Shape) -> None:
-        """Write `step`, and sequences of one token that is kept nowhere where `shape` has room for more of them."""
+    def _fill(self, step: Sequence[Scheduled], layout: Layout) -> None:
+        """Write `step`, and sequences of one token that is kept nowhere where `layout` has room for more of them."""
         count = len(step)
         self._pinned.reverse()
         self._host = self._pinned[0].numpy()
-        slots = np.array([self._enter_blocks(item) for item in step], dtype=np.int64)
+        slots = np.array([self._update_block_table(item) for item in step], dtype=np.int64)
         samples = np.flatnonzero([item.samples for item in step])
-        places, host = _Places.of(shape), self._host
-        lens = np.ones(shape.sequences, dtype=np.int64)
-        first = np.zeros(shape.sequences, dtype=np.int64)
+        places, host = _Offsets.of(layout), self._host
+        lens = np.ones(layout.sequences, dtype=np.int64)
+        first = np.zeros(layout.sequences, dtype=np.int64)
         lens[:count] = [item.num_tokens for item in step]
         first[:count] = [item.start for item in step]
         ends = lens.cumsum()
@@ -127,57 +127,59 @@ class StepInputs:
         for item in step:
             token_ids += item.request.tokens(item.start, item.context_len) or [_UNREAD]
         tokens = len(token_ids)
-        positions = np.arange(shape.tokens) + np.repeat(first - (ends - lens), lens)
+        positions = np.arange(layout.tokens) + np.repeat(first - (ends - lens), lens)
         of_step = positions[:tokens]
         blocks = self._blocks[np.repeat(slots, lens[:count]), of_step // self._block_size].astype(np.int64)
 
-        wide = self._wide
-        ids = wide(places.token_ids, shape.tokens)
+        int64 = self._int64
+        ids = int64(places.token_ids, layout.tokens)
         ids[:tokens], ids[tokens:] = token_ids, 0
-        wide(places.positions, shape.tokens)[:] = positions
-        mapping = wide(places.slot_mapping, shape.tokens)
-        mapping[:tokens], mapping[tokens:] = blocks * self._block_size + of_step % self._block_size, _NOWHERE
-        wide(places.last_rows, shape.sequences)[:] = ends - 1
-        wide(places.sampling, samples.size)[:] = samples
-        of_slots = wide(places.slots, shape.sequences)
-        of_slots[:count], of_slots[count:] = slots, self._blocks.shape[0]
+        int64(places.positions, layout.tokens)[:] = positions
+        mapping = int64(places.slot_mapping, layout.tokens)
+        mapping[:tokens], mapping[tokens:] = blocks * self._block_size + of_step % self._block_size, PADDING_SLOT
+        int64(places.last_rows, layout.sequences)[:] = ends - 1
+        int64(places.sampling, samples.size)[:] = samples
+        of_slots = int64(places.slots, layout.sequences)
+        of_slots[:count], of_slots[count:] = slots, len(self._blocks)
         starts = host[places.query_start_loc :]
-        starts[0], starts[1 : shape.sequences + 1] = 0, ends
-        host[places.seq_lens :][: shape.sequences] = first + lens
-        tables = host[places.block_tables :][: shape.sequences * shape.blocks].reshape(shape.sequences, shape.blocks)
-        tables[:count], tables[count:] = self._blocks[slots, : shape.blocks], 0
+        starts[0], starts[1 : layout.sequences + 1] = 0, ends
+        host[places.seq_lens :][: layout.sequences] = first + lens
+        tables = host[places.block_tables :][: layout.sequences * layout.blocks].reshape(
+            layout.sequences, layout.blocks
+        )
+        tables[:count], tables[count:] = self._blocks[slots, : layout.blocks], 0
         if self._on_device.is_cuda:
             self._on_device[: places.end].copy_(self._pinned[0][: places.end], non_blocking=True)
 
-    def _views(self, shape: Shape, query_lens: list[int], context_lens: list[int]) -> Inputs:
+    def _views(self, layout: Layout, query_lens: list[int], context_lens: list[int]) -> Inputs:
         """The parts of the buffer as what a model is called with."""
-        places, device = _Places.of(shape), self._on_device
+        places, device = _Offsets.of(layout), self._on_device
 
-        def wide(begin: int, size: int) -> Tensor:
+        def int64(begin: int, size: int) -> Tensor:
             return device[begin : begin + 2 * size].view(torch.int64)
 
         metadata = AttentionMetadata(
             query_lens=query_lens,
             context_lens=context_lens,
             num_decodes=query_lens.count(1),
-            query_start_loc=device[places.query_start_loc :][: shape.sequences + 1],
-            seq_lens=device[places.seq_lens :][: shape.sequences],
-            block_tables=device[places.block_tables :][: shape.sequences * shape.blocks].view(-1, shape.blocks),
-            slot_mapping=wide(places.slot_mapping, shape.tokens),
+            query_start_loc=device[places.query_start_loc :][: layout.sequences + 1],
+            seq_lens=device[places.seq_lens :][: layout.sequences],
+            block_tables=device[places.block_tables :][: layout.sequences * layout.blocks].view(-1, layout.blocks),
+            slot_mapping=int64(places.slot_mapping, layout.tokens),
         )
         batch = ForwardBatch(
-            token_ids=wide(places.token_ids, shape.tokens),
-            positions=wide(places.positions, shape.tokens),
+            token_ids=int64(places.token_ids, layout.tokens),
+            positions=int64(places.positions, layout.tokens),
             attention=metadata,
         )
         by_sequence = (places.last_rows, places.sampling, places.slots)
-        return Inputs(batch, *(wide(place, shape.sequences) for place in by_sequence))
+        return Inputs(batch, *(int64(place, layout.sequences) for place in by_sequence))
 
-    def _wide(self, begin: int, size: int) -> NDArray[np.int64]:
+    def _int64(self, begin: int, size: int) -> NDArray[np.int64]:
         """Numbers of 64 bits of the pinned buffer."""
         return self._host[begin : begin + 2 * size].view(np.int64)
 
-    def _enter_blocks(self, item: Scheduled) -> int:
+    def _update_block_table(self, item: Scheduled) -> int:
         """Bring the table up to date for a request; only blocks it got since the last step are written."""
         request = item.request
         slot = request.slot

@@ -4,14 +4,14 @@ launching each kernel, or by replaying the CUDA graph of a decode."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from appliance.checkpoint.memory.graphs import GraphShape
+from appliance.checkpoint.memory.graph_shapes import GraphShape
 from appliance.engine.graphs import Decoded, DecodeGraphs
 from appliance.engine.histories import TokenHistories
 from appliance.engine.inputs import Inputs, StepInputs
@@ -25,8 +25,8 @@ from kernels.sampling.batch import Sampled, SamplingBatch
 
 
 class StepResult(NamedTuple):
-    """What a step computed. `token_ids` has an entry for each request that samples, in the step's order; one means
-    nothing where its request is not `finite`, or where it is None: every token is forbidden."""
+    """What a step computed. `token_ids` has one for each request that samples, in the step's order: None if every token
+    is forbidden. Ignore it where `finite` is False."""
 
     finite: list[bool]  # of each request of the step: its last token is computed from numbers, and so are its logits
     token_ids: list[int | None]
@@ -83,7 +83,9 @@ class Runner:
         *,
         max_num_seqs: int,
         device: torch.device,
+        log: Callable[[str], None],
     ) -> None:
+        self._log = log
         self._model = model
         self._caches = caches
         self._kernels = kernels
@@ -103,28 +105,43 @@ class Runner:
 
     @torch.inference_mode()
     def capture_next(self) -> bool:
-        """Capture one graph that is missing; False if none is."""
-        if self._graphs is None or not (missing := self._graphs.ladder.missing):
+        """Capture one graph that is missing; False if none is, or no memory is left for it."""
+        if self._graphs is None or not (missing := self._graphs.choice.missing):
             return False
-        self._inputs.lay_out_padded((), missing[0])
-        self._graphs.capture(missing[0])
-        return True
+        return self._captured((), missing[0])
 
     @torch.inference_mode()
     def launch(self, step: Sequence[Scheduled]) -> LaunchedStep:
         """Compute a step, and sample for those of its requests of which all tokens are computed then. At most one
         earlier step may be without its result, which must hold no request that `needs_its_tokens`."""
-        kind, shape = self._way(step)
+        kind, shape = self._step_kind(step)
+        if shape is not None and not self._captured(step, shape):
+            kind, shape = StepKind.NOT_CAPTURED, None
         self.steps[kind] += 1
         return self._launch_eagerly(step) if shape is None else self._replay(step, shape)
 
-    def _way(self, step: Sequence[Scheduled]) -> tuple[StepKind, GraphShape | None]:
+    def _step_kind(self, step: Sequence[Scheduled]) -> tuple[StepKind, GraphShape | None]:
         if self._graphs is None:
             return StepKind.EAGER, None
         if any(item.num_tokens > 1 or not item.samples for item in step):
             return StepKind.PREFILL, None
-        shape = self._graphs.ladder.holding(len(step), max(item.context_len for item in step))
+        shape = self._graphs.choice.choose(len(step), max(item.context_len for item in step))
         return StepKind.NOT_CAPTURED if shape is None else StepKind.GRAPH, shape
+
+    def _captured(self, step: Sequence[Scheduled], shape: GraphShape) -> bool:
+        """Capture the graph of `shape` with `step` if it is missing. One that no memory is left for is done without,
+        and so are all that are missing then."""
+        assert self._graphs is not None
+        if not self._graphs.choice.is_missing(shape):
+            return True
+        self._inputs.lay_out_padded(step, shape)
+        try:
+            self._graphs.capture(shape)
+        except torch.OutOfMemoryError:
+            self._graphs.choice.drop_missing()
+            self._log("No memory is left for further CUDA graphs; batches of other sizes run without.")
+            return False
+        return True
 
     def _replay(self, step: Sequence[Scheduled], shape: GraphShape) -> LaunchedStep:
         assert self._graphs is not None
@@ -175,8 +192,8 @@ class Runner:
 
 
 def _finite(rows: Tensor) -> Tensor:
-    """Of each sequence's last hidden state. Its last token sees all others: where one of them is not a number, neither
-    is this one."""
+    """Whether each last hidden state is finite. The last token attends to all others, so that a NaN in any of them
+    shows here."""
     return rows.isfinite().all(dim=-1)
 
 

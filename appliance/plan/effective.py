@@ -114,8 +114,8 @@ def _as_given(profile: Profile, key: str, default: Any) -> EffectiveValue:
 
 
 def _dtype(config: ModelConfig, device: Device, inventory: Inventory) -> EffectiveValue:
-    """On a CPU half precision is slower, unless that multiplies bfloat16: half the bytes are then read in half the
-    time."""
+    """On a CPU, half precision is slower, unless the processor has bfloat16 instructions: then weights take half the
+    time to read."""
     if device.gpu is None:
         if config.dtype == "bfloat16" and inventory.host.bfloat16:
             return EffectiveValue("bfloat16", "model", "the checkpoint's own, which this processor supports")

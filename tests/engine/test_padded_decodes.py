@@ -10,12 +10,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from appliance.checkpoint.memory.graphs import GraphShape
+from appliance.checkpoint.memory.graph_shapes import GraphShape
 from appliance.engine import runner
 from appliance.engine.engine import Engine
-from appliance.engine.graphs import Decoded, Ladder
+from appliance.engine.graphs import Decoded, GraphChoice
 from appliance.engine.inputs import Inputs, StepInputs
-from appliance.protocol import SamplingParams, StepKind, Submit
+from appliance.protocol import CorePhase, Phase, SamplingParams, StepKind, Submit
+from tests.configured import engine_config
 from tests.parity.conftest import generate, make_engine
 from tests.tiny import write_checkpoint
 
@@ -29,14 +30,14 @@ class ComputedGraphs:
     def __init__(
         self, shapes: Iterable[GraphShape], compute: Callable[[GraphShape], Decoded], _device: torch.device
     ) -> None:
-        self.ladder = Ladder(shapes)
+        self.choice = GraphChoice(shapes)
         self._compute = compute
 
     def capture(self, shape: GraphShape) -> None:
-        self.ladder.add(shape)
+        self.choice.add(shape)
 
     def replay(self, shape: GraphShape) -> Decoded:
-        self.capture(shape)
+        assert not self.choice.is_missing(shape)
         return self._compute(shape)
 
 
@@ -137,12 +138,55 @@ def test_the_others_are_captured_while_it_is_idle(folder, graphs):
     assert not engine_of(folder).capture_next()
 
 
+def test_a_shape_always_lies_at_the_same_addresses(folder, graphs):
+    """Where a graph that was captured over them finds the next step."""
+    inputs, shape = engine_of(folder)._runner._inputs, GraphShape(4, 256)
+    seen = []
+    for other in (GraphShape(8, 64), GraphShape(1, 256)):
+        inputs.lay_out_padded((), shape)
+        batch, *rest = inputs.padded(shape)
+        attention = batch.attention
+        device = (batch.token_ids, batch.positions, attention.seq_lens, attention.block_tables, attention.slot_mapping)
+        seen.append([tensor.data_ptr() for tensor in (*device, attention.query_start_loc, *rest)])
+        inputs.lay_out_padded((), other)
+    assert seen[0] == seen[1]
+
+
+def test_more_sequences_than_a_step_may_hold_tokens(folder, graphs):
+    engine = engine_of(folder, max_num_batched_tokens=4, enforce_eager=False)
+    while engine.capture_next():
+        pass
+    assert answers(engine, 1) == answers(engine_of(folder, max_num_batched_tokens=4), 1)
+
+
+def test_without_memory_for_graphs_the_others_run_eagerly(folder, graphs, monkeypatch):
+    """Those that were captured before are still used."""
+    expected = answers(engine_of(folder), 2)
+    engine = engine_of(folder, enforce_eager=False)
+
+    def full(_self, _shape):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(ComputedGraphs, "capture", full)
+    assert not engine.capture_next()
+    assert answers(engine, 2) == expected
+    assert engine.steps[StepKind.GRAPH] > 0
+
+
+def test_progress_counts_the_graphs_there_are_to_be(folder, graphs):
+    phases: list[CorePhase] = []
+    config = engine_config(folder, max_num_seqs=1, max_model_len=256, num_blocks=60, enforce_eager=False)
+    Engine(config, report=phases.append, log=lambda line: None)
+    seen = [phase.progress for phase in phases if phase.phase == Phase.GRAPHS]
+    assert [(progress.done, progress.total) for progress in seen if progress] == [(0, 1), (1, 1)]
+
+
 def test_a_graph_is_captured_once_it_was_wanted_several_times():
     large, small = GraphShape(8, 256), GraphShape(1, 256)
-    ladder = Ladder((large, small))
-    assert ladder.holding(1, 200) is None
-    ladder.add(large)
-    assert ladder.missing == [small]
-    assert [ladder.holding(1, 200) for _ in range(3)] == [large, large, small]
-    assert ladder.holding(9, 200) is None
-    assert ladder.holding(1, 257) is None
+    choice = GraphChoice((large, small))
+    assert choice.choose(1, 200) is None
+    choice.add(large)
+    assert choice.missing == [small]
+    assert [choice.choose(1, 200) for _ in range(3)] == [large, large, small]
+    assert choice.choose(9, 200) is None
+    assert choice.choose(1, 257) is None

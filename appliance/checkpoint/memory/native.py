@@ -10,7 +10,7 @@ from typing import Final, Literal
 from appliance.checkpoint.layout import largest_matrix, weight_bytes
 from appliance.checkpoint.memory.cache_shape import CacheShape
 from appliance.checkpoint.memory.formats import ITEM_BYTES, MIB
-from appliance.checkpoint.memory.graphs import graph_shapes
+from appliance.checkpoint.memory.graph_shapes import graph_shapes
 from appliance.checkpoint.memory.plan import MemoryLimits, Workspace
 from appliance.checkpoint.memory.step import SAMPLING, Moment, StepShape, moments
 from appliance.checkpoint.model_config import ModelConfig
@@ -27,10 +27,9 @@ CUDA_RUNTIME_BYTES: Final = 220 * MIB
 # back at once (`appliance/engine/__main__.py`). The heap and the rest are fullest at different moments of a step.
 HEAP_BELOW: Final = 32 * MIB
 # Holes that some hundred steps of different sizes leave in the heap, between what stays there and what comes and goes.
-# They are 0 to 60 MiB, as the first long prompt happens to find the heap: the same model took 859, 868, 873, 890, 892,
-# 902 and 904 MiB in seven runs on two machines. The plan is the middle of such runs.
+# The plan is the middle of what several runs of one model left (docs/memory.md).
 HEAP_HOLES_BYTES: Final = 32 * MIB
-# Experts in 16 bits leave more of them: 883 to 942 MiB in all in fifteen runs of one model, which is planned at 902.
+# Experts in 16 bits leave more of them (docs/memory.md).
 EXPERTS_HOLES_BYTES: Final = 51 * MIB
 # What torch's allocator for GPUs holds beside what a step needs at its fullest, in a segment that grows: 21 to 96 MiB
 # for steps of 180 to 350 MiB.
@@ -72,7 +71,11 @@ class NativeFootprint:
         from the memory of other steps."""
         if not self.graphs:
             return 0
-        shapes = list(graph_shapes(self.limits.max_num_seqs, max_model_len))
+        shapes = graph_shapes(
+            max_num_seqs=self.limits.max_num_seqs,
+            max_num_batched_tokens=self.limits.max_num_batched_tokens,
+            max_model_len=max_model_len,
+        )
         sequences = max(shape.sequences for shape in shapes)
         parts = scratch_bytes(self.config.num_attention_heads, self.config.head_dim, max_model_len)
         shape = StepShape(
