@@ -375,6 +375,7 @@ def hook(event, arguments):
     if event == "open" and str(arguments[0]).endswith("more.bin") and Path({partial!r}).exists():
         os.kill(os.getpid(), signal.SIG{signal})
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so do its children
 sys.addaudithook(hook)
 bundle()
 """
