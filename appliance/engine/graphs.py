@@ -8,6 +8,7 @@ captured while they wait.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -90,7 +91,7 @@ class DecodeGraphs:
         return captured.result
 
     def capture(self, shape: GraphShape) -> None:
-        """Capture the graph of `shape`, of which the buffer must hold a step.
+        """Capture the graph of `shape`, of which the buffer must hold a step; that is computed once.
 
         Raises:
             torch.OutOfMemoryError: the device has less memory than the plan counted on.
@@ -103,8 +104,11 @@ class DecodeGraphs:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 result = self._compute(shape)
-            finally:
-                graph.capture_end()
+            except Exception:
+                with contextlib.suppress(RuntimeError):  # that the capture failed: the exception says why
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
         self._captured[shape] = _Captured(graph, result)
         self.choice.add(shape)

@@ -108,14 +108,14 @@ class Runner:
         """Capture one graph that is missing; False if none is, or no memory is left for it."""
         if self._graphs is None or not (missing := self._graphs.choice.missing):
             return False
-        return self._captured((), missing[0])
+        return self._captured(missing[0])
 
     @torch.inference_mode()
     def launch(self, step: Sequence[Scheduled]) -> LaunchedStep:
         """Compute a step, and sample for those of its requests of which all tokens are computed then. At most one
         earlier step may be without its result, which must hold no request that `needs_its_tokens`."""
         kind, shape = self._step_kind(step)
-        if shape is not None and not self._captured(step, shape):
+        if shape is not None and not self._captured(shape):
             kind, shape = StepKind.NOT_CAPTURED, None
         self.steps[kind] += 1
         return self._launch_eagerly(step) if shape is None else self._replay(step, shape)
@@ -128,13 +128,13 @@ class Runner:
         shape = self._graphs.choice.choose(len(step), max(item.context_len for item in step))
         return StepKind.NOT_CAPTURED if shape is None else StepKind.GRAPH, shape
 
-    def _captured(self, step: Sequence[Scheduled], shape: GraphShape) -> bool:
-        """Capture the graph of `shape` with `step` if it is missing. One that no memory is left for is done without,
-        and so are all that are missing then."""
+    def _captured(self, shape: GraphShape) -> bool:
+        """Capture the graph of `shape` if it is missing: with padding alone, since computing a real step twice would
+        take its own samples for those of the step before. Where no memory is left, do without all that are missing."""
         assert self._graphs is not None
         if not self._graphs.choice.is_missing(shape):
             return True
-        self._inputs.lay_out_padded(step, shape)
+        self._inputs.lay_out_padded((), shape)
         try:
             self._graphs.capture(shape)
         except torch.OutOfMemoryError:

@@ -34,6 +34,7 @@ class ComputedGraphs:
         self._compute = compute
 
     def capture(self, shape: GraphShape) -> None:
+        self._compute(shape)
         self.choice.add(shape)
 
     def replay(self, shape: GraphShape) -> Decoded:
