@@ -1,4 +1,4 @@
-"""The console's image has all that the console imports: what is left out of it is refused here, as it would be there."""
+"""The console's image has all that the console imports: what it is built without is refused here too."""
 
 from __future__ import annotations
 
