@@ -38,7 +38,6 @@ from console.dashboard import routes as dashboard
 from console.db.sessions import Database
 from console.engine_control import routes as engine
 from console.engine_control.base import EngineControl
-from console.engine_control.front_door import FrontDoor
 from console.engine_control.operations import EngineOperations
 from console.error_answers import EXCEPTION_HANDLERS
 from console.hardware import live as hardware_live
@@ -118,8 +117,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     hub = Hub()
     catalogue, log_store = Catalogue(config.home), LogStore(config.home)
     follower = Follower(catalogue, database, control, hub, config.engine_url, config.published_engine_url)
-    front_door = FrontDoor(config.home, lambda: str(follower.client.base_url))
-    operations = EngineOperations(config.home, control, front_door, follower.wake)
+    operations = EngineOperations(config.home, control, follower.front_door, follower.wake)
     follower.drain, follower.undone = lambda: operations.drain, lambda: operations.undone
     follower.acting = lambda: operations.acting
     console = Console(config, database, control, operations, hub, follower, Notes(), Throttle(), catalogue, log_store)
@@ -155,6 +153,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
             await benchmarks.close()
             await backup_jobs.close()
             await importing.close()
+            await follower.close()
             await database.close()
 
     return App(

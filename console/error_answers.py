@@ -83,9 +83,11 @@ def on_engine_control_error(request: Request[Any, Any, Any], error: EngineContro
 def on_requests_running(request: Request[Any, Any, Any], error: RequestsRunning) -> Response[Any]:
     """Ask whether to wait for them. The page's script asks beforehand; this is for browsers without it, for requests
     that arrived in between, and for programs."""
-    count = counted(error.requests, "request is", "requests are")
+    said = "Requests may be"
+    if error.requests is not None:
+        said = counted(error.requests, "request is", "requests are")
     remedy = "Send `when` with `now` to end them, or `when-finished` to wait."
-    refusal = Conflict("requests-running", f"{count} running.", remedy, field="when")
+    refusal = Conflict("requests-running", f"{said} running.", remedy, field="when")
     if request.headers.get("hx-request") == "true" or not _wants_page(request):
         return _answer(request, refusal)
     sent = [(name, text) for name, text in _sent_form(request) if name != "when"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import enum
 
 import httpx
 import msgspec
@@ -16,22 +16,27 @@ from console.engine_control.base import EngineControlError
 ANSWERS_WITHIN_S = 2.0
 
 
-class FrontDoor:
-    """`url` returns its current address."""
+class NoState(enum.Enum):
+    """Why there is no state. GONE: nothing listens, so no request is in flight. UNKNOWN: the front door was too slow,
+    or did not answer like one of this version; requests may be in flight."""
 
-    def __init__(self, home: Home, url: Callable[[], str]) -> None:
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+class FrontDoorClient:
+    """`client` has the front door's current address as its base URL."""
+
+    def __init__(self, home: Home, client: httpx.AsyncClient) -> None:
         self._home = home
-        self._url = url
+        self._client = client
 
-    async def state(self) -> ApplianceState | None:
-        """None if it does not answer, or not like a front door of this version."""
+    async def state(self) -> ApplianceState | NoState:
         try:
             response = await self._send("GET", "/appliance/state")
-        except httpx.TransportError:
-            return None
-        if response.status_code != 200:
-            return None
-        return msgspec.json.decode(response.content, type=ApplianceState)
+        except httpx.TransportError as error:
+            return _no_state(error)
+        return _decoded(response) if response.status_code == 200 else NoState.UNKNOWN
 
     async def stop_now(self, why: str) -> None:
         """End the launch and its requests at once. A front door that does not answer, or is of a version that cannot,
@@ -39,13 +44,13 @@ class FrontDoor:
         with contextlib.suppress(httpx.TransportError):
             await self._send("POST", "/appliance/drain", {"within_s": 0, "why": why})
 
-    async def drain(self, within_s: float, why: str) -> ApplianceState | None:
-        """Refuse new requests, and end those in flight after `within_s` seconds. None if it does not answer: nothing is
-        in flight then. Raises EngineControlError if it refuses."""
+    async def drain(self, within_s: float, why: str) -> ApplianceState | NoState:
+        """Refuse new requests, and end those in flight after `within_s` seconds. UNKNOWN leaves open whether it has
+        begun. Raises EngineControlError if it refuses."""
         try:
             response = await self._send("POST", "/appliance/drain", {"within_s": within_s, "why": why})
-        except httpx.TransportError:
-            return None
+        except httpx.TransportError as error:
+            return _no_state(error)
         if response.status_code != 202:
             raise EngineControlError(
                 Finding(
@@ -58,8 +63,19 @@ class FrontDoor:
                     ),
                 )
             )
-        return msgspec.json.decode(response.content, type=ApplianceState)
+        return _decoded(response)
 
     async def _send(self, method: str, path: str, body: object = None) -> httpx.Response:
-        async with httpx.AsyncClient(base_url=self._url(), timeout=ANSWERS_WITHIN_S, trust_env=False) as client:
-            return await client.request(method, path, json=body, headers=token_header(self._home))
+        headers = token_header(self._home)
+        return await self._client.request(method, path, json=body, headers=headers, timeout=ANSWERS_WITHIN_S)
+
+
+def _no_state(error: httpx.TransportError) -> NoState:
+    return NoState.GONE if isinstance(error, httpx.ConnectError) else NoState.UNKNOWN
+
+
+def _decoded(response: httpx.Response) -> ApplianceState | NoState:
+    try:
+        return msgspec.json.decode(response.content, type=ApplianceState)
+    except msgspec.MsgspecError:
+        return NoState.UNKNOWN

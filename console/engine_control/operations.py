@@ -22,7 +22,7 @@ from appliance.profile.active import read_active, write_active
 from appliance.profile.schema import ProfileError
 from appliance.protocol import ApplianceState, Finding, Severity, State
 from console.engine_control.base import EngineControl, EngineControlError
-from console.engine_control.front_door import FrontDoor
+from console.engine_control.front_door import FrontDoorClient, NoState
 
 log = logging.getLogger(__name__)
 
@@ -63,10 +63,11 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestsRunning(Exception):
-    """`what` would end `requests` running requests, and it is not decided whether to wait for them."""
+    """`what` would end `requests` running requests (None: nobody knows how many), and it is not decided whether to wait
+    for them."""
 
-    def __init__(self, requests: int, what: str) -> None:
-        super().__init__(f"{what} would end {requests} requests")
+    def __init__(self, requests: int | None, what: str) -> None:
+        super().__init__(f"{what} would end {'an unknown number of' if requests is None else requests} requests")
         self.requests = requests
         self.what = what
 
@@ -79,7 +80,7 @@ class EngineOperations:
         self,
         home: Home,
         control: EngineControl,
-        front_door: FrontDoor,
+        front_door: FrontDoorClient,
         wake: Callable[[], None] = lambda: None,
         drain_within_s: float = DRAIN_WITHIN_S,
     ) -> None:
@@ -93,17 +94,19 @@ class EngineOperations:
         self._drain_within_s = drain_within_s
         self._waiting: asyncio.Task[None] | None = None
 
-    async def requests(self) -> int:
-        """How many are in flight now."""
+    async def requests(self) -> int | None:
+        """How many are in flight now; None if the front door does not say."""
         state = await self._front_door.state()
-        return state.requests if state is not None and state.state in SERVING else 0
+        if state is NoState.UNKNOWN:
+            return None
+        return state.requests if isinstance(state, ApplianceState) and state.state in SERVING else 0
 
     async def choose(self, when: WhenChosen, what: str) -> When:
-        """The chosen option; NOW if there are no requests that `what` would end. Raises RequestsRunning if there are
-        and nothing was chosen."""
+        """The chosen option; NOW if there are no requests that `what` would end. Raises RequestsRunning if there are,
+        or may be, and nothing was chosen."""
         if when:
             return When(when)
-        if requests := await self.requests():
+        if (requests := await self.requests()) != 0:
             raise RequestsRunning(requests, what)
         return When.NOW
 
@@ -113,15 +116,15 @@ class EngineOperations:
         forget_stop(self._home)
         request_launch(self._home)
         state = await self._front_door.state()
-        ended = state is not None and state.state in ENDED
+        ended = isinstance(state, ApplianceState) and state.state in ENDED
         await self._do(self._control.restart if ended else self._control.start)
 
-    async def stop(self, when: When = When.NOW, *, why: str = "") -> int:
-        """How many requests it waits for before it does. `why` is what the history, and the clients whose requests are
-        ended, are told: "Stopped by admin"."""
+    async def stop(self, when: When = When.NOW, *, why: str = "") -> int | None:
+        """How many requests it waits for before it does; None if it waits for an unknown number. `why` is what the
+        history, and the clients whose requests are ended, are told: "Stopped by admin"."""
         return await self._end("stop", when, why)
 
-    async def restart(self, when: When = When.NOW, *, why: str = "") -> int:
+    async def restart(self, when: When = When.NOW, *, why: str = "") -> int | None:
         """The same; the engine then starts with the active profile."""
         return await self._end("restart", when, why)
 
@@ -133,10 +136,12 @@ class EngineOperations:
     async def resume(self) -> None:
         """At the console's start: wait on for a drain that outlived the last console."""
         state = await self._front_door.state()
-        if state is not None and state.state is State.DRAINING:
+        if not isinstance(state, ApplianceState):
+            return
+        if state.state is State.DRAINING:
             until = state.drain_until or time.time() + self._drain_within_s
             self._wait(self._then(), stopped_because(self._home), until)
-        elif state is not None and state.state is State.STOPPED and not is_stopped(self._home):
+        elif state.state is State.STOPPED and not is_stopped(self._home):
             await self._end("restart", When.NOW, "")
 
     def seen(self, appliance: ApplianceState | None, *, running: bool) -> None:
@@ -153,14 +158,17 @@ class EngineOperations:
     def _then(self) -> Next:
         return "stop" if is_stopped(self._home) else "restart"
 
-    async def _end(self, then: Next, when: When, why: str) -> int:
+    async def _end(self, then: Next, when: When, why: str) -> int | None:
         self._call_off()
         before = stopped_because(self._home) if is_stopped(self._home) else None
         _mark(self._home, why if then == "stop" else None)
         try:
             if when is When.FINISHED:
                 state = await self._front_door.drain(self._drain_within_s, why)
-                if state is not None and state.state is State.DRAINING and state.requests:
+                if state is NoState.UNKNOWN:
+                    self._wait(then, why, time.time() + self._drain_within_s)
+                    return None
+                if isinstance(state, ApplianceState) and state.state is State.DRAINING and state.requests:
                     self._wait(then, why, state.drain_until or time.time() + self._drain_within_s)
                     return state.requests
             await self._carry_out(then, why)
@@ -180,12 +188,8 @@ class EngineOperations:
         self._waiting = self.drain = self.undone = None
 
     async def _when_drained(self, drain: Drain) -> None:
-        while time.time() < drain.until + OVERDUE_S:
-            state = await self._front_door.state()
-            if state is None or state.state is not State.DRAINING:
-                break
-            await asyncio.sleep(LOOKS_EVERY_S)
         try:
+            await self._drained(drain)
             await self._carry_out(drain.then, drain.why)
         except EngineControlError as error:
             log.warning("The engine was drained, and then could not %s: %s", drain.then, error)
@@ -194,6 +198,17 @@ class EngineOperations:
             if self.drain is drain:
                 self.drain = self._waiting = None
                 self._wake()
+
+    async def _drained(self, drain: Drain) -> None:
+        """Returns when no request is in flight, or the drain is overdue. An engine that is ready has not heard of the
+        drain: the answer to the first call never came."""
+        while time.time() < drain.until + OVERDUE_S:
+            state = await self._front_door.state()
+            if isinstance(state, ApplianceState) and state.state is State.READY:
+                state = await self._front_door.drain(max(0.0, drain.until - time.time()), drain.why)
+            if state is NoState.GONE or (isinstance(state, ApplianceState) and state.state is not State.DRAINING):
+                return
+            await asyncio.sleep(LOOKS_EVERY_S)
 
     async def _carry_out(self, then: Next, why: str) -> None:
         """The launch first, which says why to its clients: a signal could not, and would leave them time to finish."""

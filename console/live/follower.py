@@ -17,7 +17,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from appliance.launches.catalogue import Catalogue
 from appliance.protocol import ApplianceState, Finding, Severity, State
-from console.access.token import token_header
 from console.db.launch_index import LaunchIndex, active_revision, last_good_record, recent_launches
 from console.db.sessions import Database
 from console.engine_control.base import (
@@ -28,6 +27,7 @@ from console.engine_control.base import (
     EngineStatus,
     OutputLine,
 )
+from console.engine_control.front_door import FrontDoorClient
 from console.engine_control.operations import Drain, Undone, stopped_because
 from console.live.hub import Hub
 from console.live.view import EngineView
@@ -93,7 +93,8 @@ class Follower:
         self._recent_events: deque[EngineEvent] = deque(maxlen=EVENTS_KEPT)
         self._failing: dict[str, str] = {}
         self._woken = asyncio.Event()
-        self.client = httpx.AsyncClient(base_url=engine_url, timeout=2.0, trust_env=False)
+        self.client = httpx.AsyncClient(base_url=engine_url, trust_env=False)
+        self.front_door = FrontDoorClient(catalogue.home, self.client)
         self._engine_url = engine_url
         self._published_url = published_url
 
@@ -117,12 +118,15 @@ class Follower:
                 if task is not None:
                     task.cancel()
             await asyncio.gather(*listening, return_exceptions=True)
-            await self.client.aclose()
+
+    async def close(self) -> None:
+        await self.client.aclose()
 
     async def look(self) -> EngineView:
         control, problem = await self._control_status()
         self.client.base_url = control.url or self._engine_url
-        appliance = await self._appliance_state()
+        answer = await self.front_door.state()
+        appliance = answer if isinstance(answer, ApplianceState) else None
         await self._list_launches()
         state, since = _state(self.view, control, problem, appliance)
         async with self._database.session() as session:
@@ -226,15 +230,6 @@ class Follower:
             self._control_says = await self._control.status(), None
         except EngineControlError as error:
             self._control_says = EngineStatus(running=False), error.finding
-
-    async def _appliance_state(self) -> ApplianceState | None:
-        try:
-            response = await self.client.get("/appliance/state", headers=token_header(self._catalogue.home))
-        except httpx.TransportError:
-            return None
-        if response.status_code != 200:
-            return None
-        return msgspec.json.decode(response.content, type=ApplianceState)
 
 
 def _state(

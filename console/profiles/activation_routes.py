@@ -163,6 +163,8 @@ async def follow(
 
 
 def _told(activated: Activated) -> str:
+    if activated.waits_for is None:
+        return f"{activated.what} starts when running requests have finished."
     if activated.waits_for:
         return f"{activated.what} starts when {counted(activated.waits_for, 'request has', 'requests have')} finished."
     return f"Starting {activated.what}."

@@ -25,14 +25,14 @@ from console.profiles.store import ProfileStore
 
 class Activated(msgspec.Struct, frozen=True, kw_only=True):
     """`launch` is the id of the launch that runs the revision; `restarted` is False if it waits for the engine's next
-    start, and `waits_for` is how many requests finish first. `findings` are preflight's: warnings, or the errors that
-    were overridden."""
+    start, and `waits_for` is how many requests finish first, None if the engine does not say. `findings` are
+    preflight's: warnings, or the errors that were overridden."""
 
     profile: str
     revision: int
     launch: str
     restarted: bool
-    waits_for: int = 0
+    waits_for: int | None = 0
     findings: list[Finding] = []
 
     @property
@@ -107,7 +107,7 @@ class Activator:
         if verdict.attempt is not None:
             launch = self._home.new_launch_id()  # the refused attempt keeps its own
         await self._make_active(revision, launch)
-        waits_for = 0
+        waits_for: int | None = 0
         if self._engine is not None:
             try:
                 waits_for = await self._engine.restart(when, why=why.format(what=revision.what))

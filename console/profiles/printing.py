@@ -141,7 +141,9 @@ def activated(result: Activated) -> None:
     out = _out()
     _findings(out, result.findings)
     out.print(f"{result.what} is active. ", end="")
-    if result.waits_for:
+    if result.waits_for is None:
+        out.print("The engine restarts with it once running requests finish. Follow it with `ingot logs -f`.")
+    elif result.waits_for:
         count = counted(result.waits_for, "running request finishes", "running requests finish")
         out.print(f"The engine restarts with it once {count}. Follow it with `ingot logs -f`.")
     elif result.restarted:

@@ -16,7 +16,8 @@ from appliance.protocol import ApplianceState, LaunchRecord, State
 
 class Door:
     """A front door that serves `requests`; a drain goes on until the test lets them finish. A chat gets `words` at once
-    and no end until `answered` is set."""
+    and no end until `answered` is set. While `silent`, it accepts connections and never answers them; while `garbled`,
+    it answers like a front door of another version."""
 
     def __init__(self) -> None:
         self.state = State.READY
@@ -29,11 +30,15 @@ class Door:
         self.words: list[str] = []
         self.chats: list[dict[str, Any]] = []
         self.answered = threading.Event()
+        self.silent = self.garbled = False
         door = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 door.asked += 1
+                if door.silent:
+                    door.answered.wait(20)
+                    return
                 self._answer(200)
 
             def do_POST(self) -> None:
@@ -41,6 +46,9 @@ class Door:
                 if self.path == "/v1/chat/completions":
                     door.chats.append(body)
                     self._stream()
+                    return
+                if door.silent:
+                    door.answered.wait(20)
                     return
                 within_s = body["within_s"]
                 if door.refuses:
@@ -73,7 +81,7 @@ class Door:
                     requests=door.requests,
                     drain_until=door.until,
                 )
-                body = msgspec.json.encode(told)
+                body = b'{"state": "resting"}' if door.garbled else msgspec.json.encode(told)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

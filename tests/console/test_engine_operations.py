@@ -227,6 +227,64 @@ async def test_an_engine_that_goes_meanwhile_is_not_waited_for(console, control,
     await called(control, "restart")
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+    """A front door that stays silent is given up on at once."""
+    monkeypatch.setattr("console.engine_control.front_door.ANSWERS_WITHIN_S", 0.05)
+
+
+@pytest.mark.parametrize("fault", ["silent", "garbled"])
+@pytest.mark.usefixtures("impatient")
+async def test_a_front_door_that_does_not_say_may_have_requests(client, console, control, door, fault):
+    """Whoever stops the engine is asked, as if there were some."""
+    setattr(door, fault, True)
+    with pytest.raises(RequestsRunning) as running:
+        await console.engine.choose("", "Restart")
+    assert running.value.requests is None
+    asked = await client.post("/engine/stop")
+    assert asked.status_code == 409
+    assert 'name="when" value="now"' in asked.text
+    assert control.calls == []
+    assert not (await console.follower.look()).reachable
+
+
+@pytest.mark.parametrize("fault", ["silent", "garbled"])
+@pytest.mark.usefixtures("impatient")
+async def test_a_front_door_that_is_slow_once_keeps_its_requests(console, control, door, fault):
+    door.requests = 3
+    await console.engine.restart(When.FINISHED)
+    setattr(door, fault, True)
+    await door.asked_again(2)
+    assert control.calls == []
+    setattr(door, fault, False)
+    door.finish()
+    await called(control, "restart")
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_drain_that_was_not_heard_is_asked_for_again(console, control, door):
+    door.requests, door.silent = 3, True
+    assert await console.engine.stop(When.FINISHED) is None
+    assert control.calls == []
+    door.silent = False
+    async with asyncio.timeout(20):
+        while not door.drains:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert door.drains[0] > 60
+    assert control.calls == []
+    door.finish()
+    await called(control, "stop")
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_silent_front_door_is_not_waited_for_beyond_the_drain(console, control, door, monkeypatch):
+    monkeypatch.setattr("console.engine_control.operations.OVERDUE_S", 0.0)
+    monkeypatch.setattr(console.engine, "_drain_within_s", 0.3)
+    door.silent = True
+    await console.engine.stop(When.FINISHED)
+    await called(control, "stop")
+
+
 @pytest.mark.parametrize("stopped", [True, False])
 async def test_a_console_that_starts_goes_on_with_the_drain(console, control, door, stopped):
     """The one before it was killed: what it had been told to do is done all the same."""
