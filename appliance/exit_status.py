@@ -15,10 +15,20 @@ EXIT_HINTS: dict[int, str] = {
 }
 
 
-def exit_in_words(status: int) -> str:
+def how_it_ended(status: int) -> str:
     """`status` as subprocess has it: negative for a signal."""
-    if status >= 0:
-        return f"exit status {status}"
-    number = -status
-    hint = EXIT_HINTS.get(number)
-    return f"killed by {signal.Signals(number).name}" + (f" ({hint})" if hint else "")
+    return f"exit status {status}" if status >= 0 else f"killed by {signal_name(-status)}"
+
+
+def exit_in_words(status: int) -> str:
+    """The same, with what usually causes it."""
+    hint = EXIT_HINTS.get(-status)
+    return how_it_ended(status) + (f" ({hint})" if hint else "")
+
+
+def signal_name(number: int) -> str:
+    """Most real-time signals have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -15,9 +15,10 @@ TAIL_LINES = 500
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's process or container, as its operating system or Docker sees it; the engine's own state comes from
-    the front door. `since` is when the current or last run began. `ended` explains the last end: `exit code 1`, `killed
-    by SIGKILL`, `out of memory`; `exit_code` is 0 if the end was requested. `url` is this engine's front door, if known
-    better than from the settings. `problem` is what keeps it from running as it should, if known, with its fix."""
+    the front door. `since` is when the current or last run began. `ended` explains the last end: `exit status 1`,
+    `killed by SIGKILL`, `out of memory`; `exit_code` is 0 if the end was requested. `url` is this engine's front door,
+    if known better than from the settings. `problem` is what keeps it from running as it should, if known, with its
+    fix."""
 
     running: bool
     who: str = ""
@@ -38,7 +39,7 @@ class OutputLine(NamedTuple):
 
 
 class EngineEvent(NamedTuple):
-    """An event of the engine's process or container: `started`, `ended: exit code 3`. `failed`: it is a failure that
+    """An event of the engine's process or container: `started`, `ended: exit status 3`. `failed`: it is a failure that
     nobody requested."""
 
     at: float

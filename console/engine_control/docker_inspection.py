@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 from typing import Any, Final
 
+from appliance.exit_status import how_it_ended, signal_name
 from appliance.protocol import Finding, Fix, Severity
 from console.engine_control.base import EngineEvent, EngineStatus
 from console.engine_control.docker_output import moment
 from console.engine_control.docker_problems import problem_of
-from console.engine_control.ending import NO_MEMORY, OUT_OF_MEMORY, how_it_ended
+from console.engine_control.ending import NO_MEMORY, OUT_OF_MEMORY
 from console.formats import gib
 
 RECREATE: Final = "docker compose up -d --force-recreate engine"
@@ -119,7 +120,7 @@ def read_event(event: dict[str, Any], container: str, *, asked: bool = False) ->
     number = attributes.get("signal", "")
     words = text.format(
         end=how_it_ended(128 - code if code > 128 else code),
-        signal=how_it_ended(-int(number)).removeprefix("killed by ") if number.isdecimal() else number or "a signal",
+        signal=signal_name(int(number)) if number.isdecimal() else number or "a signal",
         old=attributes.get("oldName", "").lstrip("/"),
     )
     if action == "die" and (asked or code in (0, 128 + signal.SIGTERM)):

@@ -1,9 +1,8 @@
-"""Describes how a process ended."""
+"""Whether the kernel killed a process because memory ran out."""
 
 from __future__ import annotations
 
 import re
-import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -17,15 +16,6 @@ NO_MEMORY: Final = Finding(
     message="The machine ran out of memory and the kernel killed the engine.",
     fix=Fix(text="End other programs, or choose a profile that needs less memory.", command="free -g"),
 )
-
-
-def how_it_ended(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
 
 
 def memory_kills() -> int:

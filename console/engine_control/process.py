@@ -19,11 +19,12 @@ from typing import Any
 import psutil
 
 from appliance.engine_process.deadlines import STOPPED_WITHIN_S
+from appliance.exit_status import how_it_ended
 from appliance.home import Home
 from appliance.home_lock import Owner, is_held, read_owner
 from appliance.protocol import Finding, Fix, Severity
 from console.engine_control.base import TAIL_LINES, EngineControlError, EngineEvent, EngineStatus, OutputLine
-from console.engine_control.ending import NO_MEMORY, OUT_OF_MEMORY, how_it_ended, memory_kills
+from console.engine_control.ending import NO_MEMORY, OUT_OF_MEMORY, memory_kills
 from console.engine_control.written import WrittenLines
 
 STOP_WITHIN_S = STOPPED_WITHIN_S

@@ -47,7 +47,7 @@ class RememberingControl:
 
     async def stop(self) -> None:
         self.calls.append("stop")
-        self.present = EngineStatus(running=False, ended="exit code 0", exit_code=0)
+        self.present = EngineStatus(running=False, ended="exit status 0", exit_code=0)
 
     async def restart(self) -> None:
         self.calls.append("restart")

@@ -149,7 +149,7 @@ class EnginePromises:
         await engine.control.start()
         await until(lambda: ended(engine.control))
         status = await engine.control.status()
-        assert (status.ended, status.exit_code, status.out_of_memory) == ("exit code 3", 3, False)
+        assert (status.ended, status.exit_code, status.out_of_memory) == ("exit status 3", 3, False)
 
     async def test_a_kill_from_outside_is_told_as_one(self, engine):
         """By the signal's name, as a failure; starting again forgets it."""
@@ -244,7 +244,7 @@ class EnginePromises:
         engine.mode.write_text("fails")
         async with opened(config, engine.control) as read:
             await engine.control.start()
-            await shows(read, "/", "failed", "exit code 3", "Error: port 8123 is taken")
+            await shows(read, "/", "failed", "exit status 3", "Error: port 8123 is taken")
             await shows(read, "/log", "Error: port 8123 is taken")
 
     async def test_every_page_opens(self, engine, config):

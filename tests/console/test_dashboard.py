@@ -241,7 +241,7 @@ async def test_every_state_has_its_page(client, console, door):
 async def test_engine_that_ended_without_a_word(client, console, control, door):
     """Where the front door never answered, the end of its process and its last lines are shown."""
     door.token = "something else"
-    control.present = EngineStatus(running=False, ended="exit code 3", exit_code=3)
+    control.present = EngineStatus(running=False, ended="exit status 3", exit_code=3)
     control.output = [OutputLine(1795168305.0, "a line that the engine wrote")]
     following = asyncio.create_task(console.follower.run())
     async with asyncio.timeout(30):
@@ -249,7 +249,7 @@ async def test_engine_that_ended_without_a_word(client, console, control, door):
             await asyncio.sleep(0.01)
     text = (await client.get("/")).text
     following.cancel()
-    assert "exit code 3" in text
+    assert "exit status 3" in text
     assert "a line that the engine wrote" in text
 
 

@@ -131,7 +131,7 @@ async def test_events_go_on_after_a_daemon_that_restarts(control, docker):
         docker.events.put_nowait(happened("die"))
         docker.events.put_nowait(happened("die"))
         await until(lambda: _count(events, 2))
-    assert [event.text for event in events][:2] == ["started", "ended: exit code 1"]
+    assert [event.text for event in events][:2] == ["started", "ended: exit status 1"]
     assert docker.asked[0] == f"GET /v1.44{events_path('ingot-engine')}"
 
 
@@ -236,7 +236,7 @@ async def test_words_before_the_start_was_noted_count(control, docker, config):
     docker.wrote(stamp(500_000_000), "Error: port 8123 is taken\n")
     docker.state |= EXITED | {"StartedAt": stamp(600_000_000), "ExitCode": 3}
     async with opened(config, control) as read:
-        await shows(read, "/", "failed", "exit code 3", "port 8123 is taken")
+        await shows(read, "/", "failed", "exit status 3", "port 8123 is taken")
 
 
 async def test_a_daemon_that_is_gone_is_told_while_it_lasts(control, docker, config):

@@ -29,7 +29,7 @@ def inspection(**state) -> dict:
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        ({"ExitCode": 1}, (False, "exit code 1", 1, False)),
+        ({"ExitCode": 1}, (False, "exit status 1", 1, False)),
         ({"ExitCode": 137}, (False, "killed by SIGKILL", 137, False)),
         ({"ExitCode": 143}, (False, "killed by SIGTERM", 0, False)),
         ({"OOMKilled": True, "ExitCode": 0}, (False, "out of memory", 0, True)),
@@ -37,7 +37,7 @@ def inspection(**state) -> dict:
         ({"OOMKilled": True, "ExitCode": 143}, (False, "killed by SIGTERM", 0, False)),
         ({"Status": "created"}, (False, None, None, False)),
         ({"Status": "created", "ExitCode": 128, "Error": "no GPU"}, (False, None, 128, False)),
-        ({"Running": True, "Restarting": True, "ExitCode": 3}, (False, "exit code 3", 3, False)),
+        ({"Running": True, "Restarting": True, "ExitCode": 3}, (False, "exit status 3", 3, False)),
     ],
 )
 def test_inspection_of_an_ended_container(state, expected):
@@ -63,7 +63,7 @@ def test_inspection_of_a_running_container():
     [
         ({"OOMKilled": True}, "out-of-memory", "8.0 GiB"),
         ({"Status": "paused", "Running": True, "Paused": True}, "container-paused", "ingot-engine"),
-        ({"Running": True, "Restarting": True, "ExitCode": 3}, "container-restarting", "exit code 3"),
+        ({"Running": True, "Restarting": True, "ExitCode": 3}, "container-restarting", "exit status 3"),
         ({"Status": "dead"}, "container-removing", "ingot-engine"),
         ({"Status": "created", "Error": "network n1 not found", "ExitCode": 128}, "network-missing", "n1"),
     ],
@@ -166,7 +166,7 @@ def event(action: str, name: str = "ingot-engine", **attributes) -> dict:
     ("document", "asked", "text", "failed"),
     [
         (event("start"), False, "started", False),
-        (event("die", exitCode="0"), False, "ended: exit code 0", False),
+        (event("die", exitCode="0"), False, "ended: exit status 0", False),
         (event("die", exitCode="137"), False, "ended: killed by SIGKILL", True),
         (event("die", exitCode="137"), True, "ended: killed by SIGKILL", False),
         (event("die", exitCode="143"), False, "ended: killed by SIGTERM", False),

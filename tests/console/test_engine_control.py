@@ -16,7 +16,6 @@ import pytest
 from appliance.home import Home
 from console.engine_control.absent import Absent
 from console.engine_control.base import EngineControlError
-from console.engine_control.ending import how_it_ended
 from console.engine_control.process import ProcessControl
 from tests.console.engine_promises import SCRIPT, EnginePromises, ended, until
 
@@ -75,7 +74,7 @@ async def test_the_end_of_a_failed_child_is_told(home):
     await control.start()
     await until(lambda: ended(control))
     status = await control.status()
-    assert status.ended == "exit code 3"
+    assert status.ended == "exit status 3"
     assert status.exit_code == 3
     assert control.output.read_text().splitlines()[-1] == "Error: port 8123 is taken"
 
@@ -194,11 +193,6 @@ async def test_two_starts_at_once_start_one(home):
     children = psutil.Process().children()
     assert [str(child.pid) for child in children if child.cmdline()[1:2] == ["-c"]] == [pid]
     await control.close()
-
-
-def test_how_it_ended():
-    assert how_it_ended(1) == "exit code 1"
-    assert how_it_ended(-9) == "killed by SIGKILL"
 
 
 async def test_without_an_engine_it_says_so():

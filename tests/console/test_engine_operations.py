@@ -91,7 +91,7 @@ async def test_nothing_is_offered_while_it_is_being_done(console, control, door,
     go_on, begun = asyncio.Event(), asyncio.Event()
 
     async def slow() -> None:
-        control.present = EngineStatus(running=False, ended="exit code 0", exit_code=0)
+        control.present = EngineStatus(running=False, ended="exit status 0", exit_code=0)
         begun.set()
         await go_on.wait()
         control.present = EngineStatus(running=True, who="process 2")
@@ -136,7 +136,7 @@ async def test_who_wanted_it_is_still_known_after_the_wait(client, console, cont
     await called(control, "stop")
     assert len(set(door.whys)) == 1
     assert "admin" in door.whys[0]
-    control.present = EngineStatus(running=False, who="process 1", ended="exit code 0", exit_code=0)
+    control.present = EngineStatus(running=False, who="process 1", ended="exit status 0", exit_code=0)
     door.close()
     view = await console.follower.look()
     assert (view.state, view.stopped_because) == (State.STOPPED, door.whys[0])
@@ -379,7 +379,7 @@ async def test_what_somebody_else_did_after_all_is_no_longer_undone(console, con
         door.state = State.STARTING
     else:
         door.close()
-        control.present = EngineStatus(running=False, ended="exit code 0")
+        control.present = EngineStatus(running=False, ended="exit status 0")
     await console.follower.look()
     assert console.engine.undone is None
 
@@ -504,11 +504,11 @@ async def test_who_asks_is_told_how_many(console, door):
 async def test_output_of_an_engine_that_somebody_stopped_is_no_news(client, console, control, door):
     """Its last lines are shown only while it starts, or after it failed."""
     control.output = [OutputLine(time.time(), "listening")]
-    control.present = EngineStatus(running=False, who="process 1", ended="exit code 0", exit_code=0)
+    control.present = EngineStatus(running=False, who="process 1", ended="exit status 0", exit_code=0)
     door.close()
     console.follower._output.extend(control.output)
     assert (await console.follower.look()).state is State.STOPPED
     assert "data-own-output" not in (await client.get("/log")).text
-    control.present = EngineStatus(running=False, who="process 1", ended="exit code 3", exit_code=3)
+    control.present = EngineStatus(running=False, who="process 1", ended="exit status 3", exit_code=3)
     assert (await console.follower.look()).state is State.FAILED
     assert "data-own-output" in (await client.get("/log")).text

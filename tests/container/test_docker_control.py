@@ -234,7 +234,7 @@ async def test_a_loop_of_restarts_is_told_and_can_be_ended(engine, config):
     engine.mode.write_text("fails")
     async with opened(config, engine.control) as read:
         await engine.control.start()
-        await shows(read, "/", "failed", "(exit code 3)", "port 8123 is taken")
+        await shows(read, "/", "failed", "(exit status 3)", "port 8123 is taken")
         await engine.control.stop()
         await shows(read, "/", "stopped")
 

@@ -95,7 +95,13 @@ def test_a_log_that_cannot_be_written_is_read_nevertheless(
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [(0, "exit status 0"), (7, "exit status 7"), (-9, "killed by SIGKILL"), (-11, "killed by SIGSEGV")],
+    [
+        (0, "exit status 0"),
+        (7, "exit status 7"),
+        (-9, "killed by SIGKILL"),
+        (-11, "killed by SIGSEGV"),
+        (-35, "killed by signal 35"),
+    ],
 )
 def test_exits_in_words(status: int, words: str) -> None:
     """As a person would say it."""
