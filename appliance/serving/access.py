@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from appliance.address import LOOPBACK_NAMES, is_loopback
+from appliance.address import LOOPBACK_NAMES, host_name, is_ip_address, is_loopback, is_own_origin
 from appliance.home import Home
 from appliance.serving.errors import ApiError
 
@@ -143,7 +141,7 @@ class Access:
         if origin is None and site is None:
             return  # not a browser
         host = connection.headers.get("host", "")
-        foreign = site in ("cross-site", "same-site") or (origin is not None and urlsplit(origin).netloc != host)
+        foreign = site in ("cross-site", "same-site") or (origin is not None and not is_own_origin(origin, host))
         if foreign or _may_be_rebound(host):
             message = f"This request came from a web page of another site, so it needs an API key: {CREATE_ONE}."
             raise ApiError(403, message, code="foreign_origin")
@@ -186,14 +184,8 @@ def key_of(connection: Connection) -> str:
 def _may_be_rebound(host: str) -> bool:
     """A name whose owner can let it point to this machine. No page is served here, so a browser that asks under such
     a name was sent by somebody else's page."""
-    name = urlsplit(f"//{host}").hostname or ""
-    if name in LOOPBACK_NAMES:
-        return False
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return True
-    return False
+    name = host_name(host)
+    return name not in LOOPBACK_NAMES and not is_ip_address(name)
 
 
 def _bearer(connection: Connection) -> str | None:

@@ -5,15 +5,15 @@ A handler is open to people who are not signed in only where it says `public=Tru
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from litestar import Request
 from litestar.enums import ScopeType
 from litestar.middleware import ASGIMiddleware
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from appliance.address import host_name, is_ip_address, is_own_origin
 from console.access import program, sessions
 from console.access.client_address import ClientAddresses
 from console.after_post import Answers, send_again
@@ -71,8 +71,8 @@ def check_host(request: Request[Any, Any, Any], allowed: frozenset[str]) -> None
     """Refuse names that we do not go by: a foreign page that has its own name pointed at this address sends that name
     (DNS rebinding). A bare address cannot be pointed elsewhere, so every one is let through."""
     host = request.headers.get("host", "")
-    name = urlsplit(f"//{host}").hostname or ""
-    if name not in allowed and not _is_address(name):
+    name = host_name(host)
+    if name not in allowed and not is_ip_address(name):
         raise Refusal(
             403,
             f"{name!r} is not an allowed name of this console.",
@@ -80,14 +80,6 @@ def check_host(request: Request[Any, Any, Any], allowed: frozenset[str]) -> None
             field="Host",
             value=host,
         )
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def check_same_site(request: Request[Any, Any, Any]) -> None:
@@ -99,7 +91,7 @@ def check_same_site(request: Request[Any, Any, Any]) -> None:
     if site in ("same-origin", "none"):
         return
     origin = request.headers.get("origin")
-    if site is None and (origin is None or urlsplit(origin).netloc == request.headers.get("host")):
+    if site is None and (origin is None or is_own_origin(origin, request.headers.get("host", ""))):
         return
     reason = f"its Sec-Fetch-Site header is {site!r}" if site else f"its Origin header is {origin!r}"
     raise Refusal(

@@ -23,6 +23,7 @@ from tests.console.conftest import BASE_URL
         ({"Sec-Fetch-Site": None, "Origin": "http://console.local:8080"}, False),
         ({"Sec-Fetch-Site": None, "Origin": "http://evil.example"}, True),
         ({"Sec-Fetch-Site": None, "Origin": "null"}, True),
+        ({"Sec-Fetch-Site": None, "Origin": "http://["}, True),
         ({"Sec-Fetch-Site": None}, False),
     ],
 )
@@ -40,7 +41,7 @@ async def test_changes_that_other_sites_ask_for_are_refused(client, control, hea
         assert control.calls == ["stop"]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "localhost.evil.example", ""])
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "localhost.evil.example", "[", "a]b", ""])
 async def test_foreign_names_are_refused(client, host):
     """A page whose name was pointed at this address (DNS rebinding) gets nothing."""
     answer = await client.get("/", headers={"Host": host})

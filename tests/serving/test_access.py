@@ -198,9 +198,11 @@ def test_attempts_without_any_token_file_are_refused(door: Door) -> None:
     [
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Sec-Fetch-Site": "cross-site"},
         {"Origin": "http://localhost:3000"},
         {"Host": "evil.example:8000", "Sec-Fetch-Site": "same-origin"},
+        {"Host": "[", "Sec-Fetch-Site": "same-origin"},
         {"Host": "evil.example:8000", "Origin": "http://evil.example:8000"},
     ],
 )
