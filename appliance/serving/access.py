@@ -20,6 +20,7 @@ from litestar.handlers import BaseRouteHandler
 
 from appliance.address import LOOPBACK_NAMES, host_name, is_ip_address, is_loopback, is_own_origin
 from appliance.home import Home
+from appliance.key_file import KeyFile
 from appliance.serving.errors import ApiError
 
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -28,28 +29,11 @@ CONSOLE = "the console"  # in place of a key's id: its token is no key
 _KEY = "api_key_id"
 
 
-class Key(msgspec.Struct, frozen=True):
-    """A key is 32 random bytes, so its plain hash gives nothing away."""
-
-    id: str
-    name: str
-    sha256: str
-
-
-class KeyFile(msgspec.Struct, frozen=True):
-    """`required` is the switch of the console's Access page. Files from before there was a switch lack it: there, the
-    first key turned it on. `revoked` holds the hashes of revoked keys."""
-
-    keys: list[Key] = []
-    required: bool | None = None
-    revoked: list[str] = []
-
-
 class KnownKeys:
     """A key file, ready to be asked at each request: `ids` by hash."""
 
     def __init__(self, file: KeyFile) -> None:
-        self.required = bool(file.keys) if file.required is None else file.required
+        self.required = file.is_required
         self.ids = {key.sha256: key.id for key in file.keys}
         self.revoked = frozenset(file.revoked)
 

@@ -5,6 +5,7 @@ Requiring a key is a switch of its own: creating and revoking keys never moves i
 
 from __future__ import annotations
 
+import errno
 import secrets
 
 import msgspec
@@ -12,6 +13,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.home import Home, write_atomically
+from appliance.key_file import Key, KeyFile
 from console.access.sessions import hashed
 from console.conflicts import Conflict
 from console.db.models import ApiAccess, ApiKey, RevokedKey
@@ -104,14 +106,14 @@ async def _write(session: AsyncSession, home: Home) -> None:
     """Within the transaction that changed the rows: if the file cannot be written, they are rolled back."""
     await session.flush()
     required = await is_required(session)
-    keys = [{"id": key.id, "name": key.name, "sha256": key.sha256} for key in await list_keys(session)]
+    keys = [Key(key.id, key.name, key.sha256) for key in await list_keys(session)]
     revoked = list(await session.scalars(select(RevokedKey.sha256).order_by(RevokedKey.revoked)))
-    file = {"required": required, "keys": keys, "revoked": revoked}
+    file = KeyFile(keys, required, revoked)
     try:
         write_atomically(home.api_keys, msgspec.json.format(msgspec.json.encode(file)))
     except OSError as error:
         raise Refusal(
-            507 if error.errno == 28 else 503,
+            507 if error.errno == errno.ENOSPC else 503,
             f"{home.api_keys} could not be written: {error.strerror}. Nothing was changed.",
             f"Make {home.active} writable and free some space on its disk, then try again.",
         ) from error

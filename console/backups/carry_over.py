@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from appliance.home import Home
+from appliance.key_file import KeyFile
 from console.access.unattended import KEY_NAME
 from console.db import schema
 from migrations import HEAD, REVISIONS
@@ -42,15 +43,6 @@ FROM_DATABASE: Final = (
         "SELECT id, name, hint, sha256, created, author FROM live.api_keys WHERE name = :file_key"
     ),
 )
-
-
-class _Key(msgspec.Struct):
-    sha256: str
-
-
-class _KeyFile(msgspec.Struct):
-    keys: list[_Key] = []
-    required: bool = False
 
 
 def carry_over(home: Home, staged: Path) -> list[str]:
@@ -91,19 +83,23 @@ def _present(home: Home, copy: Path) -> Path | None:
     return copy
 
 
-def _key_file(home: Home) -> _KeyFile | None:
+def _key_file(home: Home) -> KeyFile | None:
     try:
-        return msgspec.json.decode(home.api_keys.read_bytes(), type=_KeyFile)
+        return msgspec.json.decode(home.api_keys.read_bytes(), type=KeyFile)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def _take_from_file(connection: sqlite3.Connection, file: _KeyFile) -> None:
-    """A key that the file does not accept counts as revoked."""
-    if file.required:
+def _take_from_file(connection: sqlite3.Connection, file: KeyFile) -> None:
+    """A key that the file does not accept counts as revoked, like those that it lists."""
+    if file.is_required:
         connection.execute("INSERT OR REPLACE INTO api_access (id, key_required) VALUES (1, 1)")
     connection.execute(
         "INSERT OR IGNORE INTO revoked_keys (sha256, name, revoked) "
         "SELECT sha256, name, unixepoch() FROM api_keys WHERE sha256 NOT IN (SELECT value FROM json_each(?))",
         (msgspec.json.encode([key.sha256 for key in file.keys]).decode(),),
+    )
+    connection.execute(
+        "INSERT OR IGNORE INTO revoked_keys (sha256, name, revoked) SELECT value, '', unixepoch() FROM json_each(?)",
+        (msgspec.json.encode(file.revoked).decode(),),
     )

@@ -101,6 +101,26 @@ def test_a_present_database_of_an_older_version(home, tmp_path):
     assert key_file(home) == (True, set())
 
 
+@pytest.mark.parametrize(
+    ("file", "required", "accepted", "revoked"),
+    [
+        ({"keys": [{"id": "k", "name": "k", "sha256": "hash-k"}]}, True, {"hash-k"}, set()),
+        ({"keys": []}, False, set(), {"hash-k"}),
+        ({"keys": [], "required": False, "revoked": ["hash-r"]}, False, set(), {"hash-k", "hash-r"}),
+    ],
+    ids=["no-switch", "no-switch-and-no-key", "revoked"],
+)
+def test_what_keys_json_says_without_a_database(home, file, required, accepted, revoked):
+    """One from before there was a switch requires a key if it has one, as the front door reads it."""
+    change(home, "INSERT INTO api_access VALUES (1, 0)")
+    backup = back_up(home)
+    home.api_keys.write_text(json.dumps(file))
+    home.database.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
+    bring_back(home, backup)
+    assert key_file(home) == (required, accepted)
+    assert {row[0] for row in rows(home)["revoked_keys"]} == revoked
+
+
 @pytest.mark.parametrize("state", ["damaged", "newer"])
 def test_a_present_database_that_says_nothing(home, state):
     """`keys.json` is believed: it requires a key, and one that it does not accept was revoked."""
