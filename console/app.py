@@ -43,6 +43,7 @@ from console.error_answers import EXCEPTION_HANDLERS
 from console.hardware import live as hardware_live
 from console.hardware import routes as hardware
 from console.hardware.machines import Machines
+from console.launches import deletion
 from console.launches import live as launch_live
 from console.launches import routes as launches
 from console.live import routes as live
@@ -142,7 +143,8 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(work) for work in (follower.run(), automatic.run())] if follow else []
+        works = (follower.run(), automatic.run(), asyncio.to_thread(deletion.sweep, config.home)) if follow else ()
+        tasks = [asyncio.create_task(work) for work in works]
         try:
             yield
         finally:

@@ -15,11 +15,11 @@ from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import EVENTS, LOG, PROFILE, STACKS, LaunchFolder
 from console.conflicts import Conflict
 from console.db.models import ActiveRevision, Launch
+from console.launches.deletion import delete_folder
 from console.launches.export import export, file_name
 from console.launches.numbers import launch_numbers
 from console.launches.outcome import GROUPS
 from console.launches.pages import launch_context, launches
-from console.launches.service import delete_folder
 from console.logs.routes import download
 from console.pages import go_to, page
 from console.parts import Folder, PageRequest, Session, TheCatalogue, TheFollower, TheInspector, TheMachines
@@ -125,14 +125,19 @@ async def launch_delete(
         )
     await session.execute(delete(Launch).where(Launch.launch_id == folder.id))
     try:
-        await asyncio.to_thread(delete_folder, folder)
+        left = await asyncio.to_thread(delete_folder, catalogue.home, folder)
     except OSError as error:
         raise Refusal(
             503,
             f"{name} could not be deleted: {error.strerror} ({error.filename}).",
             f"Make {folder.path.parent} and its contents writable for the user that runs the console.",
         ) from error
-    return go_to(request, "/launches", say=f"Deleted {name[0].lower()}{name[1:]} with its log.")
+    said = f"Deleted {name[0].lower()}{name[1:]} with its log."
+    if left is not None:
+        said += (
+            f" Some of its files could not be removed and are in {left}; the console tries again when it next starts."
+        )
+    return go_to(request, "/launches", say=said, tone="good" if left is None else "warn")
 
 
 def existing(catalogue: Catalogue, launch_id: str) -> LaunchFolder:

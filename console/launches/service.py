@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -163,10 +162,3 @@ def _as_ended(record: LaunchRecord, events: list[Event]) -> LaunchRecord:
     """A launch that was cut off ends at its last known event."""
     heard = events[-1].time if events else record.since
     return msgspec.structs.replace(record, state=State.FAILED, ended=heard)
-
-
-def delete_folder(folder: LaunchFolder) -> None:
-    """Delete a launch's folder. It is renamed first, so that readers see all of it or nothing."""
-    grave = folder.path.parent.parent / f".deleted-{folder.id}"
-    folder.path.rename(grave)
-    shutil.rmtree(grave)

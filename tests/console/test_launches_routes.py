@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import html
 import re
 import shutil
@@ -12,6 +13,7 @@ from sqlalchemy import select
 
 from appliance.launches.catalogue import Catalogue
 from appliance.protocol import Finding, FindingReport, Fix, Progress, Severity, State
+from console.app import create_app
 from console.db.launch_index import LaunchIndex
 from console.db.models import Launch
 from console.engine_control.base import EngineStatus
@@ -173,6 +175,25 @@ async def test_deleting(client, home, console):
     async with console.database.session() as session:
         assert [row.launch_id for row in await session.scalars(select(Launch))] == [GOOD]
     assert (await client.post(f"/launches/{BAD}/delete")).status_code == 404
+
+
+async def test_a_folder_that_resists_deletion_is_swept_at_the_next_start(client, config, control, home, monkeypatch):
+    """The launch is gone from the pages all the same; a kill halfway leaves the same behind."""
+    failed_launch(home, BAD)
+
+    def full(path):
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", full)
+        answer = await client.post(f"/launches/{BAD}/delete")
+    assert answer.status_code == 200
+    assert not home.launch(BAD).exists()
+    (left,) = home.root.glob(".deleted*")
+    assert str(left) in html.unescape(answer.text)
+    async with create_app(config, control).lifespan(), asyncio.timeout(20):
+        while left.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_the_server_goes_on_while_a_launch_is_looked_at_to_be_deleted(client, home, monkeypatch):
