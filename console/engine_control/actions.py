@@ -8,24 +8,24 @@ from appliance.protocol import State
 
 
 class Action(NamedTuple):
-    """`path` is what its button posts to; `ends` is whether it ends running requests."""
+    """`path` is what its button posts to; `asks`: it ends running requests, so the page asks first."""
 
     id: str
     label: str
     icon: str
     path: str
-    ends: bool
+    asks: bool
 
 
 ACTIONS: Final = {
     action.id: action
     for action in (
-        Action("start", "Start", "play", "/engine/start", ends=False),
-        Action("start-again", "Start again", "play", "/engine/restart", ends=False),
-        Action("stop", "Stop", "square", "/engine/stop", ends=True),
-        Action("restart", "Restart", "rotate-cw", "/engine/restart", ends=True),
-        Action("roll-back", "Roll back to {target}", "undo-2", "/profiles/-/roll-back", ends=True),
-        Action("finish-now", "{then} now", "power", "/engine/finish-now", ends=False),
+        Action("start", "Start", "play", "/engine/start", asks=False),
+        Action("start-again", "Start again", "play", "/engine/restart", asks=False),
+        Action("stop", "Stop", "square", "/engine/stop", asks=True),
+        Action("restart", "Restart", "rotate-cw", "/engine/restart", asks=True),
+        Action("roll-back", "Roll back to {target}", "undo-2", "/profiles/-/roll-back", asks=True),
+        Action("finish-now", "{then} now", "power", "/engine/finish-now", asks=False),
     )
 }
 
