@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from appliance.engines import engine_named
+from appliance.launches.phases import phases_before_ready
 from appliance.launches.states import ENDED
 from appliance.protocol import ApplianceState, Finding, LaunchRecord, Load, Severity, State
 from console.db.models import Launch
@@ -206,8 +208,9 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
             return 0.0
         last = self.launch.phases[-1]
         part = last.progress.done / last.progress.total if last.progress.total else 0.0
+        phases = phases_before_ready(engine_named(self.launch.engine))
         ended = sum(phase.outcome is not None for phase in self.launch.phases)
-        return min(1.0, (ended + (0.0 if last.outcome else part)) / NUM_PHASES)
+        return min(1.0, (ended + (0.0 if last.outcome else part)) / len(phases))
 
     @property
     def actions(self) -> list[Action]:
@@ -250,7 +253,3 @@ def cause_of(launch: LaunchRecord) -> str:
         return launch.diagnosis.summary
     errors = (finding.message for finding in launch.findings if finding.severity is Severity.ERROR)
     return next(errors, launch.reason)
-
-
-NUM_PHASES = 6
-"""Phases before `ready`; the arc need not be exact."""

@@ -10,8 +10,10 @@ import time
 
 import pytest
 
+from appliance.engines import NATIVE, VLLM
+from appliance.launches.phases import phases_before_ready
 from appliance.profile.active import ActiveProfile, read_active, write_active
-from appliance.protocol import Finding, LaunchRecord, Severity, State
+from appliance.protocol import ApplianceState, Finding, LaunchRecord, PhaseRecord, Severity, State
 from console.engine_control.actions import ACTIONS, OFFERED
 from console.engine_control.base import EngineControlError, EngineStatus, OutputLine
 from console.engine_control.operations import Drain, RequestsRunning, When, is_stopped, request_launch
@@ -423,6 +425,16 @@ def test_each_state_offers_what_makes_sense(view, ids):
 def test_every_state_has_its_row():
     assert set(OFFERED) == set(State)
     assert {name for row in OFFERED.values() for name in row} == set(ACTIONS)
+
+
+@pytest.mark.parametrize("engine", [NATIVE, VLLM])
+def test_the_arc_is_full_when_the_last_phase_ends_and_not_before(engine):
+    records = [PhaseRecord(phase=phase, started=1, outcome="done") for phase in phases_before_ready(engine)]
+    launch = LaunchRecord(id="x", profile="chat", engine=engine.name, started=1, phases=records)
+    view = EngineView(appliance=ApplianceState(state=State.STARTING, since=1, version="0", launch=launch))
+    assert view.share == 1
+    launch.phases = records[:-1]
+    assert view.share == pytest.approx(1 - 1 / len(records))
 
 
 # ---- stopped on purpose, started by a person -------------------------------------------------------------------------
