@@ -41,12 +41,15 @@ CONFLICTS = {
 class Conflict(Refusal):
     """Refused with 409 because of how things stand now: `code`, a row of CONFLICTS, says what is in the way."""
 
+    code: str
+
     def __init__(
         self, code: str, message: str, remedy: str = "", *, field: str | None = None, value: object = None
     ) -> None:
+        assert code in CONFLICTS, f"{code!r} has no title"
         super().__init__(409, message, remedy, field=field, value=value)
         self.code = code
 
     @property
     def title(self) -> str:
-        return CONFLICTS[self.code or ""]
+        return CONFLICTS[self.code]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 import console
 from console.conflicts import CONFLICTS, Conflict
 from console.profiles import errors as profile_errors
@@ -56,6 +58,11 @@ def test_a_refusal_has_the_title_of_its_status_and_a_conflict_that_of_its_code()
     for code, title in CONFLICTS.items():
         conflict = Conflict(code, "x")
         assert (conflict.status, conflict.code, conflict.title) == (409, code, title)
+
+
+def test_a_code_without_a_title_is_noticed_where_it_is_raised():
+    with pytest.raises(AssertionError):
+        Conflict("no-such-code", "x")
 
 
 def test_profile_refusals_say_which_conflict_they_are():
