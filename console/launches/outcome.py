@@ -198,7 +198,7 @@ def _where(record: LaunchRecord) -> str:
 
 def _now(record: LaunchRecord) -> str:
     if record.state is State.READY:
-        return f"First token after {seconds(record.ready_after_s)}; serving since."
+        return f"Serving. First token after {seconds(record.ready_after_s)}."
     if record.state is State.DRAINING:
         return "Finishing running requests before it stops."
     running = next((phase for phase in reversed(record.phases) if phase.outcome is None), None)

@@ -18,7 +18,8 @@ from typing import NamedTuple
 log = logging.getLogger(__name__)
 
 TOPIC_LIMIT = 256
-"""Values of topics that wait for a page that does not read; beyond it the oldest are dropped: newer ones stand."""
+"""Values of topics that wait for a page that does not read; beyond it the oldest are dropped, but never a topic's last
+value."""
 FEED_LIMIT = 64
 """Items of feeds that wait for such a page; beyond it the feeds wait too, since none of theirs may be lost."""
 
@@ -102,7 +103,7 @@ class _Listener:
 
     def __init__(self, topics: frozenset[str]) -> None:
         self.topics = topics
-        self._values: deque[Message] = deque(maxlen=TOPIC_LIMIT)
+        self._values: deque[Message] = deque()
         self._items: deque[Message] = deque()
         self._room = asyncio.Semaphore(FEED_LIMIT)
         self._arrived = asyncio.Event()
@@ -110,7 +111,17 @@ class _Listener:
 
     def put(self, message: Message) -> None:
         self._values.append(message)
+        if len(self._values) > TOPIC_LIMIT:
+            self._drop_outdated()
         self._arrived.set()
+
+    def _drop_outdated(self) -> None:
+        """Drop the oldest value that a newer one of its topic follows, if there is any."""
+        last = {message.topic: index for index, message in enumerate(self._values)}
+        for index, message in enumerate(self._values):
+            if index != last[message.topic]:
+                del self._values[index]
+                return
 
     async def put_item(self, message: Message) -> None:
         await self._room.acquire()

@@ -83,6 +83,23 @@ async def test_a_page_that_does_not_read_keeps_the_newest():
     await messages.aclose()
 
 
+async def test_a_page_that_does_not_read_keeps_the_last_value_of_every_topic():
+    """However many points of load follow the only change of the strip."""
+    hub = Hub()
+    messages = hub.listen({"load": "", "strip": ""})
+    first = asyncio.ensure_future(anext(messages))
+    await _listening(hub, 1)
+    hub.send("load", "first")
+    await first
+    hub.publish("strip", "draining")
+    for number in range(3 * TOPIC_LIMIT):
+        hub.send("load", str(number))
+    seen = [await anext(messages) for _ in range(TOPIC_LIMIT)]
+    assert Message("strip", "draining") in seen
+    assert seen[-1] == Message("load", str(3 * TOPIC_LIMIT - 1))
+    await messages.aclose()
+
+
 async def test_a_feed_loses_nothing_to_a_page_that_does_not_read():
     """However much is published meanwhile: log lines wait in their file, not in the memory, and come in order."""
     hub = Hub()
