@@ -25,6 +25,8 @@ Exit status:
   3  a console is running on this state folder (restore only)
 """
 
+STANDARD_INPUT = "-"
+
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -101,7 +103,7 @@ def verify(file: str, as_json: bool) -> None:
 
     home = Home.from_environment()
     with failures_told(home, as_json):
-        path = _path(home, file)
+        path = _receive(home) if file == STANDARD_INPUT else _find(home, file)
         _make(home)
         with printing.progress("Checking") as report:
             checked = restore.check(home, path, report)
@@ -126,14 +128,16 @@ def restore_(file: str, yes: bool, as_json: bool) -> None:
         )
     home = Home.from_environment()
     with failures_told(home, as_json):
+        path = None if file == STANDARD_INPUT else _find(home, file)
         _make(home)
-        restored = _restore(home, file, yes=yes)
+        restored = _restore(home, path, yes=yes)
     from console.backups import printing
 
     _say(restored, printing.restored_text(restored, home), as_json)
 
 
-def _restore(home: Home, file: str, *, yes: bool) -> Restored:
+def _restore(home: Home, path: Path | None, *, yes: bool) -> Restored:
+    """None: receive the backup first."""
     from appliance.home_lock import HomeInUseError, OwnerLock
     from console.backups import interrupted_restore, printing, restore
 
@@ -149,7 +153,7 @@ def _restore(home: Home, file: str, *, yes: bool) -> Restored:
         raise SystemExit(3) from error
     try:
         interrupted_restore.finish(home)
-        path = _path(home, file)
+        path = path or _receive(home)
 
         def judge(after: AfterRestore) -> None:
             if not yes and not printing.confirmed(path.name, after, home):
@@ -161,16 +165,21 @@ def _restore(home: Home, file: str, *, yes: bool) -> Restored:
         lock.release()
 
 
-def _path(home: Home, file: str) -> Path:
-    """The file at that path, or the backup of that name in the state folder; - is received there first."""
+def _receive(home: Home) -> Path:
+    """A backup from standard input, kept in the state folder."""
     from console.backups.folder import BackupFolder, incoming
 
-    if file == "-":
-        _make(home)
-        with incoming(BackupFolder(home), 0) as received:
-            for chunk in iter(lambda: sys.stdin.buffer.read(1 << 20), b""):
-                received.write(chunk)
-            return received.keep()
+    _make(home)
+    with incoming(BackupFolder(home), 0) as received:
+        for chunk in iter(lambda: sys.stdin.buffer.read(1 << 20), b""):
+            received.write(chunk)
+        return received.keep()
+
+
+def _find(home: Home, file: str) -> Path:
+    """The file at that path, or the backup of that name in the state folder. Raises BackupError."""
+    from console.backups.folder import BackupFolder
+
     path = Path(file)
     return path if path.is_file() else BackupFolder(home).find(file)
 

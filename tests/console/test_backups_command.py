@@ -143,6 +143,14 @@ def test_what_cannot_be_done(state, arguments, code):
     assert replaced(state) == before
 
 
+@pytest.mark.parametrize("command", [("restore", "--yes"), ("verify",)])
+def test_an_unknown_name_makes_no_folder(tmp_path, command):
+    home = Home.at(tmp_path / "empty")
+    refused = run(home, *command, "nothing.tar.gz", "--json")
+    assert json.loads(refused.stdout)["code"] == "not-found"
+    assert not home.root.exists()
+
+
 def test_a_folder_without_a_state(tmp_path):
     """There is nothing to back up, and none is made up."""
     refused = run(Home.at(tmp_path / "empty"), "create")
