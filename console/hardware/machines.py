@@ -184,7 +184,7 @@ class Machines:
         except httpx.HTTPError as error:
             raise _NoAnswer(type(error).__name__) from error
         except msgspec.MsgspecError as error:
-            raise _NoAnswer(f"it is another version ({error})") from error
+            raise _NoAnswer("it is of another version than this console") from error
 
 
 class _NoAnswer(Exception):

@@ -200,6 +200,13 @@ def silent() -> Iterator[socket.socket]:
         yield listening
 
 
+async def test_a_front_door_of_another_version_is_told_without_its_fields(machines: Machines, engine: Engine) -> None:
+    engine.answer = b"{}"
+    seen = machines.look(0.0)
+    assert "version" in seen.problem
+    assert "inventory" not in seen.problem
+
+
 async def test_pages_go_on_while_a_front_door_is_silent(
     client: Client, console: Console, silent: socket.socket, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
