@@ -35,7 +35,7 @@ class Example(NamedTuple):
 
 def examples(view: EngineView, *, keyed: bool) -> list[Example]:
     """`keyed`: the front door asks for an API key."""
-    model = view.models[0] if view.models else (view.active[0] if view.active else "MODEL")
+    model = next(iter((*view.models, *(view.revision or ()))), "MODEL")
     header = '  -H "Authorization: Bearer $INGOT_API_KEY" \\\n' if keyed else ""
     key = 'os.environ["INGOT_API_KEY"]' if keyed else '"none"'
     python = PYTHON.format(base=view.url, model=model, key=key)

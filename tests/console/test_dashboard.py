@@ -27,6 +27,7 @@ from appliance.protocol import (
     State,
 )
 from appliance.supervisor.abandoned import REASON as CUT_OFF_REASON
+from console.dashboard.examples import examples
 from console.db.models import ActiveRevision, Profile, Revision
 from console.engine_control.base import EngineStatus, OutputLine
 from console.launches.follow_up import write_follow_up
@@ -123,6 +124,21 @@ async def test_starting_shows_the_phases_as_they_go(client, console, door):
     assert "1.0 GiB of 4.0 GiB" in text
     assert "preflight" in text
     assert "/engine/stop" in text
+
+
+@pytest.mark.parametrize(
+    ("state", "models", "name"),
+    [
+        (State.DRAINING, ["served"], "served"),
+        (State.DRAINING, [], "small"),
+        (State.FAILED, [], "next"),
+    ],
+)
+def test_examples_name_what_runs_while_another_revision_waits(state, models, name):
+    """After its end, what runs next."""
+    appliance = ApplianceState(state=state, since=1.0, version="0", launch=_launch(state), models=models)
+    view = EngineView(state=state, reachable=True, appliance=appliance, active=("next", "r1"))
+    assert all(f'"{name}"' in example.text for example in examples(view, keyed=False))
 
 
 async def test_failed_shows_cause_evidence_and_fix(client, console, door):
