@@ -14,7 +14,7 @@ REASON_S = 1.5
 
 
 class VllmClient:
-    """Only once vLLM serves; `fail` ends all."""
+    """Usable once vLLM serves. `fail` ends every request."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
@@ -40,13 +40,12 @@ class VllmClient:
         self._idle.clear()
         try:
             answer = await ask(self.socket, method, target, headers, body)
+            self._open.add(answer)
         except UpstreamGoneError as error:
             raise await self.gone(error) from error
         finally:
             self._asking -= 1
             self._settle()
-        self._open.add(answer)
-        self._idle.clear()
         return answer
 
     def release(self, answer: Answer) -> None:
