@@ -168,7 +168,8 @@ class NativeLaunch(EngineLaunch):
             case Loaded():
                 for record in self.launch.record.phases:
                     self._end_phase(Phase(record.phase))
-                self._loaded.set_result(message)
+                if not self._loaded.done():  # a stop has cancelled it
+                    self._loaded.set_result(message)
             case Fatal():
                 self.fatal = message
                 self._loop.call_later(FATAL_GRACE_S, self.finish, End(state=State.FAILED))
