@@ -68,13 +68,14 @@ class Supervisor:
         self._launch: LaunchJournal | None = None
         self._engine: EngineLaunch | None = None
         self._attempt: LaunchRecord | None = None
-        self._stopping = asyncio.Event()
+        self._stopping = asyncio.Event()  # somebody asked for the engine's end: it is not restarted
+        self._why = ""  # what whoever asked wants its clients and the history to be told
         self._draining: asyncio.Task[None] | None = None
         self._drain_until: float | None = None
         self._unrecorded: LaunchRecord | None = None  # of a launch that failed before it had a folder
 
     # ----------------------------------------------------------------------------------------------------------------
-    # What it is
+    # State
     # ----------------------------------------------------------------------------------------------------------------
 
     @property
@@ -134,7 +135,7 @@ class Supervisor:
         return told or (self.plan.max_model_len if self.plan else None)
 
     # ----------------------------------------------------------------------------------------------------------------
-    # What it does
+    # Operations
     # ----------------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -186,7 +187,7 @@ class Supervisor:
             launch.change(State.FAILED, f"Cannot start the engine's process: {error.strerror}.")
             return launch
         if self._stopping.is_set():  # asked for before there was anything to stop
-            engine.finish(End(state=State.STOPPED))
+            engine.finish(End(state=State.STOPPED, reason=_why_stopped(self._why, "", 0)))
         engine.begin(self._bring_up(source, engine))
         await engine.ended()
         return launch
@@ -195,7 +196,8 @@ class Supervisor:
         """Only an engine that had served: what keeps one from starting will keep it from starting again."""
         record = launch.record
         served = record.ready_after_s is not None and record.state in (State.FAILED, State.HUNG)
-        return served and self.plan is not None and self.plan.profile.on_failure == "restart"
+        asked_for = self.plan is not None and self.plan.profile.on_failure == "restart"
+        return served and asked_for and not self._stopping.is_set()
 
     async def _still_wanted(self, delay_s: float) -> bool:
         try:
@@ -205,25 +207,33 @@ class Supervisor:
         return False
 
     async def stop(self, grace_s: float = DRAIN_GRACE_S) -> None:
-        """Let running requests finish for `grace_s` seconds, refuse new ones, then end the launch."""
+        """Let running requests finish for `grace_s` seconds, refuse new ones, then end the launch. The earlier deadline
+        of a drain under way still counts."""
         self._stopping.set()
         engine = self._engine
         if engine is None or engine.launch.ended:
             return
-        if self.state is State.READY and (draining := self.drain(grace_s)) is not None:
+        if self._drain_until is not None:
+            grace_s = min(grace_s, max(0.0, self._drain_until - time.time()))
+        draining = self.drain(grace_s)
+        if draining is None:
+            engine.finish(End(state=State.STOPPED))
+        else:
             await asyncio.wait({draining})
-        engine.finish(End(state=State.STOPPED))
 
     def stop_now(self, why: str = "") -> None:
         """End the launch, whatever its state, and with it the requests in flight. Their clients and the history are
         told `why`, such as "Stopped by admin", and how many there were."""
+        self._stopping.set()
+        self._why = why or self._why
         engine = self._engine
         if engine is None or engine.launch.ended:
             return
         requests = self.describe().requests
         if self.state is State.READY:
             engine.launch.change(State.DRAINING)  # new requests are refused from here on
-        engine.finish(End(state=State.STOPPED, reason=_why_stopped(why, f"{_counted(requests)} ended", requests)))
+        reason = _why_stopped(self._why, f"{_counted(requests)} ended", requests)
+        engine.finish(End(state=State.STOPPED, reason=reason))
 
     def drain(self, within_s: float, why: str = "") -> asyncio.Task[None] | None:
         """Refuse new requests, let those in flight finish, and end the launch once they have, or after `within_s`
@@ -232,20 +242,22 @@ class Supervisor:
         engine = self._engine
         if engine is None or self.state not in (State.READY, State.DRAINING):
             return None
+        self._stopping.set()
+        self._why = why or self._why
         if self.state is State.READY:
             engine.launch.change(State.DRAINING)
         if self._draining is not None:
             self._draining.cancel()
         self._drain_until = time.time() + within_s
-        self._draining = asyncio.create_task(self._end_when_idle(engine, within_s, why))
+        self._draining = asyncio.create_task(self._end_when_idle(engine, within_s))
         return self._draining
 
-    async def _end_when_idle(self, engine: EngineLaunch, within_s: float, why: str) -> None:
+    async def _end_when_idle(self, engine: EngineLaunch, within_s: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(engine.idle(), within_s)
         requests = engine.requests
         late = f"{_counted(requests)} still running at the deadline and {'was' if requests == 1 else 'were'} ended"
-        engine.finish(End(state=State.STOPPED, reason=_why_stopped(why, late, requests)))
+        engine.finish(End(state=State.STOPPED, reason=_why_stopped(self._why, late, requests)))
 
     def kill(self) -> None:
         """At once: nothing is left of the engine when this returns."""
@@ -280,7 +292,7 @@ class Supervisor:
         return launch.record
 
     # ----------------------------------------------------------------------------------------------------------------
-    # How
+    # Internals
     # ----------------------------------------------------------------------------------------------------------------
 
     def _begin(
