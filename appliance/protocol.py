@@ -192,7 +192,8 @@ class PhaseRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 class LaunchRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One attempt to run one revision, as far as it has come. Rewritten to `launches/<id>/launch.json` at each change
     of state. `attempt`: preflight refused it while another launch went on serving. `restart_of` is the launch that
-    failed before it, where the supervisor started it again by itself."""
+    failed before it, where the supervisor started it again by itself. `cut_off`: its front door ended before it could
+    record an end, and a later one did."""
 
     id: str
     profile: str
@@ -210,6 +211,7 @@ class LaunchRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     exit_status: str | None = None
     attempt: bool = False
     restart_of: str | None = None
+    cut_off: bool = False
 
 
 class ApplianceState(msgspec.Struct, kw_only=True):

@@ -17,7 +17,7 @@ import msgspec
 
 from appliance.home import Home, write_atomically
 from appliance.launches.events import EventReader
-from appliance.launches.record import folded
+from appliance.launches.record import folded, upgrade
 from appliance.launches.states import ENDED
 from appliance.protocol import Diagnosis, Event, LaunchRecord
 
@@ -182,6 +182,7 @@ class LaunchFolder:
             content = path.read_bytes()
             self._record_seen = seen
             self._record = _record_decoder.decode(content)
+            upgrade(self._record)
         except FileNotFoundError:
             self._record = self._record_seen = None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

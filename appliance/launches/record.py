@@ -1,4 +1,4 @@
-"""A launch's record as its events tell it: what is shown where `launch.json` is missing, behind or damaged."""
+"""A launch's record: from its events where `launch.json` is missing, behind or damaged, and from older versions."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ from appliance.protocol import (
     StateChange,
 )
 
+# The reason, and the only sign, of a launch that was cut off, in a record without `cut_off`.
+_CUT_OFF_REASON = "It was cut off: the front door was killed, or the machine went down."
+
+
+def upgrade(record: LaunchRecord) -> None:
+    """Fills in, in place, what an older version did not write."""
+    if record.reason == _CUT_OFF_REASON:
+        record.cut_off = True
+
 
 def folded(events: list[Event], record: LaunchRecord | None, *, launch_id: str, started: float) -> LaunchRecord:
     """The launch as its events tell it; what they do not tell (or no longer: a cut file) comes from `record`."""
@@ -31,6 +40,7 @@ def folded(events: list[Event], record: LaunchRecord | None, *, launch_id: str, 
             exit_status=record.exit_status,
             attempt=record.attempt,
             restart_of=record.restart_of,
+            cut_off=record.cut_off,
         )
     told.phases, told.findings = [], []
     for event in events:

@@ -23,7 +23,7 @@ def close_abandoned(home: Home) -> None:
         record.ended = record.since = folder.path.stat().st_mtime
         with contextlib.suppress(FileNotFoundError):
             record.ended = record.since = folder.events.stat().st_mtime  # its last sign of life
-        record.state, record.reason = State.FAILED, REASON
+        record.state, record.reason, record.cut_off = State.FAILED, REASON, True
         for phase in record.phases:
             phase.outcome = phase.outcome or "failed"
         folder.write_record(record)

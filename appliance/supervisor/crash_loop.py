@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from appliance.home import Home
 from appliance.launches.catalogue import Catalogue
 from appliance.protocol import Diagnosis, Fix, LaunchRecord, Phase, State
-from appliance.supervisor.abandoned import REASON as CUT_OFF
 
 WINDOW_S = 600.0
 MOST_FAILURES = 3
@@ -37,7 +36,7 @@ def failures(home: Home, launch: LaunchRecord, now: float) -> list[LaunchRecord]
 def verdict(failed: Sequence[LaunchRecord]) -> Diagnosis | None:
     """Why it is not restarted; None where it may be."""
     same = len(failed) >= 2 and _signature(failed[0]) == _signature(failed[1])
-    if same and failed[0].reason != CUT_OFF:
+    if same and not failed[0].cut_off:
         again = "twice in a row with the same cause"
     elif len(failed) >= MOST_FAILURES:
         again = f"{len(failed)} times in {WINDOW_S / 60:.0f} minutes"
@@ -70,7 +69,7 @@ def _refused(record: LaunchRecord) -> bool:
 
 def _lost_its_power(record: LaunchRecord) -> bool:
     """It served, and then the machine went down: no failure of the revision."""
-    return record.ready_after_s is not None and record.reason == CUT_OFF
+    return record.ready_after_s is not None and record.cut_off
 
 
 def _signature(record: LaunchRecord) -> tuple[str | None, str | None]:

@@ -10,10 +10,10 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.launches.catalogue import Catalogue
-from appliance.protocol import LaunchRecord, State
+from appliance.protocol import LaunchRecord
 from console.db.models import ActiveRevision, Launch
 from console.db.sessions import Database
-from console.launches.outcome import REFUSED, refused
+from console.launches.outcome import listed_state
 
 
 class LaunchIndex:
@@ -50,7 +50,7 @@ async def _write(session: AsyncSession, record: LaunchRecord, folder: Path) -> N
         "profile": record.profile,
         "revision": record.revision,
         "engine": record.engine,
-        "state": REFUSED if record.state is State.FAILED and refused(record) else record.state.value,
+        "state": listed_state(record),
         "reason": record.reason,
         "cause": record.diagnosis.summary if record.diagnosis else _first_error(record),
         "started": record.started,

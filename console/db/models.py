@@ -115,8 +115,8 @@ class ActiveRevision(Base):
 
 class Launch(Base):
     """The index of `launches/<launch_id>/`, so that lists need not read every folder; the folder is the truth.
-    `profile` and `revision` are names, not keys: a launch outlives the profile that it ran. `state` is the launch's, or
-    `refused` where preflight refused it."""
+    `profile` and `revision` are names, not keys: a launch outlives the profile that it ran. `state` is the launch's
+    `listed_state`."""
 
     __tablename__ = "launches"
     # AUTOINCREMENT: the number of a launch that was deleted is never given to another.

@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 from appliance.launches.states import ENDED
 from appliance.protocol import LaunchRecord, Phase, PhaseRecord, Severity, State
-from appliance.supervisor.abandoned import REASON as CUT_OFF_REASON
 from console.formats import counted, progress, seconds
 
 REFUSED = "refused"
 """The word, in lists too, for a launch that preflight refused."""
+
+CUT_OFF = "cut-off"
+"""The word, in lists too, for a launch whose front door was killed."""
 
 CRASH_LOOP = "crash-loop"
 """The finding, or the family of the diagnosis, by which whatever restarts the engine says that it has given up."""
@@ -88,10 +90,17 @@ def under_way(record: LaunchRecord, current: str | None, *, engine_runs: bool) -
     return record.state not in ENDED and record.id == current and engine_runs
 
 
-def standing(state: str, reason: str, *, runs: bool) -> Standing:
-    """For lists that have no record. `runs`: it may still be running if its last `state` is not an end."""
+def listed_state(record: LaunchRecord) -> str:
+    """What lists know a launch by: its state, or REFUSED or CUT_OFF."""
+    if record.cut_off:
+        return CUT_OFF
+    return REFUSED if record.state is State.FAILED and refused(record) else record.state.value
+
+
+def standing(state: str, *, runs: bool) -> Standing:
+    """Of a launch in a list, by its `listed_state`. `runs`: it may still be running if that is not an end."""
     ended = state in ENDED or state == REFUSED
-    if reason == CUT_OFF_REASON or not (ended or runs):
+    if state == CUT_OFF or not (ended or runs):
         return Standing(FACES[Kind.CUT_OFF].mark, FACES[Kind.CUT_OFF].word)
     return Standing(state, state)
 
@@ -100,7 +109,7 @@ def kind_of(record: LaunchRecord, *, runs: bool) -> Kind:
     if runs:
         return Kind.RUNNING
     served = record.ready_after_s is not None
-    if record.state not in ENDED or record.reason == CUT_OFF_REASON:
+    if record.state not in ENDED or record.cut_off:
         return Kind.CUT_OFF
     if record.state is State.STOPPED:
         return Kind.STOPPED if served else Kind.STOPPED_STARTING

@@ -120,9 +120,9 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         """Whether there is an engine at all, whatever its state."""
         return self.reachable or self.control.running
 
-    def standing(self, state: str, reason: str) -> Standing:
+    def standing(self, state: str) -> Standing:
         """Of a launch by what it wrote last: without an end it goes on only while there is an engine."""
-        return standing(state, reason, runs=self.runs)
+        return standing(state, runs=self.runs)
 
     @property
     def unsealed(self) -> bool:

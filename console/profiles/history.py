@@ -15,9 +15,8 @@ from sqlalchemy import ColumnElement, and_, false, not_, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.protocol import State
-from appliance.supervisor.abandoned import REASON as CUT_OFF_REASON
 from console.db.models import ActiveRevision, Launch, Revision
-from console.launches.outcome import REFUSED
+from console.launches.outcome import CUT_OFF, REFUSED
 
 LOOKED_AT = 50
 """Good launches of other revisions that are looked through for one that is still there to go back to: the first one
@@ -96,7 +95,7 @@ class History:
 
     async def _failed_last(self, session: AsyncSession, good: Launch, owner: int) -> bool:
         """Whether the last launch of the revision of `good` failed. Power that was cut is no fault of a revision."""
-        of_revision = and_(self._belongs_to(owner), Launch.revision == good.revision, Launch.reason != CUT_OFF_REASON)
+        of_revision = and_(self._belongs_to(owner), Launch.revision == good.revision, Launch.state != CUT_OFF)
         last = await session.scalar(select(Launch.state).where(of_revision).order_by(Launch.started.desc()).limit(1))
         return last in (State.FAILED, State.HUNG, REFUSED)
 

@@ -194,7 +194,7 @@ def _end_of_path(path: str) -> str:
 def _outcome(outcome: Outcome | None, running: str | None) -> str | tuple[str, str]:
     if outcome is None:
         return ("never launched", DIM)
-    word = standing(outcome.state, outcome.reason, runs=outcome.launch == running).word
+    word = standing(outcome.state, runs=outcome.launch == running).word
     after = f" after {formats.seconds(outcome.ready_after_s)}" if outcome.ready_after_s is not None else ""
     cause = f": {outcome.cause}" if outcome.cause else ""
     return (f"{word}{after if word == 'ready' else ''}{cause}, {_ago(outcome.started)}", STATE_STYLES.get(word, ""))

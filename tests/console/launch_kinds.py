@@ -15,7 +15,6 @@ from appliance.protocol import (
     Severity,
     State,
 )
-from appliance.supervisor.abandoned import REASON as CUT_OFF
 from tests.console.launch_folders import PHASES, STARTED, WrittenLaunch, failed_launch, ready_launch
 
 TOKENIZER = Finding(
@@ -190,7 +189,8 @@ def cut_off(home: Home, launch_id: str, **kwargs: object) -> WrittenLaunch:
     """As the next front door closes a launch whose own was killed."""
     launch = ready_launch(home, launch_id, **kwargs)
     launch.time += 7200
-    launch.change(State.FAILED, CUT_OFF)
+    launch.record.cut_off = True
+    launch.change(State.FAILED)
     return launch
 
 

@@ -26,7 +26,6 @@ from appliance.protocol import (
     Severity,
     State,
 )
-from appliance.supervisor.abandoned import REASON as CUT_OFF_REASON
 from console.dashboard.examples import examples
 from console.db.models import ActiveRevision, Profile, Revision
 from console.engine_control.base import EngineStatus, OutputLine
@@ -351,7 +350,7 @@ async def test_a_launch_that_was_cut_off_is_so_everywhere(client, console, contr
     await ProfileStore(console.database).create({"name": "small", "model": {"path": "T"}}, author="a")
     launch = ready_launch(home, "20261120-100000-aaaa", profile="small", revision="r1", started=time.time())
     path = launch.folder / "launch.json"
-    record = {**json.loads(path.read_bytes()), "state": "failed", "reason": CUT_OFF_REASON, "ended": time.time()}
+    record = {**json.loads(path.read_bytes()), "state": "failed", "cut_off": True, "ended": time.time()}
     path.write_text(json.dumps(record))
     control.present = EngineStatus(running=False)
     door.stop()

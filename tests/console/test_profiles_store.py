@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from appliance.supervisor.abandoned import REASON as CUT_OFF_REASON
 from console.db.models import ActiveRevision, Launch
 from console.db.schema import migrate
 from console.db.sessions import Database
@@ -38,7 +37,7 @@ async def make_active(database, revision_id):
         await session.merge(ActiveRevision(id=1, revision_id=revision_id))
 
 
-async def add_launch(database, launch_id, profile, revision, *, ready=True, started, state=None, reason=""):
+async def add_launch(database, launch_id, profile, revision, *, ready=True, started, state=None):
     async with database.session() as session:
         session.add(
             Launch(
@@ -46,7 +45,6 @@ async def add_launch(database, launch_id, profile, revision, *, ready=True, star
                 profile=profile,
                 revision=revision,
                 state=state or ("ready" if ready else "failed"),
-                reason=reason,
                 started=started,
                 ready_after_s=2.0 if ready else None,
                 path="",
@@ -191,11 +189,11 @@ async def test_rolling_back_prefers_what_has_not_failed_since(store, database):
     assert (await store.roll_back_target()).what == "chat r2"
     await add_launch(database, "b", "chat", "r1", started=first.created + 5)
     assert (await store.roll_back_target()).what == "chat r1"
-    await add_launch(database, "c", "chat", "r2", started=second.created + 20, state="failed", reason=CUT_OFF_REASON)
+    await add_launch(database, "c", "chat", "r2", started=second.created + 20, state="cut-off")
     assert (await store.roll_back_target()).what == "chat r1"
     await add_launch(database, "d", "chat", "r2", started=second.created + 30)
     assert (await store.roll_back_target()).what == "chat r2"
-    await add_launch(database, "e", "chat", "r2", started=second.created + 40, state="failed", reason=CUT_OFF_REASON)
+    await add_launch(database, "e", "chat", "r2", started=second.created + 40, state="cut-off")
     assert (await store.roll_back_target()).what == "chat r2"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,8 @@ from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import LaunchFolder
 from appliance.protocol import Progress, State
 from tests.console.launch_folders import DIAGNOSIS, STARTED, WrittenLaunch, failed_launch, ready_launch
+
+CUT_OFF_BEFORE = "It was cut off: the front door was killed, or the machine went down."
 
 ID = "20261120-100000-aaaa"
 
@@ -154,3 +158,14 @@ def test_launches_of_one_second_are_listed_in_their_order(home):
     for name in ids:
         ready_launch(home, name)
     assert Catalogue(home).ids() == ids[::-1]
+
+
+@pytest.mark.parametrize("written", [{"cut_off": True}, {"reason": CUT_OFF_BEFORE}])
+def test_a_launch_that_was_cut_off_is_known_as_such(home, written):
+    """By its reason in records of versions that wrote nothing else."""
+    launch = ready_launch(home, "20261120-100000-aaaa")
+    path = launch.folder / "launch.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "state": "failed", **written}))
+    folder = LaunchFolder(launch.folder)
+    assert folder.record().cut_off
+    assert folder.read().record.cut_off

@@ -19,7 +19,6 @@ import uvicorn
 import yaml
 
 from appliance.profile.active import read_active
-from appliance.supervisor.abandoned import REASON as CUT_OFF_REASON
 from console import address
 from console.access.token import ensure_console_token
 from console.app import create_app
@@ -275,7 +274,7 @@ def test_the_list_says_which_launch_was_cut_off(cli, file, home):
         fcntl.flock(held, fcntl.LOCK_EX)
         assert "ready after" in last_launch()
     assert "cut off" in last_launch()
-    launch(home, "failed", CUT_OFF_REASON)
+    launch(home, "failed", cut_off=True)
     assert "cut off" in last_launch()
     launch(home, "failed", "it fell")
     assert "failed" in last_launch()

@@ -13,7 +13,7 @@ from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import LaunchFolder
 from appliance.protocol import Diagnosis, Fix, LaunchRecord, PhaseRecord, State
 from appliance.supervisor import crash_loop, supervisor
-from appliance.supervisor.abandoned import REASON as CUT_OFF
+from appliance.supervisor.abandoned import close_abandoned
 from tests.supervisor.scripted import make_supervisor
 
 NOW = 1_000_000.0
@@ -23,13 +23,21 @@ def test_power_cuts_are_no_crash_loop(home: Home) -> None:
     """A machine that serves for months must come back after the second blip, too; a start that is cut off again and
     again is one."""
     for number in (1, 2, 3):
-        past(home, number, reason=CUT_OFF, diagnosis=None, ready_after_s=2.0)
+        past(home, number, cut_off=True, diagnosis=None, ready_after_s=2.0)
     assert judge(home) is None
     for number in (4, 5):
-        past(home, number, reason=CUT_OFF, diagnosis=None)
+        past(home, number, cut_off=True, diagnosis=None)
     assert judge(home) is None
-    past(home, 6, reason=CUT_OFF, diagnosis=None)
+    past(home, 6, cut_off=True, diagnosis=None)
     assert judge(home) is not None
+
+
+def test_a_launch_whose_front_door_was_killed_is_closed_as_cut_off(home: Home) -> None:
+    past(home, 1, State.READY, ended=None, diagnosis=None)
+    folder = Catalogue(home).folders()[0]
+    close_abandoned(home)
+    record = LaunchFolder(folder.path).read().record
+    assert (record.state, record.cut_off) == (State.FAILED, True)
 
 
 def past(home: Home, number: int, state: State = State.FAILED, *, cause: str = "oom", **fields: Any) -> LaunchRecord:
