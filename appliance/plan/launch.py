@@ -108,7 +108,8 @@ class NativePlan(LaunchPlan):
 def inventory_after(inventory: Inventory, running: LaunchPlan | None) -> Inventory:
     """The machine as it will be when `running` has ended.
 
-    Weights and cache were allocated in full, on a host too: the engine writes zeros into its cache when it starts.
+    Only what it has held since its start counts as given back: weights and cache (on a host too, since the engine
+    writes zeros into its cache), graphs, and the fixed part of its workspace.
     """
     if running is None:
         return inventory
@@ -117,9 +118,9 @@ def inventory_after(inventory: Inventory, running: LaunchPlan | None) -> Invento
         return inventory
     if held is None:
         host = inventory.host
-        free = min(host.memory_available_bytes + memory.weight_bytes + memory.cache_bytes, host.memory_bytes)
+        free = min(host.memory_available_bytes + memory.kept_bytes, host.memory_bytes)
         return structs.replace(inventory, host=structs.replace(host, memory_available_bytes=free))
-    freed = memory.weight_bytes + memory.cache_bytes
+    freed = memory.kept_bytes
     taken = {gpu.uuid for gpu in running.taken}
     gpus = tuple(
         structs.replace(gpu, memory_free_bytes=min(gpu.memory_free_bytes + freed, gpu.memory_bytes))

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from appliance.hardware import Gpu, Host, Inventory
 from appliance.home import Home
-from appliance.plan.launch import NativePlan
+from appliance.plan.launch import NativePlan, inventory_after
 from appliance.preflight import PreflightContext, Report, Surroundings, run
 from appliance.preflight.printing import show
 from appliance.preflight.registry import CHECKS
@@ -291,6 +291,20 @@ def test_what_the_running_engine_holds_counts_as_free(home: Home, tiny: Path) ->
     replaced = look(home, running=on_host).plan
     assert replaced is not None
     assert replaced.memory.held_bytes == 0
+
+
+def test_graphs_and_the_fixed_workspace_of_the_running_engine_count_as_free(home: Home, tiny: Path) -> None:
+    """What a step takes may never have been allocated, so that does not."""
+    running = look(home, {"kv-cache-memory-bytes": "1 GiB"}, inventory=machine(gpu=card())).plan
+    assert running is not None
+    memory = running.memory
+    assert memory is not None
+    assert msgspec.structs.replace(memory, graph_bytes=GIB).kept_bytes - memory.kept_bytes == GIB - memory.graph_bytes
+    assert memory.workspace.runtime > 0
+    full = machine(gpu=msgspec.structs.replace(card(), memory_free_bytes=GIB // 5))
+    freed = inventory_after(full, running).gpus[0].memory_free_bytes - GIB // 5
+    assert freed >= memory.weight_bytes + memory.cache_bytes + memory.graph_bytes + memory.workspace.runtime
+    assert freed <= memory.needed_bytes - memory.workspace.step
 
 
 def test_a_gpu_that_does_not_answer_is_said(home: Home, tiny: Path) -> None:

@@ -135,6 +135,14 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
         return self.weight_bytes + self.workspace_bytes + self.graph_bytes + self.cache_bytes
 
     @property
+    def kept_bytes(self) -> int:
+        """What the engine certainly holds from its start to its end. Its steps' tensors and its histories come only
+        with requests that need them."""
+        workspace = self.workspace
+        runtime = workspace.runtime if self.kind == "dedicated" else 0  # a host's is mostly files, which count as free
+        return self.weight_bytes + self.cache_bytes + self.graph_bytes + runtime + workspace.tables + workspace.packed
+
+    @property
     def segments(self) -> tuple[Segment, ...]:
         """The whole device, part by part; those of no size are left out, and a rest of less than a MiB. They add up to
         `total_bytes`, or to more where the plan does not fit."""
