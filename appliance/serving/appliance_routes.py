@@ -12,6 +12,7 @@ from litestar import Request, Response, get, post
 from litestar.response import Stream
 
 from appliance.launches.event_stream import EventStream, Told, UnknownEventError
+from appliance.launches.folder import LAUNCH_ID
 from appliance.protocol import ApplianceState, Finding, LaunchRecord, State
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.fields import decode, read_body
@@ -124,8 +125,9 @@ async def drain(request: Request[Any, Any, Any], front_door: FrontDoor) -> Appli
 @post("/appliance/attempts", status_code=200)
 async def attempt(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[AttemptAccepted | LaunchRecord]:
     fields = decode(await read_body(request), AttemptFields)
-    if not fields.launch or not all(c.isalnum() or c in "-_" for c in fields.launch) or len(fields.launch) > 64:
-        raise bad_request("launch is not valid; use up to 64 letters, digits, - and _.", "launch")
+    if not LAUNCH_ID.fullmatch(fields.launch):
+        allowed = "up to 100 characters of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or a digit"
+        raise bad_request(f"launch: {fields.launch[:100]!r} is not a valid id; use {allowed}.", "launch")
     try:
         outcome = await front_door.supervisor.attempt(fields.launch, fields.revision, fields.profile)
     except FileExistsError:

@@ -187,6 +187,13 @@ def test_attempts_take_the_consoles_token_only(door: Door, keys: None) -> None:
     assert door.http.post("/appliance/attempts", json={}, headers=bearer("console-secret")).status_code == 400
 
 
+@pytest.mark.parametrize("launch", ["", "é", "a/b", "..", "-a", "a" * 101, "a\n"])
+def test_a_launch_id_that_names_no_folder_is_refused(door: Door, keys: None, launch: str) -> None:
+    body = {"launch": launch, "profile": {}}
+    answer = door.http.post("/appliance/attempts", json=body, headers=bearer("console-secret"))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "launch")
+
+
 def test_attempts_without_any_token_file_are_refused(door: Door) -> None:
     """An empty bearer is not the missing token."""
     for headers in ({}, {"Authorization": "Bearer"}, bearer("x")):
