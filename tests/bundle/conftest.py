@@ -51,11 +51,13 @@ def cut(model: Path, key: Key, tmp_path: Path) -> list[Path]:
 
 
 @contextmanager
-def refusal(*codes: str, names: tuple[str, ...] = (), kind: type[BundleError] = BundleError) -> Iterator[None]:
-    """The body is refused with one of the codes, if any are given, and the text has the names."""
+def refusal(
+    code: str, *codes: str, names: tuple[str, ...] = (), kind: type[BundleError] = BundleError
+) -> Iterator[None]:
+    """The body is refused with one of the codes, and the text has the names."""
     with pytest.raises(kind) as caught:
         yield
-    assert not codes or caught.value.code in codes, caught.value
+    assert caught.value.code in (code, *codes), caught.value
     assert all(name in str(caught.value) for name in names), caught.value
 
 
