@@ -22,7 +22,7 @@ MAX_FRAMES = 40
 LINES_BEFORE = 6
 MAX_PREFIX = 100
 
-END = re.compile(r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80})(?::(?: (?P<message>.{0,5000}))?)?$")
+END = re.compile(r"^(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80})(?::(?: (?P<message>.{0,5000}))?)?$")
 TYPE_NAME = re.compile(r"(?:Error|Exception|Exit|Interrupt|Fault|Warning|Failed|Iteration|Resources|Cast|Group|Empty)$")
 # What may stand alone on a line in the middle of a traceback without being its end.
 NO_TYPE = re.compile(r"(?:Killed|Aborted|Terminated|Done|INFO|WARNING|ERROR|DEBUG|Note|Loading|Process|usage)$")

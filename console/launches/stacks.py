@@ -27,7 +27,7 @@ _PROCESS = re.compile(
     r"(?:(?:, state (?P<state>\w?)(?:, in (?P<waits>[^\s:]+))?)?: ?(?P<what>.*)|(?P<ended> has ended))"
 )
 _THREAD = re.compile(r"Thread (?P<id>\S+) \((?P<state>[^)]*)\)(?:: \"(?P<name>[^\"]*)\")?")
-_FRAME = re.compile(r"\s{1,80}(?P<function>\S.{0,400}?) \((?P<place>[^()]{0,1000})\)$")
+_FRAME = re.compile(r"^\s{1,80}(?P<function>\S.{0,400}?) \((?P<place>[^()]{0,1000})\)$")
 
 
 @dataclass
