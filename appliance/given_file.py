@@ -1,4 +1,5 @@
-"""Files that a person names on the command line: nothing waits for ever for one, or reads it without end."""
+"""Files named on the command line. Folders, devices and sockets are refused; a pipe is read until its writers close
+it."""
 
 from __future__ import annotations
 
