@@ -1,4 +1,4 @@
-"""Ends without an exception: signals, exit statuses, the kernel's out-of-memory killer."""
+"""Deaths without an exception: signals, exit statuses, the kernel's out-of-memory killer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SIGNALS: dict[int, Diagnosis] = {
         fix=Fix(
             text="Find out who ended the process. If the kernel log has an out-of-memory line after all, stop other "
             "programs that use a lot of memory, or use a shorter context.",
-            command="dmesg -T | grep -i -e 'out of memory' -e oom",
+            command=_OOM_FIX.command,
         ),
     ),
     signal.SIGILL: Diagnosis(

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from appliance.diagnosis import endings, hangs, telling
+from appliance.diagnosis import deaths_without_exception as deaths
+from appliance.diagnosis import hangs, telling
 from appliance.diagnosis.catalogue import causes_of
 from appliance.diagnosis.cause import Cause, Groups
 from appliance.diagnosis.error_lines import ErrorLine, error_lines
@@ -51,7 +52,7 @@ def diagnose(
     `profile` is the launched document; without it, the settings that the log prints are used.
     """
     if killed_by_kernel is not None:
-        return endings.killed_by_kernel(killed_by_kernel, lines)
+        return deaths.killed_by_kernel(killed_by_kernel, lines)
     if fatal is not None:
         told = _told(fatal, lines)
         best = best_of([told])
@@ -63,13 +64,13 @@ def diagnose(
         certain = failures.certain()
         return certain if certain is not None else hangs.diagnose_hang(hang, stacks, lines)
     found = failures.tell()
-    if found is None or (found.family is None and endings.signal_of(exit_status) is not None):
-        ended = endings.by_exit_status(exit_status, lines)
+    if found is None or (found.family is None and deaths.signal_of(exit_status) is not None):
+        ended = deaths.by_exit_status(exit_status, lines)
         if ended is not None:
             return ended
     if found is not None:
         return failures.with_restarts(found)
-    return endings.without_a_word(lines, exit_status) if failed else telling.no_failure()
+    return deaths.without_a_word(lines, exit_status) if failed else telling.no_failure()
 
 
 @dataclass
@@ -222,7 +223,7 @@ class _Failures:
     def _process_gone(self, *, silent: bool) -> Diagnosis | None:
         """`silent`: whether the process that died is known to have logged nothing."""
         survived = 0 if self.whole else self.healthy or 0  # a server prints its figures once more as it shuts down
-        return endings.reported_exit(self.lines, after=survived, silent=silent)
+        return deaths.reported_exit(self.lines, after=survived, silent=silent)
 
     def _only_pointed_at(
         self, told: Sequence[ErrorLine], chains: Sequence[Sequence[LoggedException]]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from appliance.diagnosis.causes.hang import Waiting
-from appliance.diagnosis.endings import LAST_LINES
+from appliance.diagnosis.deaths_without_exception import LAST_LINES
 from appliance.diagnosis.telling import shown
 from appliance.protocol import Diagnosis, EvidenceLine, Fix
 

@@ -78,14 +78,14 @@ def budget_for(log: Path) -> float:
 
 def without_reading(log: Path, known: Circumstances, why: str) -> Answer:
     """What can be said where the log was not analysed: by the status, or else with its last errors."""
-    from appliance.diagnosis import endings  # late: almost never needed
+    from appliance.diagnosis import deaths_without_exception as deaths  # late: almost never needed
 
     headline = f"{known.fatal.exception}: {known.fatal.message}".splitlines()[0] if known.fatal else None
     evidence = last_errors(log)
     if known.killed_by_kernel is not None:
-        found: Diagnosis | None = endings.killed_by_kernel(known.killed_by_kernel, evidence)
+        found: Diagnosis | None = deaths.killed_by_kernel(known.killed_by_kernel, evidence)
     else:
-        found = endings.by_exit_status(known.exit_status, evidence)
+        found = deaths.by_exit_status(known.exit_status, evidence)
     if found is None:
         last = headline or known.hang or (evidence[-1].text if evidence else "")
         found = Diagnosis(

@@ -12,7 +12,7 @@ import msgspec
 from appliance.engine_client.channel import CoreGoneError
 from appliance.engine_client.client import CoreClient
 from appliance.engine_client.core import NativeCore
-from appliance.engine_process.ending import End
+from appliance.engine_process.conclude import End
 from appliance.engine_process.engine_launch import FATAL_GRACE_S, EngineLaunch
 from appliance.engine_process.errors import EngineGoneError
 from appliance.engine_process.launch_journal import LaunchJournal

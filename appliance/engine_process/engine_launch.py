@@ -1,7 +1,7 @@
 """A launch of either engine, from a running process to its end: its output, its deadlines, and why it ends.
 
 Whatever ends it (an exception that it logged, its exit, silence, a passed deadline, an unanswered probe, a wish to
-stop) arrives at one place as an `End`; the first one counts, and `ending.py` carries it out.
+stop) arrives at one place as an `End`; the first one counts, and `conclude.py` carries it out.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from appliance.checkpoint.errors import CheckpointError
 from appliance.diagnosis.fatal_watch import FatalWatch
 from appliance.engine_process.child import Child
+from appliance.engine_process.conclude import End, conclude, end_processes
 from appliance.engine_process.deadlines import FLOORS_S, Watch
-from appliance.engine_process.ending import End, conclude, end_processes
 from appliance.engine_process.errors import EngineGoneError, NotListeningError
 from appliance.engine_process.kernel_log import KernelLog, of_this_end, out_of_memory
 from appliance.engine_process.launch_journal import LaunchJournal
@@ -143,7 +143,7 @@ class EngineLaunch(ABC):
         if self._bring_up is not None:
             self._bring_up.cancel()
         if end.reason:
-            self.fail_requests(end.reason)  # before the engine itself makes up what to say while it is ended
+            self.fail_requests(end.reason)  # first, so that clients get this reason and not the engine's shutdown error
         last_line = self._capture.count if self._capture is not None else 0
         status = await end_processes(end, self.child, self.ask_to_end, self.launch.folder)
         killed_by_kernel: str | None = None

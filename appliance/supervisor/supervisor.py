@@ -22,7 +22,7 @@ from appliance import __version__
 from appliance.engine_client.client import CoreClient
 from appliance.engine_client.core import CORE_COMMAND, NativeCore
 from appliance.engine_client.launch import NativeLaunch, Prepare
-from appliance.engine_process.ending import End
+from appliance.engine_process.conclude import End
 from appliance.engine_process.engine_launch import EngineLaunch
 from appliance.engine_process.launch_journal import LaunchJournal
 from appliance.engines import VLLM, engine_named

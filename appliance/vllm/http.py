@@ -21,7 +21,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class UpstreamGoneError(ConnectionError):
-    """vLLM does not listen, or its answer ended in the middle; the message says which."""
+    """vLLM cannot be connected to, or its answer ended in the middle; the message says which."""
 
 
 class Answer(asyncio.Protocol):
@@ -101,7 +101,7 @@ class Answer(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._problem = f"it answered what is not HTTP: {error}"
+            self._problem = f"its answer is not HTTP: {error}"
             self.close()
         self._news.set()
 
@@ -149,7 +149,7 @@ async def ask(socket: Path, method: str, target: bytes, headers: Headers = (), b
     try:
         _, answer = await loop.create_unix_connection(Answer, str(socket))
     except OSError as error:
-        raise UpstreamGoneError(f"it does not listen: {error.strerror or error}") from None
+        raise UpstreamGoneError(f"cannot connect: {error.strerror or error}") from None
     lines = [method.encode() + b" " + target + b" HTTP/1.1", b"host: vllm", b"connection: close"]
     lines += [name + b": " + value for name, value in headers]
     if body is not None and (body or method == "POST"):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from appliance.engine_process.child import Child
+from appliance.engine_process.conclude import End
 from appliance.engine_process.deadlines import STEP_LIMITS_S
-from appliance.engine_process.ending import End
 from appliance.engine_process.engine_launch import FATAL_GRACE_S, EngineLaunch
 from appliance.engine_process.launch_journal import LaunchJournal
 from appliance.engine_process.probe import ProbeError
@@ -154,7 +154,7 @@ class VllmLaunch(EngineLaunch):
         command = render(plan, place)
         self._attach(Child([*GUARD, *command.arguments], command.whole_environment(os.environ)))
         assert self._capture is not None
-        self._capture.add([f"ingot: starts {command.shown()}"])
+        self._capture.add([f"ingot: starting {command.shown()}"])
 
     def _take(self, step: Step) -> None:
         if self.launch.record.state is not State.STARTING:

@@ -1,7 +1,7 @@
 """What vLLM logs while it starts, as phases with progress. Each row is a way of one or several versions to say it.
 
-vLLM prints to people, and changes its words: a row that matches nothing costs a phase its progress, never the launch
-its end, which `/health` and a token show.
+vLLM's log is written for people, and its wording changes. A row that stops matching costs a phase its progress, nothing
+more: `/health` and a token decide when vLLM is ready.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def test_one_that_had_spoken_and_is_gone_without_a_status_was_killed() -> None:
     assert (told.family, told.cause, told.evidence[-1].number) == ("memory", "killed", 6)
 
 
-WHILE_IT_SERVES = """ingot: starts vllm serve tiny
+WHILE_IT_SERVES = """ingot: starting vllm serve tiny
 (EngineCore pid=7) INFO 11-20 17:39:22 [core.py:402] init engine took 0.52 s
 INFO:     Application startup complete.
 (APIServer pid=5) WARNING 11-20 17:39:33 [core_client.py:817] [shutdown] MPClient: engine core exited unexpectedly
@@ -56,7 +56,7 @@ INFO:     Shutting down
 INFO:     Finished server process [5]
 nanobind: leaked 4 instances!
 """.replace("\\\n", "")
-BEFORE_IT_SPOKE = """ingot: starts vllm serve tiny
+BEFORE_IT_SPOKE = """ingot: starting vllm serve tiny
 (APIServer pid=5) INFO 11-20 17:38:39 [model.py:733] Resolved architecture: LlamaForCausalLM
 Traceback (most recent call last):
   File "/venv/bin/vllm", line 8, in <module>

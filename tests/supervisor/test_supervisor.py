@@ -16,7 +16,7 @@ import pytest
 
 from appliance.engine_client.client import CoreClient, Generation
 from appliance.engine_client.core import NativeCore
-from appliance.engine_process.ending import End
+from appliance.engine_process.conclude import End
 from appliance.engine_process.errors import EngineGoneError
 from appliance.home import Home
 from appliance.launches.folder import LaunchFolder

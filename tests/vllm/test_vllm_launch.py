@@ -72,7 +72,7 @@ def test_a_good_start_goes_through_the_phases_and_leaves_nothing(tmp_path: Path,
         assert weights["progress"] == {"done": 2, "total": 2, "unit": "shards"}
         assert (state["max_model_len"], state["models"]) == (480, ["real"])
         first = engine.log().splitlines()[0]
-        assert first.startswith("ingot: starts ")
+        assert first.startswith("ingot: starting ")
         assert f"{program} serve " in first
         assert "--uds=" in first
         everything = family(engine.process.pid)
