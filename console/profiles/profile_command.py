@@ -124,7 +124,7 @@ def import_(files: tuple[str, ...], yes: bool, as_json: bool) -> None:
 @profile.command(epilog=EXIT_CODES)
 @click.argument("name")
 @revision_option
-@click.option("--anyway", is_flag=True, help="Activate it despite preflight errors.")
+@click.option("--anyway", is_flag=True, help="Despite preflight errors; the launch checks again, and may be refused.")
 @when_option
 @as_json_option
 def activate(name: str, revision: int | None, anyway: bool, finished: bool | None, as_json: bool) -> None:
