@@ -81,9 +81,9 @@ async def _run(config: ConsoleConfig, *, keep_engine: bool) -> int:
         listening = ports.take(config.host, config.port, "--port")
         config = dataclasses.replace(config, port=listening.getsockname()[1])
         lock.sign(Owner(pid=os.getpid(), host=config.host, port=config.port, started=time.time()))
-        recent_homes.note(config.home.root)
         finished = interrupted_restore.finish(config.home)
         started = await _start_early(config, control)
+        recent_homes.note(config.home.root)
         from console.run import serve
 
         return await serve(config, control, listening, start_engine=not started, recovered=finished)

@@ -166,7 +166,7 @@ def test_a_new_folder_gets_the_bundled_profile(up, home):
 
 @pytest.mark.parametrize("which", ["--port", "--engine-port"])
 def test_a_port_that_is_taken(up, home, which):
-    """Who holds it and the flag that chooses another; nothing is left running."""
+    """Who holds it and the flag that chooses another; nothing is left running, and the folder is not noted."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -178,6 +178,7 @@ def test_a_port_that_is_taken(up, home, which):
     assert f"(process {os.getpid()})" in console.output
     assert which in console.output
     assert "Traceback" not in console.output
+    assert home.root not in recent_homes.recent()
 
 
 def test_a_second_console_on_the_same_folder_is_refused_and_harms_nothing(up, home):
