@@ -50,6 +50,7 @@ def up(
     home = Home.from_environment()
     try:
         config = ConsoleConfig.from_environment(home, {**os.environ, **given})
+        _require_two_ports(config)
         home.create()
     except SettingError as error:
         raise click.ClickException(str(error)) from error
@@ -58,6 +59,17 @@ def up(
             f"The state folder {home.root} cannot be created: {error.strerror}. Set INGOT_HOME to a writable folder."
         ) from error
     sys.exit(asyncio.run(_run(config, keep_engine=keep_engine)))
+
+
+def _require_two_ports(config: ConsoleConfig) -> None:
+    """Where the console starts the engine itself, on an address that overlaps its own."""
+    hosts = {config.host, config.engine_host}
+    overlap = len(hosts) == 1 or bool(hosts & {"0.0.0.0", "::"})
+    if config.engine_control == "process" and config.port == config.engine_port and overlap:
+        raise click.UsageError(
+            f"The console and the engine need different ports; both were given {config.port}. "
+            "Choose another with --port or --engine-port."
+        )
 
 
 async def _run(config: ConsoleConfig, *, keep_engine: bool) -> int:

@@ -181,6 +181,18 @@ def test_a_port_that_is_taken(up, home, which):
     assert home.root not in recent_homes.recent()
 
 
+def test_one_port_for_both_is_a_usage_error(up, home):
+    """Before anything is made or taken; without an engine the port is the console's alone."""
+    port = _free_port()
+    both = up(port=port, engine_port=port)
+    both.process.wait(20)
+    assert both.process.returncode == 2
+    assert str(port) in both.output
+    assert not home.database.exists()
+    alone = up("--no-engine", port=port, engine_port=port)
+    alone.until(r"setup\?code=")
+
+
 def test_a_second_console_on_the_same_folder_is_refused_and_harms_nothing(up, home):
     """It says who holds the folder; the first one's link, address and engine stay as they are."""
     first = up("--no-engine")
