@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 from appliance.home import Home
 from appliance.home_lock import may_be_held
@@ -19,8 +20,17 @@ from console.launches.outcome import cause, outcome, under_way
 
 LATEST = "latest"
 LISTED = 20
-WIDE = 200
-"""Columns if the output is not a terminal."""
+GAP = "  "
+
+
+class Row(NamedTuple):
+    """A listed launch; the fields' names are the columns'."""
+
+    launch: str
+    profile: str
+    outcome: str
+    started: str
+    cause: str
 
 
 @click.group()
@@ -48,16 +58,29 @@ def list_(count: int, as_json: bool) -> None:
         for record in records:
             click.echo(msgspec.json.encode(record).decode())
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("launch", "profile", "outcome", "started"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("cause")
+    rows = []
     for record in records:
         end = outcome(record, runs=under_way(record, current, engine_runs=engine_runs))
         what = f"{record.profile} {record.revision}".rstrip()
-        table.add_row(record.id, what, end.word, formats.exact(record.started), cause(record) if end.went_wrong else "")
-    terminal = Console(highlight=False, markup=False)
-    terminal.print(table, width=None if terminal.is_terminal else WIDE)
+        why = " ".join(cause(record).split()) if end.went_wrong else ""
+        rows.append(Row(record.id, what, end.word, formats.exact(record.started), why))
+    _print(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize)
+
+
+def _print(rows: list[Row], columns: int) -> None:
+    """One line a launch. Where one would be longer than the terminal's `columns`, causes are on lines of their own."""
+    header = Row(*Row._fields)
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    beside = sum(widths) + len(GAP) * (len(widths) - 1) <= columns
+    click.secho(_line(header if beside else header._replace(cause=""), widths), bold=True)
+    for row in rows:
+        click.echo(_line(row if beside else row._replace(cause=""), widths))
+        if row.cause and not beside:
+            click.echo(textwrap.fill(row.cause, columns, initial_indent=GAP, subsequent_indent=GAP))
+
+
+def _line(row: Row, widths: list[int]) -> str:
+    return GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 @launches.command("export")

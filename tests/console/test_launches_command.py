@@ -1,0 +1,55 @@
+"""`ingot launches list` on a terminal and in a pipe: the cause of a failure is always there, and whole."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from tests.console.launch_folders import DIAGNOSIS, failed_launch, ready_launch
+
+OLD, NEW = "20261120-100000-aaaa", "20261120-110000-bbbb"
+COMMAND = [sys.executable, "-m", "appliance.cli", "launches", "list"]
+
+
+@pytest.fixture
+def environment(home):
+    ready_launch(home, OLD)
+    failed_launch(home, NEW)
+    return {**os.environ, "INGOT_HOME": str(home.root), "TERM": "dumb"}
+
+
+def on_terminal(environment, columns):
+    ours, theirs = pty.openpty()
+    subprocess.run(COMMAND, env=environment | {"COLUMNS": str(columns)}, stdout=theirs, stderr=theirs, timeout=30)
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+    return shown.splitlines()
+
+
+def test_a_pipe_gets_one_whole_line_a_launch(environment):
+    done = subprocess.run(COMMAND, env=environment | {"COLUMNS": "80"}, capture_output=True, text=True, timeout=30)
+    header, new, old = done.stdout.splitlines()
+    assert header.split() == ["launch", "profile", "outcome", "started", "cause"]
+    assert new.startswith(NEW)
+    assert new.endswith(DIAGNOSIS.summary)
+    assert old.startswith(OLD)
+
+
+def test_a_narrow_terminal_gets_the_cause_below_its_launch(environment):
+    _, new, *why, old = on_terminal(environment, 80)
+    assert new.startswith(NEW)
+    assert " ".join(line.strip() for line in why) == DIAGNOSIS.summary
+    assert all(line.startswith("  ") and len(line) <= 80 for line in why)
+    assert old.startswith(OLD)
+
+
+def test_a_wide_terminal_gets_the_cause_beside_its_launch(environment):
+    _, new, old = on_terminal(environment, 240)
+    assert new.startswith(NEW)
+    assert new.endswith(DIAGNOSIS.summary)
+    assert old.startswith(OLD)
