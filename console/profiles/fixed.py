@@ -24,7 +24,7 @@ def save_fixed(home: Home, *, name: str, revision: str, document: Mapping[str, A
         return await work.save_fixed(name, revision, document, note)
 
     try:
-        return working(save)
+        return working(save, creates=True)
     except ProfileRefusal as error:
         raise NotSaved(f"{error.message} {error.remedy}") from error
     except SchemaError as error:

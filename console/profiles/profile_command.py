@@ -56,7 +56,7 @@ def list_(as_json: bool) -> None:
     from console.profiles import printing
     from console.profiles.terminal_work import running_launch
 
-    summaries = _done(lambda work: work.summaries(), as_json, only_reads=True)
+    summaries = _done(lambda work: work.summaries(), as_json)
     _say(summaries, as_json, lambda them: printing.profiles(them, running_launch()))
 
 
@@ -69,7 +69,7 @@ def show(name: str, revision: int | None, as_json: bool) -> None:
     from console.profiles import printing
     from console.profiles.terminal_work import running_launch
 
-    result = _done(lambda work: work.show(name, revision), as_json, only_reads=True)
+    result = _done(lambda work: work.show(name, revision), as_json)
     _say(result, as_json, lambda it: printing.profile(it.revision, it.profile, running_launch()))
 
 
@@ -80,7 +80,7 @@ def show(name: str, revision: int | None, as_json: bool) -> None:
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write to FILE.")
 def export(name: str, revision: int | None, as_json: bool, output: str | None) -> None:
     """Write a profile as YAML: only what differs from the defaults, as `import` reads it."""
-    text = _done(lambda work: work.export(name, revision, "json" if as_json else "yaml"), as_json, only_reads=True)
+    text = _done(lambda work: work.export(name, revision, "json" if as_json else "yaml"), as_json)
     if output is None:
         click.echo(text, nl=False)
         return
@@ -113,7 +113,7 @@ def import_(files: tuple[str, ...], yes: bool, as_json: bool) -> None:
         refused = any(item.problems for item in planned)
         return useful and not refused and (yes or (asks and click.confirm("Import?", default=True)))
 
-    result = _done(lambda work: work.import_(texts, confirm), as_json)
+    result = _done(lambda work: work.import_(texts, confirm), as_json, creates=True)
     if any(item.problems for item in result.planned):
         if as_json:
             click.echo(printing.as_json(result))
@@ -179,12 +179,12 @@ def _read(name: str) -> bytes:
         ) from error
 
 
-def _done(do: Callable[[Work], Awaitable[T]], as_json: bool, *, only_reads: bool = False) -> T:
+def _done(do: Callable[[Work], Awaitable[T]], as_json: bool, *, creates: bool = False) -> T:
     """The result of the work; failures are reported and end the command."""
     from console.profiles.terminal_work import failures_told, working
 
     with failures_told(as_json=as_json, asks=sys.stdin.isatty() and not as_json):
-        return working(do, only_reads=only_reads)
+        return working(do, creates=creates)
 
 
 def _say(result: T, as_json: bool, to_people: Callable[[T], None]) -> None:

@@ -94,11 +94,11 @@ class Work:
         return Activator(self._home, self._database, preflight)
 
 
-def working(do: Callable[[Work], Awaitable[T]], *, only_reads: bool = False) -> T:
-    """Run a command's work on the database of INGOT_HOME, which is made as the console makes it if it is new. Raises
-    NoState where a command that `only_reads` finds none."""
+def working(do: Callable[[Work], Awaitable[T]], *, creates: bool = False) -> T:
+    """Run a command's work on the database of INGOT_HOME. Where there is none, a command that `creates` makes it as the
+    console does; any other raises NoState."""
     home = Home.from_environment()
-    if only_reads and not home.database.exists():
+    if not creates and not home.database.exists():
         raise NoState(home.root)
     try:
         home.create()
