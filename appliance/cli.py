@@ -14,8 +14,10 @@ import click
 from appliance import __version__, recent_homes
 from appliance.home import Home, usual_folders
 
-# Commands that read what an appliance wrote into its state folder.
-OF_THE_STATE: Final = {"backup", "check", "diagnose", "explain", "launches", "logs", "profile", "selftest"}
+# Commands that use the state folder of an appliance that is there already.
+OF_THE_STATE: Final = {
+    "backup", "bundle", "cast", "check", "diagnose", "explain", "hardware", "launches", "logs", "profile", "selftest",
+}  # fmt: skip
 
 
 class EntryPointGroup(click.Group):

@@ -150,7 +150,7 @@ def key_for(url: str, home: Home) -> str | None:
     which only the console's user can read."""
     if key := os.environ.get("INGOT_API_KEY"):
         return key
-    if not _is_own(url, home):
+    if url.rstrip("/") not in own_urls(home):
         return None
     try:
         return front_door_token(home)
@@ -158,17 +158,21 @@ def key_for(url: str, home: Home) -> str | None:
         return None
 
 
-def _is_own(url: str, home: Home) -> bool:
-    """Whether the `ingot serve` that holds this state folder listens exactly there."""
+def own_urls(home: Home) -> list[str]:
+    """Where the `ingot serve` that holds this state folder listens, the address to ask it at last; empty where none
+    does."""
     owner = read_owner(home.lock)
     if owner is None or not is_held(home.lock):
-        return False
-    hosts = (owner.host, ANY_ADDRESS.get(owner.host, owner.host))
-    return url.rstrip("/") in [address.url(host, owner.port) for host in hosts]
+        return []
+    return [address.url(host, owner.port) for host in (owner.host, ANY_ADDRESS.get(owner.host, owner.host))]
 
 
-def answers_at(url: str) -> bool:
-    """Whether a front door answers, whatever its state."""
+def running_engine(urls: Sequence[str]) -> str | None:
+    """The first of them at which a front door answers, whatever its state."""
+    return next((url for url in urls if _answers_at(url)), None)
+
+
+def _answers_at(url: str) -> bool:
     try:
         health = httpx.get(f"{url}/health", timeout=2, trust_env=False)
     except httpx.HTTPError:

@@ -19,7 +19,9 @@ CANNOT = 2
 
 
 @click.command()
-@click.option("--url", help=f"A running engine. [default: {DEFAULT_URL}, or a temporary one where none answers]")
+@click.option(
+    "--url", help=f"A running engine. [default: the state folder's, then {DEFAULT_URL}, then a temporary one]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option(
     "--record",
@@ -37,11 +39,12 @@ def selftest(url: str | None, as_json: bool, record_to: Path | None) -> None:
 
     try:
         with contextlib.ExitStack() as stack:
-            if url is None and not replay.answers_at(DEFAULT_URL):
-                click.echo("No engine is running: starting a temporary one with the bundled model.", err=True)
+            home = Home.from_environment()
+            url = url or replay.running_engine([*replay.own_urls(home)[-1:], DEFAULT_URL])
+            if url is None:
+                click.echo("No engine answers: starting a temporary one with the bundled model.", err=True)
                 url = stack.enter_context(replay.temporary_engine())
-            url = url or DEFAULT_URL
-            engine = replay.Engine(url, replay.key_for(url, Home.from_environment()))
+            engine = replay.Engine(url, replay.key_for(url, home))
             engine.served()  # says at once when nobody is there
             if record_to is not None:
                 _record(engine, record_to)

@@ -104,6 +104,20 @@ def test_the_running_appliance_of_this_installation_is_found(
     assert str(home.root) in found.stderr
 
 
+@pytest.mark.parametrize("command", ["hardware --json", "bundle keys --json"])
+def test_every_command_uses_the_running_appliance_it_finds(
+    places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    home = Home.at(tmp_path / "elsewhere").create()
+    recent_homes.note(home.root)
+    with home.console_lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        found = ask(*command.split())
+        assert Home.from_environment() == home
+        monkeypatch.delenv("INGOT_HOME")
+    assert str(home.root) in found.stderr
+
+
 def test_where_nothing_runs_the_folder_of_the_last_appliance_is_named(
     places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,26 +179,28 @@ def test_the_known_answers_are_of_the_bundled_model() -> None:
 
 
 def test_record_and_replay_through_a_running_engine(tmp_path: Path) -> None:
-    """`ingot selftest` finds that an engine answers as it did; and says so to people and to programs."""
+    """`ingot selftest` finds that an engine answers as it did, and says so to people and to programs. Without an
+    address it asks the engine of its state folder."""
     home = tmp_path / "home"
     with engine(home) as (_, url):
         wait_for("the engine is ready", lambda: fetch(f"{url}/health")[0] == 200)
 
         def selftest(*arguments: str) -> subprocess.CompletedProcess[str]:
-            command = [*INGOT, "selftest", "--url", url, *arguments]
+            command = [*INGOT, "selftest", *arguments]
             return subprocess.run(command, env=environment(home), capture_output=True, text=True, timeout=120)
 
         path = tmp_path / "answers.json"
-        recorded = selftest("--record", str(path))
+        recorded = selftest("--url", url, "--record", str(path))
         assert recorded.returncode == 0, recorded.stderr
         known = answers.read_known(path)
         assert known.answers
         assert all(each.question and each.token_ids for each in known.answers)
-        table = selftest()
+        table = selftest("--url", url)
         assert table.returncode == 0, table.stdout + table.stderr
         assert f"{len(known.answers)} of {len(known.answers)} answers match" in table.stdout
         told = selftest("--json")
         assert json.loads(told.stdout)["ok"] is True
+        assert told.stderr == ""  # it asked the state folder's engine, and started none
 
 
 def test_the_consoles_token_goes_to_the_engine_of_this_folder_only(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
