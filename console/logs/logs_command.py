@@ -79,6 +79,8 @@ Show = Callable[[str, int, bytes], None]
 
 
 def _follow(catalogue: Catalogue, current: str | None, lines: int | None, show: Show, *, fixed: bool) -> None:
+    if current is None:
+        click.echo(f"Waiting for the first launch in {catalogue.home.launches}.", err=True)
     tail = Tail(catalogue.home.launch(current) / LOG, lines) if current else None
     while True:
         told = _show(tail, current, show) if tail and current else False

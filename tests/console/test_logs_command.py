@@ -8,7 +8,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from click.testing import CliRunner
@@ -133,9 +132,9 @@ def test_follow_goes_on_across_restarts(home, following):
 
 
 def test_follow_waits_for_the_first_launch(home, following):
-    """An empty state folder is no error for somebody who waits."""
+    """An empty state folder is no error for somebody who waits; it is named on standard error."""
     process = following("--json")
-    time.sleep(0.5)
+    assert str(home.launches) in process.stderr.readline()
     ready_launch(home, NEW)
     assert json.loads(process.stdout.readline())["text"] == "INFO core starts"
 
