@@ -80,12 +80,14 @@ def list_(as_json: bool) -> None:
     from appliance.home import Home
     from console.backups import printing
     from console.backups.folder import BackupFolder
+    from console.backups.snapshot import require_state
 
     home = Home.from_environment()
     with failures_told(home, as_json):
         folder = BackupFolder(home)
         backups = folder.backups()
         if not backups:
+            require_state(home)
             click.echo(f"No backups in {folder.path} yet. Create one with `ingot backup create`.", err=as_json)
         if as_json:
             click.echo(printing.as_json(backups))

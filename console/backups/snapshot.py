@@ -53,8 +53,8 @@ def require_state(home: Home) -> None:
     if not home.database.is_file():
         raise BackupError(
             "nothing-to-back-up",
-            f"There is no database in {home.root}, so there is nothing to back up.",
-            "Set INGOT_HOME to the state folder of an installation.",
+            f"There is nothing to back up in {home.root}: no console has run on this state folder.",
+            "Start one with `ingot up`, or set INGOT_HOME to another state folder.",
             status=409,
         )
 

@@ -151,11 +151,14 @@ def test_an_unknown_name_makes_no_folder(tmp_path, command):
     assert not home.root.exists()
 
 
-def test_a_folder_without_a_state(tmp_path):
+@pytest.mark.parametrize("command", ["create", "list"])
+def test_a_folder_without_a_state(tmp_path, command):
     """There is nothing to back up, and none is made up."""
-    refused = run(Home.at(tmp_path / "empty"), "create")
+    refused = run(Home.at(tmp_path / "empty"), command, "--json")
     assert refused.returncode == 1
-    assert str(tmp_path / "empty").encode() in refused.stderr
+    told = json.loads(refused.stdout)
+    assert told["code"] == "nothing-to-back-up"
+    assert str(tmp_path / "empty") in told["message"]
     assert not (tmp_path / "empty").exists()
 
 
