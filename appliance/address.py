@@ -31,7 +31,9 @@ def is_ip_address(name: str) -> bool:
 def host_name(header: str) -> str:
     """The name or address in a Host header, without its port; "" if the header is malformed."""
     try:
-        return urlsplit(f"//{header}").hostname or ""
+        parts = urlsplit(f"//{header}")
+        _ = parts.port  # raises if it is no port
+        return parts.hostname or ""
     except ValueError:
         return ""
 

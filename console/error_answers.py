@@ -44,10 +44,12 @@ def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> 
     if error.status_code >= 500:
         return on_fault(request, error)
     if error.status_code == 404:
-        refusal = Refusal(404, f"There is no page at {request.url.path}.", "Check the address, or go to the dashboard.")
+        refusal = Refusal(
+            404, f"There is no page at {request.scope['path']}.", "Check the address, or go to the dashboard."
+        )
     elif error.status_code == 405 and request.method == "GET" and _wants_page(request):
         # The address of a form, opened again: show the page that it belongs to.
-        return Redirect(section(request.url.path), status_code=303)
+        return Redirect(section(request.scope["path"]), status_code=303)
     elif error.status_code == 413:
         refusal = Refusal(413, "The request is larger than 4 MiB.", "Send less at once.")
     elif isinstance(error, ValidationException):
@@ -70,7 +72,7 @@ def on_database_error(request: Request[Any, Any, Any], error: DatabaseError) -> 
     failure = explain(error, request.app.state.console.home.database)
     if failure is not None:
         return _answer(request, Refusal(*failure))
-    log.error("Database error at %s %s", request.method, request.url.path, exc_info=error)
+    log.error("Database error at %s %s", request.method, request.scope["path"], exc_info=error)
     message = f"The database reported an error: {sqlite_says(error)}."
     refusal = Refusal(500, message, "The console's output has the details.")
     return _answer(request, refusal)
@@ -101,14 +103,14 @@ def on_fault(request: Request[Any, Any, Any], error: Exception) -> Response[Any]
     if isinstance(error, InternalServerException) and error.detail == "client disconnected prematurely":
         # The browser moved on before its request was read: nobody is waiting for the answer.
         return _answer(request, Refusal(400, "The request was cancelled.", "Send it again if you still want it."))
-    log.error("Error at %s %s", request.method, request.url.path, exc_info=error)
-    what = f"{request.method} {request.url.path} failed with {type(error).__name__}. The engine is not affected."
+    log.error("Error at %s %s", request.method, request.scope["path"], exc_info=error)
+    what = f"{request.method} {request.scope['path']} failed with {type(error).__name__}. The engine is not affected."
     return _answer(request, Refusal(500, what, "The console's output has the traceback. Please report it."))
 
 
 def _wants_page(request: Request[Any, Any, Any]) -> bool:
     accept = request.headers.get("accept", "")
-    return "text/html" in accept or (accept in ("", "*/*") and not request.url.path.startswith("/live"))
+    return "text/html" in accept or (accept in ("", "*/*") and not request.scope["path"].startswith("/live"))
 
 
 def _answer(request: Request[Any, Any, Any], refusal: Refusal) -> Response[Any]:

@@ -127,7 +127,7 @@ def page(
             "user": user,
             "strip": console.follower.view,
             "notes": console.notes.take(user.session_id) if user else [],
-            "here": request.url.path,
+            "here": request.scope["path"],
             "theme": theme if theme in THEMES else "auto",
             **context,
         },

@@ -72,6 +72,14 @@ def check_host(request: Request[Any, Any, Any], allowed: frozenset[str]) -> None
     (DNS rebinding). A bare address cannot be pointed elsewhere, so every one is let through."""
     host = request.headers.get("host", "")
     name = host_name(host)
+    if not name:
+        raise Refusal(
+            400,
+            f"{host!r} is not a valid Host header.",
+            "Use an address such as 127.0.0.1:8080.",
+            field="Host",
+            value=host,
+        )
     if name not in allowed and not is_ip_address(name):
         raise Refusal(
             403,
