@@ -61,7 +61,7 @@ class ClientGoneError(ApiError):
         super().__init__(499, "The client disconnected.")
 
 
-def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+def bad_request(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
     return ApiError(400, message, param=param, code=code)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from typing import Any, NamedTuple, TypeVar
 
@@ -109,10 +110,8 @@ def decode(raw: bytes, type: type[T]) -> T:
 
 
 def shown(value: Any) -> str:
-    """A value in an error: never more than a line, and never a whole prompt."""
-    if value is None or isinstance(value, bool):
-        return msgspec.json.encode(value).decode()  # in JSON, as the client wrote it
-    text = repr(value) if not isinstance(value, str) else f'"{value}"'
+    """A value in an error, in JSON as the client wrote it: never more than a line, and never a whole prompt."""
+    text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 
@@ -158,7 +157,7 @@ def _invalid(given: dict[str, Any], message: str) -> ApiError:
             f"{shown(f'{param}.{field}')} is not a known field. Remove it.", f"{param}.{field}", "unknown_field"
         )
     wrong = _wrong(what.removeprefix("Expected ").split(", got ")[0])
-    return bad_request(f"{param or 'The body'}: {shown(value)} {wrong}.", param, "invalid_value")
+    return bad_request(f"{param or 'The body'}: {shown(value)} {wrong}.", param)
 
 
 def _wrong(expected: str) -> str:

@@ -132,7 +132,7 @@ class ServedModel:
             if token_id >= self.vocab_size:
                 place = f"{param}[{position}]"
                 raise bad_request(
-                    f"{place}: {token_id} is not in the vocabulary; use 0 to {self.vocab_size - 1}.", place
+                    f"{place}: {token_id:,} is not in the vocabulary; use 0 to {self.vocab_size - 1:,}.", place
                 )
 
 

@@ -103,9 +103,10 @@ def test_a_wrong_field_is_named_with_its_value(door: Door, path: str, field: str
     ],
 )
 def test_wrong_messages_are_named_by_their_place(door: Door, messages: Any, param: str) -> None:
-    """Down to the part of the message."""
+    """Down to the part of the message, with a code for programs."""
     status, error = refused(door, CHAT, {"messages": messages})
     assert status == 400
+    assert error["code"] in ("invalid_value", "unsupported_field", "unsupported_content", "invalid_body")
     assert error["param"] in (param, None)
     if error["param"] is None:
         assert "JSON" in error["message"]  # half of a surrogate pair is no JSON text
@@ -159,6 +160,7 @@ def test_wrong_prompts_are_named_by_their_place(door: Door, prompt: Any, param: 
     """Empty, mixed, out of the vocabulary, too many."""
     status, error = refused(door, COMPLETIONS, {"prompt": prompt})
     assert (status, error["param"]) == (400, param)
+    assert error["code"] == "invalid_value"
 
 
 def test_a_prompt_longer_than_the_context_is_told_both_numbers(door: Door) -> None:
@@ -228,6 +230,18 @@ def test_other_paths_and_methods(door: Door, method: str, path: str, status: int
     response = door.http.request(method, path)
     assert response.status_code == status
     assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("nested", [0, 400])
+def test_an_error_shows_json(door: Door, nested: int) -> None:
+    """Of a value with other values in it as well, shortened."""
+    value: Any = {"type": "function", "strict": True, "name": None, "text": "über\n"}
+    for _ in range(nested):
+        value = [value]
+    status, error = refused(door, CHAT, {"messages": HELLO, "tools": value})
+    assert (status, error["code"]) == (400, "unsupported_field")
+    assert json.dumps(value, ensure_ascii=False)[:50] in error["message"]
+    assert len(error["message"]) < 200
 
 
 def test_an_error_never_repeats_a_long_value(door: Door) -> None:
