@@ -5,16 +5,26 @@
   const form = document.querySelector(".backup-upload");
   if (!form) return;
   const note = form.querySelector(".backup-sent");
+  const refused = form.querySelector(".backup-refused");
   const bar = note.querySelector("progress");
   const words = note.querySelector("span");
   const button = form.querySelector("button");
   const mib = (bytes) => `${(bytes / 2 ** 20).toLocaleString("en", { maximumFractionDigits: 1 })} MiB`;
 
-  function say(text, share = null) {
+  function say(text, share) {
     note.hidden = false;
+    refused.hidden = true;
     words.textContent = text;
-    bar.hidden = share === null;
-    bar.value = share ?? 0;
+    bar.value = share;
+  }
+
+  // `remedy` is text, or the nodes of one.
+  function refuse(message, ...remedy) {
+    button.disabled = false;
+    note.hidden = true;
+    refused.hidden = false;
+    refused.querySelector("strong").textContent = message;
+    refused.querySelector("p").replaceChildren(...remedy);
   }
 
   form.addEventListener("submit", (event) => {
@@ -22,7 +32,9 @@
     if (!file) return;
     event.preventDefault();
     const most = Math.min(Number(form.dataset.room), Number(form.dataset.limit));
-    if (file.size > most) return say(`${file.name} is ${mib(file.size)}, but there is only room for ${mib(most)}.`);
+    if (file.size > most) {
+      return refuse(`${file.name} is ${mib(file.size)}, but there is only room for ${mib(most)}.`);
+    }
     send(file);
   });
 
@@ -36,16 +48,15 @@
       const next = request.getResponseHeader("HX-Redirect");
       if (next) return location.assign(next);
       const page = new DOMParser().parseFromString(request.responseText, "text/html");
-      end(page.querySelector(".refusal")?.textContent.trim() || `The console answered with status ${request.status}.`);
+      const part = (name) => page.querySelector(`.refusal [data-part="${name}"]`);
+      const message = part("message")?.textContent || `The console answered with status ${request.status}.`;
+      refuse(message, ...(part("remedy")?.childNodes ?? []));
     };
-    request.onerror = () => end("The console closed the connection. Check its disk space, then upload the file again.");
+    request.onerror = () => {
+      refuse("The console closed the connection.", "Check its disk space, then upload the file again.");
+    };
     button.disabled = true;
     say("Starting", 0);
     request.send(new FormData(form));
-  }
-
-  function end(text) {
-    button.disabled = false;
-    say(text);
   }
 })();

@@ -69,11 +69,14 @@ def test_what_is_no_backup_is_not_taken(page: Page, running: Appliance, backup: 
     page.goto(f"{running.console}/backups")
     page.get_by_label("Backup", exact=True).set_input_files(tmp_path / "notes.txt")
     page.get_by_role("button", name="Upload").click()
-    expect(page.locator(".backup-sent")).to_contain_text("not an Ingot backup")
+    alert = page.locator(".backup-upload").get_by_role("alert")
+    expect(alert.locator("strong")).not_to_be_empty()
+    expect(alert.locator("code")).to_have_text("ingot backup create")
+    expect(page.locator(".backup-sent")).to_be_hidden()
     page.locator(".backup-upload").evaluate("form => form.dataset.room = '1000'")
     page.get_by_label("Backup", exact=True).set_input_files(backup)
     page.get_by_role("button", name="Upload").click()
-    expect(page.locator(".backup-sent")).to_contain_text("0 MiB")
+    expect(alert).to_contain_text("0 MiB")
 
 
 def test_into_a_new_installation(browser: Browser, backup: Path, tmp_path: Path):
