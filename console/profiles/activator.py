@@ -78,6 +78,7 @@ class Activator:
             raise NotFound(
                 "No other revision has been ready yet, so there is nothing to roll back to.",
                 "Choose a revision and activate it.",
+                in_terminal="Choose a revision and activate it with `ingot profile activate`.",
             )
         why = _because("Rolled back to", who)
         return await self._alone(target.profile, target.number, anyway=False, when=when, why=why)

@@ -28,7 +28,13 @@ class ProfileRefusal(Exception):
 
 
 class NotFound(ProfileRefusal):
-    """There is no such profile or revision."""
+    """There is no such profile or revision. `in_terminal` is the remedy where there are no pages to look at."""
+
+    def __init__(
+        self, message: str, remedy: str, *, in_terminal: str, field: str | None = None, value: Any = None
+    ) -> None:
+        super().__init__(message, remedy, field=field, value=value)
+        self.in_terminal = in_terminal
 
 
 class NoState(ProfileRefusal):

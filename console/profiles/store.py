@@ -169,6 +169,7 @@ async def _profile(session: AsyncSession, name: str) -> Profile:
         raise NotFound(
             f"There is no profile named {name!r}.",
             "It may have been renamed or deleted. The Profiles page lists all of them.",
+            in_terminal="`ingot profile list` lists all of them.",
             field="name",
             value=name,
         )
@@ -188,6 +189,7 @@ async def _revision(session: AsyncSession, profile: Profile, number: int | None)
         raise NotFound(
             f"{profile.name} has no revision {number}.",
             "The profile's page lists its revisions.",
+            in_terminal=f"`ingot profile show {profile.name}` lists its revisions.",
             field="revision",
             value=number,
         )

@@ -23,7 +23,7 @@ from console.db.schema import SchemaError, migrate
 from console.db.sessions import Database
 from console.profiles import printing
 from console.profiles.activator import Activated, Activator
-from console.profiles.errors import NoState, ProfileRefusal, Refused, Undecided
+from console.profiles.errors import NoState, NotFound, ProfileRefusal, Refused, Undecided
 from console.profiles.inspection import Inspector
 from console.profiles.preflight import Preflight
 from console.profiles.records import ProfileHistory, ProfileSummary, SavedRevision
@@ -135,6 +135,8 @@ def failures_told(*, as_json: bool, asks: bool = False) -> Iterator[None]:
     try:
         yield
     except ProfileRefusal as error:
+        if isinstance(error, NotFound):
+            error.remedy = error.in_terminal
         if isinstance(error, Undecided) and asks:
             raise
         if as_json:

@@ -189,7 +189,10 @@ def test_show_names_the_revisions_and_an_unknown_name_is_refused(cli, file):
     assert [r["number"] for r in cli.json("show", "chat")["profile"]["revisions"]] == [2, 1]
     assert "There is no profile named 'nope'" in cli("show", "nope", status=1)
     assert "no revision 9" in cli("show", "chat", "-r", "9", status=1)
-    assert cli.json("show", "nope", status=1)["field"] == "name"
+    refused = cli.json("show", "nope", status=1)
+    assert refused["field"] == "name"
+    assert "ingot profile list" in refused["remedy"]
+    assert "ingot profile show chat" in cli("show", "chat", "-r", "9", status=1)
     cli("show", "chat", "-r", "x", status=2)
 
 
