@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from litestar import Litestar, Request, Router, get
+from litestar import Litestar, Request, Router, route
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import NotFoundException
@@ -210,7 +210,7 @@ async def provide_session(request: Request) -> AsyncIterator[AsyncSession]:  # t
         yield session
 
 
-@get("/{rest:path}")
+@route("/{rest:path}", http_method=["GET", "POST", "PUT", "PATCH", "DELETE"])
 async def nothing_here(rest: FromPath[Path]) -> None:
     """Catches what no page has, so that the guard is passed first."""
     raise NotFoundException

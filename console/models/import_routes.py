@@ -9,7 +9,7 @@ import msgspec
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery, URLEncodedBody
-from litestar.response import Template
+from litestar.response import Redirect, Template
 
 from appliance.bundle import trust
 from appliance.bundle.errors import BundleError
@@ -49,8 +49,13 @@ class KeyForm(msgspec.Struct):
 
 
 @get("/models/-/import")
-async def import_page(request: PageRequest, importing: TheImporting, source: FromQuery[str]) -> Template:
-    """One bundle or folder of the stick: who signed it, what it holds, and what can be done with it."""
+async def import_page(
+    request: PageRequest, importing: TheImporting, source: FromQuery[str] = ""
+) -> Template | Redirect:
+    """One bundle or folder of the stick: who signed it, what it holds, and what can be done with it. Without one, the
+    list of them."""
+    if not source:
+        return Redirect(_back(source), status_code=303)
     stock = await _stock(importing)
     context = {**await importing.parts.media(), "stock": stock, "row": stock.row(source)}
     return page(request, "models/import.html", title="Import", hindrance=choices.hindrance, **context)

@@ -89,6 +89,13 @@ async def test_an_unknown_action(client, control, action):
     assert control.calls == []
 
 
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@pytest.mark.parametrize("path", ["/nowhere", "/profiles/chat/no/such/form"])
+async def test_an_unknown_page(client, method, path):
+    """Whatever the method: there is nothing here that another one would reach."""
+    assert (await client.request(method, path)).status_code == 404
+
+
 async def test_passwords_are_not_sent_back(client, console):
     """The page that offers to send a form again leaves passwords out."""
     _make_unwritable(console)
@@ -144,7 +151,6 @@ async def test_engine_control_that_cannot(client, console, control, monkeypatch)
 @pytest.mark.parametrize(
     ("method", "path", "data", "field"),
     [
-        ("GET", "/models/-/import", None, "source"),
         ("POST", "/models/-/imports", {}, "source"),
         ("POST", "/models/-/comparisons", {"source": "x"}, "model"),
         ("POST", "/models/-/keys", {}, "key"),

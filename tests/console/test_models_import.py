@@ -43,6 +43,11 @@ def app(config, control, stick):
     return create_app(replace(config, media=stick.parent), control, follow=False)
 
 
+async def test_the_page_of_an_import_without_its_source_is_the_list(client):
+    answer = await client.get("/models/-/import", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"].partition("#")[0]) == (303, "/models")
+
+
 @pytest.fixture
 def importing(app) -> Importing:
     return app.dependencies["importing"].dependency()
