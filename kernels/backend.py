@@ -130,7 +130,7 @@ class Backend:
     def _against_the_device(self, context: Context) -> Iterator[str]:
         if self.devices and context.device not in self.devices:
             named = " or ".join(DEVICES.get(device, device) for device in self.devices)
-            yield f"runs on {named}, not on {context.place}"
+            yield f"runs only on {named}, not on {context.place}"
         elif context.capability is not None:
             if self.min_capability and context.capability < self.min_capability:
                 yield "needs sm_{}{} or newer, but this is {}".format(*self.min_capability, context.place)

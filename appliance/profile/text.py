@@ -47,10 +47,7 @@ def read(text: str | bytes) -> dict[str, Any]:
         _refuse_size()
     data = _read_json(text) if re.match(r'\s*\{\s*"', text) else _read_yaml(text)
     if not isinstance(data, dict):
-        kind = "empty" if data is None else f"a {_kind(data)}"
-        _refuse(
-            f"The document is {kind}. A profile is a mapping of settings.", "Start with a line such as `name: chat`."
-        )
+        _refuse(f"This is {_kind(data)}, not a profile.", "Start with a line such as `name: chat`.")
     _check_strings(data)
     return data
 
@@ -64,7 +61,8 @@ def _refuse_size() -> NoReturn:
 
 
 def _kind(data: object) -> str:
-    return {list: "list", str: "text", bool: "boolean"}.get(type(data), "number")
+    kinds = {type(None): "an empty document", list: "a list", str: "plain text", bool: "a boolean"}
+    return kinds.get(type(data), "a number")
 
 
 def _check_strings(data: Any) -> None:

@@ -217,7 +217,7 @@ class BackupJobs:
         if restored.revoked:
             said += f" API keys that were revoked since stay revoked: {', '.join(restored.revoked)}."
         try:
-            await self._engine.restart(when, why=f"Restarted after a restore by {who}")
+            await self._engine.restart(when, why=f"Restarted by {who} after a restore")
         except EngineControlError as error:
             said += f" The engine was not restarted: {error}"
         finally:

@@ -18,7 +18,7 @@ from console.pages import go_to, page
 from console.parts import PageRequest, Profiles, TheInspector
 from console.profiles.comparison import compare, effective_rows
 from console.profiles.transfer import exported
-from console.profiles.words import op_label
+from console.profiles.words import op_label, plural
 
 MEDIA_TYPE = {"yaml": "application/yaml", "json": "application/json"}
 
@@ -54,6 +54,7 @@ async def profile_page(
         selection=selection,
         known_gpus=KNOWN_GPUS,
         op_label=op_label,
+        plural=plural,
         source_label=source_label,
         settings=compare({}, settings),
         effective=effective_rows(inspection.effective),

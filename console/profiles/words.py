@@ -13,6 +13,8 @@ _WORDS = {
     "num": "number of", "len": "length", "seqs": "sequences", "rms": "RMS", "fp8": "FP8",
 }  # fmt: skip
 
+_PLURALS = {"is": "are", "has": "have", "does": "do"}
+
 
 def label(setting: Setting) -> str:
     """`kv-cache-dtype` -> "KV cache dtype"."""
@@ -27,6 +29,12 @@ def op_label(op: str) -> str:
     """`rms_norm` -> "RMS norm"."""
     joined = " ".join(_WORDS.get(word, word) for word in op.replace("deep_gemm", "DeepGEMM").split("_"))
     return joined[0].upper() + joined[1:]
+
+
+def plural(reason: str) -> str:
+    """A reason as of several: "runs only on the CPU" -> "run only on the CPU"."""
+    verb, _, rest = reason.partition(" ")
+    return f"{_PLURALS.get(verb, verb.removesuffix('s'))} {rest}"
 
 
 def shown_default(setting: Setting) -> str:

@@ -11,7 +11,7 @@ import pytest
 from appliance.hardware.known import KNOWN_GPUS
 from console.profiles.form import groups
 from console.profiles.store import ProfileStore
-from console.profiles.words import op_label
+from console.profiles.words import op_label, plural
 from kernels.catalogue import OPS
 from tests.tiny import write_checkpoint
 
@@ -44,8 +44,16 @@ async def test_a_reason_that_holds_for_several_operations_is_given_once(client, 
     reasons = re.findall(r'data-repeated="([^"]*)"', page.text)
     assert reasons
     for reason in map(unescape, reasons):
-        assert section(page).count(reason) == 1
+        assert section(page).count(reason) + section(page).count(plural(reason)) == 1
     assert section(page).count("triton") > 2
+
+
+@pytest.mark.parametrize(
+    ("of_one", "of_several"),
+    [("runs only here", "run only here"), ("is cast", "are cast"), ("has 2", "have 2"), ("does not", "do not")],
+)
+def test_a_reason_of_several(of_one, of_several):
+    assert plural(of_one) == of_several
 
 
 async def test_what_the_model_needs_is_named(client, chat):

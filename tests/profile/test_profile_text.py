@@ -29,7 +29,7 @@ def refusal(source: str | bytes) -> str:
         ("", "empty"),
         ("# nothing\n", "empty"),
         ("- name\n", "a list"),
-        ("name", "a text"),
+        ("name", "plain text"),
         ("42", "a number"),
         ("name: a\nengine: vllm\nname: b\n", "in line 1 and again in line 3"),
         ('{"name": "a", "name": "b"}', "'name'"),
