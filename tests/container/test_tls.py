@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.container.deployment import Deployment
-from tests.running import free_port
+from tests.running import free_port, wait_for
 
 NAME = "ingot.example.org"
 KEY = "0123456789abcdef0123456789abcdef"
@@ -73,9 +73,16 @@ def secured(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) ->
         deployment.up()
         trusted = ssl.create_default_context(cafile=str(certificate))
         with httpx.Client(verify=trusted, trust_env=False, timeout=30) as client:
-            yield Secured(*ports, client)
+            secured = Secured(*ports, client)
+            # The proxy is up before the console that it waits for.
+            wait_for("the console is reached", lambda: reached(secured), 60)
+            yield secured
         deployment.compose("rm", "--stop", "--force", "tls")
     deployment.up()
+
+
+def reached(secured: Secured) -> bool:
+    return secured.ask(secured.console, "GET", "/sign-in").status_code != 503
 
 
 def _readable(path: Path, text: str) -> Path:
