@@ -184,7 +184,8 @@ async def test_a_program_trusts_no_key(visitor, client, home, key):
 
 async def test_only_names_of_the_listing(client):
     """What a browser sends is looked up in the listing, never opened."""
-    for source in ("../ingot-home/ingot.db", "/etc/passwd", "STICK/../../x.ingot", "STICK", "", "\0"):
+    assert (await begin(client, "", "Tiny-A")).status_code == 404
+    for source in ("../ingot-home/ingot.db", "/etc/passwd", "STICK/../../x.ingot", "STICK", "\0"):
         assert (await begin(client, source, "Tiny-A")).status_code == 404, source
         assert (await client.get("/models/-/import", params={"source": source})).status_code == 404, source
 

@@ -157,7 +157,7 @@ def test_a_name_twice_in_one_import_is_refused(cli, file):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"name: [", "line 2 column 1"), (b"\xff\xfe", "not UTF-8"), (b"", "empty"), (b"- a\n- b\n", "mapping"),
+        (b"name: [", "line 2 column 1"), (b"\xff\xfe", "not UTF-8"), (b"", "empty"), (b"- a\n- b\n", "`name: "),
         (b"{\"name\": \"a\"", "line "), (b"name: a\nname: b\n", "line 1 and again in line 2"),
         (b"a: " + b"x" * 300_000, "bytes"), (b"name: &x a\n", "'x'"), (b"!!python/object:os.system {}", "tag"),
     ],
