@@ -1,0 +1,60 @@
+"""What a parser makes of a model's text, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A function that the model may call. `parameters` is a JSON schema; {} for one without arguments."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {}
+    strict: bool = False
+
+
+class CallDelta(msgspec.Struct):
+    """The next part of one tool call. The first of each `index` has the name, and no other does; the `arguments` of all,
+    put together, are the JSON text of one object."""
+
+    index: int
+    name: str | None = None
+    arguments: str = ""
+
+
+class Delta(msgspec.Struct):
+    """What the answer gains; a part may be empty. Of content and calls in one delta, content came first."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: list[CallDelta] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.reasoning or self.content or self.calls)
+
+
+class OutputParser(Protocol):
+    """Reads one answer. The deltas of a text, put together, do not depend on where the text was split; no character of
+    it is lost: what is not a well-formed call is content."""
+
+    def push(self, text: str) -> Delta:
+        """What `text` adds. Text that may turn out to be a marker is held back until that is known."""
+        ...
+
+    def finish(self) -> Delta:
+        """What was held back, now that nothing more comes."""
+        ...
+
+
+class ToolFormat(Protocol):
+    """How one kind of model writes tool calls."""
+
+    name: str
+    keeps_special: bool
+    """Whether its markers are special tokens, which the detokeniser must not skip then."""
+
+    def parser(self, tools: Sequence[Tool]) -> OutputParser: ...
