@@ -278,7 +278,8 @@ SAMPLING_LIMITS: dict[str, tuple[float, float]] = {
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How tokens are sampled. temperature 0 is greedy; top_k 0 and top_p 1 and min_p 0 are off; a seed fixes a
     request's random numbers whatever is batched with it. `min_tokens` come before the token that stops the answer.
-    `logprobs` is how many alternatives to report besides the sampled token (None: no logprobs at all)."""
+    `logprobs` is how many alternatives to report besides the sampled token (None: no logprobs at all). The answer
+    keeps to the `grammar`, in the form of llguidance, and ends where it does."""
 
     max_tokens: int = 16
     min_tokens: int = 0
@@ -293,6 +294,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    grammar: str | None = None
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):

@@ -96,7 +96,7 @@ def _counters(engine: Engine) -> Counters:
     seen = scheduler.prompt_tokens_seen
     return Counters(
         running=sum(not request.probe for request in list(scheduler.running)),
-        waiting=scheduler.num_waiting,
+        waiting=engine.num_waiting,
         prompt_tokens=engine.prompt_tokens_computed,
         output_tokens=engine.output_tokens_sampled,
         cache_usage=scheduler.pool.usage,

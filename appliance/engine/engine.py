@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,6 +15,7 @@ from appliance.checkpoint.memory.graph_shapes import graph_shapes
 from appliance.checkpoint.safetensors import read_index
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.cache import allocate_cache, cache_bytes, not_finite, scrub
+from appliance.engine.grammar import GrammarError, Grammars
 from appliance.engine.histories import TokenHistories
 from appliance.engine.inputs import StepInputs
 from appliance.engine.request import Request, sampling_refusal
@@ -35,6 +38,9 @@ from appliance.protocol import (
 )
 from kernels.binding import bind
 
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
 # The others are captured while the engine is idle.
 GRAPHS_BEFORE_READY = 3
 
@@ -45,7 +51,7 @@ NOT_FINITE = (
     "the model's output is not a number (NaN or infinity); the weights are damaged, or the dtype is too narrow for "
     "this model: try dtype bfloat16 or float32"
 )
-NOTHING_TO_SAMPLE = "no token can be sampled: min_tokens forbids every token that the model allows"
+NOTHING_TO_SAMPLE = "no token can be sampled: min_tokens, or its grammar, forbids every token that the model allows"
 
 
 class Engine:
@@ -125,6 +131,8 @@ class Engine:
         # Launch a step before the last one's result is read, so that the device never waits for the host.
         self.overlaps = device.type == "cuda"
         self._in_flight: LaunchedStep | None = None
+        self._grammars = Grammars(folder, model_config.vocab_size, model_config.eos_token_ids)
+        self._compiling: dict[str, tuple[Request, futures.Future[LLMatcher]]] = {}
         self._capture_first(config, report)
         self.prompt_tokens_computed = 0
         self.output_tokens_sampled = 0
@@ -145,7 +153,12 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        return not len(self.scheduler) and self._in_flight is None
+        return not len(self.scheduler) and not self._compiling and self._in_flight is None
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait to be admitted, or for their grammar."""
+        return self.scheduler.num_waiting + len(self._compiling)
 
     def _capture_first(self, config: EngineConfig, report: Callable[[CorePhase], None]) -> None:
         """Capture the graphs that an engine needs at once; `capture_next` captures the others."""
@@ -188,11 +201,15 @@ class Engine:
         )
         if refusal:
             return TokenOutput(request_id=message.request_id, finish_reason=FinishReason.ERROR, error=refusal)
-        self.scheduler.add(request)
+        if sampling.grammar is not None:
+            self._compiling[request.request_id] = request, self._grammars.compile(sampling.grammar)
+        else:
+            self.scheduler.add(request)
         return None
 
     def abort(self, request_id: str) -> None:
         """Free a request's resources; does nothing for one that has ended or is unknown."""
+        self._compiling.pop(request_id, None)
         request = self.scheduler.get(request_id)
         if request is not None:
             self.scheduler.finish(request)
@@ -200,24 +217,40 @@ class Engine:
     def step(self) -> list[TokenOutput]:
         """Launch the next step, and read the last one's result, or this one's where steps do not overlap. Returns the
         outputs of requests that got a token or ended."""
-        outputs = []
-        if any(request.needs_its_tokens for request in self.scheduler.running):
-            outputs += self._read()
-        launched = self._launch()
+        outputs = self._admit_compiled()
+        step = self.scheduler.schedule()
+        launched = None
+        if step:
+            self.prompt_tokens_computed += sum(
+                item.num_tokens for item in step if not (item.request.num_sampled or item.request.probe)
+            )
+            computed = self._runner.compute(step)
+            if any(item.request.needs_its_tokens for item in step):
+                outputs += self._read()  # while the device computes
+            launched = self._runner.sample(computed)
+            self.scheduler.launched(step)
         outputs += self._read()
         self._in_flight = launched
         return outputs if self.overlaps else outputs + self._read()
 
-    def _launch(self) -> LaunchedStep | None:
-        step = self.scheduler.schedule()
-        if not step:
-            return None
-        self.prompt_tokens_computed += sum(
-            item.num_tokens for item in step if not (item.request.num_sampled or item.request.probe)
-        )
-        launched = self._runner.launch(step)
-        self.scheduler.launched(step)
-        return launched
+    def _admit_compiled(self) -> list[TokenOutput]:
+        """Queue the requests whose grammars are compiled. Returns the outputs of those whose grammar cannot be."""
+        if not self._compiling:
+            return []
+        if not len(self.scheduler):  # nothing else to do
+            futures.wait([compiled for _, compiled in self._compiling.values()], 0.01, futures.FIRST_COMPLETED)
+        outputs = []
+        for request_id, (request, compiled) in list(self._compiling.items()):
+            if not compiled.done():
+                continue
+            del self._compiling[request_id]
+            try:
+                request.constraint = self._grammars.begin(compiled)
+            except GrammarError as error:
+                outputs.append(_error(request, f"its grammar cannot be used: {error}"))
+            else:
+                self.scheduler.add(request)
+        return outputs
 
     def _read(self) -> list[TokenOutput]:
         """The outputs of the step in flight, if there is one. What it computed for requests that have ended since is
@@ -244,11 +277,13 @@ class Engine:
 
     def _take(self, request: Request, token_id: int | None, logprobs: tuple[TokenLogprob, ...]) -> TokenOutput:
         """Give a request its sampled token; None if every token is forbidden."""
-        if token_id is None:
+        error = request.constraint.error if request.constraint else ""
+        if token_id is None or error:
             self.scheduler.finish(request)
-            return _error(request, NOTHING_TO_SAMPLE)
+            return _error(request, f"its grammar cannot be followed: {error}" if error else NOTHING_TO_SAMPLE)
         self.output_tokens_sampled += not request.probe
-        reason = request.accept(token_id, self._eos_token_ids, self._max_model_len)
+        eos = self._eos_token_ids
+        reason = request.accept(token_id, eos, self._max_model_len)
         if reason is not None:
             self.scheduler.finish(request)
         return TokenOutput(
@@ -256,7 +291,7 @@ class Engine:
             token_ids=(token_id,),
             logprobs=logprobs,
             finish_reason=reason,
-            stop_token_id=token_id if reason is FinishReason.STOP else None,
+            stop_token_id=token_id if reason is FinishReason.STOP and request.stops_at(token_id, eos) else None,
             num_cached_tokens=request.num_cached_tokens,
         )
 

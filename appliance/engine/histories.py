@@ -41,11 +41,11 @@ class TokenHistories:
 
     def edits(self, requests: Sequence[Request]) -> Tensor | None:
         """[3, E] int32 on the device, as in `SamplingBatch.edits`; None if there is nothing to edit. `requests` are the
-        rows of the batch, and each must be running, since it needs a slot."""
+        rows of the batch; nothing is edited for those that have ended meanwhile."""
         spans, changes = [], []
         for place, request in enumerate(requests):
             forbids = request.may_not_end
-            if not request.needs_its_tokens:
+            if not (request.has_penalties or forbids) or not request.is_running:
                 continue
             row = self._rows.setdefault(request.slot, len(self._rows))
             history = self._histories.get(row)

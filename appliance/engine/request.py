@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from appliance.protocol import SAMPLING_LIMITS, FinishReason, SamplingParams
+
+if TYPE_CHECKING:
+    from appliance.engine.grammar import Constraint
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +27,7 @@ class Request:
     priority: int = 0
     cache_salt: str = ""  # prompts of another salt are not found in the prefix cache
     probe: bool = False  # the appliance's own; left out of the load
+    constraint: Constraint | None = None  # where its answer stands in its grammar
     arrival: int = 0  # order of arrival
     output_token_ids: list[int] = field(default_factory=list)
     block_ids: list[int] = field(default_factory=list)
@@ -40,7 +45,13 @@ class Request:
     def __post_init__(self) -> None:
         self.stop_token_ids = frozenset(self.sampling.stop_token_ids)
         unchanged = not self.has_penalties and self.sampling.min_tokens == 0
-        self.is_plain = self.is_greedy and unchanged and self.sampling.logprobs is None
+        constrained = self.sampling.grammar is not None
+        self.is_plain = self.is_greedy and unchanged and not constrained and self.sampling.logprobs is None
+
+    @property
+    def is_running(self) -> bool:
+        """It has a slot, and blocks."""
+        return self.slot >= 0
 
     @property
     def is_greedy(self) -> bool:
@@ -74,7 +85,7 @@ class Request:
     @property
     def needs_its_tokens(self) -> bool:
         """The host must have read all sampled tokens before it can say how the next one is to be sampled."""
-        return self.has_penalties or self.may_not_end
+        return self.has_penalties or self.may_not_end or self.constraint is not None
 
     def awaits_its_last(self, max_model_len: int) -> bool:
         """It ends with a token that is being sampled, whichever that is."""
@@ -94,12 +105,19 @@ class Request:
         """Append a sampled token; returns the finish reason if the request ends with it, or None."""
         self.output_token_ids.append(token_id)
         params = self.sampling
-        stops = token_id in self.stop_token_ids or (token_id in eos_token_ids and not params.ignore_eos)
-        if stops and len(self.output_token_ids) > params.min_tokens:  # the stop token itself does not count
+        # The stop token itself does not count.
+        if self.stops_at(token_id, eos_token_ids) and len(self.output_token_ids) > params.min_tokens:
             return FinishReason.STOP
+        if self.constraint is not None:
+            self.constraint.accept(token_id)
+            if self.constraint.is_complete:
+                return FinishReason.STOP
         if len(self.output_token_ids) >= params.max_tokens or self.num_tokens >= max_model_len:
             return FinishReason.LENGTH
         return None
+
+    def stops_at(self, token_id: int, eos_token_ids: frozenset[int]) -> bool:
+        return token_id in self.stop_token_ids or (token_id in eos_token_ids and not self.sampling.ignore_eos)
 
 
 def sampling_refusal(params: SamplingParams, vocab_size: int, eos_token_ids: frozenset[int]) -> str | None:

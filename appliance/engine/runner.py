@@ -35,6 +35,16 @@ class StepResult(NamedTuple):
     top_token_ids: Tensor | None = None  # [D, n] int64
 
 
+class ComputedStep(NamedTuple):
+    """A step that the device computes, up to the logits. More rows than the step's may follow."""
+
+    step: Sequence[Scheduled]
+    finite: Tensor  # [S] bool
+    logits: Tensor | None = None  # [D, V] float32, of those that sample; None if none does
+    slots: Tensor | None = None  # [D] int64
+    greedy: Sampled | None = None  # sampled by its graph; all that plain requests need
+
+
 class LaunchedStep:
     """A step that the device computes. Its result is on the way to the host, so that later steps may overwrite it."""
 
@@ -111,14 +121,27 @@ class Runner:
         return self._captured(missing[0])
 
     @torch.inference_mode()
-    def launch(self, step: Sequence[Scheduled]) -> LaunchedStep:
-        """Compute a step, and sample for those of its requests of which all tokens are computed then. At most one
-        earlier step may be without its result, which must hold no request that `needs_its_tokens`."""
+    def compute(self, step: Sequence[Scheduled]) -> ComputedStep:
+        """Launch the model. At most one earlier step may be without its result."""
         kind, shape = self._step_kind(step)
         if shape is not None and not self._captured(shape):
             kind, shape = StepKind.NOT_CAPTURED, None
         self.steps[kind] += 1
-        return self._launch_eagerly(step) if shape is None else self._replay(step, shape)
+        return self._compute_eagerly(step) if shape is None else self._replay(step, shape)
+
+    @torch.inference_mode()
+    def sample(self, computed: ComputedStep) -> LaunchedStep:
+        """Sample for those of the step's requests of which all tokens are computed then. Where one `needs_its_tokens`,
+        the result of the step before must have been read; a request that ended with it samples all the same."""
+        step, finite, logits, slots, greedy = computed
+        requests = [item.request for item in step if item.samples]
+        if logits is None or slots is None:
+            return LaunchedStep(step, finite, None)
+        if greedy is not None and all(request.is_plain for request in requests):
+            return LaunchedStep(step, finite, greedy)
+        sampled = self._kernels.sampling(logits, sampling_batch(requests, self._histories, self._device))
+        self._keep(slots, sampled)
+        return LaunchedStep(step, finite, sampled)
 
     def _step_kind(self, step: Sequence[Scheduled]) -> tuple[StepKind, GraphShape | None]:
         if self._graphs is None:
@@ -143,18 +166,12 @@ class Runner:
             return False
         return True
 
-    def _replay(self, step: Sequence[Scheduled], shape: GraphShape) -> LaunchedStep:
+    def _replay(self, step: Sequence[Scheduled], shape: GraphShape) -> ComputedStep:
         assert self._graphs is not None
         self._inputs.lay_out_padded(step, shape)
-        decoded = self._graphs.replay(shape)
-        requests = [item.request for item in step]
-        if all(request.is_plain for request in requests):
-            return LaunchedStep(step, decoded.finite, decoded.greedy)
+        finite, logits, greedy = self._graphs.replay(shape)
         count = len(step)
-        batch = sampling_batch(requests, self._histories, self._device)
-        sampled = self._kernels.sampling(decoded.logits[:count], batch)
-        self._keep(self._inputs.padded(shape).slots[:count], sampled)
-        return LaunchedStep(step, decoded.finite, sampled)
+        return ComputedStep(step, finite, logits[:count], self._inputs.padded(shape).slots[:count], greedy)
 
     def _decode(self, shape: GraphShape) -> Decoded:
         """What a graph of `shape` holds."""
@@ -166,20 +183,18 @@ class Runner:
         self._keep(inputs.slots, greedy)
         return Decoded(_finite(hidden), logits, greedy)
 
-    def _launch_eagerly(self, step: Sequence[Scheduled]) -> LaunchedStep:
+    def _compute_eagerly(self, step: Sequence[Scheduled]) -> ComputedStep:
         inputs = self._inputs.lay_out(step)
         if any(item.start >= item.request.num_tokens for item in step):
             self._enter_last_sampled(inputs)
         rows = self._model.forward(inputs.batch, self._caches)[inputs.last_rows]
         finite = _finite(rows)
-        requests = [item.request for item in step if item.samples]
-        if not requests:
-            return LaunchedStep(step, finite, None)
-        every = len(requests) == len(step)
+        sampling = sum(item.samples for item in step)
+        if not sampling:
+            return ComputedStep(step, finite)
+        every = sampling == len(step)
         logits = self._model.compute_logits(rows if every else rows[inputs.sampling])
-        sampled = self._kernels.sampling(logits, sampling_batch(requests, self._histories, self._device))
-        self._keep(inputs.slots if every else inputs.slots[inputs.sampling], sampled)
-        return LaunchedStep(step, finite, sampled)
+        return ComputedStep(step, finite, logits, inputs.slots if every else inputs.slots[inputs.sampling])
 
     def _enter_last_sampled(self, inputs: Inputs) -> None:
         """Put the tokens in place that only the device knows; they are among the first rows, which decode."""

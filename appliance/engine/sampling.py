@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
+from appliance.engine.grammar import masks
 from appliance.engine.histories import TokenHistories
 from appliance.engine.request import Request
 from kernels.sampling.batch import Row, SamplingBatch, pack
@@ -15,12 +17,27 @@ _PLAIN = Row()
 
 
 def sampling_batch(requests: Sequence[Request], histories: TokenHistories, device: torch.device) -> SamplingBatch:
-    """One row a request, in order."""
+    """One row a request, in order. What is sampled for requests that have ended meanwhile does not matter."""
     if all(request.is_plain for request in requests):
         return SamplingBatch()
     wanted = [r.sampling.logprobs for r in requests if r.sampling.logprobs is not None]
     rows = [_PLAIN if request.is_plain else _row(request) for request in requests]
-    return pack(rows, device, max(wanted) if wanted else None, histories.edits(requests))
+    edits, allowed = histories.edits(requests), _allowed(requests, device)
+    return pack(rows, device, max(wanted) if wanted else None, edits, allowed)
+
+
+def _allowed(requests: Sequence[Request], device: torch.device) -> Tensor | None:
+    """What the grammars of running requests allow, as in `SamplingBatch.allowed`; None if there are none."""
+    constraints = [
+        (row, request.constraint)
+        for row, request in enumerate(requests)
+        if request.constraint is not None and request.is_running
+    ]
+    if not constraints:
+        return None
+    allowed = torch.from_numpy(masks(constraints))
+    # Pinned, since a copy from memory that is not would wait until the device has computed the step.
+    return allowed.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else allowed
 
 
 def _row(request: Request) -> Row:

@@ -47,6 +47,8 @@ class SamplingBatch:
     samples: bool = False  # some row is not greedy
     truncates: bool = False  # some row has top-k, top-p or min-p
     edits: Tensor | None = None  # [3, E] int32: row, token id, how often it stands in the output (or FORBIDDEN)
+    # [G, 1 + ceil(V / 32)] int32: a row, and a bit for each token, 0 where that row may not sample it; each row once.
+    allowed: Tensor | None = None
     logprobs: int | None = None  # alternatives to report for every row; None for no logprobs at all
 
 
@@ -64,24 +66,30 @@ class Sampled(NamedTuple):
 
 
 def pack(
-    rows: Sequence[Row], device: torch.device, logprobs: int | None = None, edits: Tensor | None = None
+    rows: Sequence[Row],
+    device: torch.device,
+    logprobs: int | None = None,
+    edits: Tensor | None = None,
+    allowed: Tensor | None = None,
 ) -> SamplingBatch:
     """The batch of `rows`; nothing is copied where every row is greedy.
 
     `edits` [3, E] are on the device already, and stand for all that rows have seen and forbid: no row names any itself.
+    `allowed` is on the device, too.
     """
     if edits is None:
         named = _edits(rows)
         edits = None if named is None else torch.from_numpy(named).to(device, non_blocking=True)
     samples = any(row.temperature > 0 for row in rows)
     if not samples and edits is None:
-        return SamplingBatch(logprobs=logprobs)
+        return SamplingBatch(allowed=allowed, logprobs=logprobs)
     parameters = np.array([row[: REPETITION + 1] for row in rows], dtype=np.float32).T
     return SamplingBatch(
         parameters=torch.from_numpy(np.ascontiguousarray(parameters)).to(device, non_blocking=True),
         samples=samples,
         truncates=any(row.truncates for row in rows),
         edits=edits,
+        allowed=allowed,
         logprobs=logprobs,
     )
 

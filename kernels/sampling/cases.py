@@ -25,6 +25,7 @@ _EDITED = [
     Row(0.7, seen=_SEEN, repetition=1e-40),
     Row(),
 ]
+_RESTRICTED = [Row(), Row(0.7), Row(0.8, top_k=20, top_p=0.95), Row(), Row(1.0, min_p=0.05), Row(1.2)]
 _TRUNCATED = [
     Row(0.8, top_k=1),
     Row(0.8, top_k=20, top_p=0.95),  # what Qwen3 asks for
@@ -44,6 +45,10 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
     yield Case("greedy with logprobs", _call(1003, [Row()] * 2, scale=3, logprobs=5), 1e-5)
     yield Case("edited", _call(1000, _EDITED, scale=3), 0)
     yield Case("edited with logprobs", _call(1000, _EDITED, scale=3, logprobs=0), 1e-5)
+    yield Case("restricted", _call(4133, _RESTRICTED, scale=3, restricted=True), 0)
+    yield Case("restricted with logprobs", _call(4133, _RESTRICTED, scale=3, restricted=True, logprobs=3), 1e-5)
+    yield Case("restricted and edited", _call(1000, _EDITED, scale=3, restricted=True), 0)
+    yield Case("restricted, some not numbers", _call(4100, _TRUNCATED, scale=3, restricted=True, damaged=True), 0)
     yield Case("plain", _call(32003, [Row(0.7), Row(), Row(1.3), Row(1e-45)], scale=3), 0)
     yield Case("truncated", _call(5003, _TRUNCATED, scale=3), 0)
     yield Case("truncated among equals", _call(5003, _TRUNCATED, scale=3, step=0.5), 0)
@@ -62,17 +67,22 @@ def _call(
     step: float = 0.0,
     logprobs: int | None = None,
     damaged: bool = False,
+    restricted: bool = False,
 ) -> Callable[..., list[Tensor]]:
-    """`step`: round logits to multiples of it, so that many are equal."""
+    """`step`: round logits to multiples of it, so that many are equal. `restricted`: every other row may sample a few
+    tokens only, and the last of them none."""
 
     def run(function: Callable[..., Any], device: torch.device) -> list[Tensor]:
         logits = randn((len(rows), vocab), torch.float32, _CPU, seed=vocab) * scale
         if step:
             logits = (logits / step).round() * step
-        steady = _steady(logits, rows)
+        allowed = _allowed(len(rows), vocab) if restricted else None
+        steady = _steady(logits, rows, allowed)
         if damaged:
             logits[0, vocab - 1], logits[2, 0], logits[3] = torch.nan, torch.inf, -torch.inf
-        result = function(logits.to(device), pack(steady, device, logprobs))
+        result = function(
+            logits.to(device), pack(steady, device, logprobs, allowed=None if allowed is None else allowed.to(device))
+        )
         sampled = result.finite & result.samplable
         token_ids = result.token_ids.masked_fill(~sampled, -1)  # else it means nothing
         named = [result.logprobs, result.top_logprobs] if logprobs is not None else []
@@ -81,14 +91,29 @@ def _call(
     return run
 
 
-def _steady(logits: Tensor, rows: Sequence[Row]) -> list[Row]:
+def _allowed(rows: int, vocab: int) -> Tensor:
+    """[G, 1 + ceil(vocab / 32)] int32"""
+    restricted = torch.arange(0, rows, 2, dtype=torch.int32)
+    size = (len(restricted), -(-vocab // 32))
+    bits = [
+        torch.randint(-(1 << 31), 1 << 31, size, generator=torch.Generator().manual_seed(seed)) for seed in range(3)
+    ]
+    some = (bits[0] & bits[1] & bits[2]).to(torch.int32)
+    some[-1] = 0
+    return torch.cat([restricted[:, None], some], dim=1)
+
+
+def _steady(logits: Tensor, rows: Sequence[Row], allowed: Tensor | None) -> list[Row]:
     """The rows, each with a uniform number that samples what its neighbours within 1e-5 sample."""
     numbers = torch.rand(50, len(rows), generator=torch.Generator().manual_seed(1)).tolist()
     found: list[Row | None] = [None] * len(rows)
     for uniforms in numbers:
         tried = [row._replace(uniform=uniform) for row, uniform in zip(rows, uniforms, strict=True)]
         ends = [
-            sample(logits.clone(), pack([row._replace(uniform=row.uniform + off) for row in tried], _CPU)).token_ids
+            sample(
+                logits.clone(),
+                pack([row._replace(uniform=row.uniform + off) for row in tried], _CPU, allowed=allowed),
+            ).token_ids
             for off in (-1e-5, 1e-5)
         ]
         for index, same in enumerate((ends[0] == ends[1]).tolist()):

@@ -15,7 +15,7 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     """Sample one token for each row of `logits` [S, V], as the package says.
 
     Args:
-        logits: float32, contiguous; changed in place where the batch has edits.
+        logits: float32, contiguous; changed in place where the batch has edits, or allows some tokens only.
         batch: from `batch.pack`, with one row for each of logits.
     """
     logprobs = torch.log_softmax(logits, dim=-1) if batch.logprobs is not None else None
@@ -23,6 +23,9 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     finite = samplable = torch.isfinite(best)
     if batch.edits is not None:
         _edit(logits, batch)
+    if batch.allowed is not None:
+        _restrict(logits, batch.allowed)
+    if batch.edits is not None or batch.allowed is not None:
         best, token_ids = _best(logits)
         samplable = torch.isfinite(best)
     if batch.samples:
@@ -64,6 +67,13 @@ def _edit(logits: Tensor, batch: SamplingBatch) -> None:
     most = torch.finfo(values.dtype).max
     forbidden = (times == FORBIDDEN) | (own == -torch.inf)
     logits[rows, tokens] = values.clamp_(-most, most).masked_fill_(forbidden, -torch.inf)
+
+
+def _restrict(logits: Tensor, allowed: Tensor) -> None:
+    rows, bits = allowed[:, 0].long(), allowed[:, 1:].contiguous().view(torch.uint8)
+    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
+    may = (bits[:, :, None] >> places & 1).view(len(rows), -1)[:, : logits.shape[1]].bool()
+    logits[rows] = logits[rows].masked_fill_(~may, -torch.inf)
 
 
 def _sample(

@@ -23,6 +23,7 @@ from kernels.sampling import variants
 from kernels.sampling.batch import Sampled, SamplingBatch
 
 _edit = functools.cache(variants.edit)
+_restrict = functools.cache(variants.restrict)
 _best = functools.cache(variants.best)
 _level = functools.cache(variants.level)
 _sample = functools.cache(variants.sample)
@@ -50,13 +51,17 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     logprobs = torch.log_softmax(logits, dim=-1) if batch.logprobs is not None else None
     parameters = logits if batch.parameters is None else batch.parameters
     finite = None
+    if batch.edits is not None or batch.allowed is not None:
+        finite = logits.amax(dim=-1).isfinite()  # before they are changed
     if batch.edits is not None:
-        finite = logits.amax(dim=-1).isfinite()  # before they are edited
         edits = batch.edits.shape[1]
         launch(
             edit_kernel, _edit(), (cdiv(edits, variants.EDITS),),
             logits, parameters, batch.edits, edits, rows, vocab,
         )  # fmt: skip
+    if batch.allowed is not None:
+        count, words_of_row = batch.allowed.shape
+        launch(restrict_kernel, _restrict(), (chunks, count), logits, batch.allowed, words_of_row, vocab)
     token_ids = torch.empty(rows, dtype=torch.int64, device=device)
     samplable = torch.empty(rows, dtype=torch.uint8, device=device)
     found = torch.empty((3, rows, chunks), dtype=torch.float32, device=device)
@@ -115,6 +120,24 @@ def edit_kernel(
     value = tl.where(times > 0, value - (presence + frequency * times.to(tl.float32)), value)
     value = tl.minimum(tl.maximum(value, -_LARGEST), _LARGEST)
     tl.store(logit_ptr, tl.where((times == _FORBIDDEN) | (own == -_INFINITY), -_INFINITY, value), mask=inside)
+
+
+@triton.jit(do_not_specialize=["size", "vocab"])
+def restrict_kernel(
+    logits_ptr,  # [rows, vocab]
+    allowed_ptr,  # [count, size]: a row, then a bit for each token
+    size,
+    vocab,
+    CHUNK: tl.constexpr,
+):
+    chunk = tl.program_id(0)
+    allowed_ptr += tl.program_id(1).to(tl.int64) * size
+    logits_ptr += tl.load(allowed_ptr).to(tl.int64) * vocab
+    position = chunk * CHUNK + tl.arange(0, CHUNK)
+    inside = position < vocab
+    bits = tl.load(allowed_ptr + 1 + position // 32, mask=inside, other=0)
+    forbidden = ((bits >> (position % 32)) & 1) == 0
+    tl.store(logits_ptr + position, tl.full((CHUNK,), -_INFINITY, tl.float32), mask=inside & forbidden)
 
 
 @triton.jit

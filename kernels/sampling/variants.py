@@ -20,6 +20,7 @@ MAX_VOCAB = CHUNK * MAX_CHUNKS
 def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     """`arch` and `model` do not matter."""
     yield edit()
+    yield restrict()
     yield from (best(samples) for samples in (False, True))
     yield level()
     yield sample()
@@ -28,6 +29,12 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
 def edit() -> Variant:
     return variant(
         "sampling", f"{_MODULE}edit_kernel", ("*fp32", "*fp32", "*i32", "i32", "i32", "i32"), {"BLOCK": EDITS}
+    )
+
+
+def restrict() -> Variant:
+    return variant(
+        "sampling", f"{_MODULE}restrict_kernel", ("*fp32", "*i32", "i32", "i32"), {"CHUNK": CHUNK}, num_warps=8
     )
 
 

@@ -18,8 +18,8 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class CallDelta(msgspec.Struct):
-    """The next part of one tool call. The first of each `index` has the name, and no other does; the `arguments` of all,
-    put together, are the JSON text of one object."""
+    """The next part of one tool call. The first of each `index` has the name, and no other does; the `arguments` of
+    all, put together, are the JSON text of one object."""
 
     index: int
     name: str | None = None
