@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-architectures test-containers test-flashinfer test-vllm lint format bench-start bench-cpu \
+.PHONY: help run test test-architectures test-containers test-flashinfer test-vllm lint format bench-start bench-cpu bench-peer \
 	image bundle bench-container diagnosis-score bench-proxy bench-truth model clean
 
 help: ## list the targets
@@ -60,8 +60,11 @@ bench-start: $(VENV)/.dev ## how long a start takes, and how soon a failing one 
 	tests/browser/install.sh
 	$(BIN)/python -m tests.bench.start
 
-bench-cpu: $(VENV)/.dev ## tokens a second on the CPU; INGOT_VLLM_VENV names a venv with vLLM to compare with
+bench-cpu: $(VENV)/.dev ## tokens a second on the CPU, as a share of what bare matrix products would allow
 	$(BIN)/python -m tests.bench.cpu
+
+bench-peer: $(VENV)/.dev ## start and speed on the CPU beside a real vLLM, in turns: ten minutes (a GPU: tests/gpu/peer.sh)
+	INGOT_VLLM=$$($(BIN)/python tests/vllm/install.py) $(BIN)/python -m tests.bench.peer
 
 bench-truth: $(VENV)/.dev ## provoke failures: how soon the true cause is told; INGOT_VLLM names a vLLM for CPUs to provoke too
 	$(BIN)/python -m tests.bench.truth

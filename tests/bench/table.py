@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -30,8 +31,8 @@ class Figure:
         return self.value >= self.goal if self.at_least else self.value <= self.goal
 
 
-def conclude(figures: list[Figure]) -> int:
-    """Print `figures`; 0 when every goal is met, else 1."""
+def conclude(figures: Sequence[Figure], beside: Sequence[Figure] = ()) -> int:
+    """Print `figures`; 0 when every goal is met, else 1. Those `beside` them are in the JSON object alone."""
     width = max(len(figure.what) for figure in figures)
     print(f"{'':{width}} {'median':>10} {'least':>10} {'most':>10} {'goal':>10}")
     for figure in figures:
@@ -39,5 +40,5 @@ def conclude(figures: list[Figure]) -> int:
         shown = (figure.value, min(figure.values), max(figure.values), figure.goal)
         cells = ["" if value is None else f"{value:.2f} {figure.unit}" for value in shown]
         print(f"{figure.what:{width}} " + " ".join(f"{cell:>10}" for cell in cells) + verdict)
-    print(json.dumps({f.name: {"value": f.value, "goal": f.goal, "ok": f.ok} for f in figures}))
+    print(json.dumps({f.name: {"value": f.value, "goal": f.goal, "ok": f.ok} for f in (*figures, *beside)}))
     return 0 if all(figure.ok for figure in figures) else 1

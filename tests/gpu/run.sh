@@ -21,8 +21,7 @@
 # names one to take instead. With OUT set, the whole output is also written to $OUT/run.log.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-wheels=.gpu-wheels
-modules=.gpu-cast
+. tests/gpu/parts.sh
 
 if [ "${1:-}" = prepare ]; then
     # Only what such a machine lacks: the rest (torch, Triton, transformers) must fit its driver, and is its own.
@@ -68,43 +67,10 @@ done
 total="${INGOT_GPU_SECONDS:-460}"
 [ -z "${OUT:-}" ] || exec > >(tee "$OUT/run.log") 2>&1
 
-work="$(mktemp -d)"
-trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
-export PYTHONUNBUFFERED=1
-path="$PWD:$work/ingot"
-with_flashinfer="$path"
-if [ -d "$wheels" ]; then
-    install="python3 -m pip install --quiet --no-index --no-deps --no-compile --target"
-    $install "$work/flashinfer" "$wheels"/{flashinfer,apache}*.whl
-    $install "$work/others" "$wheels"/{msgspec,pytest,pyzmq}*.whl "$wheels"/front-door/*.whl
-    PATH="$work/others/bin:$PATH"  # py-spy
-    path="$path:$work/others"
-    with_flashinfer="$path:$work/flashinfer"
-fi
-export PYTHONPATH="$path"
-arch="$(python3 - "$work/ingot/ingot-0.dist-info" <<'PY'
-# Which commands `ingot` has is read from its installation, which this machine has not: from the checkout instead.
-import sys, tomllib
-from pathlib import Path
-
-import torch, triton
-
-project, place = tomllib.loads(Path("pyproject.toml").read_text())["project"], Path(sys.argv[1])
-place.mkdir(parents=True)
-(place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ingot\nVersion: {project['version']}\n")
-rows = [f"[{group}]\n" + "".join(f"{name} = {at}\n" for name, at in found.items()) for group, found in project["entry-points"].items()]
-(place / "entry_points.txt").write_text("\n".join(rows))
-assert torch.cuda.is_available(), "this machine has no GPU that torch can use"
-major, minor = torch.cuda.get_device_capability()
-print(f"{torch.cuda.get_device_name()} sm_{major}{minor}, torch {torch.__version__}, Triton {triton.__version__}", file=sys.stderr)
-print(f"sm_{major}{minor}")
-PY
-)"
-
+set_up
 pytest="TRITON_INTERPRET=0 python3 -m pytest -vv -s --tb=short --durations=5 -p no:cacheprovider"
 command_of() {
     case $1 in
-        cast) echo "CUDA_VISIBLE_DEVICES= python3 -m appliance.cast cast --arch $arch --out $work/made --triton-only && mv $work/made $work/cast && chmod -R a-w $work/cast" ;;
         verify) echo "python3 -m appliance.cast verify --cast $INGOT_GPU_CAST" ;;
         seal) echo "$pytest tests/gpu/test_seal.py tests/gpu/test_sealed_engine.py" ;;
         door) echo "$pytest tests/gpu/test_front_door_on_gpu.py" ;;
@@ -118,30 +84,8 @@ command_of() {
     esac
 }
 
-failed=0
-summary=()
-run() {  # PART: its command, with its limit or what is left of the whole
-    local limit=${limits[$1]} began=$SECONDS status=0 outcome
-    [ $((total - SECONDS)) -ge "$limit" ] || limit=$((total - SECONDS))
-    if [ "$limit" -le 5 ]; then
-        outcome="NOT RUN: the ${total} s of the whole are over" status=1
-    else
-        echo; echo "=== $1: at most ${limit} s, at +${SECONDS} s"
-        timeout --kill-after=5 "$limit" bash -c "$(command_of "$1")" < /dev/null || status=$?
-        case $status in
-            0) outcome=passed ;;
-            124 | 137) outcome="TIMED OUT" ;;
-            *) outcome="FAILED ($status)" ;;
-        esac
-    fi
-    summary+=("$(printf '%-11s %4d s  %s' "$1" $((SECONDS - began)) "$outcome")")
-    echo "=== ${summary[-1]}"
-    [ "$status" = 0 ] || failed=1
-    return "$status"
-}
-
 if [[ " ${parts[*]} " =~ \ (verify|seal|door|memory)\  ]] && [ -z "${INGOT_GPU_CAST:-}" ]; then
-    run cast && export INGOT_GPU_CAST="$work/cast"
+    run cast "${limits[cast]}" "$(cast_command)" && export INGOT_GPU_CAST="$work/cast"
 fi
 for part in "${parts[@]}"; do
     case $part in
@@ -150,12 +94,10 @@ for part in "${parts[@]}"; do
         *) needed=nothing ;;
     esac
     if [ -n "$needed" ]; then
-        run "$part" || true
+        run "$part" "${limits[$part]}" "$(command_of "$part")" || true
     else
-        summary+=("$(printf '%-11s %4d s  %s' "$part" 0 "NOT RUN: it needs a cast, and there is none")")
+        note "$part" 0 "NOT RUN: it needs a cast, and there is none"
         failed=1
     fi
 done
-echo; echo "=== All after ${SECONDS} s:"
-printf '%s\n' "${summary[@]}"
-exit "$failed"
+conclude

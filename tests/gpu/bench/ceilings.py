@@ -1,4 +1,7 @@
-"""What this GPU can do at most, measured: copy bandwidth, and the rates of its matrix units on random data."""
+"""What this GPU can do at most, measured: copy bandwidth, and the rates of its matrix units on random data.
+
+`python -m tests.gpu.bench.ceilings` prints the copy bandwidth alone, in bytes a second.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,17 @@ def median_s(call: Callable[[], object], reps_ms: int = 150) -> float:
 
 
 def measure(device: torch.device) -> Ceilings:
-    source = torch.randn(1 << 30, device=device, dtype=torch.float32)  # 4 GiB
-    target = torch.empty_like(source)
-    copy = 2 * source.nbytes / median_s(lambda: target.copy_(source))
+    copy = copy_bandwidth(device)
     size = 8192
     a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     bf16 = 2 * size**3 / median_s(lambda: a @ b)
     return Ceilings(copy, bf16, _fp8_rate(a, b))
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    source = torch.randn(1 << 30, device=device, dtype=torch.float32)  # 4 GiB
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / median_s(lambda: target.copy_(source))
 
 
 def _fp8_rate(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -43,3 +50,7 @@ def _fp8_rate(a: torch.Tensor, b: torch.Tensor) -> float:
         * size**3
         / median_s(lambda: torch._scaled_mm(left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16))
     )
+
+
+if __name__ == "__main__":
+    print(copy_bandwidth(torch.device("cuda")))

@@ -1,0 +1,81 @@
+# What run.sh and peer.sh share; sourced by them, in the repository's root.
+#
+#   set_up                    makes a bare GPU machine able to run Ingot from this checkout: `work` is a folder for this run,
+#                             PYTHONPATH holds the carried wheels, `with_flashinfer` is that with FlashInfer, `arch` is this GPU's
+#   run PART LIMIT COMMAND    within LIMIT seconds, or what is left of `total`
+#   cast_command              what makes the cast of this GPU's Triton kernels
+#   conclude                  the parts with their times; fails if one of them did
+wheels=.gpu-wheels
+modules=.gpu-cast
+grace=5  # seconds that a part has to end when its time is over
+failed=0
+summary=()
+
+set_up() {
+    work="$(mktemp -d)"
+    trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+    export PYTHONUNBUFFERED=1
+    path="$PWD:$work/ingot"
+    with_flashinfer="$path"
+    if [ -d "$wheels" ]; then
+        install="python3 -m pip install --quiet --no-index --no-deps --no-compile --target"
+        [ ! -d "$modules" ] || $install "$work/flashinfer" "$wheels"/{flashinfer,apache}*.whl
+        $install "$work/others" "$wheels"/{msgspec,pytest,pyzmq}*.whl "$wheels"/front-door/*.whl
+        PATH="$work/others/bin:$PATH"  # py-spy
+        path="$path:$work/others"
+        with_flashinfer="$path:$work/flashinfer"
+    fi
+    export PYTHONPATH="$path"
+    arch="$(python3 - "$work/ingot/ingot-0.dist-info" <<'PY'
+# Which commands `ingot` has is read from its installation, which this machine has not: from the checkout instead.
+import sys, tomllib
+from pathlib import Path
+
+import torch, triton
+
+project, place = tomllib.loads(Path("pyproject.toml").read_text())["project"], Path(sys.argv[1])
+place.mkdir(parents=True)
+(place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ingot\nVersion: {project['version']}\n")
+rows = [f"[{group}]\n" + "".join(f"{name} = {at}\n" for name, at in found.items()) for group, found in project["entry-points"].items()]
+(place / "entry_points.txt").write_text("\n".join(rows))
+assert torch.cuda.is_available(), "this machine has no GPU that torch can use"
+major, minor = torch.cuda.get_device_capability()
+print(f"{torch.cuda.get_device_name()} sm_{major}{minor}, torch {torch.__version__}, Triton {triton.__version__}", file=sys.stderr)
+print(f"sm_{major}{minor}")
+PY
+    )"
+}
+
+cast_command() {
+    echo "CUDA_VISIBLE_DEVICES= python3 -m appliance.cast cast --arch $arch --out $work/made --triton-only && mv $work/made $work/cast && chmod -R a-w $work/cast"
+}
+
+run() {
+    local limit=$2 began=$SECONDS status=0 outcome
+    [ $((total - SECONDS)) -ge "$limit" ] || limit=$((total - SECONDS))
+    if [ "$limit" -le 5 ]; then
+        outcome="NOT RUN: the ${total} s of the whole are over" status=1
+    else
+        echo; echo "=== $1: at most ${limit} s, at +${SECONDS} s"
+        timeout --kill-after="$grace" "$limit" bash -c "$3" < /dev/null || status=$?
+        case $status in
+            0) outcome=passed ;;
+            124 | 137) outcome="TIMED OUT" ;;
+            *) outcome="FAILED ($status)" ;;
+        esac
+    fi
+    note "$1" $((SECONDS - began)) "$outcome"
+    echo "=== ${summary[-1]}"
+    [ "$status" = 0 ] || failed=1
+    return "$status"
+}
+
+note() {  # PART SECONDS OUTCOME
+    summary+=("$(printf '%-14s %4d s  %s' "$1" "$2" "$3")")
+}
+
+conclude() {
+    echo; echo "=== All after ${SECONDS} s:"
+    printf '%s\n' "${summary[@]}"
+    return "$failed"
+}
