@@ -23,7 +23,7 @@ from tests.bench import shapes
 from tests.bench.load import Client, Load
 from tests.bench.servers import Server, ingot
 from tests.bench.shapes import SHAPES
-from tests.bench.table import Figure, conclude
+from tests.bench.table import Figure, conclude, describe_machine
 from tests.running import temporary_home
 
 NAME = "llama-27m"
@@ -46,11 +46,7 @@ Side = Callable[[int], Turn]  # of so many streams
 
 
 def main() -> int:
-    load, processors = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    print(f"load average {load:.1f} on {processors} processors", flush=True)
-    if load > processors / 2:
-        print("The machine is busy: speeds then tell how many threads each side runs, more than how fast they are; "
-              "compare the processor time a token.", flush=True)  # fmt: skip
+    describe_machine()
     with temporary_home() as folder, Client() as client:
         home = Home.at(folder).create()
         shapes.write(home.models / NAME, SHAPES[NAME])

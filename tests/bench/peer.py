@@ -23,6 +23,7 @@ from tests.bench.comparison import GOALS, Rounds, Turn, compared, load_figures, 
 from tests.bench.load import Client, Load
 from tests.bench.servers import CPU_CACHE_GIB, Server, ingot, vllm
 from tests.bench.shapes import SHAPES, Shape
+from tests.bench.table import describe_machine
 from tests.running import temporary_home
 
 ON_CPU = "llama-27m"
@@ -39,8 +40,7 @@ def main() -> int:
     options = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the servers too
     began = time.monotonic()
-    load, processors = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    print(f"load average {load:.1f} on {processors} processors", flush=True)
+    describe_machine()
     shape = SHAPES[options.shape]
     if options.layers:
         shape = shape.with_layers(options.layers)

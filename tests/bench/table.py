@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,14 @@ class Figure:
         if self.goal is None:
             return True
         return self.value >= self.goal if self.at_least else self.value <= self.goal
+
+
+def describe_machine() -> None:
+    load, processors = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    print(f"load average {load:.1f} on {processors} processors", flush=True)
+    if load > processors / 2:
+        print("The machine is busy: speeds then tell how many threads each side runs, more than how fast they are; "
+              "compare the processor time a token.", flush=True)  # fmt: skip
 
 
 def conclude(figures: Sequence[Figure], beside: Sequence[Figure] = ()) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -15,10 +14,10 @@ import pytest
 
 from tests.bench.comparison import GOALS, Turn, load_figures, start_figures, verdict
 from tests.bench.load import Load, Measured
-from tests.bench.peer import CPU_LOADS, GPU_LOADS, alternate, parse
+from tests.bench.peer import CPU_LOADS, GPU_LOADS, alternate
 from tests.bench.shapes import SHAPES
 
-SCRIPTS = Path(__file__).parents[1] / "gpu"
+ROOT = Path(__file__).parents[2]
 LOAD = Load(64, 64, 8, 16)
 
 
@@ -82,7 +81,7 @@ def test_the_whole_program_against_a_stand_in(tmp_path):
     options = ["--layers", "1", "--starts", "1", "--rounds", "1", "--loads", "16/4/2/4"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.peer", *options],
-        env=os.environ | {"INGOT_VLLM": str(program), "PYTHONPATH": str(SCRIPTS.parents[1])},
+        env=os.environ | {"INGOT_VLLM": str(program), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=120,
@@ -92,25 +91,3 @@ def test_the_whole_program_against_a_stand_in(tmp_path):
     assert found["start_of_vllm"]["ok"] is False
     for figure in ("start_ingot_s", "16_4_2_ingot_tokens_per_s", "16_4_2_vllm_first_token_ms"):
         assert found[figure]["value"] > 0, figure
-
-
-def test_a_part_of_the_scripts_for_gpus_takes_five_minutes_at_most(monkeypatch):
-    for name in ("run.sh", "peer.sh"):
-        script = (SCRIPTS / name).read_text()
-        limits = re.search(r"limits=\((.*)\)", script)[1]
-        seconds = [int(number) for number in re.findall(r"=(\d+)", limits)]
-        assert max(seconds) + int((re.search(r"^grace=(\d+)", script, re.M) or [0, 5])[1]) <= 300, name
-
-
-def test_the_script_for_gpus_calls_the_program_as_it_can_be_called(monkeypatch):
-    printed = subprocess.run([SCRIPTS / "peer.sh", "--dry-run"], check=True, capture_output=True, text=True).stdout
-    commands = re.findall(r"-m tests\.bench\.peer (.*)", printed)
-    monkeypatch.setenv("INGOT_VLLM", "vllm")
-    for command in commands:
-        monkeypatch.setattr(sys, "argv", ["peer", *command.split()])
-        assert parse().loads == GPU_LOADS
-    assert len(commands) == 3
-
-
-def test_the_script_for_gpus_refuses_a_part_that_there_is_not():
-    assert subprocess.run([SCRIPTS / "peer.sh", "nothing"], capture_output=True).returncode == 2

@@ -1,0 +1,74 @@
+"""tests/gpu/peer.sh without a GPU: what it runs, in which order, and for how long."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.bench.peer import GPU_LOADS, parse
+
+SCRIPTS = Path(__file__).parents[1] / "gpu"
+# In place of the GPU machine's Python: names an architecture, makes an empty cast, and fails for one model.
+PYTHON = """#!/bin/bash
+if [ "$1" = - ]; then cat > /dev/null; echo sm_90; exit; fi
+echo "ran with ${INGOT_GPU_CAST:-nothing}: $*"
+previous=
+for word in "$@"; do [ "$previous" != --out ] || mkdir -p "$word"; previous=$word; done
+[[ "$*" != *qwen3-8b* ]]
+"""
+
+
+def script(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    python = tmp_path / "python3"
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("INGOT_") and name != "OUT"}
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "INGOT_VLLM": "/there/vllm", **variables}
+    command = [SCRIPTS / "peer.sh", *arguments]
+    return subprocess.run(command, env=kept | variables, capture_output=True, text=True, timeout=60)
+
+
+def test_it_builds_checks_and_times_and_goes_on_after_a_part_that_failed(tmp_path):
+    done = script(tmp_path)
+    assert done.returncode == 1
+    ran = re.findall(r"^ran with (\S+): (.*)$", done.stdout, re.MULTILINE)
+    assert [re.search(r"verify|cast|--shape \S+", words.removeprefix("-m appliance.cast "))[0] for _, words in ran] == [
+        "cast", "verify", "--shape tinyllama-1.1b", "--shape qwen3-8b", "--shape qwen3-30b-a3b",
+    ]  # fmt: skip
+    casts = [cast for cast, _ in ran]
+    assert casts[0] == "nothing"
+    assert len(set(casts[1:])) == 1
+    outcomes = dict(re.findall(r"^(\S+) +\d+ s  (\w+)", done.stdout.partition("All after")[2], re.MULTILINE))
+    assert [part for part, outcome in outcomes.items() if outcome != "passed"] == ["qwen3-8b"]
+
+
+def test_a_cast_that_is_there_is_not_built_again(tmp_path):
+    done = script(tmp_path, "verify", INGOT_GPU_CAST="/there/cast")
+    assert done.returncode == 0
+    assert re.findall(r"^ran with (\S+): ", done.stdout, re.MULTILINE) == ["/there/cast"]
+
+
+def test_without_a_vllm_and_with_a_part_that_there_is_not_it_refuses(tmp_path):
+    assert script(tmp_path, "nothing").returncode == 2
+    packed = SCRIPTS.parents[1] / ".gpu-vllm"
+    assert packed.exists() or script(tmp_path, "verify", INGOT_VLLM="").returncode == 2
+
+
+def test_it_calls_the_program_as_it_can_be_called(tmp_path, monkeypatch):
+    commands = re.findall(r"-m tests\.bench\.peer (.*)", script(tmp_path, "--dry-run").stdout)
+    monkeypatch.setenv("INGOT_VLLM", "vllm")
+    for command in commands:
+        monkeypatch.setattr(sys, "argv", ["peer", *command.split()])
+        assert parse().loads == GPU_LOADS
+    assert len(commands) == 3
+
+
+def test_no_part_takes_more_than_five_minutes():
+    graces = {"run.sh": "parts.sh", "peer.sh": "peer.sh"}  # where each has its grace from
+    for name, place in graces.items():
+        limits = re.search(r"limits=\((.*)\)", (SCRIPTS / name).read_text())[1]
+        grace = re.search(r"^grace=(\d+)", (SCRIPTS / place).read_text(), re.MULTILINE)[1]
+        assert max(map(int, re.findall(r"=(\d+)", limits))) + int(grace) <= 300, name
