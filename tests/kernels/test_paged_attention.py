@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernels.cache_write.reference import cache_write
+from kernels.paged_attention import reference
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.paged_attention.reference import paged_attention
 
@@ -60,3 +61,25 @@ def test_agrees_with_the_definition(heads, kv_heads, queries, window):
     for i, part in enumerate(query.split(queries)):
         expected = by_definition(part, keys[i], values[i], scale, window)
         torch.testing.assert_close(out[starts[i] : starts[i + 1]], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_on_a_cpu_sequences_are_gathered_while_their_keys_fit_in_its_cache(monkeypatch):
+    gathered = []
+    gather = reference._gather
+
+    def recorded(cache, blocks, *others):
+        gathered.append(gather(cache, blocks, *others))
+        return gathered[-1]
+
+    monkeypatch.setattr(reference, "_gather", recorded)
+    count, length, block_size, heads, head_dim = 24, 96, 16, 8, 64
+    blocks = torch.arange(count * length // block_size, dtype=torch.int32).view(count, -1)
+    cache = torch.randn(blocks.numel(), block_size, heads, head_dim)
+    lens = torch.full((count,), length, dtype=torch.int32)
+    starts = torch.arange(count + 1, dtype=torch.int32)
+    metadata = AttentionMetadata([1] * count, [length] * count, count, starts, lens, blocks, starts[:-1].long())
+    paged_attention(torch.randn(count, heads, head_dim), cache, cache, metadata, 1.0)
+    sizes = [part.nbytes for part in gathered]
+    assert sum(sizes) == 2 * cache.nbytes
+    assert max(sizes) <= reference.CPU_CACHE_BYTES
+    assert len(sizes) < 2 * count  # several at a time
