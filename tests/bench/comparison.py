@@ -124,4 +124,5 @@ def verdict(figures: Sequence[Figure], goals: dict[str, float]) -> int:
     missing = sorted(goals.keys() - {figure.name for figure in held})
     if missing:
         print(f"Not measured: {', '.join(missing)}")
-    return conclude(held or figures, list(named.values()) if held else ())
+    shown = held or [named.pop(figure.name) for figure in figures if figure.what]
+    return conclude(shown, list(named.values()))

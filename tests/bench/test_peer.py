@@ -64,6 +64,8 @@ def test_the_median_of_the_rounds_ratios_is_held_against_the_goal(capsys):
     assert found["64_64_8_p99_gap_of_median"]["value"] == 1.2
     assert verdict(figures, {name: 1.3}) == 1
     assert last_line(capsys.readouterr().out)[name]["ok"] is False
+    assert verdict(figures, {"of a load that was not run": 1.0}) == 0
+    assert last_line(capsys.readouterr().out).keys() == found.keys()
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -27,7 +27,7 @@ def script(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.Comp
     python.chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("INGOT_") and name != "OUT"}
     variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "INGOT_VLLM": "/there/vllm", **variables}
-    command = [SCRIPTS / "peer.sh", *arguments]
+    command = [str(SCRIPTS / "peer.sh"), *arguments]
     return subprocess.run(command, env=kept | variables, capture_output=True, text=True, timeout=60)
 
 
