@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from appliance.home import Home
 from appliance.profile import document as documents
 from appliance.profile.active import ActiveProfile, bundled_profile, read_active, write_active
+from console import authors
 from console.db.models import ActiveRevision, Profile, Revision
 from console.db.sessions import Database
 
@@ -28,7 +29,7 @@ async def seed_database(home: Home, database: Database) -> None:
             document=documents.to_document(loaded),
             content_hash=documents.content_hash(loaded),
             note="Comes with Ingot.",
-            author="Ingot",
+            author=authors.FIRST_START,
             created=written,
         )
         session.add(first)

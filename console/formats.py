@@ -11,6 +11,7 @@ from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
 from appliance.protocol import PhaseRecord
+from console import authors
 
 
 def gib(size: float | None) -> str:
@@ -145,4 +146,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "percent": percent,
     "progress": progress,
     "browser": browser,
+    "by": authors.by,
 }

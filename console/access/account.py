@@ -45,7 +45,7 @@ async def change_password(
     """Asks for the current password too; every other browser is signed out."""
     user = await session.get(User, request.user.id)
     if user is None:
-        raise Refusal(403, f"{request.user.name} is a program and has no password.", "Sign in as a person.")
+        raise Refusal(403, "A program has no password.", "Sign in as a person.")
     problems: dict[str, str] = {}
     if not await _is_current_password(request, user, data.password, throttle):
         problems["password"] = "This is not your current password."

@@ -9,9 +9,10 @@ from typing import Any
 from litestar import Request
 
 from appliance.home import Home
+from console import authors
 from console.access.sessions import SignedIn
 
-PROGRAM = SignedIn(id=0, name="ingot", session_id=0)
+PROGRAM = SignedIn(id=0, name=authors.COMMAND_LINE, session_id=0)
 
 
 def signed_in(home: Home, request: Request[Any, Any, Any]) -> SignedIn | None:

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from console.access.passwords import hash_password
 from console.access.sessions import hashed
+from console.authors import RESERVED
 from console.conflicts import Conflict
 from console.db.models import SetUpCode, User
 
@@ -38,6 +39,8 @@ def name_complaint(name: str) -> str:
         return "The name is empty. Choose one to sign in with."
     if len(name) > NAME_LENGTH or not name.isprintable():
         return f"The name {name[:20]!r}... cannot be used. Use at most {NAME_LENGTH} printable characters."
+    if name in RESERVED:
+        return f"The name {name} is reserved. Choose another."
     return ""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.home import read_file
+from console import authors
 from console.access import keys, passwords, setup
 from console.settings import ConsoleConfig, SettingError
 
@@ -41,7 +42,7 @@ async def set_up(session: AsyncSession, config: ConsoleConfig) -> None:
                 f"{SHORTEST_KEY} printable ASCII characters without spaces there, such as from `openssl rand -hex 24`."
             )
         try:
-            await keys.put_key(session, config.home, KEY_NAME, text, "Ingot")
+            await keys.put_key(session, config.home, KEY_NAME, text, authors.FIRST_START)
         except keys.KeyRevokedError:
             log.warning(
                 "The key in INGOT_API_KEY_FILE (%s) has been revoked and is not accepted. Put a new one into the file.",

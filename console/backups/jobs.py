@@ -14,6 +14,7 @@ from jinja2 import Environment
 
 from appliance.home import Home
 from appliance.launches.catalogue import Catalogue
+from console.authors import done_by
 from console.backups import create, restore
 from console.backups.after_restore import AfterRestore
 from console.backups.create import Report
@@ -217,7 +218,7 @@ class BackupJobs:
         if restored.revoked:
             said += f" API keys that were revoked since stay revoked: {', '.join(restored.revoked)}."
         try:
-            await self._engine.restart(when, why=f"Restarted by {who} after a restore")
+            await self._engine.restart(when, why=done_by("Restarted", who) + " after a restore")
         except EngineControlError as error:
             said += f" The engine was not restarted: {error}"
         finally:

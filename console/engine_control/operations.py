@@ -21,6 +21,7 @@ from appliance.launches.states import ENDED
 from appliance.profile.active import read_active, write_active
 from appliance.profile.schema import ProfileError
 from appliance.protocol import ApplianceState, Finding, Severity, State
+from console.authors import done_by
 from console.engine_control.base import EngineControl, EngineControlError
 from console.engine_control.front_door import FrontDoorClient, NoState
 
@@ -131,7 +132,7 @@ class EngineOperations:
     async def finish_now(self, who: str) -> None:
         """Do what is waited for at once. Of a drain that another console began: what this one would do after it."""
         then = self.drain.then if self.drain else self._then()
-        await self._end(then, When.NOW, f"{DONE[then]} by {who}")
+        await self._end(then, When.NOW, done_by(DONE[then], who))
 
     async def resume(self) -> None:
         """At the console's start: wait on for a drain that outlived the last console."""

@@ -9,6 +9,7 @@ from litestar import Response, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import URLEncodedBody
 
+from console.authors import done_by
 from console.engine_control.actions import ACTIONS
 from console.engine_control.operations import WhenChosen
 from console.pages import go_to
@@ -33,7 +34,7 @@ async def stop(
     request: PageRequest, data: URLEncodedBody[EndRequests], engine: TheEngine, follower: TheFollower
 ) -> Response[Any]:
     when = await engine.choose(data.when, follower.view.asked(ACTIONS["stop"]))
-    await engine.stop(when, why=f"Stopped by {request.user.name}")
+    await engine.stop(when, why=done_by("Stopped", request.user.name))
     return go_to(request, "/")
 
 
@@ -42,7 +43,7 @@ async def restart(
     request: PageRequest, data: URLEncodedBody[EndRequests], engine: TheEngine, follower: TheFollower
 ) -> Response[Any]:
     when = await engine.choose(data.when, follower.view.asked(ACTIONS["restart"]))
-    await engine.restart(when, why=f"Restarted by {request.user.name}")
+    await engine.restart(when, why=done_by("Restarted", request.user.name))
     return go_to(request, "/")
 
 

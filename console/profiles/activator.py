@@ -13,6 +13,7 @@ from sqlalchemy.dialects.sqlite import insert
 from appliance.home import Home, write_atomically
 from appliance.profile.active import ActiveProfile, make_room, write_active
 from appliance.protocol import Finding
+from console.authors import done_by
 from console.db.models import ActiveRevision
 from console.db.sessions import Database
 from console.engine_control.base import EngineControlError
@@ -69,7 +70,7 @@ class Activator:
         """Make revision `number` (or the latest) the active one, and restart the engine with it. Raises Refused when
         preflight finds errors, unless `anyway`; UnderWay while another activation runs; EngineUnreachable when the
         revision is active but the engine could not be restarted."""
-        return await self._alone(name, number, anyway=anyway, when=when, why=_because("Restarted with", who))
+        return await self._alone(name, number, anyway=anyway, when=when, done="Restarted with", who=who)
 
     async def roll_back(self, when: When = When.NOW, *, who: str = "") -> Activated:
         """Activate the last revision that became ready, other than the active one. Raises NotFound if there is none."""
@@ -80,8 +81,7 @@ class Activator:
                 "Choose a revision and activate it.",
                 in_terminal="Choose a revision and activate it with `ingot profile activate`.",
             )
-        why = _because("Rolled back to", who)
-        return await self._alone(target.profile, target.number, anyway=False, when=when, why=why)
+        return await self._alone(target.profile, target.number, anyway=False, when=when, done="Rolled back to", who=who)
 
     @contextmanager
     def alone(self, what: str, code: str = "activation-running") -> Iterator[None]:
@@ -95,9 +95,14 @@ class Activator:
         finally:
             self._under_way = None
 
-    async def _alone(self, name: str, number: int | None, *, anyway: bool, when: When, why: str) -> Activated:
+    async def _alone(
+        self, name: str, number: int | None, *, anyway: bool, when: When, done: str, who: str
+    ) -> Activated:
+        """`done` and `who` are what ended requests are told."""
         with self.alone(f"{name} r{number}" if number else name):
-            return await self._activate(await self._store.revision(name, number), anyway=anyway, when=when, why=why)
+            revision = await self._store.revision(name, number)
+            why = done_by(f"{done} {revision.what}", who)
+            return await self._activate(revision, anyway=anyway, when=when, why=why)
 
     async def _activate(self, revision: SavedRevision, *, anyway: bool, when: When, why: str) -> Activated:
         launch = self._home.new_launch_id()
@@ -111,7 +116,7 @@ class Activator:
         waits_for: int | None = 0
         if self._engine is not None:
             try:
-                waits_for = await self._engine.restart(when, why=why.format(what=revision.what))
+                waits_for = await self._engine.restart(when, why=why)
             except EngineControlError as error:
                 raise EngineUnreachable(
                     f"{revision.what} is active, but the engine could not be restarted: {error}",
@@ -154,11 +159,6 @@ class Activator:
             f"{revision.what} was not activated, and the engine was not affected.",
             f"Free some space, or make {self._home.active} writable for the user that runs this, then try again.",
         )
-
-
-def _because(verb: str, who: str) -> str:
-    """What ended requests are told; `{what}` is where the revision's name goes."""
-    return f"{verb} {{what}} by {who}" if who else f"{verb} {{what}}"
 
 
 def _read(home: Home) -> bytes | None:

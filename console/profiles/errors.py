@@ -9,6 +9,7 @@ from typing import Any
 from appliance.profile.document import Change
 from appliance.profile.schema import Problem
 from appliance.protocol import Finding
+from console.authors import done_by
 
 
 class ProfileRefusal(Exception):
@@ -82,9 +83,9 @@ class Stale(ProfileRefusal):
     code = "newer-revision"
 
     def __init__(self, name: str, *, base: int, latest: int, author: str, saved: float, changes: list[Change]) -> None:
-        by = f" by {author}" if author else ""
+        saved_by = done_by(f"{name} r{latest} was saved", author)
         super().__init__(
-            f"{name} r{latest} was saved{by} while you were editing r{base}. Nothing was overwritten.",
+            f"{saved_by} while you were editing r{base}. Nothing was overwritten.",
             f"Compare your version with r{latest}, then save it as r{latest + 1} or discard it.",
             field="base",
             value=base,

@@ -13,6 +13,7 @@ import msgspec
 from appliance.profile.schema import BY_KEY, Problem
 from appliance.protocol import Finding
 from console import formats
+from console.authors import done_by
 from console.formats import counted
 from console.launches.outcome import standing
 from console.profiles.activator import Activated
@@ -83,8 +84,8 @@ def profiles(summaries: Sequence[ProfileSummary], running: str | None) -> None:
 def profile(revision: SavedRevision, history: ProfileHistory, running: str | None) -> None:
     out = _out()
     out.print(revision.what, style="bold", end="")
-    by = f" by {revision.author}" if revision.author else ""
-    out.print(f"  saved {_ago(revision.created)}{by}{', active' if revision.active else ''}", style=DIM)
+    saved = done_by(f"saved {_ago(revision.created)}", revision.author)
+    out.print(f"  {saved}{', active' if revision.active else ''}", style=DIM)
     if revision.note:
         out.print(revision.note)
     out.print()
@@ -93,14 +94,13 @@ def profile(revision: SavedRevision, history: ProfileHistory, running: str | Non
         (
             other.label,
             ("active", GOOD) if other.active else "",
-            _ago(other.created),
-            other.author,
+            done_by(_ago(other.created), other.author),
             _outcome(next(iter(history.outcomes.get(other.number, [])), None), running),
             other.note,
         )
         for other in history.revisions
     ]
-    _table(("Revision", "", "Saved", "By", "Last launch", "Note"), rows)
+    _table(("Revision", "", "Saved", "Last launch", "Note"), rows)
 
 
 def plan(planned: Sequence[Planned]) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from appliance.home import Home
 from appliance.home_lock import may_be_held
 from appliance.launches.catalogue import Catalogue
-from console import first_start
+from console import authors, first_start
 from console.backups.interrupted_restore import finish_if_alone
 from console.db.failures import DATABASE_ERRORS, explain
 from console.db.launch_index import LaunchIndex
@@ -158,4 +158,4 @@ def _who() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        return "ingot"
+        return authors.COMMAND_LINE

@@ -8,9 +8,13 @@ import dataclasses
 import time
 
 import pytest
+from sqlalchemy import select
 
 from appliance.profile.active import read_active
 from appliance.protocol import Finding, LaunchRecord, Severity, State
+from console.access.token import ensure_console_token, program_header
+from console.authors import COMMAND_LINE, by
+from console.db.models import User
 from console.engine_control.base import EngineControlError, EngineStatus
 from console.engine_control.operations import RequestsRunning, When, is_stopped
 from tests.console.draining_door import Door
@@ -124,6 +128,27 @@ async def test_what_ends_requests_says_who_did_it(client, door, chat, path, data
     door.requests = 1
     await client.post(path, data={**data, "when": "now"}, follow_redirects=False)
     assert all(name in door.whys[-1] for name in names)
+
+
+@pytest.mark.parametrize("path", ["/engine/stop", "/engine/restart", "/profiles/chat/activate", "/engine/finish-now"])
+async def test_what_a_command_ends_is_not_credited_to_a_person(visitor, home, door, chat, path):
+    door.requests = 1
+    ensure_console_token(home)
+    sent = {"revision": "1", "anyway": "yes"} if path.endswith("activate") else {}
+    headers = {**JSON, **program_header(home)}
+    await visitor.post(path, data={**sent, "when": "now"}, headers=headers, follow_redirects=False)
+    assert by(COMMAND_LINE) in door.whys[-1]
+    assert f"by {COMMAND_LINE}" not in door.whys[-1]
+
+
+async def test_a_name_with_braces_is_only_a_name(client, door, chat, console):
+    async with console.database.session() as session:
+        (await session.scalars(select(User))).one().name = "a{b}"
+        await session.commit()
+    door.requests = 1
+    sent = {"revision": "1", "anyway": "yes", "when": "now"}
+    assert (await client.post("/profiles/chat/activate", data=sent, follow_redirects=False)).status_code == 303
+    assert "a{b}" in door.whys[-1]
 
 
 async def test_who_wanted_it_is_still_known_after_the_wait(client, console, control, door):
