@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
+# None for SIGKILL: whether memory ran out is known where the kernel's record was looked for, in the diagnosis.
 EXIT_HINTS: dict[int, str] = {
-    signal.SIGKILL: "probably by the kernel because memory ran out, or by a person",
     signal.SIGSEGV: "a crash in native code",
     signal.SIGBUS: "a crash in native code, or a mapped file that shrank",
     signal.SIGABRT: "native code aborted; its last message is in the log",

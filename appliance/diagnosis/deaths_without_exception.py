@@ -32,8 +32,8 @@ _OWN_BACKENDS = Fix(
     patch={"backends": None},
 )
 _KILLED_SILENTLY = Diagnosis(
-    summary="One of the engine's processes ended without an error message. It was probably killed: by the kernel "
-    "because memory ran out, or by a person.",
+    summary="One of the engine's processes ended without an error message; it was probably killed. This log has no "
+    "out-of-memory record; the kernel log may have one.",
     family="memory",
     cause="killed",
     fix=_OOM_FIX,

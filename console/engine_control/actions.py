@@ -45,10 +45,11 @@ GONE: Final = ("start-again", "roll-back")
 """For a failed process that is gone: there is nothing to stop, and a kill does not mean that the revision is bad."""
 
 WITH_PROBLEM: Final[dict[str, tuple[str, ...]]] = {
+    "engine-killed": GONE,
     "container-missing": (),
     "container-paused": ("restart",),
     "container-restarting": ("stop",),
 }
-"""The actions for problems with the container that starting cannot solve, by the problem's id."""
+"""The actions for problems that starting does not solve, or not alone, by the problem's id."""
 
 AFTER_PROBLEM: Final = ("start",)

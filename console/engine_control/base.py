@@ -15,7 +15,8 @@ TAIL_LINES = 500
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's process or container, as its operating system or Docker sees it; the engine's own state comes from
-    the front door. `since` is when the current or last run began. `ended` explains the last end: `exit status 1`,
+    the front door. `since` is when the current or last run began, and
+    `output_since` the time of its first output at the earliest. `ended` explains the last end: `exit status 1`,
     `killed by SIGKILL`, `out of memory`; `exit_code` is 0 if the end was requested. `url` is this engine's front door,
     if known better than from the settings. `problem` is what keeps it from running as it should, if known, with its
     fix."""
@@ -23,6 +24,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     running: bool
     who: str = ""
     since: float | None = None
+    output_since: float | None = None
     ended: str | None = None
     exit_code: int | None = None
     out_of_memory: bool = False

@@ -10,11 +10,14 @@ from appliance.protocol import Finding, Fix, Severity
 from console.engine_control.base import EngineEvent, EngineStatus
 from console.engine_control.docker_output import moment
 from console.engine_control.docker_problems import problem_of
-from console.engine_control.ending import NO_MEMORY, OUT_OF_MEMORY
+from console.engine_control.ending import KILLED, NO_MEMORY, OUT_OF_MEMORY
 from console.formats import gib
 
 RECREATE: Final = "docker compose up -d --force-recreate engine"
 STOP: Final = "docker compose stop engine"
+
+STARTS_WITHIN_S: Final = 0.5
+"""Docker notes a container's start when its process runs already, and may have said its last words."""
 
 DOCKER_EVENTS: Final[dict[str, tuple[str, bool]]] = {
     "create": ("created", False),
@@ -48,19 +51,21 @@ def read_inspection(inspection: dict[str, Any], *, asked: bool = False) -> Engin
         ended = OUT_OF_MEMORY if out_of_memory else how_it_ended(128 - code if code > 128 else code)
         if asked:
             code = 0
+    since = moment(state.get("StartedAt", ""))
     return EngineStatus(
         running=running,
         who=f"container {name}",
-        since=moment(state.get("StartedAt", "")),
+        since=since,
+        output_since=None if since is None else since - STARTS_WITHIN_S,
         ended=ended,
         exit_code=code if ended or state.get("Error") else None,
         out_of_memory=out_of_memory,
         health=state.get("Health", {}).get("Status"),
-        problem=_problem(inspection, name, ended),
+        problem=_problem(inspection, name, ended, asked=asked),
     )
 
 
-def _problem(inspection: dict[str, Any], name: str, ended: str | None) -> Finding | None:
+def _problem(inspection: dict[str, Any], name: str, ended: str | None, *, asked: bool) -> Finding | None:
     state = inspection["State"]
     if state.get("Status") in ("removing", "dead"):
         return Finding(
@@ -89,6 +94,8 @@ def _problem(inspection: dict[str, Any], name: str, ended: str | None) -> Findin
             f"{'time' if times == 1 else 'times'} and keeps trying.",
             fix=Fix(text="Its last output says why. To end the loop, press Stop or run this.", command=STOP),
         )
+    if ended == how_it_ended(-signal.SIGKILL) and not asked:
+        return KILLED
     return None
 
 

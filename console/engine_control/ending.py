@@ -16,6 +16,17 @@ NO_MEMORY: Final = Finding(
     message="The machine ran out of memory and the kernel killed the engine.",
     fix=Fix(text="End other programs, or choose a profile that needs less memory.", command="free -g"),
 )
+KILLED: Final = Finding(
+    id="engine-killed",
+    severity=Severity.ERROR,
+    message="The engine was killed with SIGKILL. No out-of-memory record found: somebody, or a service manager, "
+    "probably ended it. Nothing restarts it automatically.",
+    fix=Fix(
+        text="Start the engine again. If that keeps happening, find out who ends it, or look for an out-of-memory line "
+        "in the kernel log.",
+        command="dmesg -T | grep -i -e 'out of memory' -e oom",
+    ),
+)
 
 
 def memory_kills() -> int:

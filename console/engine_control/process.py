@@ -24,7 +24,7 @@ from appliance.home import Home
 from appliance.home_lock import Owner, is_held, read_owner
 from appliance.protocol import Finding, Fix, Severity
 from console.engine_control.base import TAIL_LINES, EngineControlError, EngineEvent, EngineStatus, OutputLine
-from console.engine_control.ending import NO_MEMORY, OUT_OF_MEMORY, memory_kills
+from console.engine_control.ending import KILLED, NO_MEMORY, OUT_OF_MEMORY, memory_kills
 from console.engine_control.written import WrittenLines
 
 STOP_WITHIN_S = STOPPED_WITHIN_S
@@ -63,10 +63,11 @@ class ProcessControl:
     async def status(self) -> EngineStatus:
         if self._child is not None and self._child.returncode is None:
             self._memory_kills = memory_kills()
-            return EngineStatus(running=True, who=f"process {self._child.pid}", since=self._started, url=self._url())
+            return self._running(self._child.pid, self._started, self._started)
         adopted = self._adopted()
         if adopted is not None:
-            return EngineStatus(running=True, who=f"process {adopted.pid}", since=adopted.started, url=self._url())
+            # The file may hold what an earlier engine wrote, and this one write to a terminal.
+            return self._running(adopted.pid, adopted.started, _created(adopted.pid))
         return self._end_of_child()
 
     async def start(self) -> None:
@@ -87,10 +88,10 @@ class ProcessControl:
         lines = WrittenLines(self.output, tail)
         try:
             while True:
-                texts = await asyncio.to_thread(list, lines.new())
-                for text in texts:
-                    yield OutputLine(time.time(), text)
-                await asyncio.sleep(0 if texts else LOOKS_EVERY_S)
+                new = await asyncio.to_thread(list, lines.new())
+                for line in new:
+                    yield line
+                await asyncio.sleep(0 if new else LOOKS_EVERY_S)
         finally:
             lines.close()
 
@@ -123,6 +124,7 @@ class ProcessControl:
         try:
             with contextlib.suppress(FileNotFoundError):
                 self.output.replace(self.output.with_name("serve.log.1"))
+            self._started = time.time()  # later than all output of the child before it
             with self.output.open("wb") as output:
                 self._child = await asyncio.create_subprocess_exec(
                     *self._command,
@@ -141,7 +143,6 @@ class ProcessControl:
                     fix=Fix(text=f"Make {self._home.root} writable, and check that {self._command[0]} exists."),
                 )
             ) from error
-        self._started = time.time()
         self._ended = None
         self._memory_kills = memory_kills()
 
@@ -155,6 +156,10 @@ class ProcessControl:
             # Its group is whoever's started it, down to a whole terminal session; its core ends when it is gone.
             await _end(adopted.pid, asyncio.to_thread(_wait_for, adopted.pid), os.kill)
 
+    def _running(self, pid: int, since: float | None, output_since: float | None) -> EngineStatus:
+        url = self._url()
+        return EngineStatus(running=True, who=f"process {pid}", since=since, output_since=output_since, url=url)
+
     def _end_of_child(self) -> EngineStatus:
         """How our child ended, determined once: later kills on this machine are unrelated."""
         if self._child is None:
@@ -162,15 +167,17 @@ class ProcessControl:
         if self._ended is None:
             code = self._child.returncode
             assert code is not None
-            out_of_memory = code == -signal.SIGKILL and not self._killed and memory_kills() > self._memory_kills
+            killed = code == -signal.SIGKILL and not self._killed
+            out_of_memory = killed and memory_kills() > self._memory_kills
             self._ended = EngineStatus(
                 running=False,
                 who=f"process {self._child.pid}",
                 since=self._started,
+                output_since=self._started,
                 ended=OUT_OF_MEMORY if out_of_memory else how_it_ended(code),
                 exit_code=0 if self._killed or code == -signal.SIGTERM else code,
                 out_of_memory=out_of_memory,
-                problem=NO_MEMORY if out_of_memory else None,
+                problem=NO_MEMORY if out_of_memory else KILLED if killed else None,
             )
         return self._ended
 
@@ -209,6 +216,12 @@ async def _end(pid: int, gone: Coroutine[Any, Any, object], kill: Callable[[int,
         with contextlib.suppress(ProcessLookupError):
             kill(pid, signal.SIGKILL)
         await waiting
+
+
+def _created(pid: int) -> float | None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return float(psutil.Process(pid).create_time())
+    return None
 
 
 def _wait_for(pid: int) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
+
+from console.engine_control.base import OutputLine
 
 BLOCK: Final = 1 << 16
 TAIL_BYTES: Final = 1 << 20
@@ -19,30 +22,36 @@ LONGEST_LINE: Final = 1 << 16
 
 
 class WrittenLines:
-    """Continues where it was, and switches to the new file once the old one has been read to its end."""
+    """Continues where it was, and switches to the new file once the old one has been read to its end.
+
+    The time of a line tells the files apart: no line of a file that was replaced is later than its replacement."""
 
     def __init__(self, path: Path, tail: int) -> None:
         self._path = path
         self._tail = tail
         self._file: BinaryIO | None = None
         self._rest = b""
+        self._first = True
+        self._at = 0.0
 
-    def new(self) -> Iterator[str]:
+    def new(self) -> Iterator[OutputLine]:
         """Lines completed since the last call; only the last lines of the first file."""
         if self._file is None:
             if self._open():
-                yield from deque(self._read(), maxlen=self._tail)
+                texts = deque(self._read(), maxlen=self._tail if self._first else None)
+                yield from self._stamped(texts, self._written() if self._first else time.time())
+                self._first = False
             return
-        read = False
-        for line in self._read():
-            read = True
-            yield line
-        if not read and self._replaced():
+        now = time.time()  # before the look: a file that is still in place then was not replaced earlier
+        replaced = self._replaced()
+        at = self._written() if replaced else now
+        texts = deque(self._read())
+        yield from self._stamped(texts, at)
+        if replaced and not texts:
             if self._rest:
-                yield _text(self._rest)
+                yield from self._stamped([_text(self._rest)], at)
             self.close()
-            if self._open():
-                yield from self._read()
+            yield from self.new()
 
     def close(self) -> None:
         if self._file is not None:
@@ -69,12 +78,23 @@ class WrittenLines:
             self._rest = self._rest[:LONGEST_LINE]
             yield from map(_text, lines)
 
+    def _stamped(self, texts: Iterable[str], at: float) -> Iterator[OutputLine]:
+        """The file system's clock is a little slow: times never run backwards."""
+        self._at = max(self._at, at)
+        return (OutputLine(self._at, text) for text in texts)
+
+    def _written(self) -> float:
+        """When the file was last written."""
+        assert self._file is not None
+        return os.fstat(self._file.fileno()).st_mtime
+
     def _replaced(self) -> bool:
+        """Also while the next file is still to come."""
         assert self._file is not None
         try:
             there = self._path.stat()
         except FileNotFoundError:
-            return False
+            return True
         return not os.path.samestat(there, os.fstat(self._file.fileno()))
 
 

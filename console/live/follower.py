@@ -46,8 +46,6 @@ LONGEST_LINE = 2000
 """Characters of a line of the engine's own output that pages show."""
 CONTROL_WITHIN_S = 1.0
 AGAIN_AFTER_S = 5.0
-STARTS_WITHIN_S = 0.5
-"""Docker notes a container's start when its process runs already, and may have said its last words."""
 FORESEEN = (OSError, httpx.HTTPError, msgspec.MsgspecError, SQLAlchemyError, EngineControlError)
 """Expected failures of a poll: logged without a traceback."""
 COMING_UP = frozenset({State.PREFLIGHT, State.STARTING})
@@ -258,4 +256,4 @@ def _state_without_front_door(control: EngineStatus) -> State:
 
 def _lines_of_this_run(lines: Iterable[OutputLine], control: EngineStatus) -> list[OutputLine]:
     """Only what it has written since it was started last: nothing else says how that run ended."""
-    return [line for line in lines if control.since is None or line.at >= control.since - STARTS_WITHIN_S]
+    return [line for line in lines if control.output_since is None or line.at >= control.output_since]

@@ -160,8 +160,10 @@ class EnginePromises:
         status = await engine.control.status()
         assert status.ended == "killed by SIGKILL"
         assert status.exit_code not in (None, 0)
+        assert status.problem.id == "engine-killed"
         await engine.control.start()
-        assert (await engine.control.status()).ended is None
+        again = await engine.control.status()
+        assert (again.ended, again.problem) == (None, None)
 
     async def test_output_is_followed_through_a_restart(self, engine):
         """From before anybody listened: every line once, in order, of one run after the other."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -17,7 +18,7 @@ from appliance.home import Home
 from console.engine_control.absent import Absent
 from console.engine_control.base import EngineControlError
 from console.engine_control.process import ProcessControl
-from tests.console.engine_promises import SCRIPT, EnginePromises, ended, until
+from tests.console.engine_promises import SCRIPT, EnginePromises, ended, has, kept, until
 
 # Holds the lock as `ingot serve` does, says that it runs, and ends on SIGTERM unless told to be stubborn.
 ENGINE = """
@@ -88,6 +89,44 @@ async def test_a_restart_keeps_what_the_last_child_wrote(home):
     await control.start()
     assert "port 8123 is taken" in (home.root / "serve.log.1").read_text()
     await control.close()
+
+
+async def test_the_time_of_a_line_says_which_run_wrote_it(home, tmp_path):
+    """However soon one child follows the other."""
+    mode = tmp_path / "mode"
+    mode.write_text("counts")
+    control = ProcessControl(home, ["bash", "-c", SCRIPT, "engine", str(mode)])
+    await control.start()
+    async with kept(control.follow) as lines:
+        for run in range(2, 5):
+            await until(partial(has, lines, "count 9", run - 1))
+            await control.restart()
+            since = (await control.status()).output_since
+            await until(partial(has, lines, "count 9", run))
+            assert since is not None
+            texts = [line.text for line in lines if line.at >= since]
+            assert texts[0] == "the engine begins: counts"
+            assert texts.count("the engine begins: counts") == 1
+    await control.close()
+
+
+async def test_output_of_an_earlier_engine_is_not_that_of_one_that_was_taken_over(home):
+    """It may write to a terminal, and the file be years old."""
+    (home.root / "serve.log").write_text("an old line\n")
+    os.utime(home.root / "serve.log", (1000.0, 1000.0))
+    environ = {**os.environ, "INGOT_HOME": str(home.root)}
+    adopted = await asyncio.create_subprocess_exec(sys.executable, "-c", ENGINE, env=environ, stdout=subprocess.DEVNULL)
+    try:
+        control = _process(home)
+        await until(lambda: _running(control))
+        async with kept(control.follow) as lines:
+            await until(lambda: has(lines, "an old line"))
+        since = (await control.status()).output_since
+        assert since is not None
+        assert lines[0].at < since
+    finally:
+        adopted.kill()
+        await adopted.wait()
 
 
 async def test_a_running_engine_is_taken_over(home):

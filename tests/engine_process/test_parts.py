@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from appliance.engine_process.deadlines import FLOORS_S, SILENCE_S, Watch
 from appliance.engine_process.log_capture import MAX_LINE_BYTES, LineSplitter, LogCapture
-from appliance.exit_status import exit_in_words
+from appliance.exit_status import exit_in_words, how_it_ended
 from appliance.home import Home
 from appliance.home_lock import HomeInUseError, Owner, OwnerLock
 from appliance.launches.catalogue import Catalogue
@@ -106,6 +106,12 @@ def test_a_log_that_cannot_be_written_is_read_nevertheless(
 def test_exits_in_words(status: int, words: str) -> None:
     """As a person would say it."""
     assert exit_in_words(status).startswith(words)
+
+
+def test_what_killed_a_process_is_left_to_the_diagnosis() -> None:
+    """It has looked for the kernel's record; its guess and another would stand on one page."""
+    assert exit_in_words(-9) == how_it_ended(-9)
+    assert exit_in_words(-11) != how_it_ended(-11)
 
 
 def test_every_state_is_in_the_table() -> None:

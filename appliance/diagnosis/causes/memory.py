@@ -260,9 +260,9 @@ CAUSES = (
         pattern=r"^(?:\S{1,80}: )?(?:line \d{1,9}: )?\s{0,8}(?:\d{1,9} )?Killed\b(?! by)|[\]%|] ?Killed\s{0,80}$"
         r"|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code) ?[:=]? ?(?:137|-9)\b|died \(-9\)"
         r"|code=killed, status=9/KILL|signal: killed|(?:signal 9|SIGKILL).{0,40}$",
-        summary="Killed with SIGKILL: most likely by the kernel because memory ran out, or by a person.",
+        summary="Killed with SIGKILL. This log has no out-of-memory record; the kernel log may have one.",
         fix="Look for an out-of-memory line in the kernel log. If there is one, give the machine or the container "
-        "more memory, or use a shorter context.",
+        "more memory, or use a shorter context. If not, find out who ended the process.",
         command="dmesg -T | grep -i -e 'out of memory' -e oom",
         line=True,
         deadly=True,
