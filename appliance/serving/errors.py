@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http
+import math
 import sys
+import time
 import traceback
 from typing import Any
 
@@ -16,6 +18,8 @@ from appliance.protocol import State
 MAX_BODY_BYTES = 8 << 20
 # While a launch is in progress, retrying soon makes sense; after its end only a person can help.
 RETRY_AFTER_S: dict[State, int] = {State.PREFLIGHT: 1, State.STARTING: 1, State.IDLE: 1, State.DRAINING: 5}
+# A drain may end before its deadline, and OpenAI's clients ignore a longer wait.
+LONGEST_RETRY_AFTER_S = 60
 NOT_READY: dict[State, str] = {
     State.IDLE: "No model is running",
     State.PREFLIGHT: "The engine is starting",
@@ -65,8 +69,12 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_val
     return ApiError(400, message, param=param, code=code)
 
 
-def not_ready(state: State, reason: str) -> ApiError:
-    headers = {"Retry-After": str(RETRY_AFTER_S[state])} if state in RETRY_AFTER_S else {}
+def not_ready(state: State, reason: str, drain_until: float | None = None) -> ApiError:
+    """`drain_until` is the deadline of a drain under way."""
+    wait_s = RETRY_AFTER_S.get(state)
+    if drain_until is not None:
+        wait_s = min(max(1, math.ceil(drain_until - time.time())), LONGEST_RETRY_AFTER_S)
+    headers = {} if wait_s is None else {"Retry-After": str(wait_s)}
     because = f": {reason}" if reason else "."
     return ApiError(503, f"{NOT_READY[state]}{because}", code="engine_not_ready", headers=headers)
 

@@ -51,5 +51,5 @@ class FrontDoor:
         """Raises ApiError (503) when no engine is ready."""
         client = self.supervisor.client
         if client is None or self._model is None:
-            raise not_ready(self.supervisor.state, self.supervisor.reason)
+            raise not_ready(self.supervisor.state, self.supervisor.reason, self.supervisor.drain_until)
         return client, self._model

@@ -65,7 +65,7 @@ class Proxy:
     def _vllm(self) -> VllmLaunch:
         supervisor = self._front_door.supervisor
         if supervisor.vllm is None:
-            raise not_ready(supervisor.state, supervisor.reason)
+            raise not_ready(supervisor.state, supervisor.reason, supervisor.drain_until)
         return supervisor.vllm
 
     async def _pass_on(self, vllm: VllmLaunch, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:

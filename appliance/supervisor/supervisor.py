@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import sys
 import time
@@ -72,6 +73,7 @@ class Supervisor:
         self._why = ""  # what whoever asked wants its clients and the history to be told
         self._draining: asyncio.Task[None] | None = None
         self._drain_until: float | None = None
+        self._stop_by = math.inf  # the latest end of any drain, once the process has been asked to end
         self._unrecorded: LaunchRecord | None = None  # of a launch that failed before it had a folder
 
     # ----------------------------------------------------------------------------------------------------------------
@@ -109,6 +111,11 @@ class Supervisor:
     def load(self) -> Load:
         return self._engine.load if self._engine and self.state in (State.READY, State.DRAINING) else Load()
 
+    @property
+    def drain_until(self) -> float | None:
+        """The deadline of the drain under way, if there is one."""
+        return self._drain_until if self.state is State.DRAINING else None
+
     def describe(self) -> ApplianceState:
         launch = self._launch
         served = self.plan is not None and self.state in (State.STARTING, State.READY, State.DRAINING)
@@ -121,7 +128,7 @@ class Supervisor:
             attempt=self._attempt,
             load=self.load,
             requests=self._engine.requests if self._engine and self.state in (State.READY, State.DRAINING) else 0,
-            drain_until=self._drain_until if self.state is State.DRAINING else None,
+            drain_until=self.drain_until,
             models=[self.plan.profile.served_model_name] if self.plan and served else [],
             max_model_len=self._max_model_len() if served else None,
             last_event=launch.last_event if launch else None,
@@ -213,8 +220,7 @@ class Supervisor:
         engine = self._engine
         if engine is None or engine.launch.ended:
             return
-        if self._drain_until is not None:
-            grace_s = min(grace_s, max(0.0, self._drain_until - time.time()))
+        self._stop_by = min(time.time() + grace_s, self._drain_until or math.inf)
         draining = self.drain(grace_s)
         if draining is None:
             engine.finish(End(state=State.STOPPED))
@@ -237,8 +243,8 @@ class Supervisor:
 
     def drain(self, within_s: float, why: str = "") -> asyncio.Task[None] | None:
         """Refuse new requests, let those in flight finish, and end the launch once they have, or after `within_s`
-        seconds. Asked again, the new deadline counts. Nothing happens, and None is returned, unless the engine
-        serves. `why` as for `stop_now`."""
+        seconds. Asked again, the new deadline counts, unless `stop` has set an earlier one. Nothing happens, and None
+        is returned, unless the engine serves. `why` as for `stop_now`."""
         engine = self._engine
         if engine is None or self.state not in (State.READY, State.DRAINING):
             return None
@@ -248,8 +254,8 @@ class Supervisor:
             engine.launch.change(State.DRAINING)
         if self._draining is not None:
             self._draining.cancel()
-        self._drain_until = time.time() + within_s
-        self._draining = asyncio.create_task(self._end_when_idle(engine, within_s))
+        self._drain_until = min(time.time() + within_s, self._stop_by)
+        self._draining = asyncio.create_task(self._end_when_idle(engine, self._drain_until - time.time()))
         return self._draining
 
     async def _end_when_idle(self, engine: EngineLaunch, within_s: float) -> None:

@@ -67,6 +67,27 @@ def test_a_drain_refuses_new_requests_and_lets_running_ones_finish(serving: Door
     assert "reason" not in stopped["launch"]
 
 
+API = (
+    ("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+    ("POST", "/v1/completions", {"prompt": "x"}),
+    ("GET", "/v1/models", None),
+    ("GET", "/v1/models/anything", None),
+)
+
+
+@pytest.mark.parametrize(("within_s", "least", "most"), [(300, 60, 60), (20, 15, 20)])
+def test_whoever_is_refused_is_told_when_to_come_back(serving: Door, within_s: float, least: int, most: int) -> None:
+    """By the deadline, on every path of the API; no longer than clients are willing to wait."""
+    thread, _ = ask(serving, 400)
+    drain(serving, within_s)
+    for method, path, body in API:
+        refused = serving.http.request(method, path, json=body)
+        assert (path, refused.status_code) == (path, 503)
+        assert least <= int(refused.headers["retry-after"]) <= most
+    drain(serving, 0)
+    thread.join(10)
+
+
 def test_at_the_deadline_the_rest_are_ended(serving: Door) -> None:
     thread, answers = ask(serving, 400)
     drain(serving, 0.3)

@@ -51,6 +51,27 @@ async def test_of_a_drain_and_a_stop_the_earlier_deadline_counts(home: Home, wit
     assert "1 request" in reason
 
 
+@pytest.mark.parametrize("within_s", [300, 0.05])
+async def test_after_a_stop_a_drain_can_only_be_earlier(home: Home, within_s: float) -> None:
+    """Whoever sent SIGTERM kills what has not ended by then."""
+    supervisor = make_supervisor(home, token_s=0.05)
+    running = asyncio.create_task(supervisor.run())
+    await wait_for(supervisor, State.READY)
+    assert supervisor.client is not None
+    supervisor.client.start([1, 2], SamplingParams(max_tokens=100_000))
+    stopping = asyncio.create_task(supervisor.stop(1.0))
+    await wait_for(supervisor, State.DRAINING)
+    before = supervisor.drain_until
+    supervisor.drain(within_s, ANN)
+    after = supervisor.drain_until
+    assert before is not None
+    assert after is not None
+    assert after <= before
+    assert (after < before) == (within_s < 1)
+    await asyncio.wait_for(asyncio.gather(stopping, running), 20)
+    assert supervisor.drain_until is None
+
+
 async def test_an_engine_that_fails_while_draining_is_not_restarted(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
