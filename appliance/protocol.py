@@ -38,7 +38,8 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a preflight check reports. `id` is stable and names the check: `tokenizer-missing`."""
+    """What a preflight check reports. `id` is stable and names the check: `tokenizer-missing`. `transient`: it may be
+    gone once what runs now has ended, or by itself."""
 
     id: str
     severity: Severity
@@ -47,6 +48,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: Any = None
     evidence: tuple[str, ...] = ()
     fix: Fix | None = None
+    transient: bool = False
 
 
 class EvidenceLine(msgspec.Struct, frozen=True):

@@ -26,9 +26,12 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class AttemptFields(msgspec.Struct, frozen=True, kw_only=True):
+    """`record`: keep a refusal as a launch."""
+
     launch: str
     profile: dict[str, Any]
     revision: str = ""
+    record: bool = True
 
 
 class DrainFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +41,7 @@ class DrainFields(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class AttemptAccepted(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptFindings(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
 
 
@@ -123,15 +126,17 @@ async def drain(request: Request[Any, Any, Any], front_door: FrontDoor) -> Appli
 
 
 @post("/appliance/attempts", status_code=200)
-async def attempt(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[AttemptAccepted | LaunchRecord]:
+async def attempt(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[AttemptFindings | LaunchRecord]:
     fields = decode(await read_body(request), AttemptFields)
     if not LAUNCH_ID.fullmatch(fields.launch):
         allowed = "up to 100 characters of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or a digit"
         raise bad_request(f"launch: {fields.launch[:100]!r} is not a valid id; use {allowed}.", "launch")
     try:
-        outcome = await front_door.supervisor.attempt(fields.launch, fields.revision, fields.profile)
+        outcome = await front_door.supervisor.attempt(
+            fields.launch, fields.revision, fields.profile, record=fields.record
+        )
     except FileExistsError:
         raise ApiError(409, f"There is already a launch {fields.launch!r}.", param="launch") from None
     if isinstance(outcome, LaunchRecord):
         return Response(outcome, status_code=422)
-    return Response(AttemptAccepted(findings=list(outcome.findings)))
+    return Response(AttemptFindings(findings=list(outcome.findings)))

@@ -283,11 +283,14 @@ class Supervisor:
         """What the launch that has not ended was planned as; None while nothing runs."""
         return self.plan if self._launch is not None and not self._launch.ended else None
 
-    async def attempt(self, launch_id: str, revision: str, document: dict[str, Any]) -> Report | LaunchRecord:
-        """Would this profile start? The report if it would; otherwise the record of a launch that never left
-        preflight. A running engine is not touched. FileExistsError: there is a launch of this id already."""
+    async def attempt(
+        self, launch_id: str, revision: str, document: dict[str, Any], *, record: bool = True
+    ) -> Report | LaunchRecord:
+        """Would this profile start? The report if it would, or if a refusal is not to be recorded; otherwise the record
+        of a launch that never left preflight. A running engine is not touched. FileExistsError: there is a launch of
+        this id already."""
         report = await asyncio.to_thread(run_preflight, self._home, document, running=self.running)
-        if report.plan is not None:
+        if report.plan is not None or not record:
             return report
         serving = self._launch is not None and not self._launch.ended  # it may have ended meanwhile
         launch = self._begin(launch_id, revision, document, attempt=serving)

@@ -68,7 +68,8 @@ class Activator:
         self, name: str, number: int | None = None, *, anyway: bool = False, when: When = When.NOW, who: str = ""
     ) -> Activated:
         """Make revision `number` (or the latest) the active one, and restart the engine with it. Raises Refused when
-        preflight finds errors, unless `anyway`; UnderWay while another activation runs; EngineUnreachable when the
+        preflight finds errors, which `anyway` overrides where they may be gone by the launch, and all of them where the
+        launch is for later; UnderWay while another activation runs; EngineUnreachable when the
         revision is active but the engine could not be restarted."""
         return await self._alone(name, number, anyway=anyway, when=when, done="Restarted with", who=who)
 
@@ -107,11 +108,13 @@ class Activator:
     async def _activate(self, revision: SavedRevision, *, anyway: bool, when: When, why: str) -> Activated:
         launch = self._home.new_launch_id()
         document = revision.to_run()
-        verdict = await self._preflight.ask(launch=launch, revision=revision.label, document=document)
-        if verdict.refused and not anyway:
-            raise Refused(revision.profile, revision.number, verdict.findings, verdict.attempt)
-        if verdict.attempt is not None:
-            launch = self._home.new_launch_id()  # the refused attempt keeps its own
+        verdict = await self._preflight.ask(
+            launch=launch, revision=revision.label, document=document, record=not anyway
+        )
+        if verdict.refused:
+            refusal = Refused(revision.profile, revision.number, verdict.findings, verdict.attempt)
+            if not (anyway and (refusal.transient or self._engine is None)):
+                raise refusal
         await self._make_active(revision, launch)
         waits_for: int | None = 0
         if self._engine is not None:

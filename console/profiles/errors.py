@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from appliance.profile.document import Change
 from appliance.profile.schema import Problem
-from appliance.protocol import Finding
+from appliance.protocol import Finding, Severity
 from console.authors import done_by
 
 
@@ -112,10 +113,11 @@ class UnderWay(ProfileRefusal):
 
 
 class Refused(ProfileRefusal):
-    """Preflight found errors: the engine was not affected. `launch` is the attempt's, where one was recorded."""
+    """Preflight found errors: the engine was not affected. `launch` is the attempt's, where one was recorded.
+    `transient`: the errors may all be gone by the launch, so that it is worth trying."""
 
     def __init__(self, profile: str, revision: int, findings: list[Finding], launch: str | None) -> None:
-        errors = [finding for finding in findings if finding.severity == "error"]
+        errors = errors_of(findings)
         first = errors[0]
         more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
         super().__init__(
@@ -128,6 +130,11 @@ class Refused(ProfileRefusal):
         self.revision = revision
         self.findings = findings
         self.launch = launch
+        self.transient = all(error.transient for error in errors)
+
+
+def errors_of(findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity is Severity.ERROR]
 
 
 class Undecided(ProfileRefusal):

@@ -30,11 +30,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def refused(self) -> bool:
-        return any(finding.severity == "error" for finding in self.findings)
+        return any(finding.severity is Severity.ERROR for finding in self.findings)
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The front door's answer for a document that could start."""
+    """The front door's answer for a document that could start, or that it was not to record."""
 
     findings: list[Finding] = []
 
@@ -48,11 +48,12 @@ class Preflight:
         self._inspector = inspector
         self._engine_url = engine_url
 
-    async def ask(self, *, launch: str, revision: str, document: dict[str, Any]) -> Verdict:
+    async def ask(self, *, launch: str, revision: str, document: dict[str, Any], record: bool = True) -> Verdict:
+        """`record`: keep a refusal as an attempt."""
         if self._engine_url is not None:
             url = self._engine_url()
             try:
-                verdict = await self._ask_front_door(url, launch, revision, document)
+                verdict = await self._ask_front_door(url, launch, revision, document, record)
             except EngineUnreachable:
                 verdict = await asyncio.to_thread(self._of_a_stranger, url, document)
                 if verdict is None:
@@ -70,9 +71,11 @@ class Preflight:
         taken = any(finding.field == "port" and finding.severity is Severity.ERROR for finding in findings)
         return Verdict(findings=findings) if taken else None
 
-    async def _ask_front_door(self, url: str, launch: str, revision: str, document: dict[str, Any]) -> Verdict | None:
+    async def _ask_front_door(
+        self, url: str, launch: str, revision: str, document: dict[str, Any], record: bool
+    ) -> Verdict | None:
         """None if nothing answers. Raises EngineUnreachable for an answer that is not a verdict."""
-        body = {"launch": launch, "revision": revision, "profile": document}
+        body = {"launch": launch, "revision": revision, "profile": document, "record": record}
         try:
             async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
                 response = await client.post("/appliance/attempts", json=body, headers=token_header(self._home))

@@ -158,7 +158,8 @@ def refusal(error: ProfileRefusal) -> None:
     err.print(f"Error: {error.message}", style=BAD)
     if isinstance(error, Refused):
         _findings(err, error.findings)
-        err.print("To activate it anyway, add --anyway.", style=DIM)
+        if error.transient:
+            err.print("This may pass. To end what runs and have the launch check again, add --anyway.", style=DIM)
     elif isinstance(error, InvalidDocument):
         _problems(err, error.problems)
     elif error.remedy:

@@ -124,7 +124,11 @@ def import_(files: tuple[str, ...], yes: bool, as_json: bool) -> None:
 @profile.command(epilog=EXIT_CODES)
 @click.argument("name")
 @revision_option
-@click.option("--anyway", is_flag=True, help="Despite preflight errors; the launch checks again, and may be refused.")
+@click.option(
+    "--anyway",
+    is_flag=True,
+    help="Despite preflight errors that may pass, such as memory in use; the launch checks again.",
+)
 @when_option
 @as_json_option
 def activate(name: str, revision: int | None, anyway: bool, finished: bool | None, as_json: bool) -> None:

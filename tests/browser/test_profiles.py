@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import yaml
 from playwright.sync_api import Page, expect
 
 from tests.running import Appliance
+from tests.tiny import write_checkpoint
 
 
 def test_a_changed_setting_is_saved_activated_and_in_force(page: Page, running: Appliance):
@@ -63,21 +65,30 @@ def test_a_broken_profile_is_refused_with_cause_and_fix_while_the_engine_goes_on
     expect(page.get_by_role("heading", name=re.compile("broken r1"))).to_be_visible()
     expect(page.locator(".finding").first).to_contain_text("not-there")
     expect(page.locator(".fix").first).to_be_visible()
+    expect(page.get_by_role("button", name="Activate anyway")).to_have_count(0)
     now = running.state()
     assert (now["state"], now["launch"]["id"]) == ("ready", before)
     assert now["attempt"]["state"] == "failed"
     assert now["attempt"]["findings"][0]["fix"]
 
 
-def test_a_broken_profile_that_is_activated_anyway_fails_at_once_and_is_rolled_back_by_one_click(
-    page: Page, running: Appliance
-):
-    page.goto(f"{running.console}/profiles/broken")
+def test_a_model_that_vanishes_fails_the_launch_at_once_and_is_rolled_back_by_one_click(page: Page, running: Appliance):
+    model = running.home / "models" / "fragile"
+    write_checkpoint(model)
+    path = running.home.parent / "fragile.yaml"
+    path.write_text(yaml.safe_dump({"name": "fragile", "model": {"path": "fragile"}, "max-model-len": 64}))
+    running.cli("profile", "import", "--yes", str(path))
+    page.goto(f"{running.console}/profiles/fragile")
     page.get_by_role("button", name="Activate r1").first.click()
-    page.get_by_role("button", name="Activate anyway").click()
+    running.wait_until(
+        lambda now: now["state"] == "ready" and now["launch"]["profile"] == "fragile", "the fragile profile is ready"
+    )
+    shutil.rmtree(model)
+    assert page.request.post(f"{running.console}/engine/restart").ok
     state = running.wait_until(lambda now: now["state"] == "failed", "the launch failed")
     assert state["launch"]["findings"][0]["fix"]
-    expect(page.locator(".finding").first).to_contain_text("not-there")
+    page.goto(f"{running.console}/")
+    expect(page.locator(".finding").first).to_contain_text("fragile")
     expect(page.locator(".strip")).to_contain_text("failed")
     page.locator(".strip").get_by_role("button", name=re.compile("Roll back")).click()
     state = running.wait_until(lambda now: now["state"] == "ready", "the last good revision is back")

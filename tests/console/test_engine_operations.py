@@ -18,6 +18,7 @@ from console.db.models import User
 from console.engine_control.base import EngineControlError, EngineStatus
 from console.engine_control.operations import RequestsRunning, When, is_stopped
 from tests.console.draining_door import Door
+from tests.tiny import write_checkpoint
 
 JSON = {"Accept": "application/json"}
 
@@ -56,9 +57,10 @@ ENDING: tuple[tuple[str, dict[str, str]], ...] = (
 
 
 @pytest.fixture
-async def chat(console):
+async def chat(console, home):
     from console.profiles.store import ProfileStore
 
+    write_checkpoint(home.models / "T")
     return await ProfileStore(console.database).create({"name": "chat", "model": {"path": "T"}}, author="a")
 
 
@@ -121,7 +123,7 @@ async def test_now_does_not_wait(client, control, door):
     [
         ("/engine/stop", {}, ["admin"]),
         ("/engine/restart", {}, ["admin"]),
-        ("/profiles/chat/activate", {"revision": "1", "anyway": "yes"}, ["admin", "chat r1"]),
+        ("/profiles/chat/activate", {"revision": "1"}, ["admin", "chat r1"]),
     ],
 )
 async def test_what_ends_requests_says_who_did_it(client, door, chat, path, data, names):
@@ -134,9 +136,8 @@ async def test_what_ends_requests_says_who_did_it(client, door, chat, path, data
 async def test_what_a_command_ends_is_not_credited_to_a_person(visitor, home, door, chat, path):
     door.requests = 1
     ensure_console_token(home)
-    sent = {"revision": "1", "anyway": "yes"} if path.endswith("activate") else {}
     headers = {**JSON, **program_header(home)}
-    await visitor.post(path, data={**sent, "when": "now"}, headers=headers, follow_redirects=False)
+    await visitor.post(path, data={"when": "now"}, headers=headers, follow_redirects=False)
     assert by(COMMAND_LINE) in door.whys[-1]
     assert f"by {COMMAND_LINE}" not in door.whys[-1]
 
@@ -146,7 +147,7 @@ async def test_a_name_with_braces_is_only_a_name(client, door, chat, console):
         (await session.scalars(select(User))).one().name = "a{b}"
         await session.commit()
     door.requests = 1
-    sent = {"revision": "1", "anyway": "yes", "when": "now"}
+    sent = {"revision": "1", "when": "now"}
     assert (await client.post("/profiles/chat/activate", data=sent, follow_redirects=False)).status_code == 303
     assert "a{b}" in door.whys[-1]
 
@@ -170,12 +171,13 @@ async def test_while_it_drains_the_strip_names_what_runs(client, console, door, 
     """The other profile is active already, but it starts later."""
     from console.profiles.store import ProfileStore
 
+    write_checkpoint(home.models / "T")
     new = await ProfileStore(console.database).create({"name": "chat", "model": {"path": "T"}}, author="a")
     door.requests = 2
     door.launch = LaunchRecord(
         id="20261120-100000-aaaa", profile="old", revision="r4", started=1.0, state=State.DRAINING
     )
-    await client.post("/profiles/chat/activate", data={"when": "when-finished", "anyway": "yes"})
+    await client.post("/profiles/chat/activate", data={"when": "when-finished"})
     view = await console.follower.look()
     assert view.active == (new.profile, new.label)
     assert view.revision == ("old", "r4")

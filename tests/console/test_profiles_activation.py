@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -145,11 +146,33 @@ async def test_what_preflight_refuses_leaves_everything_as_it_was(home, database
     assert control.calls == ["restart"]
 
 
-async def test_preflight_can_be_overridden(home, database, store, control):
+async def test_what_cannot_pass_is_not_overridden(home, database, store, control):
+    """The launch would be refused again; one that is for later may find the model there."""
     await store.create(MISSING, author="ann")
-    activated = await activator(home, database, control).activate("missing", anyway=True)
+    with pytest.raises(Refused) as refused:
+        await activator(home, database, control).activate("missing", anyway=True)
+    assert not refused.value.transient
+    assert (read_active(home), control.calls) == (None, [])
+    activated = await activator(home, database, None).activate("missing", anyway=True)
     assert [finding.id for finding in activated.findings] == ["model-missing"]
     assert read_active(home).document["model"]["path"] == "Gone-7B"
+
+
+@pytest.mark.parametrize(("transient", "tried"), [([True, True], True), ([True, False], False)])
+async def test_what_may_pass_can_be_overridden(home, database, store, control, front_door, transient, tried):
+    """If all of it may; and the check that is overridden is not kept as an attempt beside the launch."""
+    await store.create(chat(), author="ann")
+    home.console_token.write_text("secret\n")
+    findings = [{"id": "x", "severity": "error", "message": "No.", "transient": each} for each in transient]
+    door = front_door(200, {"findings": findings})
+    it = activator(home, database, control, door.url)
+    with pytest.raises(Refused) as refused:
+        await it.activate("chat")
+    assert refused.value.transient is tried
+    with pytest.raises(Refused) if not tried else contextlib.nullcontext():
+        await it.activate("chat", anyway=True)
+    assert [body["record"] for _, body, _ in door.asked] == [True, False]
+    assert control.calls == ["restart"] * tried
 
 
 async def test_the_running_front_door_is_asked_with_the_console_token(home, database, store, control, front_door):
@@ -159,11 +182,12 @@ async def test_the_running_front_door_is_asked_with_the_console_token(home, data
     activated = await activator(home, database, control, door.url).activate("chat", 1)
     [(path, body, authorization)] = door.asked
     assert (path, authorization) == ("/appliance/attempts", f"Bearer {front_door_token(home)}")
-    assert body == {"launch": activated.launch, "revision": "r1", "profile": (await store.revision("chat")).to_run()}
+    document = (await store.revision("chat")).to_run()
+    assert body == {"launch": activated.launch, "revision": "r1", "profile": document, "record": True}
 
 
 async def test_an_attempt_that_the_front_door_recorded_keeps_its_id(home, database, store, control, front_door):
-    """A refused attempt is a launch folder of its own: overriding it takes another id."""
+    """A refused attempt is a launch folder of its own: activating again takes another id."""
     await store.create(chat(), author="ann")
     finding = {"id": "memory", "severity": "error", "message": "It does not fit."}
     record = {"id": "attempt-1", "profile": "chat", "started": 1.0, "findings": [finding]}
@@ -172,8 +196,9 @@ async def test_an_attempt_that_the_front_door_recorded_keeps_its_id(home, databa
     with pytest.raises(Refused, match="It does not fit") as refused:
         await it.activate("chat")
     assert refused.value.launch == "attempt-1"
-    activated = await it.activate("chat", anyway=True)
-    assert activated.launch not in {body["launch"] for _, body, _ in door.asked}
+    with pytest.raises(Refused):
+        await it.activate("chat")
+    assert len({body["launch"] for _, body, _ in door.asked}) == 2
 
 
 @pytest.mark.parametrize(

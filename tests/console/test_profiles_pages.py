@@ -13,9 +13,11 @@ from sqlalchemy import event
 
 from appliance.profile.active import read_active
 from appliance.profile.schema import SETTINGS
+from appliance.protocol import Finding, Severity
 from console.access.token import ensure_console_token, program_header
 from console.db.models import Launch
 from console.profiles.form import to_values
+from console.profiles.inspection import Inspector
 from console.profiles.store import ProfileStore
 from tests.tiny import write_checkpoint
 
@@ -251,10 +253,18 @@ async def test_a_refused_activation_shows_what_was_found_and_how_to_go_on(client
     said = text_of(page)
     assert "gone r1" in said
     assert "Gone-7B" in said
-    assert "Activate anyway" in said
+    assert 'name="anyway"' not in page.text
     assert control.calls == []
+
+
+async def test_an_override_is_offered_only_for_what_may_pass(client, store, control, monkeypatch):
+    await store.create(chat(), author="ann")
+    held = Finding(id="memory-held", severity=Severity.ERROR, message="No room.", transient=True)
+    monkeypatch.setattr(Inspector, "preflight", lambda *_: [held])
+    page = await client.post("/profiles/chat/activate", data={"revision": "1"})
+    assert (page.status_code, 'name="anyway"' in page.text, control.calls) == (422, True, [])
     anyway = await client.post(
-        "/profiles/gone/activate", data={"revision": "1", "anyway": "yes"}, follow_redirects=False
+        "/profiles/chat/activate", data={"revision": "1", "anyway": "yes"}, follow_redirects=False
     )
     assert (anyway.status_code, control.calls) == (303, ["restart"])
 

@@ -4,6 +4,7 @@ in which they stand."""
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -120,14 +121,19 @@ def test_a_profile_that_cannot_start_leaves_the_engine_alone(deployment, page):
     deployment.ask("ingot-guide")
 
 
-def test_activated_all_the_same_it_fails_with_its_cause_and_is_rolled_back(deployment, page):
+def test_a_model_that_vanishes_fails_the_launch_with_its_cause_and_is_rolled_back(deployment, page):
     """The container restarts, the launch fails, the strip on every page says so; one click goes back."""
-    before = _started(deployment)
-    page.goto("/profiles/broken")
+    fragile = deployment.models / "fragile"
+    shutil.copytree(deployment.models / "small", fragile)
+    deployment.import_profile("schema: 1\nname: fragile\nmodel: {path: fragile}\nmax-model-len: 128\n")
+    page.goto("/profiles/fragile")
     page.get_by_role("button", name="Activate r1").first.click()
-    page.get_by_role("button", name="Activate anyway").click()
+    expect(page.get_by_role("heading", name=re.compile("fragile r1 is ready"))).to_be_visible(timeout=STARTS_MS)
+    before = _started(deployment)
+    shutil.rmtree(fragile)
+    assert page.request.post("/engine/restart").ok
     expect(page.locator(".strip")).to_contain_text("failed", timeout=STARTS_MS)
-    expect(page.locator(".finding").first).to_contain_text("nowhere")
+    expect(page.locator(".finding").first).to_contain_text("fragile")
     assert _started(deployment) > before
     page.locator(".strip").get_by_role("button", name=re.compile("Roll back")).click()
     expect(page.locator(".strip")).to_contain_text("ready", timeout=STARTS_MS)

@@ -282,7 +282,10 @@ def test_what_the_running_engine_holds_counts_as_free(home: Home, tiny: Path) ->
     running = look(home, {"kv-cache-memory-bytes": "20 GiB"}, inventory=machine(gpu=card())).plan
     assert running is not None
     full = machine(gpu=msgspec.structs.replace(card(), memory_free_bytes=GIB // 5))
-    assert only(look(home, inventory=full)).id == "memory-too-small"
+    refused = only(look(home, inventory=full))
+    assert (refused.id, refused.transient) == ("memory-too-small", True)
+    small = msgspec.structs.replace(card(), memory_bytes=GIB // 5, memory_free_bytes=GIB // 5)
+    assert only(look(home, inventory=machine(gpu=small))).transient is False
     plan = look(home, inventory=full, running=running).plan
     assert plan is not None
     assert plan.memory.available_bytes > 20 * GIB

@@ -279,6 +279,9 @@ def test_an_attempt_over_http(home: Home) -> None:
         assert bad.json()["state"] == "failed"
         assert bad.json()["findings"][0]["fix"]["text"]
         assert attempt(launch="l2", profile=profile | {"model": {"path": "missing"}}).status_code == 409
+        unrecorded = attempt(launch="l4", profile=profile | {"model": {"path": "missing"}}, record=False)
+        assert (unrecorded.status_code, unrecorded.json()["findings"][0]["severity"]) == (200, "error")
+        assert not home.launch("l4").exists()
         assert attempt(launch="../../x", profile={}).status_code == 400
         assert attempt(launch="l3").status_code == 400
         state = door.state()

@@ -93,4 +93,5 @@ def _room(id: str, what: str, folder: Path, for_what: str, if_none: Severity) ->
             text="Free some space. Old launches and backups can be deleted on their pages.",
             command=f"du -xhd1 {shlex.quote(str(place))}",
         ),
+        transient=True,
     )

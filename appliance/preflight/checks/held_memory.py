@@ -44,6 +44,7 @@ def run(subject: Subject) -> Iterator[Finding]:
             patch={"gpu-memory-utilization": share} if fits else None,
             command=None if fits else "nvidia-smi",
         ),
+        transient=True,
     )
 
 

@@ -37,6 +37,7 @@ def run(subject: Subject) -> Iterator[Finding]:
             value=profile.kv_cache_memory_bytes if given else plan.max_model_len,
             evidence=evidence,
             fix=_fix(subject, plan),
+            transient=_fits_when_free(subject, plan),
         )
     elif plan.shortened:
         yield Finding(
@@ -49,6 +50,13 @@ def run(subject: Subject) -> Iterator[Finding]:
             evidence=evidence,
             fix=Fix(text="Set this length in the profile.", patch={"max-model-len": plan.max_model_len}),
         )
+
+
+def _fits_when_free(subject: Subject, plan: MemoryPlan) -> bool:
+    """Whether it is only other programs that take the room."""
+    given = subject.profile.kv_cache_memory_bytes
+    share = subject.profile.gpu_memory_utilization if subject.device.gpu else 1.0
+    return (given is None or given >= plan.cache_bytes) and plan.needed_bytes <= plan.total_bytes * share
 
 
 def _where(subject: Subject) -> str:

@@ -53,6 +53,7 @@ def _finding(subject: Subject, host: str, port: int, error: OSError) -> Finding:
                 text="End that process, or choose another port with --port.",
                 command=f"kill {pid}" if pid is not None else f"ingot serve --port {port % 65535 + 1}",
             ),
+            transient=True,
         )
     reasons = {
         errno.EACCES: ("needs privileges this process does not have", "Choose a port of 1024 or higher."),

@@ -42,6 +42,7 @@ def run(subject: Subject) -> Iterator[Finding]:
         value=host.shm_bytes,
         evidence=(NCCL,),
         fix=_left_over() if left_over else _larger(host.container is not None),
+        transient=host.shm_bytes >= wanted,
     )
 
 
