@@ -12,6 +12,7 @@ from appliance.bundle.create_command import create
 from appliance.bundle.key_commands import distrust, key, keys, trust
 from appliance.bundle.telling import told
 from appliance.home import Home
+from appliance.running_appliance import find_the_appliance
 
 if TYPE_CHECKING:
     from appliance.bundle.signature import PublicKey
@@ -19,9 +20,16 @@ if TYPE_CHECKING:
 PATH = click.Path(path_type=Path)
 
 
+# Commands that need no state folder.
+STATELESS = ("create", "key")
+
+
 @click.group()
-def bundle() -> None:
+@click.pass_context
+def bundle(context: click.Context) -> None:
     """Carry the appliance or models to a machine without a network, in one signed file."""
+    if context.invoked_subcommand not in STATELESS:
+        find_the_appliance()
 
 
 for _command in (create, key, trust, keys, distrust):

@@ -17,6 +17,7 @@ from appliance.hardware.problems import read_signs
 from appliance.hardware.record import record
 from appliance.hardware.replay import Recording, RecordingError
 from appliance.home import write_atomically
+from appliance.running_appliance import find_the_appliance
 
 
 @click.command()
@@ -30,6 +31,8 @@ def hardware(as_json: bool, recording: str | None, target: str | None) -> None:
 
     Exits with 1 when something is wrong with its GPUs.
     """
+    if recording is None:  # a recorded machine's disks are in the recording
+        find_the_appliance()
     if target is not None:
         _record(Path(target))
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from appliance.cli import main
 from appliance.home import Home
 from console.db.schema import migrate
 
+RECORDING = Path(__file__).parents[1] / "hardware" / "recordings" / "a100-mig.json"
 PROFILE = "{name: chat, model: {path: Tiny}}"
 
 
@@ -116,6 +118,20 @@ def test_every_command_uses_the_running_appliance_it_finds(
         assert Home.from_environment() == home
         monkeypatch.delenv("INGOT_HOME")
     assert str(home.root) in found.stderr
+
+
+@pytest.mark.parametrize("command", ["hardware --replay {file}", "bundle key {file} --no-password"])
+def test_a_command_that_needs_no_state_folder_speaks_of_none(
+    places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    home = Home.at(tmp_path / "elsewhere").create()
+    recent_homes.note(home.root)
+    with home.console_lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        asked = ask(*command.format(file=RECORDING if "replay" in command else tmp_path / "site").split())
+        assert "INGOT_HOME" not in os.environ
+    assert asked.stdout
+    assert str(home.root) not in asked.stderr
 
 
 def test_where_nothing_runs_the_folder_of_the_last_appliance_is_named(
