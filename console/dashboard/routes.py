@@ -12,7 +12,7 @@ from litestar.response import Template
 from sqlalchemy import func, select
 
 from console.access import keys
-from console.dashboard.examples import examples
+from console.dashboard.examples import examples, next_model
 from console.dashboard.now import now
 from console.db.models import ApiKey, Launch
 from console.launches.follow_up import dismiss
@@ -35,7 +35,7 @@ async def dashboard(request: PageRequest, session: Session, follower: TheFollowe
         "dashboard/dashboard.html",
         title="Dashboard",
         now=await asyncio.to_thread(now, follower.view, catalogue),
-        examples=examples(follower.view, keyed=key_required),
+        examples=examples(follower.view, await asyncio.to_thread(next_model, catalogue.home), keyed=key_required),
         key_required=key_required,
         key_count=key_count or 0,
         new_here=(launches or 0) <= NEW_USER_LAUNCHES,

@@ -13,6 +13,7 @@ import pytest
 
 from appliance.front_door_token import front_door_token
 from appliance.launches.catalogue import Catalogue
+from appliance.profile.active import ActiveProfile, write_active
 from appliance.protocol import (
     ApplianceState,
     Diagnosis,
@@ -26,7 +27,7 @@ from appliance.protocol import (
     Severity,
     State,
 )
-from console.dashboard.examples import examples
+from console.dashboard.examples import examples, next_model
 from console.db.models import ActiveRevision, Profile, Revision
 from console.engine_control.base import EngineStatus, OutputLine
 from console.launches.follow_up import write_follow_up
@@ -126,18 +127,21 @@ async def test_starting_shows_the_phases_as_they_go(client, console, door):
 
 
 @pytest.mark.parametrize(
-    ("state", "models", "name"),
+    ("document", "models", "name"),
     [
-        (State.DRAINING, ["served"], "served"),
-        (State.DRAINING, [], "small"),
-        (State.FAILED, [], "next"),
+        ({"name": "next", "served-model-name": "waits"}, ["served"], "served"),
+        ({"name": "next", "served-model-name": "waits"}, [], "waits"),
+        ({"name": "next"}, [], "next"),
+        (None, [], "MODEL"),
     ],
 )
-def test_examples_name_what_runs_while_another_revision_waits(state, models, name):
-    """After its end, what runs next."""
-    appliance = ApplianceState(state=state, since=1.0, version="0", launch=_launch(state), models=models)
-    view = EngineView(state=state, reachable=True, appliance=appliance, active=("next", "r1"))
-    assert all(f'"{name}"' in example.text for example in examples(view, keyed=False))
+def test_examples_name_what_is_served_or_will_be(home, document, models, name):
+    """By its name in the API, which need not be the profile's."""
+    if document is not None:
+        write_active(home, ActiveProfile(launch=None, revision="r1", document=document))
+    appliance = ApplianceState(state=State.DRAINING, since=1.0, version="0", models=models)
+    view = EngineView(state=State.DRAINING, reachable=True, appliance=appliance, active=("next", "r1"))
+    assert all(f'"{name}"' in example.text for example in examples(view, next_model(home), keyed=False))
 
 
 async def test_failed_shows_cause_evidence_and_fix(client, console, door):
