@@ -19,12 +19,16 @@ def _path(home: Home) -> Path:
     return home.root / "console.json"
 
 
+def url(host: str, port: int) -> str:
+    """Where a server that listens there can be reached from this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 @contextlib.contextmanager
 def recorded(home: Home, host: str, port: int) -> Iterator[None]:
     """Say where the console is, for as long as it runs."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    host = f"[{host}]" if ":" in host else host
-    write_atomically(_path(home), msgspec.json.encode(Address(f"http://{host}:{port}")))
+    write_atomically(_path(home), msgspec.json.encode(Address(url(host, port))))
     try:
         yield
     finally:

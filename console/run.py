@@ -1,4 +1,4 @@
-"""Runs the console's web server in this process, and tells the terminal how the engine comes up."""
+"""Runs the console's web server in this process, and tells the terminal how to get in."""
 
 from __future__ import annotations
 
@@ -12,21 +12,17 @@ from rich.console import Console as Terminal
 from rich.markup import escape
 
 from appliance.profile.schema import ProfileError
-from appliance.protocol import State
 from appliance.serving.http_server import Server
-from console import address, first_start, formats
-from console.access import unattended
+from console import address, engine_lines, first_start
+from console.access import keys, unattended
 from console.access.keys import restore_keys
 from console.access.setup import new_code
 from console.app import Console, create_app
 from console.db import schema
 from console.db.failures import DATABASE_ERRORS, explain
 from console.engine_control.base import EngineControl, EngineControlError
-from console.live.view import EngineView
 from console.settings import ConsoleConfig
-
-SETTLED = frozenset({State.READY, State.FAILED, State.HUNG})
-TELL_EVERY_S = 0.1
+from console.way_in import WayIn, print_way_in
 
 
 async def serve(
@@ -44,7 +40,7 @@ async def serve(
         await asyncio.to_thread(schema.migrate, config.home.database, config.home.root / "backups")
         app = create_app(config, control)
         console: Console = app.state.console
-        restored, code = await make_ready(config, console)
+        way_in = await make_ready(config, console)
     server = Server(app, log_level="warning")
 
     def end() -> None:
@@ -56,12 +52,12 @@ async def serve(
         loop.add_signal_handler(number, end)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     with address.recorded(config.home, config.host, config.port):
-        print_way_in(terminal, config, code)  # whoever reads it finds the address written
+        print_way_in(terminal, config, way_in)  # whoever reads it finds the address written
         if start_engine:
-            await start(terminal, control, anew=restored or recovered)
+            await start(terminal, control, anew=way_in.restored or recovered)
         with engine_problems_told(terminal):
             await console.engine.resume()
-        telling = asyncio.create_task(tell_engine(terminal, console))
+        telling = asyncio.create_task(engine_lines.tell(terminal, console))
         await serving
     telling.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -69,9 +65,8 @@ async def serve(
     return 0
 
 
-async def make_ready(config: ConsoleConfig, console: Console) -> tuple[bool, str | None]:
-    """Bring the state folder's files and the database together; (whether the active profile had to be written out
-    again, the set-up code where nobody can sign in yet)."""
+async def make_ready(config: ConsoleConfig, console: Console) -> WayIn:
+    """Bring the state folder's files and the database together."""
     await first_start.seed_database(config.home, console.database)
     await restore_keys(config.home, console.database)
     restored = False
@@ -79,7 +74,7 @@ async def make_ready(config: ConsoleConfig, console: Console) -> tuple[bool, str
         restored = await first_start.restore_active(config.home, console.database)
     async with console.database.session() as session:
         await unattended.set_up(session, config)
-        return restored, await new_code(session)
+        return WayIn(restored, await new_code(session), await keys.is_required(session))
 
 
 @contextlib.contextmanager
@@ -107,57 +102,3 @@ def engine_problems_told(terminal: Terminal) -> Iterator[None]:
         yield
     except EngineControlError as error:
         terminal.print(f"[bold]Engine [/]  {escape(str(error))}", soft_wrap=True)
-
-
-def print_way_in(terminal: Terminal, config: ConsoleConfig, code: str | None) -> None:
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)
-    url = config.console_url or f"http://{host}:{config.port}"
-    if code is None:
-        terminal.print(f"[bold]Console[/]  {url}", soft_wrap=True)
-    else:
-        terminal.print(f"[bold]Set up [/]  {url}/setup?code={code}", soft_wrap=True)
-        terminal.print(
-            "         [dim]Open this link to create the administrator's account. It works once.[/]", soft_wrap=True
-        )
-
-
-async def tell_engine(terminal: Terminal, console: Console) -> None:
-    """One line that changes until the engine is ready or has failed; only the last where the output is no terminal."""
-    if console.control.kind == "none":
-        return
-    status = terminal.status("") if terminal.is_terminal else None
-    if status:
-        status.start()
-    try:
-        while True:
-            view = console.follower.view
-            if status:
-                status.update(describe(view))
-            if view.reachable and view.state in SETTLED:
-                break
-            if not view.control.running and (view.control.ended or view.control.problem):
-                break
-            await asyncio.sleep(TELL_EVERY_S)
-    finally:
-        if status:
-            status.stop()
-    terminal.print(f"[bold]Engine [/]  {describe(console.follower.view)}", soft_wrap=True)
-
-
-def describe(view: EngineView) -> str:
-    """The engine in one line."""
-    profile = " ".join(view.active) if view.active else "no profile"
-    if view.ready:
-        launch = view.launch
-        after = f" after {formats.seconds(launch.ready_after_s)}" if launch and launch.ready_after_s else ""
-        return f"ready{after}: {profile}"
-    if view.launch and view.state in (State.FAILED, State.HUNG):
-        return f"{view.word}: {view.cause}"
-    if not view.reachable and view.problem:
-        return f"{view.word}: {view.problem.message}"
-    if not view.reachable and view.control.ended:
-        return f"ended at once: {view.control.ended}. {view.control.who}"
-    if view.launch and view.launch.phases:
-        phase = view.launch.phases[-1]
-        return f"{view.word}: {profile}, {phase.phase} {formats.progress(phase)}".rstrip()
-    return f"{view.word}: {profile}"

@@ -17,6 +17,7 @@ import click
 from appliance import recent_homes
 from appliance.home import Home
 from appliance.home_lock import HomeInUseError, Owner, OwnerLock
+from appliance.running_appliance import find_the_appliance
 from console import ports
 from console.engine_control.base import EngineControl, EngineControlError
 from console.settings import SETTINGS, ConsoleConfig, SettingError
@@ -34,8 +35,15 @@ def _default(name: str) -> str:
 @click.option("--no-engine", is_flag=True, help="Run only the console, not the engine.")
 @click.option("--keep-engine", is_flag=True, help="Leave the engine running when the console ends.")
 @click.option("--jit", is_flag=True, help="Compile GPU kernels on demand, for development.")
+@click.option("--setup-link", is_flag=True, help="Print a new set-up link for the running console, and exit.")
 def up(
-    host: str | None, port: int | None, engine_port: int | None, no_engine: bool, keep_engine: bool, jit: bool
+    host: str | None,
+    port: int | None,
+    engine_port: int | None,
+    no_engine: bool,
+    keep_engine: bool,
+    jit: bool,
+    setup_link: bool,
 ) -> None:
     """Run the console and the engine, and print where to find them."""
     if jit:
@@ -47,9 +55,13 @@ def up(
         "INGOT_ENGINE_CONTROL": "none" if no_engine else None,
     }
     given = {name: str(value) for name, value in flags.items() if value is not None}
+    if setup_link:
+        find_the_appliance()
     home = Home.from_environment()
     try:
         config = ConsoleConfig.from_environment(home, {**os.environ, **given})
+        if setup_link:
+            sys.exit(asyncio.run(_renew_setup_link(config)))
         _require_two_ports(config)
         home.create()
     except SettingError as error:
@@ -104,6 +116,19 @@ async def _run(config: ConsoleConfig, *, keep_engine: bool) -> int:
         return 1
     finally:
         await control.close(keep_engine=keep_engine)
+
+
+async def _renew_setup_link(config: ConsoleConfig) -> int:
+    from rich.console import Console
+
+    from console.way_in import CannotRenewError, renew_setup_link
+
+    try:
+        await renew_setup_link(Console(highlight=False), config)
+    except CannotRenewError as error:
+        click.echo(f"Error: {error}", err=True)
+        return 1
+    return 0
 
 
 def _control(config: ConsoleConfig) -> EngineControl:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -20,7 +21,9 @@ from appliance.profile.active import ActiveProfile, read_active, write_active
 from console import address, run
 from console.db import schema
 from tests import tiny
+from tests.console.conftest import PASSWORD
 
+LINK = r"http://127\.0\.0\.1:\d+/setup\?code=\S+"
 ENDS_WITHIN_S = 15.0
 """Nobody waits for what an open page, or Docker, might still say."""
 
@@ -94,12 +97,57 @@ def small(home):
 def test_the_way_in_is_printed_and_answers(up, home):
     """A first start prints a link with the set-up code; it answers at once, engine or not."""
     console = up("--no-engine")
-    link = console.until(r"http://127\.0\.0\.1:\d+/setup\?code=\S+")[0]
+    link = console.until(LINK)[0]
     assert recent_homes.recent()[0] == home.root
     assert httpx.get(link, trust_env=False).status_code == 200
     code = link.split("=")[1]
     assert httpx.get(link, trust_env=False).text.count(code) == 1
     assert console.end() < ENDS_WITHIN_S
+
+
+def test_the_set_up_link_can_be_renewed_until_there_is_an_account(up, home):
+    """For whom it has scrolled away: the old one no longer works."""
+
+    def renewed() -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-m", "appliance.cli", "up", "--setup-link"],
+            env={**os.environ, "INGOT_HOME": str(home.root)},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+
+    assert (renewed().returncode, home.database.exists()) == (1, False)
+    console = up("--no-engine")
+    first = console.until(LINK)[0]
+    again = renewed()
+    link = re.search(LINK, again.stdout)[0]
+    assert (again.returncode, link != first) == (0, True)
+    assert "API " not in console.output
+
+    def opens(found: str) -> bool:
+        page, code = found.split("?code=")
+        form = {"code": code, "name": "admin", "password": PASSWORD}
+        return httpx.post(page, data=form, headers={"Sec-Fetch-Site": "same-origin"}, trust_env=False).is_redirect
+
+    assert not opens(first)
+    assert opens(link)
+    assert (renewed().returncode, renewed().stdout) == (1, "")
+
+
+def test_a_killed_engine_and_its_next_launch_are_told(up, small):
+    """And the API's address, with a line to try that works as it stands."""
+    console = up()
+    base = console.until(r"API\s+(http://127\.0\.0\.1:\d+)/v1")[1]
+    assert base.endswith(f":{console.engine_port}")
+    console.until("small r1: ready after", 60)
+    line = console.until(r"curl .*")[0]
+    assert base in line
+    sent = json.loads(line.partition("-d ")[2].strip("'"))
+    answer = httpx.post(f"{base}/v1/completions", content=json.dumps(sent), trust_env=False, timeout=60)
+    assert answer.status_code == 200
+    psutil.Process(read_owner(small.lock).pid).kill()
+    console.until(r"small r1: failed: .*SIGKILL", 20)
 
 
 async def test_the_address_is_written_before_the_way_in_is_printed(config, control, monkeypatch):
@@ -133,7 +181,8 @@ def test_in_a_container_without_docker(up, home, monkeypatch, tmp_path):
 def test_console_and_engine_run_and_end_together(up, small):
     """The engine comes up beside the console and is told ready; Ctrl-C ends both quickly and leaves nothing."""
     console = up()
-    console.until(r"Engine\s+ready after", 60)
+    console.until(r"Engine\s+\d\d:\d\d:\d\d  small r1: ready after", 60)
+    assert console.output.count("Engine ") == 1
     health = httpx.get(f"http://127.0.0.1:{console.engine_port}/health", trust_env=False)
     assert health.status_code == 200
     owner = read_owner(small.lock)
