@@ -131,7 +131,7 @@ class ConsoleConfig:
         "INGOT_API_KEY_FILE", "", "A file with an API key. The API then requires a key.", _file
     )
     media: Path = _setting(  # noqa: RUF009
-        "INGOT_MEDIA", "/media", "The folder under which sticks and disks with models are mounted.", _folder
+        "INGOT_MEDIA", "/media", "The folder under which USB drives and disks with models are mounted.", _folder
     )
 
     @property
