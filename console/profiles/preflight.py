@@ -88,8 +88,8 @@ class Preflight:
             ) from error
         try:
             if response.status_code == 422:
-                record = msgspec.json.decode(response.content, type=LaunchRecord)
-                return Verdict(findings=record.findings, attempt=record.id)
+                refused = msgspec.json.decode(response.content, type=LaunchRecord)
+                return Verdict(findings=refused.findings, attempt=refused.id)
             if response.is_success:
                 return Verdict(findings=msgspec.json.decode(response.content, type=Accepted).findings)
         except msgspec.MsgspecError as error:

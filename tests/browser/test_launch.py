@@ -34,7 +34,7 @@ def wide_context(running: Appliance):
     path = running.home.parent / "wide.yaml"
     path.write_text(yaml.safe_dump(document))
     running.cli("profile", "import", "--yes", str(path))
-    write_active(Home(running.home), ActiveProfile(launch=None, revision="r2", document=document))
+    write_active(Home.at(running.home), ActiveProfile(launch=None, revision="r2", document=document))
 
 
 def core(running: Appliance) -> psutil.Process:
