@@ -79,7 +79,7 @@ def _problem(inspection: dict[str, Any], name: str, ended: str | None, *, asked:
             id="container-paused",
             severity=Severity.ERROR,
             message=f"The container {name} is paused.",
-            fix=Fix(text="Unpause it, or press Restart.", command=f"docker unpause {name}"),
+            fix=Fix(text="Unpause it, or restart the engine.", command=f"docker unpause {name}"),
         )
     if not state.get("Running") and state.get("Error"):
         return problem_of(str(state["Error"]), name)
@@ -92,7 +92,7 @@ def _problem(inspection: dict[str, Any], name: str, ended: str | None, *, asked:
             severity=Severity.ERROR,
             message=f"The container {name} ends as soon as it starts ({ended}). Docker has restarted it {times:,} "
             f"{'time' if times == 1 else 'times'} and keeps trying.",
-            fix=Fix(text="Its last output says why. To end the loop, press Stop or run this.", command=STOP),
+            fix=Fix(text="Its last output says why. To end the loop, stop the engine or run this.", command=STOP),
         )
     if ended == how_it_ended(-signal.SIGKILL) and not asked:
         return KILLED

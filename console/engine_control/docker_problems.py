@@ -80,7 +80,7 @@ ROWS: Final = (
         name="container-paused",
         signs=("paused container", "is paused"),
         summary="The container is paused.",
-        fix="Unpause it, or press Restart.",
+        fix="Unpause it, or restart the engine.",
         command="docker compose unpause engine",
     ),
     Cause(
@@ -115,7 +115,7 @@ ROWS: Final = (
         signs=("error gathering device information",),
         pattern=r'custom device \\?"(?P<device>[^"\\]+)',
         summary="The container's device {device} does not exist.",
-        fix="Load the GPU driver or plug in the device, then press Start. To run without it, start without "
+        fix="Load the GPU driver or plug in the device, then start the engine. To run without it, start without "
         "compose.gpu.yaml.",
         command="nvidia-smi -L",
     ),

@@ -41,7 +41,8 @@ def on_profile_refusal(request: Request[Any, Any, Any], error: ProfileRefusal) -
     """The service's refusals as the console's: a page, a toast, or, for a program, JSON with all details."""
     status = STATUS[type(error)]
     if wants_json(request):
-        body = {"message": error.message, "remedy": error.remedy, "field": error.field, "value": error.value}
+        remedy = error.in_terminal if isinstance(error, NotFound) else error.remedy
+        body = {"message": error.message, "remedy": remedy, "field": error.field, "value": error.value}
         if error.code:
             body["code"] = error.code
         if isinstance(error, Refused):

@@ -3,6 +3,8 @@ removal, refused mounts, limits and NVIDIA's hook, which are as we know them and
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from console.engine_control.docker_inspection import DOCKER_EVENTS, read_event, read_inspection
@@ -203,3 +205,9 @@ def test_a_log_that_is_taken_up_again_tells_no_line_twice():
         assert [line.text for line in again if place.is_new(line)] == [line.text for line in new]
     place.query(500)
     assert place.is_new(StampedLine("T3.0Z", "after the log was cut"))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_fix_fits_pages_and_terminals(row):
+    """`ingot profile activate` prints it as well, where there is no button to press."""
+    assert not re.search(r"\bpress\b", row.fix, re.I)

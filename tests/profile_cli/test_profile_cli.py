@@ -222,7 +222,8 @@ def test_a_running_console_activates_and_restarts_the_engine(cli, file, home, ru
     assert read_active(home).launch == result["launch"]
     cli("import", "--yes", file({"name": "broken", "model": {"path": "Gone-7B"}}))
     assert cli.json("activate", "broken", status=3)["findings"][0]["id"] == "model-missing"
-    assert "nothing to roll back to" in cli("rollback", status=1)
+    refused = cli.json("rollback", status=1)
+    assert "`ingot profile activate`" in refused["remedy"]  # the page's remedy is for those who see one
     assert running.calls == ["restart"]
 
 
