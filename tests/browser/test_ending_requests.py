@@ -73,6 +73,19 @@ def test_the_strip_of_a_console_that_is_away_is_old_news(tab: Page, scripted: Sc
 
 
 @pytest.mark.parametrize("width", [1280, 390])
+def test_what_a_drain_waits_for_can_be_read_whole(tab: Page, scripted: ScriptedConsole, width: int):
+    """How many requests, what then, and how long at most: none of it is cut off."""
+    tab.set_viewport_size({"width": width, "height": 800})
+    scripted.door.requests = 2
+    tab.request.post(f"{scripted.url}/engine/restart", form={"when": "when-finished"})
+    drain = tab.locator(".strip-drain")
+    expect(drain.locator("time")).to_be_visible()
+    tab.evaluate("document.querySelector('.strip-drain b').textContent = '1,234,567'")
+    assert drain.evaluate("(part) => part.scrollWidth <= part.clientWidth")
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
 def test_toasts_cover_no_button(tab: Page, scripted: ScriptedConsole, width: int):
     """Send and Stop of the playground, and the strip's own."""
     tab.set_viewport_size({"width": width, "height": 800})
