@@ -58,10 +58,21 @@ class EvidenceLine(msgspec.Struct, frozen=True):
     text: str
 
 
+class Outcome(enum.StrEnum):
+    """What a log proves of its engine at the log's end."""
+
+    SERVES = "serves"
+    FAILED = "failed"
+    NOT_READY = "not-ready"
+    UNCLEAR = "cannot-tell"  # no engine's log, or too little of one
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the log of a failed launch means. `family` and `cause` are None where the cause is not known."""
+    """What an engine's log means. `family` and `cause` are None where the cause is not known. A fix stands only where
+    something is wrong: of an engine that failed, or that is not ready because it waits."""
 
     summary: str
+    outcome: Outcome = Outcome.FAILED
     family: str | None = None
     cause: str | None = None
     evidence: tuple[EvidenceLine, ...] = ()

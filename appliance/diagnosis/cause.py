@@ -13,6 +13,7 @@ from appliance.protocol import Fix
 Groups = Mapping[str, str]
 Derived = Callable[[Groups], Any]
 UNKNOWN = "?"
+NAMING = ("port", "pid", "xid")
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,12 @@ class Cause:
 
 
 def _grouped(groups: Groups) -> dict[str, str]:
-    """Whole numbers with their digits grouped: 8192 as 8,192."""
-    return {
-        name: f"{int(value):,}" if value.isdecimal() and len(value) > 3 and value[0] != "0" else value
-        for name, value in groups.items()
-    }
+    """Whole numbers with their digits grouped: 8192 as 8,192. Those that only name something stay as they are."""
+    return {name: value if name in NAMING else _with_commas(value) for name, value in groups.items()}
+
+
+def _with_commas(value: str) -> str:
+    return f"{int(value):,}" if value.isdecimal() and len(value) > 3 and value[0] != "0" else value
 
 
 def number(name: str) -> Derived:

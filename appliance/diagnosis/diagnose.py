@@ -11,8 +11,9 @@ from appliance.diagnosis import hangs, telling
 from appliance.diagnosis.catalogue import causes_of
 from appliance.diagnosis.cause import Cause, Groups
 from appliance.diagnosis.error_lines import ErrorLine, error_lines
-from appliance.diagnosis.first_exception import exceptions_in, first_exception, with_message
+from appliance.diagnosis.first_exception import cut_short, exceptions_in, first_exception, with_message
 from appliance.diagnosis.log_text import number_lines
+from appliance.diagnosis.outcome import without_failure
 from appliance.diagnosis.own_settings import own_settings
 from appliance.diagnosis.pointers import (
     is_aftermath,
@@ -26,7 +27,7 @@ from appliance.diagnosis.progress import ends_after, goes_on_after, healthy_unti
 from appliance.diagnosis.reading import Reading, best_of, causes_of_line, chains_of
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
-from appliance.protocol import Diagnosis, EvidenceLine, Fatal
+from appliance.protocol import Diagnosis, EvidenceLine, Fatal, Outcome
 
 LOOP = "crash-loop"  # the reason for the restarts is better, where there is one
 
@@ -47,8 +48,9 @@ def diagnose(
     `fatal` is the core's own report, which takes precedence over the log. `exit_status` is as subprocess has it
     (negative for a signal), or a container's (137 for SIGKILL). `hang` says why the engine counted as hung, and
     `stacks` is py-spy's dump of its processes. `killed_by_kernel` is the kernel's record that it killed the engine.
-    With none of them, and without `failed`, it is not known that the engine failed: the diagnosis may then be that
-    the log shows no failure. An engine may fail and exit with 0, as vLLM does when its core is killed.
+    With none of them, and without `failed`, it is not known that the engine failed: the outcome may then be that it
+    serves, that it is not ready where the log ends, or that the log does not show it. An engine may fail and exit with
+    0, as vLLM does when its core is killed.
     `profile` is the launched document; without it, the settings that the log prints are used.
     """
     if killed_by_kernel is not None:
@@ -70,7 +72,7 @@ def diagnose(
             return ended
     if found is not None:
         return failures.with_restarts(found)
-    return deaths.without_a_word(lines, exit_status) if failed else telling.no_failure()
+    return deaths.without_a_word(lines, exit_status) if failed else without_failure(failures.log)
 
 
 @dataclass
@@ -118,7 +120,8 @@ class _Failures:
         if first is not None:
             return first.diagnosis(self._own())
         return (
-            self._waits()
+            self._cut_short()
+            or self._waits()
             or self._process_gone(silent=self.whole)
             or self._only_pointed_at(told, chains)
             or self._process_gone(silent=True)
@@ -210,11 +213,20 @@ class _Failures:
     def _went_on(self, line: ErrorLine) -> bool:
         return goes_on_after(line.line.number, line.key, self.lines)
 
+    def _cut_short(self) -> Diagnosis | None:
+        """A traceback in which the log ends, unless that is of an exception which a server survives."""
+        for exception in cut_short(self.lines):
+            if not is_survived(exception) and (self.failed or self.ready is None or is_fatal(exception)):
+                return telling.cut_short(exception)
+        return None
+
     def _waits(self) -> Diagnosis | None:
+        """Of a start that may yet succeed it is only said that it waits."""
         found = waiting_for(self.log)
         if found is None or (self.ready is not None and found[1][-1].number < self.ready):
             return None
-        return hangs.waits(*found)
+        starts = self.ready is None and not self.failed
+        return hangs.waits(*found, Outcome.NOT_READY if starts else Outcome.FAILED)
 
     def _loops(self) -> Diagnosis | None:
         times, line = restarts(self.log)

@@ -14,12 +14,15 @@ import msgspec
 from appliance.diagnosis.diagnose import diagnose as diagnose_lines
 from appliance.diagnosis.log_bytes import NotTextError
 from appliance.diagnosis.log_text import read_log
+from appliance.diagnosis.outcome import by_state
 from appliance.given_file import PIECE_BYTES, is_pipe, pieces
 from appliance.home import Home
 from appliance.launches.folder import LOG, LaunchFolder
-from appliance.protocol import Diagnosis, EvidenceLine, State
+from appliance.protocol import Diagnosis, Outcome, State
 
 MAX_STREAM_BYTES = 2 << 30
+# 2 is click's, for what cannot be read.
+EXIT_STATUS = {Outcome.SERVES: 0, Outcome.FAILED: 1, Outcome.NOT_READY: 3, Outcome.UNCLEAR: 4}
 
 
 @click.command()
@@ -30,21 +33,24 @@ def diagnose(source: str, as_json: bool) -> None:
 
     FILE is a log of Ingot's engine, vLLM, SGLang or a container, also compressed (gzip, bzip2, xz); - reads standard
     input. LAUNCH is a launch's ID or folder.
+
+    Exit status: 0 the engine serves, 1 it failed, 2 the log could not be read, 3 it is not ready where the log ends, 4
+    the log does not show it.
     """
-    diagnosis, lines = _of_stream(_standard_input(), "standard input") if source == "-" else _of_path(_find(source))
+    diagnosis = _of_stream(_standard_input(), "standard input") if source == "-" else _of_path(_find(source))
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(as_data(diagnosis))).decode())
     else:
         from appliance.diagnosis.printing import show  # rich takes longer to import than most logs to read
 
-        show(diagnosis, empty=not lines)
+        show(diagnosis)
+    sys.exit(EXIT_STATUS[diagnosis.outcome])
 
 
 def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
-    """What a program gets. `outcome`: "no failure", a "known" cause, or an "unknown" one."""
-    known = diagnosis.family is not None
+    """What a program gets."""
     return {
-        "outcome": "known" if known else "unknown" if diagnosis.fix is not None else "no failure",
+        "outcome": diagnosis.outcome,
         "family": diagnosis.family,
         "cause": diagnosis.cause,
         "summary": diagnosis.summary,
@@ -67,7 +73,7 @@ def _standard_input() -> Iterator[bytes]:
     return iter(lambda: sys.stdin.buffer.read(PIECE_BYTES), b"")
 
 
-def _of_stream(stream: Iterator[bytes], name: str) -> tuple[Diagnosis, list[EvidenceLine]]:
+def _of_stream(stream: Iterator[bytes], name: str) -> Diagnosis:
     """Through a file, so that a long log takes no memory."""
     size = 0
     with tempfile.NamedTemporaryFile(prefix="ingot-diagnose-") as file:
@@ -82,7 +88,7 @@ def _of_stream(stream: Iterator[bytes], name: str) -> tuple[Diagnosis, list[Evid
         return _of_log(Path(file.name), name)
 
 
-def _of_path(path: Path) -> tuple[Diagnosis, list[EvidenceLine]]:
+def _of_path(path: Path) -> Diagnosis:
     if path.is_dir():
         return _of_launch(path)
     try:
@@ -93,25 +99,27 @@ def _of_path(path: Path) -> tuple[Diagnosis, list[EvidenceLine]]:
         ) from error
 
 
-def _of_launch(path: Path) -> tuple[Diagnosis, list[EvidenceLine]]:
+def _of_launch(path: Path) -> Diagnosis:
     folder = LaunchFolder(path)
     if not folder.log.is_file():
         raise click.UsageError(f"{path} has no {LOG}. Give a log file, or a launch's folder.")
     record = folder.stored_record()
-    found, lines = _of_log(folder.log, str(path), _known_of(folder))
-    if found.family is None and record is not None and record.diagnosis is not None:
-        found = record.diagnosis  # the supervisor knew how it ended: a status, the kernel, a check
-    return found, lines
+    found = _of_log(folder.log, str(path), _known_of(folder))
+    if record is None:
+        return found
+    if found.family is None and record.diagnosis is not None:
+        return record.diagnosis  # the supervisor knew how it ended: a status, the kernel, a check
+    return found if found.outcome is Outcome.FAILED else by_state(record) or found
 
 
-def _of_log(path: Path, name: str, told: dict[str, Any] | None = None) -> tuple[Diagnosis, list[EvidenceLine]]:
+def _of_log(path: Path, name: str, told: dict[str, Any] | None = None) -> Diagnosis:
     try:
         lines = read_log(path)
     except NotTextError as error:
         raise click.UsageError(f"{name} is not a log: {error}.") from error
     except OSError as error:
         raise click.UsageError(f"{name} cannot be read: {error.strerror or error}.") from error
-    return diagnose_lines(lines, **(told or {})), lines
+    return diagnose_lines(lines, **(told or {}))
 
 
 def _known_of(folder: LaunchFolder) -> dict[str, Any]:

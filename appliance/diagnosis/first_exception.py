@@ -4,14 +4,14 @@ points at another."""
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 
 from appliance.diagnosis.dressing import Dressed, plain, undress
 from appliance.diagnosis.pointers import is_aftermath, is_dump, is_pointer, is_survived
-from appliance.diagnosis.traceback_reader import CHAIN, FRAME, OPENING, LoggedException, TracebackReader
+from appliance.diagnosis.traceback_reader import CHAIN, FRAME, MAX_LINES, OPENING, LoggedException, TracebackReader
 from appliance.protocol import EvidenceLine
 
 MAX_EXCEPTIONS = 100
@@ -40,6 +40,22 @@ def exceptions_in(lines: Sequence[EvidenceLine]) -> list[LoggedException]:
             if len(found) == MAX_EXCEPTIONS:
                 break
     return sorted(found, key=lambda exception: exception.start)
+
+
+def cut_short(lines: Sequence[EvidenceLine]) -> list[LoggedException]:
+    """The tracebacks in the middle of which the log ends: nothing of their stream follows."""
+    reader = TracebackReader()
+    end = lines[-MAX_LINES:]
+    for line in end:
+        reader.feed(line.number, line.text)
+    return [
+        exception
+        for exception in reader.unfinished()
+        if not any(
+            undress(plain(line.text)).key == exception.key
+            for line in end[bisect_right(end, exception.line.number, key=attrgetter("number")) :]
+        )
+    ]
 
 
 def lone_exception(line: EvidenceLine, dressed: Dressed) -> LoggedException | None:

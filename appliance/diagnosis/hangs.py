@@ -9,7 +9,7 @@ from typing import NamedTuple
 from appliance.diagnosis.causes.hang import Waiting
 from appliance.diagnosis.deaths_without_exception import LAST_LINES
 from appliance.diagnosis.telling import shown
-from appliance.protocol import Diagnosis, EvidenceLine, Fix
+from appliance.protocol import Diagnosis, EvidenceLine, Fix, Outcome
 
 
 class Place(NamedTuple):
@@ -107,10 +107,12 @@ def diagnose_hang(hang: str, stacks: str | None, lines: Sequence[EvidenceLine]) 
     )
 
 
-def waits(waiting: Waiting, lines: Sequence[EvidenceLine]) -> Diagnosis:
+def waits(waiting: Waiting, lines: Sequence[EvidenceLine], outcome: Outcome) -> Diagnosis:
     """From the log alone: `lines` are where a process says that it is waiting."""
+    waits = f"at the end of the log it is waiting for {waiting.what}."
     return Diagnosis(
-        summary=f"The engine hangs: at the end of the log it is waiting for {waiting.what}.",
+        summary=f"The engine is not ready: {waits}" if outcome is Outcome.NOT_READY else f"The engine hangs: {waits}",
+        outcome=outcome,
         family=waiting.family,
         cause=waiting.cause,
         evidence=shown(lines),

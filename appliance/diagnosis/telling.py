@@ -73,8 +73,13 @@ def said(lines: Sequence[EvidenceLine]) -> Diagnosis:
     )
 
 
-def no_failure() -> Diagnosis:
-    return Diagnosis(summary="No failure found in this log.")
+def cut_short(exception: LoggedException) -> Diagnosis:
+    """A traceback whose end, with the exception itself, the log does not hold."""
+    return Diagnosis(
+        summary="The log ends within a traceback, before the exception itself.",
+        evidence=shown(_telling_frames(exception, OWN_FRAMES)),
+        fix=Fix(text="Get the rest of the log, and diagnose it again. If there is no more, start the engine again."),
+    )
 
 
 def restart_loop(times: int, line: EvidenceLine) -> Diagnosis:

@@ -99,6 +99,10 @@ class TracebackReader:
         self._before.append((number, text))
         return found
 
+    def unfinished(self) -> list[LoggedException]:
+        """The tracebacks whose last line has not come: without a type, and with their latest line for it."""
+        return [_logged(opened, EvidenceLine(opened.latest, "")) for opened in self._open]
+
     def _begin(self, number: int, text: str) -> None:
         before, _, _ = text.rpartition(OPENING)
         key, level, header, words = undress(text)
@@ -169,26 +173,31 @@ class TracebackReader:
         if end is None or not _is_type(end["type"], bool(end["message"]), opened):
             return None
         self._open.remove(opened)
-        frames = tuple(opened.frames)
-        if opened.first and frames and frames[0][0] != opened.first[0]:
-            frames = (opened.first, *frames)
-        return LoggedException(
-            type=end["type"],
-            message=(end["message"] or "").rstrip(),
-            text=words.rstrip(),
-            line=EvidenceLine(number, words.rstrip()),
-            frames=frames,
-            key=opened.key,
-            level=opened.level,
-            lead=opened.lead,
-            link=opened.link,
-            start=opened.start,
-        )
+        line = EvidenceLine(number, words.rstrip())
+        return _logged(opened, line, end["type"], (end["message"] or "").rstrip())
 
 
 @functools.lru_cache(maxsize=64)
 def _prefix(text: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\d+", r"\\d{1,20}", re.escape(text[:MAX_PREFIX])))
+
+
+def _logged(opened: _Open, line: EvidenceLine, kind: str = "", message: str = "") -> LoggedException:
+    frames = tuple(opened.frames)
+    if opened.first and frames and frames[0][0] != opened.first[0]:
+        frames = (opened.first, *frames)
+    return LoggedException(
+        type=kind,
+        message=message,
+        text=line.text,
+        line=line,
+        frames=frames,
+        key=opened.key,
+        level=opened.level,
+        lead=opened.lead,
+        link=opened.link,
+        start=opened.start,
+    )
 
 
 def _ends_at_once(words: str) -> bool:

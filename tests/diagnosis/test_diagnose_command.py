@@ -35,7 +35,7 @@ def log(tmp_path: Path) -> Path:
 def test_a_person_reads_cause_evidence_and_what_to_do(log: Path, tmp_path: Path) -> None:
     """In this order."""
     result = run(str(log), home=tmp_path)
-    assert result.exit_code == 0
+    assert result.exit_code == 1
     wanted = ["1.25 GiB", "memory: gpu-out-of-memory", "9  torch.OutOfMemoryError", "gpu-memory-utilization: 0.8"]
     places = [result.output.index(part) for part in wanted]
     assert places == sorted(places)
@@ -45,7 +45,7 @@ def test_a_program_reads_an_object(log: Path, tmp_path: Path) -> None:
     """The same from a file and from standard input."""
     result = run(str(log), "--json", home=tmp_path)
     told = json.loads(result.output)
-    assert told["outcome"] == "known"
+    assert told["outcome"] == "failed"
     assert told["family"] in FAMILIES
     assert told["cause"] == "gpu-out-of-memory"
     assert [line["line"] for line in told["evidence"]] == [6, 9]
@@ -54,11 +54,39 @@ def test_a_program_reads_an_object(log: Path, tmp_path: Path) -> None:
     assert json.loads(run("-", "--json", home=tmp_path, stdin=log.read_bytes()).output) == told
 
 
-def test_a_healthy_log_and_an_unknown_failure_can_be_distinguished(tmp_path: Path) -> None:
-    """Both have no family."""
-    for text, outcome, fix in ((logs.HEALTHY_SGLANG, "no failure", False), (logs.NATIVE, "unknown", True)):
-        told = json.loads(run("-", "--json", home=tmp_path, stdin=text.encode()).output)
-        assert (told["outcome"], told["family"], told["fix"] is not None) == (outcome, None, fix)
+OUTCOMES = {
+    "serves": (logs.HEALTHY_SGLANG, 0),
+    "failed": (logs.NATIVE, 1),
+    "not-ready": ("INFO 11-20 10:02:15 [gpu_model_runner.py:2602] Starting to load model /m...\n", 3),
+    "cannot-tell": ("apples\npears\n", 4),
+}
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_each_outcome_has_its_exit_status(outcome: str, tmp_path: Path) -> None:
+    """A fix stands only where something is wrong."""
+    text, status = OUTCOMES[outcome]
+    result = run("-", "--json", home=tmp_path, stdin=text.encode())
+    told = json.loads(result.output)
+    assert (result.exit_code, told["outcome"]) == (status, outcome)
+    assert (told["family"], told["fix"] is not None) == (None, outcome == "failed")
+    assert run("-", home=tmp_path, stdin=text.encode()).exit_code == status
+
+
+STATES = {
+    State.READY: "serves", State.STARTING: "not-ready", State.STOPPED: "not-ready", State.FAILED: "failed",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_of_a_launch_its_supervisor_knows_the_outcome(state: State, tmp_path: Path) -> None:
+    """Where the log shows no failure: our own engine does not log that it serves."""
+    folder = tmp_path / "launches" / "20251120-3"
+    folder.mkdir(parents=True)
+    (folder / "engine.log").write_text("/m loaded on cpu in float32 after 1.20 s\n")
+    record = LaunchRecord(id="20251120-3", profile="x", started=0.0, state=state)
+    (folder / "launch.json").write_bytes(msgspec.json.encode(record))
+    assert json.loads(run("20251120-3", "--json", home=tmp_path).output)["outcome"] == STATES[state]
 
 
 def test_a_launch_is_found_by_its_id(tmp_path: Path) -> None:
@@ -86,7 +114,7 @@ def test_a_launch_is_reported_with_what_it_was_set_to(tmp_path: Path) -> None:
         assert (told["cause"], told["fix"].get("patch")) == ("host-out-of-memory", patch)
 
 
-@pytest.mark.parametrize(("content", "status"), [(None, 2), (b"\x7fELF" + b"\0\1" * 500, 2), (b"", 0)])
+@pytest.mark.parametrize(("content", "status"), [(None, 2), (b"\x7fELF" + b"\0\1" * 500, 2), (b"", 4)])
 def test_what_is_no_log_is_said_so(content: bytes | None, status: int, tmp_path: Path) -> None:
     """Missing, binary, empty."""
     path = tmp_path / "x"
@@ -159,4 +187,4 @@ def test_a_pipe_that_somebody_writes_to_is_read(log: Path, tmp_path: Path) -> No
 def test_a_stream_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnose_command, "MAX_STREAM_BYTES", 1 << 10)
     assert run("-", home=tmp_path, stdin=b"x" * 1025).exit_code == 2
-    assert run("-", home=tmp_path, stdin=b"x" * 1024).exit_code == 0
+    assert run("-", home=tmp_path, stdin=b"x" * 1024).exit_code == 4

@@ -6,7 +6,7 @@ import pytest
 
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.log_text import number_lines
-from appliance.protocol import EvidenceLine, Fatal
+from appliance.protocol import EvidenceLine, Fatal, Outcome
 
 TEXT = """\
 (APIServer pid=7) INFO 11-20 17:35:01 [utils.py:286] non-default args: {'model': 'm'}
@@ -136,7 +136,7 @@ def test_a_death_is_found_before_the_last_lines_of_a_dying_server(
 def test_a_death_after_which_an_engine_serves_is_over(record: str, after: str) -> None:
     """It was started again, or it was another one's."""
     found = diagnose(number_lines(STARTED + record + after))
-    assert (found.family, found.fix, found.evidence) == (None, None, ())
+    assert (found.outcome, found.family, found.fix) == (Outcome.SERVES, None, None)
 
 
 def test_words_of_a_death_in_an_ordinary_line_are_no_death() -> None:

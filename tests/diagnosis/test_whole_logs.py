@@ -10,7 +10,7 @@ import pytest
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.first_exception import exceptions_in
 from appliance.diagnosis.log_text import number_lines
-from appliance.protocol import Diagnosis
+from appliance.protocol import Diagnosis, Outcome
 from tests.diagnosis import made_up_logs as logs
 
 
@@ -18,11 +18,17 @@ def told(text: str, **known) -> Diagnosis:
     return diagnose(number_lines(text), **known)
 
 
-@pytest.mark.parametrize("log", [logs.HEALTHY_VLLM, logs.HEALTHY_SGLANG, "", "\n\n", "Loading: 100%\n"], ids=len)
-def test_of_a_healthy_log_nothing_is_said(log: str) -> None:
-    """Tracebacks that somebody survived, advisories, argument dumps and a request's error are no failure."""
+@pytest.mark.parametrize(
+    ("log", "outcome"),
+    [
+        (logs.HEALTHY_VLLM, Outcome.SERVES), (logs.HEALTHY_SGLANG, Outcome.SERVES), ("", Outcome.UNCLEAR),
+        ("\n\n", Outcome.UNCLEAR), ("Loading: 100%\n", Outcome.UNCLEAR),
+    ],
+)  # fmt: skip
+def test_a_healthy_log_shows_no_failure(log: str, outcome: Outcome) -> None:
+    """Tracebacks that somebody survived, advisories, argument dumps and a request's error are none."""
     found = told(log)
-    assert (found.family, found.cause, found.evidence, found.fix) == (None, None, (), None)
+    assert (found.outcome, found.family, found.cause, found.fix) == (outcome, None, None, None)
     assert found.summary
 
 

@@ -6,6 +6,17 @@ CAUSES = (
     Cause(
         family="port",
         name="address-in-use",
+        signs=("error while attempting to bind on address",),  # uvicorn's, right after its startup is complete
+        pattern=r"address \('(?P<host>[^']{1,100})', (?P<port>\d{1,5})\S{0,20}\): .{0,40}?(?:already in use|98)",
+        summary="Another program is already using port {port} of {host}.",
+        fix="Stop the program that uses the port, or choose another with --port.",
+        command="ss -ltnp",
+        line=True,
+        deadly=True,
+    ),
+    Cause(
+        family="port",
+        name="address-in-use",
         signs=("address already in use", "[errno 98]", "eaddrinuse", "port is already allocated", "already in use",
                "ports are not available", "only one usage of each socket address",
                "failed to listen on any local network address", "could not find open port", "errno: 98"),

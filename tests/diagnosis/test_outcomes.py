@@ -1,0 +1,145 @@
+# ruff: noqa: E501 - log lines are as long as they are
+"""What a log proves: that its engine serves, that it failed, how far it got, or nothing."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from appliance.diagnosis.diagnose import diagnose
+from appliance.diagnosis.log_text import number_lines
+from appliance.protocol import Diagnosis, Outcome
+from tests.diagnosis import made_up_logs as logs
+from tests.diagnosis.shared_logs import HEALTHY_SHARED
+
+WINDOW = 20
+WINDOWS = 2000
+
+
+def told(text: str, **known: object) -> Diagnosis:
+    return diagnose(number_lines(text), **known)  # type: ignore[arg-type]
+
+
+READY = "INFO:     Started server process [7]\nINFO:     Application startup complete.\n"
+ANSWER = 'INFO:     10.0.0.9:1234 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+BEGIN = "(APIServer pid=40) INFO 11-20 10:02:12 [api.py:11] non-default args: {'model': '/m'}\n"
+LOADING = "(EngineCore pid=7) INFO 11-20 10:02:15 [gpu_model_runner.py:2602] Starting to load model /m...\n"
+SHARDS = "\rLoading safetensors checkpoint shards:  50% Completed | 1/2 [00:01<00:01,  1.00s/it]\n"
+QUIET = "(EngineCore pid=7) INFO 11-20 10:09:59 [x.py:1] a word of no consequence\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        READY,
+        BEGIN + LOADING + READY,
+        READY + ANSWER,
+        ANSWER,
+        "[2025-11-20 10:04:21] The server is fired up and ready to roll!\n",
+        BEGIN + READY + "INFO:     Shutting down\n" + BEGIN + READY,
+    ],
+)
+def test_readiness_is_proved_by_a_line(text: str) -> None:
+    """Which is the evidence."""
+    found = told(text)
+    assert found.outcome is Outcome.SERVES
+    assert len(found.evidence) == 1
+
+
+@pytest.mark.parametrize(
+    ("after", "outcome"),
+    [
+        ("INFO:     Shutting down\nINFO:     Application shutdown complete.\n", Outcome.NOT_READY),
+        (BEGIN, Outcome.NOT_READY),
+        ("ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): address already in use\n",
+         Outcome.FAILED),
+        ("Killed\n", Outcome.FAILED),
+    ],
+)  # fmt: skip
+def test_what_comes_later_takes_readiness_back(after: str, outcome: Outcome) -> None:
+    assert told(BEGIN + READY + after).outcome is outcome
+
+
+def test_the_port_that_is_taken_is_named() -> None:
+    found = told(
+        READY
+        + "ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): address already in use\n"
+    )
+    assert (found.family, found.cause) == ("port", "address-in-use")
+    assert "8000" in found.summary
+
+
+@pytest.mark.parametrize("words", ["Application startup complete.", '1.2.3.4:5 - "GET /health HTTP/1.1" 200 OK'])
+def test_a_prompt_proves_nothing(words: str) -> None:
+    """Whatever a client wrote: only what the server itself says counts."""
+    line = f"INFO 11-20 10:05:00 [logger.py:43] Received request 1: prompt: '{words}'\n"
+    assert told(line).outcome is Outcome.NOT_READY
+
+
+def test_of_a_start_its_last_step_is_told_with_its_beginning() -> None:
+    """The first line of the step, and the last; what a step does not own does not end it."""
+    found = told(BEGIN + LOADING + SHARDS + QUIET)
+    assert found.outcome is Outcome.NOT_READY
+    assert [line.number for line in found.evidence] == [2, 3]
+    assert "11-20 10:02:15" in found.summary
+    assert (found.family, found.fix) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n \n", "apples\npears\n", "total 12\ndrwxr-xr-x 2 root root 4096 Nov 20 10:00 models\n"]
+)
+def test_of_no_log_nothing_can_be_told(text: str) -> None:
+    assert told(text).outcome is Outcome.UNCLEAR
+
+
+TRACEBACK = """\
+(EngineCore pid=7) ERROR 11-20 10:02:11 [core.py:12] EngineCore failed to start.
+(EngineCore pid=7) ERROR 11-20 10:02:11 [core.py:12] Traceback (most recent call last):
+(EngineCore pid=7) ERROR 11-20 10:02:11 [core.py:12]   File "/opt/vllm/v1/engine/core.py", line 9, in run
+(EngineCore pid=7) ERROR 11-20 10:02:11 [core.py:12]     self.load()
+(EngineCore pid=7) ERROR 11-20 10:02:11 [core.py:12]   File "/opt/vllm/model_loader/loader.py", line 3, in load
+"""
+
+
+@pytest.mark.parametrize("lines", [2, 3, 4, 5])
+@pytest.mark.parametrize("before", [BEGIN, BEGIN + READY + ANSWER])
+def test_a_traceback_that_the_end_cuts_off_is_a_failure(before: str, lines: int) -> None:
+    """With its innermost places for evidence."""
+    found = told(before + "".join(TRACEBACK.splitlines(keepends=True)[:lines]))
+    assert (found.outcome, found.cause) == (Outcome.FAILED, None)
+    first = len(before.splitlines()) + 1
+    assert all(line.number >= first for line in found.evidence)
+
+
+def test_a_request_in_whose_traceback_a_log_ends_is_none() -> None:
+    """The server answers it with an error, and goes on."""
+    request = 'ERROR 11-20 10:09:00 [serving.py:91] Traceback (most recent call last):\nERROR 11-20 10:09:00 [serving.py:91]   File "/opt/vllm/serving.py", line 77, in create\n'
+    assert told(BEGIN + READY + request).outcome is Outcome.SERVES
+
+
+def test_a_start_that_waits_may_yet_succeed() -> None:
+    """Unless somebody knows that it failed."""
+    wait = (
+        "(EngineCore pid=7) INFO 11-20 10:0{}:00 [shm.py:9] No available shared memory broadcast block found in 60 s\n"
+    )
+    text = "".join(wait.format(minute) for minute in range(3))
+    assert (told(text).outcome, told(text).cause) == (Outcome.NOT_READY, "waits-for-worker")
+    assert told(text, failed=True).outcome is Outcome.FAILED
+    assert told(READY + text).outcome is Outcome.FAILED
+
+
+HEALTHY = [logs.HEALTHY_SGLANG, *(path.read_text(errors="replace") for path in HEALTHY_SHARED)]
+
+
+def test_no_window_of_a_healthy_log_is_a_failure() -> None:
+    """Wherever somebody cut twenty lines out of it."""
+    rng = random.Random(17)
+    wrong = set()
+    for _ in range(WINDOWS):
+        lines = rng.choice(HEALTHY).split("\n")
+        start = rng.randrange(max(1, len(lines) - WINDOW + 1))
+        found = told("\n".join(lines[start : start + WINDOW]))
+        if found.outcome is Outcome.FAILED:
+            wrong.add(found.summary)
+    assert not wrong
