@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 
-# None for SIGKILL: whether memory ran out is known where the kernel's record was looked for, in the diagnosis.
+# Said where nobody has looked for the kernel's record that memory ran out. Of a launch, its diagnosis says more.
+KILLED_BY = "by the kernel because memory ran out, by a service manager, or by a person"
 EXIT_HINTS: dict[int, str] = {
     signal.SIGSEGV: "a crash in native code",
     signal.SIGBUS: "a crash in native code, or a mapped file that shrank",

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from appliance.diagnosis.cause import Cause
 from appliance.diagnosis.causes import CATALOGUE
+from appliance.diagnosis.stripping import without_advice, without_dumps
 
 WORD = re.compile(r"[a-z]+|[0-9]+")
 MAX_TEXT = 6000
@@ -38,8 +39,9 @@ Flag = Literal["line", "warning", "deadly"]
 
 def causes_of(text: str, places: str = "", only: Flag | None = None) -> tuple[Match, ...]:
     """The rows that match, in catalogue order, up to the first that is certain; `places` is where it was raised. `only`
-    restricts them to rows with this flag."""
-    return _causes_of(text[:MAX_TEXT], places[-MAX_TEXT:], only)
+    restricts them to rows with this flag. What the message advises counts only where the rest says nothing."""
+    said = without_dumps(text[:MAX_TEXT])
+    return _causes_of(without_advice(said), places[-MAX_TEXT:], only) or _causes_of(said, places[-MAX_TEXT:], only)
 
 
 @functools.lru_cache(maxsize=256)  # ranks and restarts say the same again and again

@@ -85,6 +85,15 @@ class Cause:
             groups[first] = groups[first] or other
         return {name: value or UNKNOWN for name, value in groups.items()}
 
+    def places_in(self, text: str) -> tuple[int, ...]:
+        """Where in a text that it matches its sign stands, and what its pattern captured."""
+        lowered = text.lower()
+        places = [at for sign in self.signs if (at := lowered.find(sign)) >= 0][:1]
+        for pattern in (self.compiled, self.compiled_details):
+            if (found := pattern.search(text)) is not None:
+                places += [found.start(name) for name, value in found.groupdict().items() if value]
+        return tuple(places)
+
     def summary_for(self, groups: Groups) -> str:
         return self.summary.format_map(_grouped(groups))
 

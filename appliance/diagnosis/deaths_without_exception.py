@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from appliance.diagnosis.causes.memory import LOOK_FOR_OOM, OOM_COMMAND
 from appliance.diagnosis.dressing import plain, undress
 from appliance.diagnosis.error_lines import QUIET
 from appliance.diagnosis.telling import shown
+from appliance.exit_status import KILLED_BY
 from appliance.protocol import Diagnosis, EvidenceLine, Fix
 
 LAST_LINES = 5
@@ -25,30 +27,25 @@ _PROCESS_GONE = re.compile(
 )
 _OOM_FIX = Fix(
     text="Give the machine or the container more memory, stop other programs that use a lot, or use a shorter context.",
-    command="dmesg -T | grep -i -e 'out of memory' -e oom",
+    command=OOM_COMMAND,
 )
+_KILLED_FIX = Fix(text=LOOK_FOR_OOM, command=OOM_COMMAND)
 _OWN_BACKENDS = Fix(
     text="Let the engine choose its backends. If it happens again, send its log to support.",
     patch={"backends": None},
 )
 _KILLED_SILENTLY = Diagnosis(
-    summary="One of the engine's processes ended without an error message; it was probably killed. This log has no "
-    "out-of-memory record; the kernel log may have one.",
+    summary=f"One of the engine's processes ended without an error message. It was probably killed: {KILLED_BY}.",
     family="memory",
     cause="killed",
-    fix=_OOM_FIX,
+    fix=_KILLED_FIX,
 )
 SIGNALS: dict[int, Diagnosis] = {
     signal.SIGKILL: Diagnosis(
-        summary="Killed with SIGKILL. No out-of-memory record found: somebody, or a service manager, probably ended "
-        "it.",
+        summary=f"Killed with SIGKILL: {KILLED_BY}.",
         family="memory",
         cause="killed",
-        fix=Fix(
-            text="Find out who ended the process. If the kernel log has an out-of-memory line after all, stop other "
-            "programs that use a lot of memory, or use a shorter context.",
-            command=_OOM_FIX.command,
-        ),
+        fix=_KILLED_FIX,
     ),
     signal.SIGILL: Diagnosis(
         summary="The engine uses an instruction that this CPU does not support.",
@@ -105,11 +102,12 @@ def signal_of(exit_status: int | None) -> int | None:
 
 
 def by_exit_status(exit_status: int | None, lines: Sequence[EvidenceLine]) -> Diagnosis | None:
-    """None where the status does not say."""
+    """None where the status does not say. Nothing in the log shows a signal; only an abort is announced there."""
     number = signal_of(exit_status)
     if number is None or number not in SIGNALS:
         return None
-    return msgspec.structs.replace(SIGNALS[number], evidence=_last(lines))
+    evidence = _last(lines) if number == signal.SIGABRT else ()
+    return msgspec.structs.replace(SIGNALS[number], evidence=evidence)
 
 
 def reported_exit(lines: Sequence[EvidenceLine], *, after: int, silent: bool) -> Diagnosis | None:
@@ -128,14 +126,13 @@ def reported_exit(lines: Sequence[EvidenceLine], *, after: int, silent: bool) ->
     return None
 
 
-def killed_by_kernel(evidence: str, lines: Sequence[EvidenceLine]) -> Diagnosis:
-    """`evidence` is the line in the kernel log, or its counter."""
-    said = " ".join(evidence.split())[:300]
+def killed_by_kernel(record: str) -> Diagnosis:
+    """`record` is the line in the kernel log, or its counter."""
+    said = " ".join(record.split())[:300]
     return Diagnosis(
         summary=f"The kernel killed the engine because memory ran out: {said}",
         family="memory",
         cause="oom-killed",
-        evidence=_last(lines),
         fix=_OOM_FIX,
     )
 

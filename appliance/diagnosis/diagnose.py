@@ -54,7 +54,7 @@ def diagnose(
     `profile` is the launched document; without it, the settings that the log prints are used.
     """
     if killed_by_kernel is not None:
-        return deaths.killed_by_kernel(killed_by_kernel, lines)
+        return deaths.killed_by_kernel(killed_by_kernel)
     if fatal is not None:
         told = _told(fatal, lines)
         best = best_of([told])

@@ -23,8 +23,8 @@ MAX_TYPE = 200
 LONE = re.compile(r"(?:Error|Exception|Fault|Resources|Cast|IsEnabled)(?:_\w{1,60})?(?:: |\(['\"]|$)")
 STATEMENT_BEFORE = " \t:])>('\"=-"
 REPEATED = re.compile(r" \[repeated \d{1,9}x across cluster\]")
-# A first line that only says how many lines follow which say something.
-HEADING = re.compile(r"validation errors? for \w{1,80}$")
+# After the first line of these messages an empty one stands, and then what matters.
+SPACED = "(Request ID: "
 ENDS_MESSAGE = (OPENING, "Exception ignored in", "[rank", "Process ", "Killed", *CHAIN)
 
 
@@ -128,9 +128,9 @@ def with_message(exception: LoggedException, lines: Sequence[EvidenceLine]) -> L
     if index == len(lines) or lines[index].number != exception.line.number:
         return exception
     first = undress(plain(lines[index].text))
-    more: list[str] = []
-    details: list[EvidenceLine] = []
+    body: list[EvidenceLine] = []
     size = 0
+    spaced = SPACED in exception.text
     for line in lines[index + 1 : index + 1 + MAX_MESSAGE_LINES]:
         dressed = undress(plain(line.text))
         if dressed.key != first.key and line.text[:1] not in (" ", "\t"):
@@ -139,19 +139,19 @@ def with_message(exception: LoggedException, lines: Sequence[EvidenceLine]) -> L
             if dressed.key and first.header:
                 continue  # the same process's other voice
             break
-        words = dressed.words
-        if not words.strip() or words.lstrip(" |+").startswith(ENDS_MESSAGE) or OPENING in words:
+        words = dressed.words.rstrip()
+        if not words and spaced and not body:
+            continue
+        if not words or words.lstrip(" |+").startswith(ENDS_MESSAGE) or OPENING in words:
             break
-        more.append(words.rstrip())
-        details.append(EvidenceLine(line.number, words.strip()))
+        body.append(EvidenceLine(line.number, words))
         size += len(words)
         if size > MAX_MESSAGE:
             break
-    if not more:
-        return exception
+    more = [line.text for line in body]
     return replace(
         exception,
         text="\n".join([exception.text, *more]),
         message="\n".join([exception.message, *more]),
-        details=tuple(details[:1]) if HEADING.search(exception.text) else (),
+        body=tuple(body),
     )

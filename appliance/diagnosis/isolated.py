@@ -83,7 +83,7 @@ def without_reading(log: Path, known: Circumstances, why: str) -> Answer:
     headline = f"{known.fatal.exception}: {known.fatal.message}".splitlines()[0] if known.fatal else None
     evidence = last_errors(log)
     if known.killed_by_kernel is not None:
-        found: Diagnosis | None = deaths.killed_by_kernel(known.killed_by_kernel, evidence)
+        found: Diagnosis | None = deaths.killed_by_kernel(known.killed_by_kernel)
     else:
         found = deaths.by_exit_status(known.exit_status, evidence)
     if found is None:

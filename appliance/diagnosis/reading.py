@@ -52,15 +52,23 @@ def chains_of(exceptions: Iterable[LoggedException]) -> Iterable[tuple[LoggedExc
 
 
 def best_of(links: Sequence[LoggedException]) -> Reading | None:
-    """Of a chain the first link whose cause is known for certain, else the first that is known."""
+    """Of a chain the first link whose cause is known for certain, else the first that is known; with the last that
+    says the same."""
     vague: Reading | None = None
-    for link in links:
+    for at, link in enumerate(links):
         for match in causes_of(link.text, _places(link)):
-            reading = Reading(match, (link,))
             if not match.cause.vague:
-                return reading
-            vague = vague or reading
+                return Reading(match, (link, *_again(match, links[at + 1 :])))
+            vague = vague or Reading(match, (link,))
     return vague
+
+
+def _again(match: Match, links: Sequence[LoggedException]) -> list[LoggedException]:
+    cause = (match.cause.family, match.cause.name)
+    for link in reversed(links):
+        if any((other.cause.family, other.cause.name) == cause for other in causes_of(link.text, _places(link))):
+            return [link]
+    return []
 
 
 def causes_of_line(line: ErrorLine, after: bool) -> tuple[Match, ...]:

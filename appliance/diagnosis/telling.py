@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 import msgspec
 
 from appliance.diagnosis.catalogue import Match
-from appliance.diagnosis.cause import Groups
+from appliance.diagnosis.cause import Cause, Groups
+from appliance.diagnosis.stripping import without_dumps
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.diagnosis.vocabulary import family_of
 from appliance.protocol import Diagnosis, EvidenceLine, Fix
@@ -17,6 +20,7 @@ MAX_TEXT = 500
 UNRECOGNISED = "unrecognised"  # where only the wording hints at the family
 MAX_EVIDENCE = 6
 OWN_FRAMES = 3
+MATCHING_LINES = 2
 # An engine's own code, rather than what it calls.
 OWN = re.compile(
     r"[/\"](?:vllm|sglang|sgl-workspace|appliance|kernels|sgl_kernel|flashinfer|deep_gemm|transformers_modules)[/\"-]"
@@ -34,10 +38,10 @@ def known(
     match: Match, own: Groups, exceptions: Sequence[LoggedException] = (), line: EvidenceLine | None = None
 ) -> Diagnosis:
     cause, groups = match
-    evidence: list[EvidenceLine] = []
+    frames = [frame for exception in exceptions for frame in _telling_frames(exception, 1)]
+    evidence = [next((frame for frame in frames if OWN.search(frame.text)), frames[0])] if frames else []
     for exception in exceptions:
-        frame = _telling_frames(exception, 1)
-        evidence += [*frame, exception.line, *exception.details]
+        evidence += [exception.line, *_matching_lines(exception, cause)]
     if line is not None:
         evidence.append(line)
     return Diagnosis(
@@ -55,7 +59,7 @@ def unknown(exception: LoggedException) -> Diagnosis:
         summary=f"The engine ended with {exception.headline[:MAX_TEXT]}",
         family=family,
         cause=UNRECOGNISED if family else None,
-        evidence=shown([*_telling_frames(exception, OWN_FRAMES), exception.line, *exception.details]),
+        evidence=shown([*_telling_frames(exception, OWN_FRAMES), exception.line, *_speaking_lines(exception)]),
         fix=Fix(text="Ingot does not recognise this error. Send this launch's log to support."),
     )
 
@@ -126,6 +130,23 @@ def shown(lines: Sequence[EvidenceLine]) -> tuple[EvidenceLine, ...]:
     return tuple(
         EvidenceLine(number, by_number[number].text.strip()[:MAX_TEXT]) for number in sorted(by_number)[:MAX_EVIDENCE]
     )
+
+
+def _matching_lines(exception: LoggedException, cause: Cause) -> list[EvidenceLine]:
+    """The lines of its message by which the cause is known."""
+    if not exception.body:
+        return []
+    lines = [exception.line, *exception.body]
+    starts = [0, *accumulate(len(part) + 1 for part in exception.text.split("\n"))]
+    places = cause.places_in(without_dumps(exception.text))
+    numbers = dict.fromkeys(bisect_right(starts, place) - 1 for place in places)
+    return [lines[number] for number in numbers if number < len(lines)][:MATCHING_LINES]
+
+
+def _speaking_lines(exception: LoggedException) -> list[EvidenceLine]:
+    """The line of its message that the headline tells."""
+    said = exception.headline.removeprefix(f"{exception.type}: ")
+    return [line for line in exception.body if said in line.text][:1]
 
 
 def _telling_frames(exception: LoggedException, count: int) -> list[EvidenceLine]:

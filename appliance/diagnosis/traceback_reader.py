@@ -27,6 +27,9 @@ TYPE_NAME = re.compile(r"(?:Error|Exception|Exit|Interrupt|Fault|Warning|Failed|
 # What may stand alone on a line in the middle of a traceback without being its end.
 NO_TYPE = re.compile(r"(?:Killed|Aborted|Terminated|Done|INFO|WARNING|ERROR|DEBUG|Note|Loading|Process|usage)$")
 FRAME = re.compile(r'\s{0,80}File "')
+# A line of a message that only announces the next, and what pydantic adds to one.
+HEADING = re.compile(r"validation errors? for [\w.]{1,80}$|^(?:last )?errors?(?: message)?:$", re.IGNORECASE)
+DUMP = re.compile(r" {0,4}\[type=\w{1,60}, input_value=.{0,5000}$")
 CHAIN = {
     "During handling of the above exception, another exception occurred:": "handling",
     "The above exception was the direct cause of the following exception:": "cause",
@@ -37,15 +40,15 @@ CHAIN = {
 class LoggedException:
     """`line` is where the exception's own line stands; `text` is that line without prefix, with the lines of a longer
     message. `lead` is what was said right before the traceback; `level` the logger's level, "" for a bare one; `link`
-    says whether it follows another of the same chain. `frames` are (place, code), the innermost last. `details` is
-    what its own line only announces."""
+    says whether it follows another of the same chain. `frames` are (place, code), the innermost last. `body` is the
+    further lines of its message."""
 
     type: str
     message: str
     text: str
     line: EvidenceLine
     frames: tuple[tuple[EvidenceLine, str], ...] = ()
-    details: tuple[EvidenceLine, ...] = ()
+    body: tuple[EvidenceLine, ...] = ()
     key: str = ""
     level: str = ""
     lead: str = ""
@@ -58,7 +61,9 @@ class LoggedException:
 
     @property
     def headline(self) -> str:
-        first = self.message.splitlines()[0] if self.message else ""
+        """Its type and the first line of its message that says something."""
+        said = [words for line in self.message.splitlines() if (words := DUMP.sub("", line).strip())]
+        first = next((words for words in said if not HEADING.search(words)), said[0] if said else "")
         return f"{self.type}: {first}" if first else self.type
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from appliance.diagnosis.stripping import without_advice, without_dumps
+
 # In order: the first that fits counts.
 _WORDS = (
     ("mig", r"\bMIG\b"),
@@ -33,4 +35,5 @@ MAX_TEXT = 2000
 
 
 def family_of(text: str) -> str | None:
-    return next((family for family, words in _FAMILIES if words.search(text[:MAX_TEXT])), None)
+    said = without_advice(without_dumps(text[:MAX_TEXT]))
+    return next((family for family, words in _FAMILIES if words.search(said)), None)

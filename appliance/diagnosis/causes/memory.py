@@ -1,6 +1,7 @@
 """Too little GPU or host memory for the weights, the KV cache, the graphs or a step; processes killed for it."""
 
 from appliance.diagnosis.cause import Cause, halved, moved, number, share
+from appliance.exit_status import KILLED_BY
 
 _OOM = ("cuda out of memory", "cuda error: out of memory", "outofmemoryerror", "hip out of memory", "xpu out of memory")
 _NUMBERS = (
@@ -12,6 +13,12 @@ _LESS = (
     "Give the engine less of the GPU, so that activations fit beside the KV cache. If another process uses GPU "
     "memory (nvidia-smi lists it), end it first."
 )
+
+LOOK_FOR_OOM = (
+    "Look for an out-of-memory line in the kernel log. If there is one, give the machine or the container more memory, "
+    "stop other programs that use a lot, or use a shorter context. Otherwise find out who ended the process."
+)
+OOM_COMMAND = "dmesg -T | grep -i -e 'out of memory' -e oom"
 
 _SHORTER = {"max-model-len": halved("max-model-len")}
 _SMALLER_SHARE = {"gpu-memory-utilization": moved("gpu-memory-utilization", -0.1)}
@@ -260,10 +267,9 @@ CAUSES = (
         pattern=r"^(?:\S{1,80}: )?(?:line \d{1,9}: )?\s{0,8}(?:\d{1,9} )?Killed\b(?! by)|[\]%|] ?Killed\s{0,80}$"
         r"|(?:exit(?:ed)?(?: with)?(?: code| status)?|return code) ?[:=]? ?(?:137|-9)\b|died \(-9\)"
         r"|code=killed, status=9/KILL|signal: killed|(?:signal 9|SIGKILL).{0,40}$",
-        summary="Killed with SIGKILL. This log has no out-of-memory record; the kernel log may have one.",
-        fix="Look for an out-of-memory line in the kernel log. If there is one, give the machine or the container "
-        "more memory, or use a shorter context. If not, find out who ended the process.",
-        command="dmesg -T | grep -i -e 'out of memory' -e oom",
+        summary=f"Killed with SIGKILL: {KILLED_BY}.",
+        fix=LOOK_FOR_OOM,
+        command=OOM_COMMAND,
         line=True,
         deadly=True,
         vague=True,

@@ -21,7 +21,9 @@ CAUSES = (
                "authorized list", "invalid username or password", "repositorynotfounderror", "404 client error",
                "repository not found", "must have access to it", "must be authenticated", "invalid user token",
                "huggingface-cli login", "hf auth login"),
-        summary="The hub does not provide this model: it is gated, private, or not there under this name.",
+        details=r"(?:huggingface\.co/|access to model |repository |repo )(?:api/models/)?"
+        r"(?P<model>[\w.-]{1,80}/[\w.-]{1,120}[\w-])",
+        summary="The hub does not provide this model ({model}): it is gated, private, or not there under this name.",
         fix="Where there is a network, request access and set HF_TOKEN; otherwise copy the model folder to this "
         "machine and use its path.",
     ),

@@ -1,0 +1,37 @@
+"""What stands in a message and says nothing of its cause: printed arguments, rejected input, source code, advice.
+
+It is replaced by as many spaces, so that the rest keeps its place.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Each may hold any words at all, those of another failure among them.
+DUMPS = re.compile(
+    r"input_value=(?:[\w.]{0,60}[(\[{]|\.\.\.)[^\n]{0,4000}?(?=, input_type=|$)"  # pydantic's
+    r"|\b(?:Namespace|ServerArgs|EngineArgs|AsyncEngineArgs|[A-Z]\w{1,40}Config)\((?=\w{1,60}=)[^\n]{0,4000}"
+    r"|(?<=with config: )[^\n]{0,4000}"
+    r"|^ {0,8}frame #\d{1,4}: [^\n]{0,2000}"  # of a native stack
+    r"|^ {0,20}(?:raise |return |assert |File \"|[~^]{2,200})[^\n]{0,1000}",
+    re.MULTILINE,
+)
+ADVICE = re.compile(
+    r"(?:^|(?<=[.!?;,:)] )|(?<=\n))[ \t]{0,20}(?:if (?:you|your|this|reserved|the problem)\b|please\b|try\b|consider\b"
+    r"|you (?:can|may|might|could|should|need)\b|to (?:fix|avoid|resolve|suppress|silence|debug)\b|for debugging\b"
+    r"|for (?:more|further) information\b|make sure\b|see (?:also|the|https?:)\b|(?:hint|note|tip): |compile with `"
+    r"|it (?:may|might) help\b)[^\n]{0,800}?(?:[.!](?= |$)|$)",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def without_dumps(text: str) -> str:
+    return DUMPS.sub(_blank, text)
+
+
+def without_advice(text: str) -> str:
+    return ADVICE.sub(_blank, text)
+
+
+def _blank(found: re.Match[str]) -> str:
+    return " " * len(found[0])
