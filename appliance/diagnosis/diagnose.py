@@ -9,12 +9,11 @@ from typing import Any
 from appliance.diagnosis import deaths_without_exception as deaths
 from appliance.diagnosis import hangs, telling
 from appliance.diagnosis.catalogue import causes_of
-from appliance.diagnosis.cause import Cause, Groups
+from appliance.diagnosis.cause import Cause
 from appliance.diagnosis.error_lines import ErrorLine, error_lines
 from appliance.diagnosis.first_exception import cut_short, exceptions_in, first_exception, with_message
 from appliance.diagnosis.log_text import number_lines
 from appliance.diagnosis.outcome import without_failure
-from appliance.diagnosis.own_settings import own_settings
 from appliance.diagnosis.pointers import (
     is_aftermath,
     is_end_on_request,
@@ -24,6 +23,7 @@ from appliance.diagnosis.pointers import (
     is_survived,
 )
 from appliance.diagnosis.progress import ends_after, goes_on_after, healthy_until, ready_at, restarts, waiting_for
+from appliance.diagnosis.provenance import LaunchSettings
 from appliance.diagnosis.reading import Reading, best_of, causes_of_line, chains_of
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
@@ -58,7 +58,8 @@ def diagnose(
     if fatal is not None:
         told = _told(fatal, lines)
         best = best_of([told])
-        return best.diagnosis(own_settings(Searchable(lines), profile)) if best else telling.unknown(told)
+        settings = LaunchSettings(Searchable(lines), profile)
+        return best.diagnosis(settings) if best else telling.unknown(told, settings)
     whole = failed  # a caller that knows this has the log from its first line
     failed = failed or bool(exit_status) or hang is not None
     failures = _Failures(lines, failed, profile, whole)
@@ -84,11 +85,13 @@ class _Failures:
     profile: Mapping[str, Any] | None
     whole: bool
     log: Searchable = field(init=False)
+    settings: LaunchSettings = field(init=False)
     ready: int | None = field(init=False)
     healthy: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.log = Searchable(self.lines)
+        self.settings = LaunchSettings(self.log, self.profile)
         self.ready = self._number(ready_at(self.log))
         self.healthy = self._number(healthy_until(self.log))
 
@@ -110,20 +113,20 @@ class _Failures:
             if later is not None and later.specific and (first.match is not None or later.number < first.number):
                 first = later
         if first is not None and first.specific:
-            return first.diagnosis(self._own())
+            return first.diagnosis(self.settings)
         told: list[ErrorLine] = []
         judged = {link.line.number for chain in chains for link in chain}
         line = self._line(told, judged, before=first)
         if line is not None and (line.specific or first is None or first.match is None):
             why = self._only_warned(told) if line.match is not None and line.match.cause.family == LOOP else None
-            return why or line.diagnosis(self._own())
+            return why or line.diagnosis(self.settings)
         if first is not None:
-            return first.diagnosis(self._own())
+            return first.diagnosis(self.settings)
         return (
-            self._cut_short()
-            or self._waits()
+            self._waits()
             or self._process_gone(silent=self.whole)
             or self._only_pointed_at(told, chains)
+            or self._cut_short()
             or self._process_gone(silent=True)
             or self._only_warned(told)
             or self._loops()
@@ -133,7 +136,7 @@ class _Failures:
     def certain(self) -> Diagnosis | None:
         """A known cause of an exception that ends a process, whatever else happened."""
         first = self._first([chain for chain in chains_of(exceptions_in(self.lines)) if _ends_a_process(chain)])
-        return first.diagnosis(self._own()) if first is not None and first.match is not None else None
+        return first.diagnosis(self.settings) if first is not None and first.match is not None else None
 
     def with_restarts(self, found: Diagnosis) -> Diagnosis:
         times, line = restarts(self.log)
@@ -247,17 +250,17 @@ class _Failures:
             best = best_of([with_message(link, self.lines) for link in chain])
             if any(is_survived(link) or is_end_on_request(link) for link in chain):
                 if best is not None and best.match is not None and best.match.cause.deadly:
-                    return best.diagnosis(self._own())
+                    return best.diagnosis(self.settings)
                 continue
             if self.failed or _ends_a_process(chain) or (self.ready is None and not self._was_caught(chain)):
-                return best.diagnosis(self._own()) if best is not None else telling.unknown(chain[0])
+                return best.diagnosis(self.settings) if best is not None else telling.unknown(chain[0], self.settings)
         if self.ready is None or self.failed:
             for line in told:
                 exception = line.exception
                 if exception is None or line.tier == "warning" or is_end_on_request(exception):
                     continue
                 if self.failed or not self._went_on(line):
-                    return telling.unknown(exception)
+                    return telling.unknown(exception, self.settings)
         return None
 
     def _only_warned(self, told: Sequence[ErrorLine]) -> Diagnosis | None:
@@ -273,9 +276,9 @@ class _Failures:
             for match in causes_of(line.line.text, only="warning"):
                 found = Reading(match, (), line)
                 if found.specific:
-                    return found.diagnosis(self._own())
+                    return found.diagnosis(self.settings)
                 vague = vague or (found if match.cause.family != LOOP else None)
-        return vague.diagnosis(self._own()) if vague is not None else None
+        return vague.diagnosis(self.settings) if vague is not None else None
 
     def _only_gave_up(self, told: Sequence[ErrorLine]) -> Diagnosis | None:
         """If no row and no exception explains it, the first error after which its process is silent."""
@@ -287,9 +290,6 @@ class _Failures:
                 more = [after] if after is not None and line.line.text.endswith(":") else []
                 return telling.said([line.line, *more])
         return None
-
-    def _own(self) -> Groups:
-        return own_settings(self.log, self.profile)
 
 
 def _ends_a_process(chain: Sequence[LoggedException]) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from appliance.diagnosis import telling
-from appliance.diagnosis.catalogue import Match, causes_of
-from appliance.diagnosis.cause import Groups
+from appliance.diagnosis.axes import whose_of
+from appliance.diagnosis.catalogue import Flag, Match, causes_of
 from appliance.diagnosis.error_lines import ErrorLine
+from appliance.diagnosis.provenance import LaunchSettings
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.protocol import Diagnosis
 
@@ -31,11 +32,10 @@ class Reading:
     def specific(self) -> bool:
         return self.match is not None and not self.match.cause.vague
 
-    def diagnosis(self, own: Groups) -> Diagnosis:
-        """`own` is what the launch was set to."""
+    def diagnosis(self, settings: LaunchSettings) -> Diagnosis:
         if self.match is None:
-            return telling.unknown(self.exceptions[0])
-        return telling.known(self.match, own, self.exceptions, self.line.line if self.line else None)
+            return telling.unknown(self.exceptions[0], settings)
+        return telling.known(self.match, settings, self.exceptions, self.line.line if self.line else None)
 
 
 def chains_of(exceptions: Iterable[LoggedException]) -> Iterable[tuple[LoggedException, ...]]:
@@ -56,7 +56,7 @@ def best_of(links: Sequence[LoggedException]) -> Reading | None:
     says the same."""
     vague: Reading | None = None
     for at, link in enumerate(links):
-        for match in causes_of(link.text, _places(link)):
+        for match in _causes_of(link):
             if not match.cause.vague:
                 return Reading(match, (link, *_again(match, links[at + 1 :])))
             vague = vague or Reading(match, (link,))
@@ -66,9 +66,18 @@ def best_of(links: Sequence[LoggedException]) -> Reading | None:
 def _again(match: Match, links: Sequence[LoggedException]) -> list[LoggedException]:
     cause = (match.cause.family, match.cause.name)
     for link in reversed(links):
-        if any((other.cause.family, other.cause.name) == cause for other in causes_of(link.text, _places(link))):
+        if any((other.cause.family, other.cause.name) == cause for other in _causes_of(link)):
             return [link]
     return []
+
+
+def _causes_of(link: LoggedException, only: Flag | None = None) -> tuple[Match, ...]:
+    """Without those that speak of something else than the place where it was raised."""
+    found = causes_of(link.text, _places(link), only)
+    whose = whose_of(link) if found else None
+    if whose is None or not whose.displaced:
+        return found
+    return tuple(match for match in found if match.cause.family not in whose.displaced)
 
 
 def causes_of_line(line: ErrorLine, after: bool) -> tuple[Match, ...]:
@@ -76,7 +85,7 @@ def causes_of_line(line: ErrorLine, after: bool) -> tuple[Match, ...]:
     process survives counts."""
     found: tuple[Match, ...] = ()
     if line.exception is not None:
-        found = causes_of(line.exception.text, _places(line.exception), "deadly" if after else None)
+        found = _causes_of(line.exception, "deadly" if after else None)
     marked = line.exception is not None or line.tier == "error"
     return found or causes_of(line.line.text, only="deadly" if after else None if marked else "line")
 

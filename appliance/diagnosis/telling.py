@@ -9,8 +9,10 @@ from itertools import accumulate
 
 import msgspec
 
+from appliance.diagnosis.axes import axes_of
 from appliance.diagnosis.catalogue import Match
-from appliance.diagnosis.cause import Cause, Groups
+from appliance.diagnosis.cause import Cause
+from appliance.diagnosis.provenance import LaunchSettings
 from appliance.diagnosis.stripping import without_dumps
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.diagnosis.vocabulary import family_of
@@ -19,6 +21,7 @@ from appliance.protocol import Diagnosis, EvidenceLine, Fix
 MAX_TEXT = 500
 UNRECOGNISED = "unrecognised"  # where only the wording hints at the family
 MAX_EVIDENCE = 6
+SETTINGS_FAMILY = "config"
 OWN_FRAMES = 3
 MATCHING_LINES = 2
 # An engine's own code, rather than what it calls.
@@ -35,7 +38,7 @@ OPEN_PLACE = re.compile(r" \([^()?]{0,60}\?[^()]{0,80}\)|: \?(?=[.,: )]|$)")
 
 
 def known(
-    match: Match, own: Groups, exceptions: Sequence[LoggedException] = (), line: EvidenceLine | None = None
+    match: Match, settings: LaunchSettings, exceptions: Sequence[LoggedException] = (), line: EvidenceLine | None = None
 ) -> Diagnosis:
     cause, groups = match
     frames = [frame for exception in exceptions for frame in _telling_frames(exception, 1)]
@@ -44,23 +47,53 @@ def known(
         evidence += [exception.line, *_matching_lines(exception, cause)]
     if line is not None:
         evidence.append(line)
-    return Diagnosis(
+    found = Diagnosis(
         summary=OPEN_PLACE.sub("", cause.summary_for(groups)),
         family=cause.family,
         cause=cause.name,
         evidence=shown(evidence),
-        fix=cause.fix_for(groups, own),
+        fix=cause.fix_for(groups, settings.groups),
     )
+    if cause.family != SETTINGS_FAMILY:
+        return found
+    message = exceptions[0].text if exceptions else line.text if line is not None else ""
+    named = with_origin(found, message, settings)
+    if cause.patch is None or (named.fix is not None and any((named.fix.patch or {}).values())):
+        return named
+    return found
 
 
-def unknown(exception: LoggedException) -> Diagnosis:
-    family = family_of(exception.text)
-    return Diagnosis(
-        summary=f"The engine ended with {exception.headline[:MAX_TEXT]}",
+def unknown(exception: LoggedException, settings: LaunchSettings) -> Diagnosis:
+    """Of an exception that no row knows: what happened, to what, and which setting it speaks of, as far as that
+    shows."""
+    what, whose = axes = axes_of(exception)
+    family = family_of(exception.text) or (whose.family if whose else None)
+    if what is not None and whose is not None:
+        summary = f"{whose.noun} {what.says}: {exception.headline[:MAX_TEXT]}"
+    else:
+        summary = f"The engine ended with {exception.headline[:MAX_TEXT]}"
+    fix = what.fix if what else "Ingot does not recognise this error. Send this launch's log to support."
+    found = Diagnosis(
+        summary=summary,
         family=family,
-        cause=UNRECOGNISED if family else None,
+        cause=axes.cause or (UNRECOGNISED if family else None),
         evidence=shown([*_telling_frames(exception, OWN_FRAMES), exception.line, *_speaking_lines(exception)]),
-        fix=Fix(text="Ingot does not recognise this error. Send this launch's log to support."),
+        fix=Fix(text=fix),
+    )
+    return with_origin(found, exception.message, settings)
+
+
+def with_origin(found: Diagnosis, message: str, settings: LaunchSettings) -> Diagnosis:
+    """With the setting that a message speaks of, and a fix that changes it."""
+    origin = settings.origin_of(message)
+    if origin is None:
+        return found
+    return msgspec.structs.replace(
+        found,
+        summary=f"{found.summary.rstrip('.')}. {origin.key} is {origin.value[:MAX_TEXT]}.",
+        family=found.family or SETTINGS_FAMILY,
+        cause=found.cause or UNRECOGNISED,
+        fix=settings.fix_of(origin, message),
     )
 
 
@@ -140,7 +173,7 @@ def _matching_lines(exception: LoggedException, cause: Cause) -> list[EvidenceLi
     starts = [0, *accumulate(len(part) + 1 for part in exception.text.split("\n"))]
     places = cause.places_in(without_dumps(exception.text))
     numbers = dict.fromkeys(bisect_right(starts, place) - 1 for place in places)
-    return [lines[number] for number in numbers if number < len(lines)][:MATCHING_LINES]
+    return [lines[number] for number in numbers if 0 < number < len(lines)][:MATCHING_LINES]
 
 
 def _speaking_lines(exception: LoggedException) -> list[EvidenceLine]:

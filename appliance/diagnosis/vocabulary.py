@@ -11,6 +11,8 @@ from appliance.diagnosis.stripping import without_advice, without_dumps
 
 # In order: the first that fits counts.
 _WORDS = (
+    ("abi", r"^(?:\w{1,40}\.){0,8}(?:ImportError|ModuleNotFoundError)\b|undefined symbol|_OpNamespace"),
+    ("offline", r"^(?:urllib3|requests|httpx|httpcore)\.|OfflineMode"),
     ("mig", r"\bMIG\b"),
     ("memory", r"(?:not enough|insufficient|exceed|out of|no free|too little).{0,40}\b(?:memory|vram|blocks)\b"),
     ("nccl", r"\bnccl\w*|all_?reduce|all_?gather|collective|\bnvshmem|\bgloo\b|symmetric memory"),

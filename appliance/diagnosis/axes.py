@@ -1,0 +1,140 @@
+"""What went wrong, and with what, of an exception that no row knows: two axes that are read apart and said together.
+
+What: by the exception's type, then its words. Whose: by the exception's own library, then the innermost place that
+belongs to a domain. The rows of each axis are tried in order.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import NamedTuple
+
+from appliance.diagnosis.stripping import without_advice, without_dumps
+from appliance.diagnosis.traceback_reader import LoggedException
+
+MAX_TEXT = 2000
+MAX_FRAMES = 12
+
+
+class What(NamedTuple):
+    """`says` follows the name of what it happened to. `types` are of exceptions; `words` stand in their messages."""
+
+    name: str
+    says: str
+    fix: str
+    types: re.Pattern[str]
+    words: re.Pattern[str]
+
+
+class Whose(NamedTuple):
+    """`places` are of frames or of an exception's module. A row of a `displaced` family speaks of something else."""
+
+    name: str
+    family: str
+    noun: str
+    places: re.Pattern[str]
+    displaced: tuple[str, ...]
+
+
+def _what(name: str, says: str, fix: str, types: str, words: str) -> What:
+    return What(name, says, fix, re.compile(types), re.compile(words, re.IGNORECASE))
+
+
+def _whose(name: str, family: str, noun: str, places: str, *displaced: str) -> Whose:
+    return Whose(name, family, noun, re.compile(places), displaced)
+
+
+_NEVER = r"(?!)"
+WHATS = (
+    _what("missing", "is missing or incomplete", "Restore what is missing, or correct the setting that names it.",
+          r"FileNotFoundError|ModuleNotFoundError|NotFoundError$",
+          r"no such file|does(?: not|n't) exist|\bmissing\b|(?:not|cannot be) found|(?:can(?:not|'t)|could not) find"),
+    _what("unreadable", "cannot be read", "Check its permissions, and that it is mounted where the engine runs.",
+          r"PermissionError|IsADirectoryError|NotADirectoryError",
+          r"permission denied|access denied|(?:can(?:not|'t)|could not|unable to|failed to) (?:be )?(?:open|read)\b"
+          r"|is (?:not )?a (?:directory|file)\b"),
+    _what("unparsable", "cannot be parsed", "Correct it where the message points, or restore the original file.",
+          r"JSONDecodeError|YAMLError|ParserError|ScannerError|TOMLDecodeError|SyntaxError|UnicodeDecodeError",
+          r"\bpars(?:e|ing)\b|syntax error|expecting (?:value|property|',')|malformed|unexpected (?:token|end|char|')"
+          r"|(?:invalid|not (?:a )?valid) (?:json|yaml|utf-8|toml|xml)|codec can't decode|corrupt|truncated|damaged"
+          r"|PEM lib|no start line|values mismatch"),
+    _what("unreachable", "cannot be reached", "Check the address, and the network between the two.",
+          r"ConnectionError|ConnectionRefusedError|TimeoutError|gaierror|ConnectTimeout",
+          r"connection (?:refused|timed out|error|failed)|unreachable|name resolution|timed out|could not connect"),
+    _what("exhausted", "has run out of something", "Free what the message names, raise its limit, or ask for less.",
+          _NEVER,
+          r"no space left|out of memory|too many open|quota|exhausted|insufficient|not enough|no (?:free|more) \w"),
+    _what("too-large", "is too large", "Reduce the value to what the message allows, or remove the setting.",
+          r"OverflowError",
+          r"\bexceed|(?:larger|greater|longer|more|bigger) than|too (?:large|long|many|big|high)|out of range"),
+    _what("unsupported", "is not supported here", "Remove the setting that asks for it, or choose what is supported.",
+          r"NotImplementedError",
+          r"(?:not|n't|un)[ -]?(?:yet )?support|only supports?|not (?:yet )?implemented|not (?:available|compatible)"
+          r"|incompatible|requires? (?:a |an |at least )?\w"),
+    _what("refused", "was refused", "Correct the value, or remove the setting to use its default.",
+          r"ValidationError",
+          r"\bmust\b|\bshould\b|unable to (?:configure|apply|use|set)"
+          r"|invalid|unrecogni[sz]ed|unexpected (?:keyword|argument)|not (?:a )?valid|unknown"
+          r"|\bexpect|not (?:permitted|allowed)|not (?:one of|in)\b|\bgot\b|could not convert|not divisible"),
+)  # fmt: skip
+WHOSES = (
+    _whose("chat-template", "model-config", "The chat template", r"\bjinja2?\b|chat_template|chat_utils"),
+    _whose("tls", "config", "The TLS certificate or key", r"create_ssl_context|entrypoints/ssl\.py", "offline"),
+    _whose("logging", "config", "The logging configuration", r"/logging/config\.py|vllm/logger\.py"),
+    _whose("adapter", "config", "The LoRA adapter", r"/lora/|/peft/|lora_\w{1,40}\.py", "weights"),
+    _whose("draft-model", "config", "The draft model", r"spec_decode|speculative|eagle"),
+    _whose("parser", "config", "The tool-call or reasoning parser", r"tool_parser|reasoning_parser|/reasoning/"),
+    _whose("structured-output", "config", "The backend of structured output",
+           r"structured_output|xgrammar|llguidance|outlines"),
+    _whose("multimodal", "model-config", "The multimodal processor",
+           r"/multimodal/|image_processing|feature_extraction|processing_\w{1,40}\.py|video_processing"),
+    _whose("tokenizer", "model-config", "The tokenizer", r"tokeniz|sentencepiece|tiktoken|mistral_common"),
+    _whose("compile-cache", "compile", "The compiled model", r"torch/_(?:inductor|dynamo|functorch)|vllm/compilation/"),
+    _whose("quantisation", "quant-dtype", "The quantisation", r"/quantization/|/quantizers?/|bitsandbytes"),
+    _whose("connector", "backend", "The KV cache connector", r"kv_transfer|kv_connector|lmcache|\bnixl"),
+    _whose("weights", "weights", "The checkpoint", r"model_loader|weight_utils|safetensors|gguf|load_weights"),
+    _whose("model-config", "model-config", "The model's configuration",
+           r"transformers_utils/config|configuration_\w{1,40}\.py|vllm/config/model|model_config\.py|configs?/model"),
+    _whose("collective", "nccl", "The communication between the GPUs",
+           r"distributed_c10d|vllm/distributed|pynccl|parallel_state|sglang/srt/distributed"),
+    _whose("ray", "multi-node", "Ray", r"site-packages/ray/|\bray\.exceptions|ray_utils|ray_executor"),
+    _whose("kernel-library", "backend", "A kernel library",
+           r"flashinfer|flash_attn|deep_gemm|/triton/|attention/backends|layers/attention|fused_moe"),
+    _whose("device", "driver", "The device", r"vllm/platforms/|torch/cuda/|pynvml|nvml"),
+    _whose("socket", "port", "The server's socket", r"uvicorn/|create_server_socket|asyncio/base_events|zmq/"),
+    _whose("arguments", "config", "An argument",
+           r"arg_utils|argparse|server_args|cli_args|vllm/config/|entrypoints/cli|click/|pydantic"),
+)  # fmt: skip
+
+
+class Axes(NamedTuple):
+    what: What | None
+    whose: Whose | None
+
+    @property
+    def cause(self) -> str | None:
+        """None where one of the two is not known."""
+        return f"{self.whose.name}-{self.what.name}" if self.what and self.whose else None
+
+
+def axes_of(exception: LoggedException) -> Axes:
+    return Axes(what_of(exception), whose_of(exception))
+
+
+def what_of(exception: LoggedException) -> What | None:
+    for what in WHATS:
+        if what.types.search(exception.type):
+            return what
+    said = without_advice(without_dumps(exception.message[:MAX_TEXT]))
+    return next((what for what in WHATS if what.words.search(said)), None)
+
+
+def whose_of(exception: LoggedException) -> Whose | None:
+    places = (place.text for place, _ in reversed(exception.frames[-MAX_FRAMES:]))
+    return next((whose for place in (exception.type, *places) if (whose := _owner(place)) is not None), None)
+
+
+@functools.lru_cache(maxsize=256)
+def _owner(place: str) -> Whose | None:
+    return next((whose for whose in WHOSES if whose.places.search(place)), None)

@@ -1,0 +1,127 @@
+"""Where a value that a message quotes comes from: the launch's profile, or the command line that its log prints."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from appliance.diagnosis.cause import Groups
+from appliance.diagnosis.own_settings import DUMPS, MAX_LINES, own_settings
+from appliance.diagnosis.searchable import Searchable
+from appliance.diagnosis.stripping import without_dumps
+from appliance.protocol import Fix
+
+MAX_TEXT = 2000
+MAX_DUMP = 20_000
+MAX_VALUE = 100
+MISSPELT = 0.8  # so alike are a name and the one that was meant
+LEAST_VALUE = 3  # characters of a value that may be looked up without its setting's name
+TOO_COMMON = ("true", "false", "none", "auto", "null", "default", "model", "vllm")
+QUOTED = tuple(re.compile(quotes) for quotes in (r"'([^'\n]{1,200})'", r'"([^"\n]{1,200})"', r"`([^`'\n]{1,200})[`']"))
+FLAG = re.compile(r"(?<![\w-])--?([a-z][a-z0-9_-]{2,60})")
+VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]{1,20}(?:_[A-Z0-9]{1,20}){1,8}\b")
+NAME = re.compile(r"\b[a-z][a-z0-9]{1,30}(?:_[a-z0-9]{1,30}){1,6}\b")
+# What is allowed instead: at least two names with commas between them.
+CHOICES = re.compile(
+    r"(?:choo{0,1}se from|one of|should be|must be|supported|available|allowed|valid|expected|registered|options)\b"
+    r"[^\n\[({:'\"]{0,40}[\[({: ]{1,4}"
+    r"(?P<list>['\"]?[\w.+-]{1,60}['\"]?(?:(?:, | or |, or |,)['\"]?[\w.+-]{1,60}['\"]?){1,80})",
+    re.IGNORECASE,
+)
+CHOICE = re.compile(r"[\w.+-]{1,60}")
+PRINTED = (
+    re.compile(
+        r"(?<!\S)--(?P<name>[a-z][\w-]{1,60})[= ](?P<value>'[^'\n]{0,500}'|\"[^\"\n]{0,500}\"|[^\s'\"-]\S{0,300})"
+    ),
+    re.compile(r"['\"]?\b(?P<name>[a-z]\w{1,60})['\"]?(?:=|: )(?P<value>'[^'\n]{0,500}'|[\w./-]{1,300})"),
+    re.compile(r"\b(?P<name>[A-Z][A-Z0-9_]{2,60})=(?P<value>\S{1,300})"),
+)
+
+
+class Origin(NamedTuple):
+    """`key` is a profile's, where `in_profile`; otherwise as it was printed."""
+
+    key: str
+    value: str
+    in_profile: bool
+
+    @property
+    def name(self) -> str:
+        """As engines say it: the last part, with underscores."""
+        return self.key.removeprefix("vllm.extra-args.").removeprefix("vllm.environment.").replace("-", "_")
+
+
+class LaunchSettings:
+    """What a launch was set to: by its profile, where that is known, else as its log prints it."""
+
+    def __init__(self, log: Searchable, profile: Mapping[str, Any] | None) -> None:
+        self._log = log
+        self._profile = profile
+
+    @functools.cached_property
+    def groups(self) -> Groups:
+        """The few that fixes compute with."""
+        return own_settings(self._log, self._profile)
+
+    def origin_of(self, message: str) -> Origin | None:
+        """The setting that a message speaks of. One whose name it says counts before one whose value it quotes."""
+        said = without_dumps(message[:MAX_TEXT])
+        origins = list(_of_profile(self._profile) if self._profile is not None else _printed(self._log))
+        named = {name.replace("-", "_") for pattern in (FLAG, VARIABLE, NAME) for name in pattern.findall(said)}
+        quoted = {value.strip() for pattern in QUOTED for value in pattern.findall(said)}
+        for origin in origins:
+            if origin.name in named and (origin.in_profile or origin.value in quoted or len(named) == 1):
+                return origin
+        for origin in origins:
+            if origin.value in quoted and len(origin.value) >= LEAST_VALUE and origin.value.lower() not in TOO_COMMON:
+                return origin
+        return None
+
+    def fix_of(self, origin: Origin, message: str) -> Fix:
+        """The nearest value that the message allows, or else the default."""
+        nearest = _nearest(origin.value, message)
+        if self._profile is None:
+            change = f"Change it to {nearest}." if nearest else "Correct it, or remove it to use the default."
+            return Fix(text=f"This launch set {origin.key} to {origin.value[:MAX_VALUE]}. {change}")
+        text = (
+            f"Set {origin.key} to {nearest}." if nearest else f"Correct {origin.key}, or remove it to use its default."
+        )
+        patch = {origin.key: nearest}
+        return Fix(text=text, patch=patch if _stays_valid(self._profile, patch) else None)
+
+
+def _stays_valid(profile: Mapping[str, Any], patch: Mapping[str, Any]) -> bool:
+    from appliance.profile import document as documents  # late: most logs are read without a profile
+
+    before = documents.check(profile)
+    return all(problem in before for problem in documents.check(documents.apply_patch(profile, patch)))
+
+
+def _nearest(value: str, message: str) -> str | None:
+    found = CHOICES.search(message[:MAX_TEXT])
+    choices = CHOICE.findall(found["list"]) if found is not None else []
+    near = difflib.get_close_matches(value, [choice for choice in choices if choice != value], n=1, cutoff=MISSPELT)
+    return near[0] if near else None
+
+
+def _of_profile(document: Mapping[str, Any], prefix: str = "") -> Iterator[Origin]:
+    for key, value in document.items():
+        dotted = f"{prefix}{key}"
+        if isinstance(value, Mapping) and prefix != "vllm.extra-args.":
+            yield from _of_profile(value, f"{dotted}.")
+        elif isinstance(value, Mapping):
+            yield from (Origin(dotted, str(inner), True) for inner in (dotted, *value.values()))
+        elif value is not None:
+            yield Origin(dotted, str(value), True)
+
+
+def _printed(log: Searchable) -> Iterator[Origin]:
+    positions = sorted({position for word in DUMPS for position in log.positions(word)})
+    for position in positions[:MAX_LINES]:
+        text = log.lines[position].text[:MAX_DUMP]
+        for pattern in PRINTED:
+            for found in pattern.finditer(text):
+                yield Origin(found["name"], found["value"].strip("'\""), False)

@@ -1,0 +1,131 @@
+"""Exceptions that no row knows: what happened, with what, and which setting it speaks of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from appliance.diagnosis.axes import WHATS, WHOSES, axes_of
+from appliance.diagnosis.causes import CATALOGUE
+from appliance.diagnosis.diagnose import diagnose
+from appliance.diagnosis.first_exception import first_exception
+from appliance.diagnosis.log_text import number_lines
+from appliance.protocol import Diagnosis
+
+
+def traceback(exception: str, *places: str) -> str:
+    frames = "".join(f'  File "/opt/{place}", line 5, in f\n    f()\n' for place in places)
+    return f"Traceback (most recent call last):\n{frames}{exception}\n"
+
+
+def told(text: str, profile: dict[str, Any] | None = None) -> Diagnosis:
+    return diagnose(number_lines(text), failed=True, profile=profile)
+
+
+EXCEPTIONS = (
+    ("adapter", "missing", "FileNotFoundError: [Errno 2] No such file or directory: '/m/a.bin'", "vllm/lora/helper.py"),
+    ("logging", "refused", "ValueError: Unable to configure formatter 'odd'", "vllm/logger.py"),
+    ("tls", "unparsable", "ssl.SSLError: [SSL] PEM lib (_ssl.c:3900)", "vllm/entrypoints/ssl.py"),
+    ("parser", "unsupported", "NotImplementedError: grumble", "vllm/tool_parsers/odd.py"),
+    ("connector", "unreachable", "TimeoutError: peer", "vllm/distributed/kv_transfer/odd.py"),
+    ("multimodal", "too-large", "RuntimeError: 9 exceeds 3", "transformers/image_processing_odd.py"),
+    ("draft-model", "exhausted", "RuntimeError: no free slots", "vllm/v1/spec_decode/odd.py"),
+    ("structured-output", "unreadable", "PermissionError: x", "xgrammar/odd.py"),
+)
+
+
+@pytest.mark.parametrize(("whose", "what", "exception", "place"), EXCEPTIONS, ids=[row[0] for row in EXCEPTIONS])
+def test_both_axes_are_read(whose: str, what: str, exception: str, place: str) -> None:
+    """The innermost place that belongs to anybody counts, not the library under it."""
+    logged = first_exception(number_lines(traceback(exception, "bin/vllm", "vllm/config/odd.py", place, "json/x.py")))
+    assert logged is not None
+    assert axes_of(logged).cause == f"{whose}-{what}"
+
+
+def test_an_unknown_exception_is_told_by_its_axes() -> None:
+    """With what it said."""
+    found = told(traceback("OSError: the frobnicator does not exist", "bin/vllm", "vllm/lora/odd.py"))
+    assert found.cause == "adapter-missing"
+    assert "the frobnicator does not exist" in found.summary
+    assert found.fix is not None
+
+
+def test_a_row_of_something_else_gives_way() -> None:
+    """An adapter's file is none of the model's weights; a certificate is no address outside."""
+    assert told(traceback(EXCEPTIONS[0][2], "bin/vllm", EXCEPTIONS[0][3])).cause == "adapter-missing"
+    assert told(traceback(EXCEPTIONS[2][2], "bin/vllm", EXCEPTIONS[2][3])).family == "config"
+
+
+def test_the_names_of_the_axes_are_no_rows() -> None:
+    """Nor does one stand twice."""
+    composed = [f"{whose.name}-{what.name}" for whose in WHOSES for what in WHATS]
+    assert len(set(composed)) == len(composed)
+    assert not set(composed) & {cause.name for cause in CATALOGUE}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Whose value it is
+# ----------------------------------------------------------------------------------------------------------------------
+
+ODD = "ValueError: the grumble '{}' is invalid"
+
+
+def profile(**extra: object) -> dict[str, Any]:
+    return {"name": "x", "model": {"path": "m"}, "engine": "vllm", "vllm": {"extra-args": extra}}
+
+
+def test_the_setting_that_a_message_quotes_is_named_and_removed() -> None:
+    """It is the launch's own, by its value or by its name."""
+    own = profile(**{"load-format": "quick", "max-logprobs": 5})
+    key = "vllm.extra-args.load-format"
+    for message in (ODD.format("quick"), "ValueError: load_format is invalid", "ValueError: bad --load-format"):
+        found = told(traceback(message, "bin/vllm", "vllm/odd.py"), own)
+        assert found.fix is not None
+        assert found.fix.patch == {key: None}
+        assert key in found.summary
+    found = told(traceback(ODD.format("slow"), "bin/vllm", "vllm/odd.py"), own)
+    assert found.fix is not None
+    assert found.fix.patch is None
+
+
+def test_the_nearest_allowed_value_is_offered() -> None:
+    """Of those that the message lists; none where none is near."""
+    message = "KeyError: \"invalid tool call parser '{}' (chose from {{ hermes, mistral, pythonic }})\""
+    for value, nearest in (("hermez", "hermes"), ("zzz", None)):
+        own = profile(**{"tool-call-parser": value, "enable-auto-tool-choice": True})
+        found = told(traceback(message.format(value), "bin/vllm", "vllm/odd.py"), own)
+        assert found.fix is not None
+        assert (found.fix.patch or {}).get("vllm.extra-args.tool-call-parser") == nearest
+
+
+def test_a_patch_that_the_profile_would_refuse_is_not_offered() -> None:
+    """Without a model there is nothing to run."""
+    found = told(
+        traceback(ODD.format("some-model"), "bin/vllm", "vllm/odd.py"), {"name": "x", "model": {"path": "some-model"}}
+    )
+    assert found.fix is not None
+    assert found.fix.patch is None
+    assert "model.path" in found.summary
+
+
+PRINTED = (
+    "(APIServer pid=1) INFO 11-20 10:02:12 [api.py:11] non-default args: {'model': '/m', 'policy': 'fastest'}\n",
+    "+ vllm serve /m --policy fastest\n",
+    "[2025-11-20 10:02:11] server_args=ServerArgs(model_path='/m', policy='fastest', seed=3)\n",
+)
+
+
+@pytest.mark.parametrize("line", PRINTED, ids=["vllm", "shell", "sglang"])
+def test_without_a_profile_the_command_line_is_looked_at(line: str) -> None:
+    """There is no profile to patch, so that it is only said."""
+    found = told(line + traceback(ODD.format("fastest"), "bin/vllm", "vllm/odd.py"))
+    assert "policy is fastest" in found.summary
+    assert found.fix is not None
+    assert found.fix.patch is None
+
+
+@pytest.mark.parametrize("value", ["auto", "true", "9"])
+def test_a_common_value_is_nobodys(value: str) -> None:
+    found = told(traceback(ODD.format(value), "bin/vllm", "vllm/odd.py"), profile(**{"load-format": value}))
+    assert "load-format" not in found.summary
