@@ -127,6 +127,7 @@ def with_message(exception: LoggedException, lines: Sequence[EvidenceLine]) -> L
     index = bisect_left(lines, exception.line.number, key=attrgetter("number"))
     if index == len(lines) or lines[index].number != exception.line.number:
         return exception
+    index = _place_of(exception, lines, index)
     first = undress(plain(lines[index].text))
     body: list[EvidenceLine] = []
     size = 0
@@ -155,3 +156,13 @@ def with_message(exception: LoggedException, lines: Sequence[EvidenceLine]) -> L
         message="\n".join([exception.message, *more]),
         body=tuple(body),
     )
+
+
+def _place_of(exception: LoggedException, lines: Sequence[EvidenceLine], index: int) -> int:
+    """Of the lines from `index` on that have its number, since they are of one record, the one that it stands in."""
+    for at in range(index, len(lines)):
+        if lines[at].number != exception.line.number:
+            break
+        if plain(lines[at].text).rstrip().endswith(exception.line.text):
+            return at
+    return index

@@ -25,6 +25,7 @@ MOST_CONTROLS = 0.02
 MOST_INVALID = 0.10
 # Without a byte order mark: the share of NULs among the high bytes of UTF-16.
 WIDE_SHARE = 0.4
+WIDE_ENDS = 0.8  # of the bytes of line ends, so many are next to a NUL
 
 # Longer marks first: UTF-32's begins with UTF-16's.
 MARKS = (
@@ -133,9 +134,12 @@ def _wide(sample: bytes) -> str:
     """UTF-16 without a mark, which Windows tools write; empty for anything else."""
     half = len(sample) // 2 or 1
     even, odd = sample[0::2].count(0) / half, sample[1::2].count(0) / half
-    if max(even, odd) < WIDE_SHARE or min(even, odd) > WIDE_SHARE / 4:
-        return ""
-    return "utf-16-le" if odd > even else "utf-16-be"
+    encoding = "utf-16-le" if odd > even else "utf-16-be"
+    if max(even, odd) >= WIDE_SHARE:
+        return encoding if min(even, odd) <= WIDE_SHARE / 4 else ""
+    # Chinese or Russian has few NULs; but every line ends in one.
+    ends = sample.count(b"\n\0" if encoding == "utf-16-le" else b"\0\n")
+    return encoding if ends and ends >= sample.count(b"\n") * WIDE_ENDS else ""
 
 
 def _check(sample: bytes) -> None:

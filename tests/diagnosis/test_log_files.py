@@ -37,6 +37,12 @@ READABLE: dict[str, Callable[[str], bytes]] = {
     "utf-16 le": utf("utf-16-le", codecs.BOM_UTF16_LE),
     "utf-16 be": utf("utf-16-be", codecs.BOM_UTF16_BE),
     "utf-16 without a mark": utf("utf-16-le"),
+    "utf-16 le of few NULs, without a mark": lambda text: ("INFO 模型加载失败请检查\n" * 900 + text).encode(
+        "utf-16-le"
+    ),
+    "utf-16 be of few NULs, without a mark": lambda text: ("INFO 模型加载失败请检查\n" * 900 + text).encode(
+        "utf-16-be"
+    ),
     "utf-32 le": utf("utf-32-le", codecs.BOM_UTF32_LE),
     "utf-32 be": utf("utf-32-be", codecs.BOM_UTF32_BE),
     "windows line ends": lambda text: text.replace("\n", "\r\n").encode(),

@@ -1,0 +1,138 @@
+"""Log lines as their writers meant them, out of what carried them: records in JSON, and lines that a container runtime
+cut into parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+# Docker's own files, journals, and loggers that write objects: the text is in one of these fields.
+TEXT_FIELDS = ("log", "message", "msg", "MESSAGE", "text", "event")
+LEVEL_FIELDS = ("level", "levelname", "severity", "log.level")
+# Where loggers put a traceback, often beside a message without it.
+TRACEBACK_FIELDS = (
+    "exc_info", "exception", "exc_text", "traceback", "stack_trace", "stacktrace", "error.stack_trace", "error.stack",
+)  # fmt: skip
+CRI = re.compile(r"(?P<head>\d{4}-\d\d-\d\dT[\d:.]{8,20}\S{0,6} (?P<stream>stdout|stderr) )(?P<tag>[FP]) (?P<rest>.*)")
+MAX_JOINED = 1 << 20
+DOCKER_CUTS_AT = 16_000  # bytes, and a little more
+MAX_DEPTH = 3
+
+Line = tuple[int, str]
+
+
+class _Piece(NamedTuple):
+    """Of a line that may be cut into several: `head` stands before it, and `ends` says whether it is the last."""
+
+    stream: str
+    head: str
+    text: str
+    ends: bool
+
+
+def unwrapped(lines: Iterable[Line]) -> Iterator[Line]:
+    """Without the empty ones. Lines of one record have the same number. One that was cut comes with its last part, and
+    has its first one's number."""
+    open_: dict[str, tuple[int, str]] = {}
+    for number, line in lines:
+        if line[:1] != "{" and line[:2] != "20":  # most: neither a record nor a runtime's time
+            if line:
+                yield number, line
+            continue
+        piece = _cri_piece(line) or (_docker_piece(line) if open_ or len(line) > DOCKER_CUTS_AT else None)
+        if piece is None:
+            yield from ((number, part) for part in _parts(line) if part)
+            continue
+        first, before = open_.pop(piece.stream, (number, ""))
+        text = before + piece.text
+        if piece.ends or len(text) > MAX_JOINED:
+            yield from ((first, piece.head + part) for part in _parts(text) if part)
+        else:
+            open_[piece.stream] = (first, text)
+    for number, text in open_.values():
+        yield from ((number, part) for part in _parts(text) if part)
+
+
+def _cri_piece(line: str) -> _Piece | None:
+    found = CRI.match(line)
+    if found is None:
+        return None
+    return _Piece(found["stream"], f"{found['head']}F ", found["rest"], found["tag"] == "F")
+
+
+def _docker_piece(line: str) -> _Piece | None:
+    record = _record(line)
+    text, stream = (record.get("log"), record.get("stream")) if record is not None else (None, None)
+    if not isinstance(text, str) or not isinstance(stream, str):
+        return None
+    return _Piece(f"docker {stream}", "", text.removesuffix("\n"), text.endswith("\n"))
+
+
+def _parts(text: str, depth: int = 0) -> Iterator[str]:
+    """The lines of a record, or of one within it; any other text as it is."""
+    record = _record(text) if depth < MAX_DEPTH else None
+    if record is None:
+        yield text
+        return
+    said = next((found for field in TEXT_FIELDS if (found := _text_of(record.get(field)))), "")
+    traceback = next((found for field in TRACEBACK_FIELDS if (found := _text_of(_within(record, field)))), "")
+    if not said and not traceback:
+        yield text
+        return
+    inner = said.split("\n") if "\n" in said else list(_parts(said, depth + 1))
+    if said:
+        yield from (_level(record) + inner[0], *inner[1:])
+    if traceback and traceback not in said:
+        yield from traceback.split("\n")
+
+
+def _record(text: str) -> dict[str, Any] | None:
+    if not (text.startswith("{") and text.rstrip().endswith("}")):
+        return None
+    try:
+        record = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _within(record: dict[str, Any], field: str) -> object:
+    """Also under a dotted name that is written as objects within each other."""
+    if field in record or "." not in field:
+        return record.get(field)
+    outer, inner = field.split(".")
+    return found.get(inner) if isinstance(found := record.get(outer), dict) else None
+
+
+def _text_of(value: object) -> str:
+    """A text, or what some write for one: its bytes (journals), its lines, or an exception's parts."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not value:
+        return ""
+    if all(isinstance(byte, int) and 0 <= byte < 256 for byte in value):
+        return bytes(value).decode(errors="replace")
+    if all(isinstance(line, str) for line in value):
+        return "\n".join(line.rstrip("\n") for line in value)
+    return "\n".join(_traceback_of(part) for part in value if isinstance(part, dict))
+
+
+def _traceback_of(exception: dict[str, Any]) -> str:
+    """As Python prints it, from structlog's record of it."""
+    frames = frames if isinstance(frames := exception.get("frames"), list) else []
+    places = [
+        f'  File "{frame.get("filename")}", line {frame.get("lineno")}, in {frame.get("name")}'
+        for frame in frames
+        if isinstance(frame, dict)
+    ]
+    last = f"{exception.get('exc_type')}: {exception.get('exc_value')}"
+    return "\n".join(["Traceback (most recent call last):", *places, last])
+
+
+def _level(record: dict[str, Any]) -> str:
+    """As other loggers write it before their words; empty where the record has none."""
+    level = next((value for field in LEVEL_FIELDS if isinstance(value := record.get(field), str)), "")
+    return f"{level.upper()} " if level.isalpha() else ""
