@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 import msgspec
 
@@ -58,9 +59,7 @@ def known(
         return found
     message = exceptions[0].text if exceptions else line.text if line is not None else ""
     named = with_origin(found, message, settings)
-    if cause.patch is None or (named.fix is not None and any((named.fix.patch or {}).values())):
-        return named
-    return found
+    return named if cause.patch is None or _is_narrower(named.fix, cause.patch) else found
 
 
 def unknown(exception: LoggedException, settings: LaunchSettings) -> Diagnosis:
@@ -163,6 +162,12 @@ def shown(lines: Sequence[EvidenceLine]) -> tuple[EvidenceLine, ...]:
     return tuple(
         EvidenceLine(number, by_number[number].text.strip()[:MAX_TEXT]) for number in sorted(by_number)[:MAX_EVIDENCE]
     )
+
+
+def _is_narrower(fix: Fix | None, patch: Mapping[str, Any]) -> bool:
+    """Whether it sets one value, or removes one setting of a group that the patch removes."""
+    own = (fix.patch or {}) if fix is not None else {}
+    return any(value is not None or any(key.startswith(f"{group}.") for group in patch) for key, value in own.items())
 
 
 def _matching_lines(exception: LoggedException, cause: Cause) -> list[EvidenceLine]:

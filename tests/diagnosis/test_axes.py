@@ -99,6 +99,19 @@ def test_the_nearest_allowed_value_is_offered() -> None:
         assert (found.fix.patch or {}).get("vllm.extra-args.tool-call-parser") == nearest
 
 
+def test_of_the_environment_only_the_variable_goes() -> None:
+    """Not the whole group, which the row would remove."""
+    variables = {"VLLM_LOGGING_LEVEL": "INFO", "VLLM_WORKER_MULTIPROC_METHOD": "sideways"}
+    own = {**profile(), "vllm": {"environment": variables}}
+    message = "ValueError: VLLM_WORKER_MULTIPROC_METHOD is not a valid method: 'sideways'"
+    found = told(traceback(message, "bin/vllm", "vllm/envs.py"), own)
+    assert found.fix is not None
+    assert (found.cause, found.fix.patch) == (
+        "environment-value",
+        {"vllm.environment.VLLM_WORKER_MULTIPROC_METHOD": None},
+    )
+
+
 def test_a_patch_that_the_profile_would_refuse_is_not_offered() -> None:
     """Without a model there is nothing to run."""
     found = told(
@@ -123,6 +136,13 @@ def test_without_a_profile_the_command_line_is_looked_at(line: str) -> None:
     assert "policy is fastest" in found.summary
     assert found.fix is not None
     assert found.fix.patch is None
+
+
+def test_a_secret_is_never_repeated() -> None:
+    """Though the log prints it on its command line."""
+    line = "+ vllm serve /m --api-key hunter2hunter2\n"
+    found = told(line + traceback("ValueError: --api-key is invalid", "bin/vllm", "vllm/odd.py"))
+    assert "hunter2" not in found.summary
 
 
 @pytest.mark.parametrize("value", ["auto", "true", "9"])
