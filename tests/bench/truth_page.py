@@ -17,6 +17,7 @@ import yaml
 from appliance.home import Home
 from appliance.profile.active import read_active
 from appliance.protocol import Finding
+from console.after_post import PARAMETER
 from tests.running import ADMINISTRATOR, Appliance, wait_for
 
 BROWSER = {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
@@ -56,10 +57,16 @@ class Visitor:
 
     def save(self, document: dict[str, Any]) -> httpx.Response:
         """A new profile, typed as YAML."""
-        return self._client.post("/profiles/-/new", data={"view": "yaml", "yaml": yaml.safe_dump(document)})
+        data = {"view": "yaml", "yaml": yaml.safe_dump(document)}
+        return self._shown(self._client.post("/profiles/-/new", data=data))
 
     def activate(self, name: str) -> httpx.Response:
-        return self._client.post(f"/profiles/{name}/activate", data={})
+        return self._shown(self._client.post(f"/profiles/{name}/activate", data={}))
+
+    def _shown(self, answer: httpx.Response) -> httpx.Response:
+        """A refusal is kept at an address of its own, to which the browser is sent."""
+        where = answer.headers.get("location", "")
+        return self._client.get(where) if f"?{PARAMETER}=" in where else answer
 
     def findings(self, name: str) -> list[Finding]:
         """The same once more, as a program asks, and what preflight found."""
