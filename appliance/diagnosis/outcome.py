@@ -34,7 +34,9 @@ STARTS = (
     _proof(b"fired up and ready to roll", r"the server is fired up"),
     _proof(b"server is listening on", r"(?:\S{1,40} )?(?:main: )?server is listening on"),  # llama.cpp
     _proof(b"started httpservice at", r"started httpservice at"),  # Triton
-    _proof(b"connected", r"(?:text_generation_router\S{0,80}: )?(?:\S{1,80}\.rs:\d{1,6}: )?connected$"),  # TGI
+    _proof(
+        b"text_generation_router", r"(?:info )?text_generation_router\S{0,80}: (?:\S{1,80}\.rs:\d{1,6}: )?connected$"
+    ),  # TGI
 )
 ANSWERS = (
     _proof(b'" 200', r'\S{1,80} - "(?:get /(?:health|v1/)|post /)\S{0,300} http/\d(?:\.\d)?" 200'),

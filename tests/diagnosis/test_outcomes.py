@@ -37,6 +37,7 @@ QUIET = "(EngineCore pid=7) INFO 11-20 10:09:59 [x.py:1] a word of no consequenc
         READY + ANSWER,
         ANSWER,
         "[2025-11-20 10:04:21] The server is fired up and ready to roll!\n",
+        "2025-11-20T10:04:21.123456Z  INFO text_generation_router::server: router/src/server.rs:2402: Connected\n",
         BEGIN + READY + "INFO:     Shutting down\n" + BEGIN + READY,
     ],
 )
@@ -75,6 +76,10 @@ def test_a_prompt_proves_nothing(words: str) -> None:
     """Whatever a client wrote: only what the server itself says counts."""
     line = f"INFO 11-20 10:05:00 [logger.py:43] Received request 1: prompt: '{words}'\n"
     assert told(line).outcome is Outcome.NOT_READY
+
+
+def test_nor_does_a_part_that_found_another() -> None:
+    assert told("INFO 11-20 10:05:00 [connector.py:43] Connected\n").outcome is Outcome.NOT_READY
 
 
 def test_of_a_start_its_last_step_is_told_with_its_beginning() -> None:
