@@ -13,10 +13,8 @@ from appliance.diagnosis.own_settings import DUMPS, MAX_LINES, own_settings
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.stripping import without_dumps
 from appliance.protocol import Fix
-from appliance.secret_names import FLAG as SECRET_FLAG
-from appliance.secret_names import VARIABLE as SECRET_VARIABLE
+from appliance.secret_names import is_secret_name
 
-SECRET = re.compile(f"{SECRET_FLAG}|{SECRET_VARIABLE}")
 MAX_TEXT = 2000
 MAX_DUMP = 20_000
 MAX_VALUE = 100
@@ -73,7 +71,7 @@ class LaunchSettings:
         """The setting that a message speaks of. One whose name it says counts before one whose value it quotes."""
         said = without_dumps(message[:MAX_TEXT])
         settings = _of_profile(self._profile) if self._profile is not None else _printed(self._log)
-        origins = [origin for origin in settings if not SECRET.fullmatch(origin.name)]
+        origins = [origin for origin in settings if not is_secret_name(origin.name)]
         named = {name.replace("-", "_") for pattern in (FLAG, VARIABLE, NAME) for name in pattern.findall(said)}
         quoted = {value.strip() for pattern in QUOTED for value in pattern.findall(said)}
         for origin in origins:
