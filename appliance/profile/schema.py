@@ -228,6 +228,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         help="Who shares cached prompts: `none`, every client; `api-key`, only requests with the same API key, so that "
         "nobody can tell from response times what others have asked. Native engine only.",
     ),
+    Setting(
+        key="strict-requests",
+        type=Type.BOOLEAN,
+        default=False,
+        group="Requests",
+        help="Refuse API requests with unknown fields. Otherwise such fields are ignored and named in a header of the "
+        "response. Native engine only.",
+    ),
     _backend("attention", "The attention backend."),
     _backend("moe", "The backend for mixtures of experts."),
     _backend("linear", "The backend for linear layers."),
@@ -378,6 +386,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     enforce_eager: bool
     prefix_caching: bool
     prefix_cache_salt: str
+    strict_requests: bool
     backends: dict[str, str]
     sampling_defaults: dict[str, float | int]
     on_failure: str

@@ -16,7 +16,7 @@ from appliance.serving.answer_format import TokenTexts, finish_reason, new_id, u
 from appliance.serving.answering import Answering, Ask
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import bad_request
-from appliance.serving.fields import decode, read_body
+from appliance.serving.fields import decode_request, read_body
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.messages import check_messages
 from appliance.serving.respond import respond
@@ -37,12 +37,12 @@ class ChatFields(SamplingFields, frozen=True, kw_only=True):
 @post("/v1/chat/completions", status_code=200)
 async def chat_completions(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
     client, model = front_door.serving()
-    fields = decode(await read_body(request), ChatFields)
+    fields, ignored = decode_request(await read_body(request), ChatFields, strict=model.strict_requests)
     model.check_name(fields.model)
     ask = await _ask(fields, model)
     answering = Answering(client, model, front_door.metrics, ask, key_of(request))
     answer = ChatAnswer(model, ask, fields)
-    return await respond(request, answering, answer, stream=fields.stream)
+    return await respond(request, answering, answer, stream=fields.stream, headers=ignored.headers)
 
 
 async def _ask(fields: ChatFields, model: ServedModel) -> Ask:

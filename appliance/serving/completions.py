@@ -15,7 +15,7 @@ from appliance.serving.answer_format import TokenTexts, finish_reason, new_id, u
 from appliance.serving.answering import Answering, Ask
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import bad_request
-from appliance.serving.fields import decode, read_body
+from appliance.serving.fields import decode_request, read_body
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.respond import respond
 from appliance.serving.sampling import MAX_CHOICES, SamplingFields, check_logprobs
@@ -38,12 +38,12 @@ class CompletionFields(SamplingFields, frozen=True, kw_only=True):
 @post("/v1/completions", status_code=200)
 async def completions(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
     client, model = front_door.serving()
-    fields = decode(await read_body(request), CompletionFields)
+    fields, ignored = decode_request(await read_body(request), CompletionFields, strict=model.strict_requests)
     model.check_name(fields.model)
     ask = await _ask(fields, model)
     answering = Answering(client, model, front_door.metrics, ask, key_of(request))
     answer = CompletionAnswer(model, ask, fields)
-    return await respond(request, answering, answer, stream=fields.stream)
+    return await respond(request, answering, answer, stream=fields.stream, headers=ignored.headers)
 
 
 async def _ask(fields: CompletionFields, model: ServedModel) -> Ask:

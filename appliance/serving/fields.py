@@ -1,25 +1,29 @@
-"""From the bytes of a request to its checked fields: every error names the field, and nothing is silently ignored."""
+"""From the bytes of a request to its checked fields: every error names the field, and what is ignored is named, too."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import re
-from typing import Any, NamedTuple, TypeVar
+import urllib.parse
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from litestar import Request
 from litestar.exceptions import InternalServerException
 
+from appliance.serving.client_fields import SENT_BY_CLIENTS, WITHOUT_EFFECT
 from appliance.serving.errors import ApiError, ClientGoneError, bad_request
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-# Fields that describe the request and do not change the answer.
-WITHOUT_EFFECT = frozenset({
-    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "parallel_tool_calls", "request_id",
-})  # fmt: skip
+IGNORED_HEADER: Final = "X-Ingot-Ignored-Fields"
+MAX_IGNORED: Final = 32
+# How alike a name is to a known one before it is taken for a slip of the pen (`difflib`'s ratio), and before it is
+# suggested where every unknown name is refused.
+SLIP: Final = 0.8
+ALIKE: Final = 0.6
 
 
 class Accepted(NamedTuple):
@@ -29,15 +33,16 @@ class Accepted(NamedTuple):
     why: str
 
 
-NO_TOOLS = "tool calls are not implemented"
+NO_TOOLS = "tools go through the chat template; use /v1/chat/completions"
+OLD_TOOLS = "tools and tool_choice have replaced it"
 NO_AUDIO = "the engine generates text only"
 PLAIN_TEXT = "structured output is not implemented"
 
 PARTLY_SUPPORTED: dict[str, Accepted] = {
     "tools": Accepted(([],), NO_TOOLS),
     "tool_choice": Accepted(("none", "auto"), NO_TOOLS),
-    "functions": Accepted(([],), NO_TOOLS),
-    "function_call": Accepted(("none",), NO_TOOLS),
+    "functions": Accepted(([],), OLD_TOOLS),
+    "function_call": Accepted(("none", "auto"), OLD_TOOLS),
     "response_format": Accepted(({"type": "text"},), PLAIN_TEXT),
     "structured_outputs": Accepted((), PLAIN_TEXT),
     "guided_json": Accepted((), PLAIN_TEXT),
@@ -49,7 +54,6 @@ PARTLY_SUPPORTED: dict[str, Accepted] = {
     "audio": Accepted((), NO_AUDIO),
     "prediction": Accepted((), "predicted outputs are not implemented"),
     "web_search_options": Accepted((), "the engine has no access to the web"),
-    "reasoning_effort": Accepted((), "models that support it take it in chat_template_kwargs"),
     "verbosity": Accepted(("medium",), "the engine has only one verbosity"),
     "suffix": Accepted(("",), "the engine does not insert text before a suffix"),
     "best_of": Accepted((1,), "the engine returns every answer it generates, so use n instead"),
@@ -91,20 +95,51 @@ async def read_body(request: Request[Any, Any, Any]) -> bytes:
         raise ClientGoneError from None
 
 
+class Ignored:
+    """The fields of a request that are accepted without effect; where the profile says so, they are refused."""
+
+    def __init__(self, *, strict: bool) -> None:
+        self._strict = strict
+        self._names: dict[str, None] = {}
+
+    def add(self, name: str, param: str) -> None:
+        """`name` stands for the field wherever it occurs, `param` for this occurrence. Raises ApiError where nothing
+        may be ignored."""
+        if self._strict:
+            raise _unknown(param)
+        self._names[name] = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        names = [urllib.parse.quote(name[:MAX_SHOWN], safe="[].") for name in self._names]
+        more = ["..."] if len(names) > MAX_IGNORED else []
+        return {IGNORED_HEADER: ", ".join([*names[:MAX_IGNORED], *more])} if names else {}
+
+
 def decode(raw: bytes, type: type[T]) -> T:
-    """Raises ApiError (400) naming the field, its value and what is expected."""
+    """Raises ApiError (400) naming the field, its value and what is expected; no field may be unknown."""
+    fields, _ = decode_request(raw, type, strict=True)
+    return fields
+
+
+def decode_request(raw: bytes, type: type[T], *, strict: bool) -> tuple[T, Ignored]:
+    """As `decode`, but unless `strict`, fields that are unknown, and not a known one misspelt, are ignored."""
     content = _parse(raw)
     if not isinstance(content, dict):
         raise bad_request(f"The body is {_kind(content)}; send a JSON object.", code="invalid_body")
     known = {field.encode_name for field in msgspec.structs.fields(type)}
     given = {}
+    ignored = Ignored(strict=strict)
     for name, value in content.items():
         if name in known:
             given[name] = value
-        elif name not in WITHOUT_EFFECT and value is not None:
-            _check_refused(name, value, known)
+        elif name in PARTLY_SUPPORTED:
+            _check_accepted(name, value)
+        elif value is not None and name not in WITHOUT_EFFECT and (strict or name not in SENT_BY_CLIENTS):
+            _refuse_misspelt(name, known, ALIKE if strict else SLIP)
+            ignored.add(name, name)
     try:
-        return msgspec.convert(given, type)
+        return msgspec.convert(given, type), ignored
     except msgspec.ValidationError as error:
         raise _invalid(given, str(error)) from None
 
@@ -129,17 +164,24 @@ def _parse(raw: bytes) -> Any:
         raise bad_request("The body is nested too deeply.", code="invalid_body") from None
 
 
-def _check_refused(name: str, value: Any, known: set[str]) -> None:
-    row = PARTLY_SUPPORTED.get(name)
-    if row is None:
-        nearest = difflib.get_close_matches(name, [*known, *PARTLY_SUPPORTED, *WITHOUT_EFFECT], n=1)
-        hint = f" Did you mean {nearest[0]}?" if nearest else " Remove it."
-        raise bad_request(f"{shown(name)} is not a known field.{hint}", param=name, code="unknown_field")
-    if value not in row.values:
-        accepted = " or ".join(shown(value) for value in row.values)
-        remedy = f"Remove it, or send {accepted}." if accepted else "Remove it."
-        message = f"{name}: {shown(value)} is not supported: {row.why}. {remedy}"
-        raise bad_request(message, param=name, code="unsupported_field")
+def _check_accepted(name: str, value: Any) -> None:
+    row = PARTLY_SUPPORTED[name]
+    if value is None or value in row.values:
+        return
+    accepted = " or ".join(shown(value) for value in row.values)
+    remedy = f"Remove it, or send {accepted}." if accepted else "Remove it."
+    message = f"{name}: {shown(value)} is not supported: {row.why}. {remedy}"
+    raise bad_request(message, param=name, code="unsupported_field")
+
+
+def _refuse_misspelt(name: str, known: Collection[str], cutoff: float) -> None:
+    names = [*known, *PARTLY_SUPPORTED, *WITHOUT_EFFECT]
+    if nearest := difflib.get_close_matches(name, names, n=1, cutoff=cutoff):
+        raise _unknown(name, f"Did you mean {nearest[0]}?")
+
+
+def _unknown(param: str, remedy: str = "Remove it.") -> ApiError:
+    return bad_request(f"{shown(param)} is not a known field. {remedy}", param, "unknown_field")
 
 
 def _invalid(given: dict[str, Any], message: str) -> ApiError:
@@ -153,9 +195,7 @@ def _invalid(given: dict[str, Any], message: str) -> ApiError:
         return bad_request(f"{param} is missing.", param=param, code="missing_field")
     if what.startswith("Object contains unknown field"):
         field = re.sub(r".*`(.+)`", r"\1", what, flags=re.DOTALL)
-        return bad_request(
-            f"{shown(f'{param}.{field}')} is not a known field. Remove it.", f"{param}.{field}", "unknown_field"
-        )
+        return _unknown(f"{param}.{field}")
     wrong = _wrong(what.removeprefix("Expected ").split(", got ")[0])
     return bad_request(f"{param or 'The body'}: {shown(value)} {wrong}.", param)
 

@@ -22,11 +22,16 @@ class Answer(Protocol):
 
 
 async def respond(
-    request: Request[Any, Any, Any], answering: Answering, answer: Answer, *, stream: bool | None
+    request: Request[Any, Any, Any],
+    answering: Answering,
+    answer: Answer,
+    *,
+    stream: bool | None,
+    headers: dict[str, str],
 ) -> Stream | Response[dict[str, Any]]:
     """Frees every slot once the answer has ended or its client has disconnected."""
     if stream:
-        return sse(ending_in_error(answer.frames(answering)))
+        return sse(ending_in_error(answer.frames(answering)), headers)
     choices = answering.choices
     pieces = await whole_unless_gone(request, answering)
-    return Response(answer.whole(choices, pieces))
+    return Response(answer.whole(choices, pieces), headers=headers)

@@ -34,6 +34,7 @@ class ServedModel:
         self.dtype = plan.dtype
         self.device = plan.device.gpu.name if plan.device.gpu else "cpu"
         self.sampling_defaults = plan.profile.sampling_defaults
+        self.strict_requests = plan.profile.strict_requests
         self.salts_by_key = plan.profile.prefix_cache_salt == "api-key"
         self.tokenizer = tokenizer
         self._template = template

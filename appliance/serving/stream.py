@@ -3,7 +3,7 @@ status."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
@@ -29,8 +29,8 @@ def named_frame(event: str, content: Any, id: str | None) -> bytes:
     return head.encode() + frame(content)
 
 
-def sse(frames: AsyncIterator[bytes]) -> Stream:
-    return Stream(frames, media_type="text/event-stream", headers=HEADERS)
+def sse(frames: AsyncIterator[bytes], headers: Mapping[str, str] | None = None) -> Stream:
+    return Stream(frames, media_type="text/event-stream", headers={**HEADERS, **(headers or {})})
 
 
 async def ending_in_error(frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

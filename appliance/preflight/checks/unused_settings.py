@@ -13,6 +13,8 @@ def run(subject: Subject) -> Iterator[Finding]:
     profile, engine = subject.profile, subject.traits
     if profile.prefix_cache_salt != "none" and not engine.salts_prefix_cache:
         yield _unused("prefix-cache-salt", profile.prefix_cache_salt, "only `engine: native` salts its cache")
+    if profile.strict_requests and engine.own_server:
+        yield _unused("strict-requests", True, "only `engine: native` refuses unknown fields")
     if profile.vllm.extra_args and not profile.engine_options.extra_args:
         yield _unused("vllm.extra-args", sorted(profile.vllm.extra_args), "it applies to `engine: vllm` only")
     if profile.ray.address is not None and not engine.several_gpus:

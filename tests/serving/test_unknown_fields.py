@@ -1,0 +1,83 @@
+"""Fields that this API does not know: slips of the pen are refused, what clients send anyway is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from appliance.home import Home
+from appliance.serving.chat import ChatFields
+from appliance.serving.client_fields import SENT_BY_CLIENTS, WITHOUT_EFFECT
+from appliance.serving.errors import ApiError
+from appliance.serving.fields import IGNORED_HEADER, MAX_IGNORED, PARTLY_SUPPORTED, decode_request
+from tests.supervisor.scripted import Door, make_profile
+
+HELLO = [{"role": "user", "content": "hello"}]
+BODIES = {"/v1/chat/completions": {"messages": HELLO}, "/v1/completions": {"prompt": "x"}}
+
+
+@pytest.fixture(scope="module")
+def strict_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    home = Home.at(tmp_path_factory.mktemp("strict") / "home").create()
+    profile = make_profile(home, **{"strict-requests": True}).rename(home.root / "strict.json")
+    with Door(home, profile=profile) as door:
+        door.wait("ready")
+        yield door
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_unknown_field_is_named_in_a_header(door: Door, path: str, stream: bool) -> None:
+    """Each once, escaped, whether the answer is streamed or whole."""
+    body = {**BODIES[path], "max_tokens": 1, "stream": stream, "frobnicate": 1, "zürich, x": {}, "mirostat": None}
+    response = door.http.post(path, json=body)
+    assert response.status_code == 200, response.text
+    assert response.headers[IGNORED_HEADER] == "frobnicate, z%C3%BCrich%2C%20x"
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_what_clients_are_known_to_send_is_accepted_without_a_word(door: Door, path: str) -> None:
+    """And so is what OpenAI's API knows and what has no effect here."""
+    body = {**BODIES[path], "max_tokens": 1, **dict.fromkeys(SENT_BY_CLIENTS | WITHOUT_EFFECT, True)}
+    response = door.http.post(path, json=body)
+    assert response.status_code == 200, response.text
+    assert IGNORED_HEADER not in response.headers
+
+
+@pytest.mark.parametrize("name", ["temprature", "max_token", "maxTokens", "max_new_tokens", "top-p", "Stream", "stops"])
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_slip_of_the_pen_is_refused(name: str, strict: bool) -> None:
+    """It was meant to change the answer."""
+    with pytest.raises(ApiError) as refused:
+        decode_request(msgspec.json.encode({"messages": HELLO, name: 1}), ChatFields, strict=strict)
+    assert (refused.value.param, refused.value.code) == (name, "unknown_field")
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("name", ["frobnicate", "chat_id"])
+def test_a_strict_profile_refuses_every_unknown_field(strict_door: Door, path: str, name: str) -> None:
+    """Those of clients, too; what OpenAI's API knows is accepted."""
+    response = strict_door.http.post(path, json={**BODIES[path], name: 1})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == name
+    known = strict_door.http.post(path, json={**BODIES[path], "max_tokens": 1, "user": "u"})
+    assert known.status_code == 200
+
+
+def test_the_header_stays_short() -> None:
+    """However many fields there are, and however long their names."""
+    body: dict[str, Any] = {"messages": HELLO, **{f"{number:03}" + "ü" * 1000: 1 for number in range(500)}}
+    _, ignored = decode_request(msgspec.json.encode(body), ChatFields, strict=False)
+    names = ignored.headers[IGNORED_HEADER].split(", ")
+    assert len(names) == MAX_IGNORED + 1
+    assert len(ignored.headers[IGNORED_HEADER]) < 16_384
+
+
+def test_no_field_stands_in_two_tables() -> None:
+    """What is refused in part is not accepted as a whole."""
+    assert not SENT_BY_CLIENTS & WITHOUT_EFFECT
+    assert not (SENT_BY_CLIENTS | WITHOUT_EFFECT) & PARTLY_SUPPORTED.keys()
+    assert not SENT_BY_CLIENTS & {field.encode_name for field in msgspec.structs.fields(ChatFields)}
