@@ -24,6 +24,9 @@ class CallDelta(msgspec.Struct):
     index: int
     name: str | None = None
     arguments: str = ""
+    id: str = ""
+    """In the first of an index, what the model itself calls this call, where its format has that and later turns need
+    it; else ""."""
 
 
 class Delta(msgspec.Struct):
@@ -58,3 +61,20 @@ class ToolFormat(Protocol):
     """Whether its markers are special tokens, which the detokeniser must not skip then."""
 
     def parser(self, tools: Sequence[Tool]) -> OutputParser: ...
+
+
+class ReasoningFormat(Protocol):
+    """How one kind of model writes its reasoning."""
+
+    name: str
+    keeps_special: bool
+    """As a ToolFormat's."""
+
+    def opened_by(self, prompt: str) -> bool:
+        """Whether the prompt, or its end, has begun the reasoning."""
+        ...
+
+    def parser(self, inner: OutputParser, *, opened: bool = False, separate: bool = True) -> OutputParser:
+        """What is not reasoning goes through `inner`. `opened`: the prompt has already begun the reasoning. Without
+        `separate`, the reasoning is content, with its markers, where it stands."""
+        ...
