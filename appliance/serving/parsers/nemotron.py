@@ -1,0 +1,20 @@
+"""Nemotron Nano 2: `<TOOLCALL>[{"name": ..., "arguments": {...}}, ...]</TOOLCALL>`.
+
+Source: its chat template. Nemotron 3 writes Qwen3-Coder's format, and its template says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from appliance.serving.parsers.base import Tool
+from appliance.serving.parsers.calls import Format
+from appliance.serving.parsers.json_calls import JsonCallParser
+
+
+class NemotronParser(JsonCallParser):
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        super().__init__(tools, {"<TOOLCALL>": "</TOOLCALL>"})
+
+
+NEMOTRON = Format("nemotron", NemotronParser, keeps_special=True)
