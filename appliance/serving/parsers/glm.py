@@ -1,0 +1,45 @@
+"""GLM-4.5 to 5: `<tool_call>NAME`, then `<arg_key>KEY</arg_key><arg_value>value</arg_value>` for each argument, and
+`</tool_call>`; up to 4.6 each on its own line.
+
+Source: the chat templates of GLM-4.5, 4.6, 4.7 and 5. A value is text where the schema says string, and else JSON. The
+markers are added tokens, but not special ones.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from appliance.serving.parsers.calls import Format
+from appliance.serving.parsers.markers import markers
+from appliance.serving.parsers.parameters import ParameterParser
+from appliance.serving.parsers.reader import Malformed, Steps
+
+_NAME: Final = re.compile(r"[^<>\n]*")
+_KEY, _KEY_END, _VALUE, _VALUE_END, _END = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>"
+
+
+class GlmParser(ParameterParser):
+    markers = markers("<tool_call>")
+
+    def call(self, marker: str) -> Steps[None]:
+        reader = self.reader
+        yield from reader.skip_space()
+        name = yield from reader.read_while(_NAME)
+        yield from reader.skip_space()
+        follows = yield from reader.expect(_KEY, _END)
+        self.begin_parameters(name.strip())
+        while follows == _KEY:
+            key = (yield from reader.read_while(_NAME)).strip()
+            if not key:
+                raise Malformed
+            yield from reader.expect(_KEY_END)
+            yield from reader.skip_space()
+            yield from reader.expect(_VALUE)
+            yield from self.parameter(key, _VALUE_END)
+            yield from reader.skip_space()
+            follows = yield from reader.expect(_KEY, _END)
+        self.end_parameters()
+
+
+GLM = Format("glm-4.5", GlmParser)

@@ -1,0 +1,80 @@
+"""Calls that are written as tags: a tag around all, one around each call, and one around each parameter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from appliance.serving.parsers.base import Tool
+from appliance.serving.parsers.markers import markers
+from appliance.serving.parsers.parameters import ParameterParser
+from appliance.serving.parsers.reader import Malformed, Steps
+
+_NAME: Final = re.compile(r"[^\"<>\n]*")
+
+
+@dataclass(frozen=True)
+class Tags:
+    """How a format writes its tags. Those of a call and a parameter are given up to the name."""
+
+    around: tuple[str, ...]
+    around_end: tuple[str, ...]
+    call: str
+    call_end: str
+    parameter: str
+    parameter_end: str
+    bare: bool = True
+    """Whether a call may stand without a tag around it."""
+
+
+class TagParser(ParameterParser):
+    """Reads all that a format's tags say. Of the tags around calls, the closing one may be missing."""
+
+    def __init__(self, tools: Sequence[Tool], tags: Tags) -> None:
+        self.tags = tags
+        self.markers = markers(*tags.around, *([tags.call] if tags.bare else []))
+        super().__init__(tools)
+
+    def call(self, marker: str) -> Steps[None]:
+        reader, tags = self.reader, self.tags
+        if marker != tags.call:
+            yield from reader.skip_space()
+            yield from reader.expect(tags.call)
+        while True:
+            yield from self._one_call()
+            yield from reader.skip_space()
+            follows = yield from reader.accept(tags.call, *tags.around_end)
+            if follows != tags.call:
+                break
+        if follows:
+            self.commit()
+
+    def _one_call(self) -> Steps[None]:
+        reader, tags = self.reader, self.tags
+        name, _ = yield from self._rest_of_tag()
+        self.begin_parameters(name)
+        while True:
+            yield from reader.skip_space()
+            if (yield from reader.expect(tags.parameter, tags.call_end)) == tags.call_end:
+                self.end_parameters()
+                return
+            key, text = yield from self._rest_of_tag()
+            yield from self.parameter(key, tags.parameter_end, text)
+
+    def _rest_of_tag(self) -> Steps[tuple[str, bool | None]]:
+        """The name in a tag, and what it says of its value: whether it is text."""
+        reader = self.reader
+        quote = yield from reader.accept('"')
+        name = yield from reader.read_while(_NAME)
+        if quote:
+            yield from reader.expect(quote)
+        yield from reader.skip_space()
+        said = yield from reader.accept('string="true"', 'string="false"')
+        yield from reader.skip_space()
+        yield from reader.expect(">")
+        name = name.strip()
+        if not name:
+            raise Malformed
+        return name, said == 'string="true"' if said else None
