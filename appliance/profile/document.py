@@ -79,6 +79,8 @@ def load(document: Mapping[str, Any]) -> Profile:
         enforce_eager=values["enforce-eager"],
         prefix_caching=values["prefix-caching"],
         prefix_cache_salt=values["prefix-cache-salt"],
+        tool_call_parser=values["tool-call-parser"],
+        reasoning_parser=values["reasoning-parser"],
         strict_requests=values["strict-requests"],
         backends=_section(values, "backends"),
         sampling_defaults={key.replace("-", "_"): value for key, value in sampling.items() if value is not None},

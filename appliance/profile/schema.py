@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from appliance import engines
+from appliance.profile import parser_names
 from appliance.profile.setting import REQUIRED, Setting, Type
 from kernels.catalogue import backend_names
 from kernels.selection import AUTO
@@ -229,6 +230,24 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "nobody can tell from response times what others have asked. Native engine only.",
     ),
     Setting(
+        key="tool-call-parser",
+        type=Type.TEXT,
+        default=parser_names.AUTO,
+        allowed=(parser_names.AUTO, parser_names.NONE, *parser_names.TOOL_CALLS),
+        group="Requests",
+        help="The format in which the model writes tool calls. `auto`: by its chat template and family. `none`: calls "
+        "are left in the text. Native engine only.",
+    ),
+    Setting(
+        key="reasoning-parser",
+        type=Type.TEXT,
+        default=parser_names.AUTO,
+        allowed=(parser_names.AUTO, parser_names.NONE, *parser_names.REASONING),
+        group="Requests",
+        help="The format in which the model writes its reasoning. `auto`: by its chat template and family. `none`: "
+        "reasoning is left in the text. Native engine only.",
+    ),
+    Setting(
         key="strict-requests",
         type=Type.BOOLEAN,
         default=False,
@@ -386,6 +405,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     enforce_eager: bool
     prefix_caching: bool
     prefix_cache_salt: str
+    tool_call_parser: str
+    reasoning_parser: str
     strict_requests: bool
     backends: dict[str, str]
     sampling_defaults: dict[str, float | int]

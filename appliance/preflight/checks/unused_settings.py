@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from appliance.preflight.subject import Subject
+from appliance.profile.document import value_of
+from appliance.profile.parser_names import AUTO
 from appliance.protocol import Finding, Fix, Severity
 
 
@@ -13,8 +15,12 @@ def run(subject: Subject) -> Iterator[Finding]:
     profile, engine = subject.profile, subject.traits
     if profile.prefix_cache_salt != "none" and not engine.salts_prefix_cache:
         yield _unused("prefix-cache-salt", profile.prefix_cache_salt, "only `engine: native` salts its cache")
-    if profile.strict_requests and engine.own_server:
-        yield _unused("strict-requests", True, "only `engine: native` refuses unknown fields")
+    if engine.own_server:
+        for key in ("tool-call-parser", "reasoning-parser"):
+            if (parser := value_of(profile, key)) != AUTO:
+                yield _unused(key, parser, f"vLLM takes it from vllm.extra-args.{key}")
+        if profile.strict_requests:
+            yield _unused("strict-requests", True, "only `engine: native` refuses unknown fields")
     if profile.vllm.extra_args and not profile.engine_options.extra_args:
         yield _unused("vllm.extra-args", sorted(profile.vllm.extra_args), "it applies to `engine: vllm` only")
     if profile.ray.address is not None and not engine.several_gpus:
