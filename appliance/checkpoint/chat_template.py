@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import jinja2
+import jinja2.meta
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.json_file import read_text
@@ -20,6 +22,7 @@ from appliance.checkpoint.template_sandbox import BoundedEnvironment, LimitPasse
 from appliance.checkpoint.tokenizer import read_settings
 
 MAX_SOURCE: Final = 1024 * 1024
+_SHORT_IDS: Final = "|length != 9"
 _FILENAME: Final = "<chat template>"
 
 # What an expression of a template may raise on messages that it does not expect.
@@ -34,10 +37,11 @@ class TemplateError(ValueError):
 
 
 class ChatTemplate:
-    """A parsed template. `source` names where it came from, for errors."""
+    """A parsed template. `source` names where its `text` came from, for errors."""
 
     def __init__(self, text: str, source: str, tokens: Mapping[str, str]) -> None:
         """Raises TemplateError if the text is not a valid template."""
+        self.text = text
         self.source = source
         self._tokens = tokens
         self._environment = BoundedEnvironment()
@@ -50,6 +54,16 @@ class ChatTemplate:
             raise TemplateError(f"{source}, line {error.lineno}: {error.message}") from error
         except (RecursionError, SyntaxError, ValueError, MemoryError) as error:  # nested too deeply for Jinja or Python
             raise TemplateError(f"{source} cannot be compiled: {error}") from error
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The names that the template reads and does not set itself, everywhere."""
+        return frozenset(jinja2.meta.find_undeclared_variables(self._environment.parse(self.text)))
+
+    @property
+    def wants_short_ids(self) -> bool:
+        """Whether it rejects ids of tool calls that are not nine letters and digits, as Mistral's templates do."""
+        return _SHORT_IDS in self.text
 
     @classmethod
     def load(cls, folder: Path) -> ChatTemplate | None:

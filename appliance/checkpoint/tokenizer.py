@@ -125,14 +125,19 @@ class IncrementalDetokenizer:
     the tokens around it: its leading space on being the first, its bytes on the bytes before.
 
     `prompt_token_ids` is what stands before the first token: with it, a completion that goes on in the middle of a
-    sentence keeps the space that it begins with.
+    sentence keeps the space that it begins with. `kept` are special tokens that are not skipped.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, prompt_token_ids: Sequence[int] = ()
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool = True,
+        kept: frozenset[int] = frozenset(),
+        prompt_token_ids: Sequence[int] = (),
     ) -> None:
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._skipped = tokenizer.special_ids - kept if skip_special_tokens else frozenset()
         before = [token for token in prompt_token_ids[-CONTEXT_TOKENS:] if token not in self._skipped]
         self._context: list[int] = before  # tokens whose text has been given out
         self._context_text = tokenizer.decode_window(before)

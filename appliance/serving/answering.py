@@ -14,6 +14,7 @@ from appliance.engine_process.errors import EngineGoneError, TooManyRequestsErro
 from appliance.protocol import SamplingParams
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import ApiError, ClientGoneError, engine_gone
+from appliance.serving.reading import Reading
 from appliance.serving.sampling import SamplingFields, sampling_params
 from appliance.serving.served_model import ServedModel
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from appliance.serving.metrics import Metrics, Stopwatch
 
 HEARTBEAT_S = 10.0
+NO_TOKENS: frozenset[int] = frozenset()
 SOON = {"Retry-After": "1"}
 
 
@@ -31,6 +33,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     fields: SamplingFields
     max_tokens: list[int]  # for each prompt
     logprobs: int | None = None
+    reading: Reading | None = None
 
 
 class Answering:
@@ -43,7 +46,7 @@ class Answering:
         self._metrics = metrics
         self._arrived = asyncio.Event()
         self._watches: list[Stopwatch] = []
-        fields = ask.fields
+        fields, reading = ask.fields, ask.reading
         stops = fields.stops
         salt = model.cache_salt(key_id, fields.cache_salt)
         params = [
@@ -57,7 +60,8 @@ class Answering:
                     prompt, sampling, priority=fields.priority or 0, cache_salt=salt, arrived=self._arrived
                 )
                 skip_special = fields.skip_special_tokens is not False
-                detokenizer = model.detokenizer(prompt, skip_special_tokens=skip_special)
+                marker_ids = model.marker_ids if reading is not None and reading.keeps_special else NO_TOKENS
+                detokenizer = model.detokenizer(prompt, skip_special_tokens=skip_special, kept=marker_ids)
                 self.choices.append(
                     Choice(
                         index,
@@ -66,6 +70,8 @@ class Answering:
                         prompt_token_ids=prompt,
                         stops=stops,
                         min_tokens=sampling.min_tokens,
+                        reader=reading.reader() if reading is not None else None,
+                        marker_ids=marker_ids if skip_special else NO_TOKENS,
                     )
                 )
                 self._watches.append(metrics.stopwatch(len(prompt)))

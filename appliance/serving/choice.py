@@ -1,4 +1,5 @@
-"""One answer as it grows: the core's token ids become text, stop strings are found, logprobs get their words."""
+"""One answer as it grows: the core's token ids become text, stop strings are found, and the text is read for reasoning
+and tool calls where the model writes such."""
 
 from __future__ import annotations
 
@@ -10,16 +11,20 @@ import msgspec
 from appliance.engine_client.client import Generation
 from appliance.protocol import FinishReason, TokenLogprob, TokenOutput
 from appliance.serving.errors import ApiError
+from appliance.serving.parsers.base import CallDelta, Delta
 from appliance.serving.stop_strings import StopStrings
 
 if TYPE_CHECKING:
     from appliance.checkpoint.tokenizer import IncrementalDetokenizer
+    from appliance.serving.reading import AnswerReader
 
 
 class Piece(msgspec.Struct, kw_only=True):
     """What came since the last piece. `offsets` are where each token's text begins in the whole answer."""
 
     text: str = ""
+    reasoning: str = ""
+    calls: list[CallDelta] = []
     token_ids: list[int] = []
     logprobs: list[TokenLogprob] = []
     offsets: list[int] = []
@@ -27,10 +32,25 @@ class Piece(msgspec.Struct, kw_only=True):
 
     def add(self, later: Piece) -> None:
         self.text += later.text
+        self.reasoning += later.reasoning
+        self._add_calls(later.calls)
         self.token_ids += later.token_ids
         self.logprobs += later.logprobs
         self.offsets += later.offsets
         self.finish_reason = later.finish_reason
+
+    def add_delta(self, delta: Delta) -> None:
+        self.text += delta.content
+        self.reasoning += delta.reasoning
+        self._add_calls(delta.calls)
+
+    def _add_calls(self, calls: list[CallDelta]) -> None:
+        """Clients may read only the first part of a call in each delta: there is one."""
+        for call in calls:
+            if self.calls and self.calls[-1].index == call.index:
+                self.calls[-1].arguments += call.arguments
+            else:
+                self.calls.append(call)
 
 
 class Choice:
@@ -43,7 +63,11 @@ class Choice:
         prompt_token_ids: Sequence[int],
         stops: Sequence[str],
         min_tokens: int = 0,
+        reader: AnswerReader | None = None,
+        marker_ids: frozenset[int] = frozenset(),
     ) -> None:
+        """Without a `reader`, the text is content as it stands. `marker_ids` are special tokens that may be markers for
+        it, and are no part of the text otherwise."""
         self.index = index
         self.generation = generation
         self.prompt_token_ids = prompt_token_ids
@@ -53,7 +77,18 @@ class Choice:
         self._detokenizer = detokenizer
         self._stops = StopStrings(stops)
         self._min_tokens = min_tokens
+        self._reader = reader
+        self._marker_ids = marker_ids
         self._text_length = 0
+
+    @property
+    def called(self) -> bool:
+        """Whether the answer has tool calls, of which the last is complete too."""
+        return self._reader is not None and self._reader.called
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return 0 if self._reader is None else self._reader.reasoning_tokens
 
     def take(self) -> Piece | None:
         """Without waiting; None when nothing has come. Raises EngineGoneError, or ApiError when the core could not
@@ -66,7 +101,7 @@ class Choice:
             raise ApiError(500, f"The engine could not run this request: {output.error}", code="engine_error")
         self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
         piece = Piece()
-        text = []
+        text: list[str] = []
         last = len(output.token_ids) - 1
         for position, token_id in enumerate(output.token_ids):
             piece.token_ids.append(token_id)
@@ -77,21 +112,34 @@ class Choice:
             # The token that stopped the generation is not part of the text.
             if position == last and output.stop_token_id is not None:
                 break
-            text.append(self._push(self._detokenizer.push((token_id,))))
-            if self._stops.matched is not None:
+            released = self._push(self._detokenizer.push((token_id,)))
+            self._give(piece, text, released, special=token_id in self._marker_ids)
+            if self._cut_short:
                 break
         piece.finish_reason = output.finish_reason
-        if self._stops.matched is not None:
+        if piece.finish_reason is not None and not self._cut_short:
+            self._give(piece, text, self._push(self._detokenizer.finish()))
+            if not self._cut_short:
+                self._give(piece, text, self._stops.finish())
+        if self._cut_short:
             piece.finish_reason = FinishReason.STOP
-        elif piece.finish_reason is not None:
-            text.append(self._push(self._detokenizer.finish()))
-            if self._stops.matched is not None:
-                piece.finish_reason = FinishReason.STOP
-            else:
-                text.append(self._stops.finish())
         self.finished = piece.finish_reason is not None
-        piece.text = "".join(text)
+        if self._reader is None:
+            piece.text = "".join(text)
+        elif self.finished:
+            piece.add_delta(self._reader.finish())
         return piece
+
+    def _give(self, piece: Piece, text: list[str], released: str, *, special: bool = False) -> None:
+        if self._reader is None:
+            text.append(released)
+        else:
+            piece.add_delta(self._reader.push(released, special=special))
+
+    @property
+    def _cut_short(self) -> bool:
+        """Whether the answer ends here, whatever the model goes on to say."""
+        return self._stops.matched is not None or (self._reader is not None and self._reader.full)
 
     def _push(self, text: str) -> str:
         self._text_length += len(text)

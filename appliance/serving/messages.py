@@ -2,46 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
 
 from appliance.serving.errors import bad_request
-from appliance.serving.fields import shown
+from appliance.serving.fields import Ignored, shown
 
 # `developer` is OpenAI's newer name for `system`; templates know the older one.
-ROLES: dict[str, str] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-TEXT_FIELDS = ("name", "reasoning_content")
+ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+FIELDS: Final = {
+    "system": frozenset({"name"}),
+    "user": frozenset({"name"}),
+    "assistant": frozenset({"name", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call"}),
+    "tool": frozenset({"name", "tool_call_id"}),
+}
 # Each takes a few tokens at least, so more would not fit any context; and checking each takes time.
-MAX_MESSAGES = 20_000
+MAX_MESSAGES: Final = 20_000
+OLD_CALLS: Final = "tool_calls and the role tool have replaced function calls"
+SHORT_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
 
 
-def check_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def check_messages(messages: Sequence[dict[str, Any]], ignored: Ignored) -> list[dict[str, Any]]:
     """Raises ApiError naming the message and its field."""
     if not messages:
         raise bad_request("messages is empty; send at least one message.", "messages")
     if len(messages) > MAX_MESSAGES:
         many = f"messages: {len(messages):,} messages are too many; send {MAX_MESSAGES:,} or fewer."
         raise bad_request(f"{many} Remove the oldest, or join some.", "messages")
-    return [_check(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    conversation = _Conversation(ignored)
+    return [conversation.check(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
-def _check(message: dict[str, Any], param: str) -> dict[str, Any]:
-    role = message.get("role")
-    if not isinstance(role, str) or role not in ROLES:
-        known = " or ".join((", ".join(list(ROLES)[:-1]), list(ROLES)[-1]))
-        why = " (tool calls are not implemented)" if role in ("tool", "function") else ""
-        raise bad_request(f"{param}.role: {shown(role)} is not supported{why}; use {known}.", f"{param}.role")
-    checked = {"role": ROLES[role], "content": _text(message.get("content"), f"{param}.content")}
-    for field, value in message.items():
-        # Clients send answers back as they got them, with empty fields.
-        if field in ("role", "content") or value is None or value == []:
-            continue
-        if field not in TEXT_FIELDS:
-            raise bad_request(f"{param}.{field} is not supported. Remove it.", f"{param}.{field}", "unsupported_field")
-        if not isinstance(value, str):
-            raise bad_request(f"{param}.{field}: {shown(value)} is not valid; use a string.", f"{param}.{field}")
-        checked[field] = value
-    return checked
+def with_short_ids(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with ids of nine letters and digits in the place of other ones."""
+    return [_with_short_ids(message) for message in messages]
+
+
+def _with_short_ids(message: dict[str, Any]) -> dict[str, Any]:
+    if "tool_call_id" in message:
+        return {**message, "tool_call_id": _short_id(message["tool_call_id"])}
+    if "tool_calls" in message:
+        return {**message, "tool_calls": [{**call, "id": _short_id(call["id"])} for call in message["tool_calls"]]}
+    return message
+
+
+def _short_id(call_id: str) -> str:
+    return call_id if SHORT_ID.fullmatch(call_id) else hashlib.sha256(call_id.encode()).hexdigest()[:9]
+
+
+class _Conversation:
+    """Messages in their order: a tool's result belongs to a call before it."""
+
+    def __init__(self, ignored: Ignored) -> None:
+        self._ignored = ignored
+        self._open: dict[str, str] = {}  # the calls without a result: id, name
+        self._answered: set[str] = set()
+
+    def check(self, message: dict[str, Any], param: str) -> dict[str, Any]:
+        role = message.get("role")
+        if not isinstance(role, str) or role not in ROLES:
+            known = " or ".join((", ".join(list(ROLES)[:-1]), list(ROLES)[-1]))
+            why = f" ({OLD_CALLS})" if role == "function" else ""
+            raise bad_request(f"{param}.role: {shown(role)} is not supported{why}; use {known}.", f"{param}.role")
+        given = self._given(message, ROLES[role], param)
+        content = message.get("content")
+        match ROLES[role]:
+            case "assistant":
+                return {"role": "assistant", **self._assistant(content, given, param)}
+            case "tool":
+                return {"role": "tool", "content": _text(content, f"{param}.content"), **self._result(given, param)}
+            case plain:
+                return {"role": plain, "content": _text(content, f"{param}.content"), **given}
+
+    def _given(self, message: dict[str, Any], role: str, param: str) -> dict[str, Any]:
+        """The other fields, of the right type."""
+        given: dict[str, Any] = {}
+        for field, value in message.items():
+            # Clients send answers back as they got them, with empty fields.
+            if field in ("role", "content") or value is None or value == []:
+                continue
+            place = f"{param}.{field}"
+            if field not in FIELDS[role]:
+                self._ignored.add(f"messages[].{field}", place)
+            elif field == "function_call":
+                raise bad_request(f"{place} is not supported: {OLD_CALLS}.", place, "unsupported_field")
+            elif field == "tool_calls":
+                given[field] = self._calls(value, place)
+            elif isinstance(value, str):
+                given[field] = value
+            else:
+                raise bad_request(f"{place}: {shown(value)} is not valid; use a string.", place)
+        return given
+
+    @staticmethod
+    def _assistant(content: Any, given: dict[str, Any], param: str) -> dict[str, Any]:
+        """A message may consist of calls, of reasoning or of a refusal alone."""
+        refusal = given.pop("refusal", "")
+        reasoning = given.pop("reasoning", "")
+        if reasoning:
+            given.setdefault("reasoning_content", reasoning)
+        if content is None and (given.keys() - {"name"} or refusal):
+            return {"content": refusal, **given}
+        return {"content": _text(content, f"{param}.content"), **given}
+
+    def _calls(self, calls: Any, param: str) -> list[dict[str, Any]]:
+        if not isinstance(calls, list):
+            raise bad_request(f"{param}: {shown(calls)} is not valid; use a list of calls.", param)
+        checked: dict[str, dict[str, Any]] = {}
+        for index, given in enumerate(calls):
+            call = self._call(given, f"{param}[{index}]")
+            if call["id"] in checked:
+                place = f"{param}[{index}].id"
+                raise bad_request(f"{place}: {shown(call['id'])} is the id of two calls; give each its own.", place)
+            checked[call["id"]] = call
+        return list(checked.values())
+
+    def _call(self, call: Any, param: str) -> dict[str, Any]:
+        if not isinstance(call, dict):
+            raise bad_request(f"{param}: {shown(call)} is not valid; use an object with id, type and function.", param)
+        call_id, kind, function = call.get("id"), call.get("type", "function"), call.get("function")
+        if not isinstance(call_id, str) or not call_id:
+            raise bad_request(f"{param}.id: {shown(call_id)} is not valid; use a string.", f"{param}.id")
+        if kind != "function":
+            message = f'{param}.type: {shown(kind)} is not supported; use "function".'
+            raise bad_request(message, f"{param}.type", "unsupported_content")
+        place = f"{param}.function"
+        if not isinstance(function, dict):
+            raise bad_request(f"{place}: {shown(function)} is not valid; use an object with name and arguments.", place)
+        name, arguments = function.get("name"), function.get("arguments")
+        if not isinstance(name, str) or not name:
+            raise bad_request(f"{place}.name: {shown(name)} is not valid; use a string.", f"{place}.name")
+        self._open[call_id] = name
+        self._answered.discard(call_id)
+        checked = {"name": name, "arguments": _arguments(arguments, f"{place}.arguments")}
+        return {"id": call_id, "type": "function", "function": checked}
+
+    def _result(self, given: dict[str, Any], param: str) -> dict[str, Any]:
+        place = f"{param}.tool_call_id"
+        if "tool_call_id" not in given:
+            raise bad_request(f"{place} is missing.", place, "missing_field")
+        call_id = given["tool_call_id"]
+        if call_id in self._answered:
+            raise bad_request(
+                f"{place}: the call {shown(call_id)} already has a result; send one for each call.", place
+            )
+        if call_id not in self._open:
+            message = f"{place}: no tool call before this message has the id {shown(call_id)}; send the call, too."
+            raise bad_request(message, place)
+        self._answered.add(call_id)
+        return {"name": self._open.pop(call_id), **given}
+
+
+def _arguments(arguments: Any, param: str) -> Any:
+    """An object, as templates iterate over it, where the text is that of one; models may have written anything."""
+    if arguments is None or arguments == "":
+        return {}
+    if isinstance(arguments, dict):
+        return arguments
+    if not isinstance(arguments, str):
+        message = f"{param}: {shown(arguments)} is not valid; use the text of a JSON object."
+        raise bad_request(message, param)
+    try:
+        decoded = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return arguments
+    return decoded if isinstance(decoded, dict) else arguments
 
 
 def _text(content: Any, param: str) -> str:

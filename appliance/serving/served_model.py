@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.reading import ModelFormats
 
 if TYPE_CHECKING:
     from appliance.checkpoint.chat_template import ChatTemplate
@@ -38,6 +39,9 @@ class ServedModel:
         self.salts_by_key = plan.profile.prefix_cache_salt == "api-key"
         self.tokenizer = tokenizer
         self._template = template
+        self.formats = ModelFormats.choose(plan.profile, plan.config.model_type, template.text if template else None)
+        # Special tokens that may be markers of calls or reasoning: not those that begin and end texts.
+        self.marker_ids = tokenizer.special_ids - {tokenizer.bos_token_id, tokenizer.eos_token_id, *self.eos_token_ids}
 
     @classmethod
     def load(cls, plan: NativePlan, created: int) -> ServedModel:
@@ -54,11 +58,16 @@ class ServedModel:
     def check_name(self, name: str | None) -> None:
         check_name(name, self.name)
 
-    def detokenizer(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool) -> IncrementalDetokenizer:
+    def detokenizer(
+        self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool, kept: frozenset[int]
+    ) -> IncrementalDetokenizer:
         from appliance.checkpoint.tokenizer import IncrementalDetokenizer
 
         return IncrementalDetokenizer(
-            self.tokenizer, skip_special_tokens=skip_special_tokens, prompt_token_ids=prompt_token_ids
+            self.tokenizer,
+            skip_special_tokens=skip_special_tokens,
+            kept=kept,
+            prompt_token_ids=prompt_token_ids,
         )
 
     async def encode(self, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -80,29 +89,30 @@ class ServedModel:
                 f"The field {param!r} contains half of a surrogate pair, which is not valid text.", param
             ) from None
 
-    async def encode_chat(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> list[int]:
-        from appliance.checkpoint.chat_template import TemplateError
-
-        template = self._template
-        if template is None:
+    @property
+    def template(self) -> ChatTemplate:
+        """Raises ApiError where the model has none."""
+        if self._template is None:
             message = (
                 f"The model {self.name!r} has no chat template, so it cannot take messages. Use /v1/completions, "
                 f"or put a chat_template.jinja into the model's folder."
             )
             raise bad_request(message, "messages", "no_chat_template")
+        return self._template
+
+    async def render_chat(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+        from appliance.checkpoint.chat_template import TemplateError
+
+        template = self.template
 
         def render() -> str:
             return template.render(messages, **variables)
 
-        short = len(messages) <= INLINE_MESSAGES and (
-            sum(len(text) for message in messages for text in message.values()) <= INLINE_CHARACTERS
-        )
+        short = len(messages) <= INLINE_MESSAGES and _is_short((messages, variables))
         try:
-            text = render() if short else await asyncio.to_thread(render)
+            return render() if short else await asyncio.to_thread(render)
         except TemplateError as error:
             raise bad_request(str(error), "messages") from None
-        # The template writes the special tokens itself.
-        return await self.encode(text, "messages", add_special_tokens=False)
 
     def room(self, prompt_tokens: int, max_tokens: int | None, param: str) -> int:
         """How many tokens may follow the prompt. Raises ApiError if the prompt, alone or with `max_tokens`, exceeds the
@@ -135,6 +145,19 @@ class ServedModel:
                 raise bad_request(
                     f"{place}: {token_id:,} is not in the vocabulary; use 0 to {self.vocab_size - 1:,}.", place
                 )
+
+
+def _is_short(value: Any) -> bool:
+    """Whether all its texts together are short enough to be rendered at once."""
+    size, rest = 0, [value]
+    while rest and size <= INLINE_CHARACTERS:
+        each = rest.pop()
+        if isinstance(each, dict):
+            rest += each.values()
+        elif isinstance(each, list | tuple):
+            rest += each
+        size += len(each) if isinstance(each, str) else 1
+    return size <= INLINE_CHARACTERS
 
 
 def check_name(asked: str | None, served: str) -> None:

@@ -92,12 +92,13 @@ def test_a_wrong_field_is_named_with_its_value(door: Door, path: str, field: str
         ([{"role": "user"}], "messages[0].content"),
         ([{"content": "x"}], "messages[0].role"),
         ([*HELLO, {"role": "wizard", "content": "x"}], "messages[1].role"),
-        ([{"role": "tool", "content": "x"}], "messages[0].role"),
+        ([{"role": "tool", "content": "x"}], "messages[0].tool_call_id"),
+        ([{"role": "function", "name": "f", "content": "x"}], "messages[0].role"),
         ([{"role": "user", "content": 3}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content[0].type"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": ["x"]}], "messages[0].content[0]"),
-        ([{"role": "assistant", "content": "x", "tool_calls": [{}]}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "content": "x", "tool_calls": [{}]}], "messages[0].tool_calls[0].id"),
         ([{"role": "user", "content": "\ud800"}], "messages"),
     ],
 )
@@ -105,7 +106,13 @@ def test_wrong_messages_are_named_by_their_place(door: Door, messages: Any, para
     """Down to the part of the message, with a code for programs."""
     status, error = refused(door, CHAT, {"messages": messages})
     assert status == 400
-    assert error["code"] in ("invalid_value", "unsupported_field", "unsupported_content", "invalid_body")
+    assert error["code"] in (
+        "invalid_value",
+        "unsupported_field",
+        "unsupported_content",
+        "invalid_body",
+        "missing_field",
+    )
     assert error["param"] in (param, None)
     if error["param"] is None:
         assert "JSON" in error["message"]  # half of a surrogate pair is no JSON text
@@ -133,9 +140,9 @@ async def test_many_messages_keep_nobody_waiting(home: Home, monkeypatch: pytest
         return render(*arguments, **variables)
 
     monkeypatch.setattr(ChatTemplate, "render", watched)
-    await model.encode_chat([{"role": "user", "content": "x"}], {})
-    await model.encode_chat([{"role": "user", "content": ""}] * 100, {})
-    await model.encode_chat([{"role": "user", "content": "", "reasoning_content": "x" * 5000}], {})
+    await model.render_chat([{"role": "user", "content": "x"}], {})
+    await model.render_chat([{"role": "user", "content": ""}] * 100, {})
+    await model.render_chat([{"role": "user", "content": "", "reasoning_content": "x" * 5000}], {})
     assert [thread is threading.main_thread() for thread in threads] == [True, False, False]
 
 

@@ -16,7 +16,7 @@ from appliance.serving.fields import IGNORED_HEADER, MAX_IGNORED, PARTLY_SUPPORT
 from tests.supervisor.scripted import Door, make_profile
 
 HELLO = [{"role": "user", "content": "hello"}]
-BODIES = {"/v1/chat/completions": {"messages": HELLO}, "/v1/completions": {"prompt": "x"}}
+BODIES: dict[str, dict[str, Any]] = {"/v1/chat/completions": {"messages": HELLO}, "/v1/completions": {"prompt": "x"}}
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,8 @@ def core_command(home: Home, **script: Any) -> tuple[str, ...]:
     make_profile(home)
     tokenizer = Tokenizer.from_file(str(home.models / "tiny" / "tokenizer.json"))
     script.setdefault("ids", tokenizer.encode(TEXT.decode()).ids)
+    if "answers" in script:
+        script["answers"] = [tokenizer.encode(answer).ids for answer in script["answers"]]
     return (sys.executable, str(CORE), json.dumps(script))
 
 

@@ -1,7 +1,8 @@
 """A core that keeps to the protocol and to a script: it answers with tokens that can be foretold, and fails on cue.
 
 `python scripted_core.py SCRIPT --connect FOLDER --parent PID`, where SCRIPT is JSON: `at` names the cue (start, hello,
-configured, loaded, submit: the n-th request of `nth`), `do` what happens then. Without a cue it serves.
+configured, loaded, submit: the n-th request of `nth`), `do` what happens then. Without a cue it serves: a request with
+a seed gets the answer of that number in `answers`, which ends, and any other one TEXT over and over.
 """
 
 from __future__ import annotations
@@ -170,10 +171,13 @@ class Core:
                 time.sleep(self.script.get("token_s", 0.001))
 
     def step(self, submit: Submit, done: int) -> TokenOutput:
-        """The answer is TEXT over and over, in the ids of tests/tiny.py's tokenizer."""
-        token = self.script["ids"][done % len(self.script["ids"])]
+        """In the ids of tests/tiny.py's tokenizer, of which 2 ends a text."""
+        seed, answers = submit.sampling.seed, self.script.get("answers")
+        ids = self.script["ids"] if seed is None or answers is None else [*answers[seed], 2]
+        token = ids[done % len(ids)]
         done += 1
-        last = done == submit.sampling.max_tokens
+        stopped = ids is not self.script["ids"] and done == len(ids)
+        last = stopped or done == submit.sampling.max_tokens
         if last:
             del self.running[submit.request_id]
         else:
@@ -187,7 +191,8 @@ class Core:
             request_id=submit.request_id,
             token_ids=(token,),
             logprobs=logprobs,
-            finish_reason=FinishReason.LENGTH if last else None,
+            finish_reason=(FinishReason.STOP if stopped else FinishReason.LENGTH) if last else None,
+            stop_token_id=token if stopped else None,
             num_cached_tokens=3,
         )
 

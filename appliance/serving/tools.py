@@ -1,0 +1,162 @@
+"""The tools of a request, checked: as templates show them to the model, and as parsers read its calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.fields import Ignored, shown
+from appliance.serving.parsers.base import Tool
+
+NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+MAX_TOOLS: Final = 1024
+MAX_DEPTH: Final = 64
+MAX_PARAMETERS_BYTES: Final = 256 << 10
+CHOICES: Final = ("auto", "none", "required")
+# Templates write the parameters out, or iterate over them.
+NO_PARAMETERS: Final = {"type": "object", "properties": {}}
+
+
+class ToolUse(msgspec.Struct, frozen=True):
+    """What a request says about tools. The model sees `tools` whatever the choice is, so that a conversation's prefix
+    stays the same (and as vLLM does by default)."""
+
+    tools: tuple[Tool, ...] = ()
+    choice: str = "auto"
+    """auto, none, required, or named."""
+    name: str = ""
+    """Of the tool that must be called, if that is named."""
+    parallel: bool = True
+    """Whether an answer may hold several calls."""
+
+    @property
+    def callable(self) -> tuple[Tool, ...]:
+        return () if self.choice == "none" else self.tools
+
+    def for_template(self) -> list[dict[str, Any]] | None:
+        """In OpenAI's form, as templates expect it; None where there are no tools."""
+        return [_for_template(tool) for tool in self.tools] or None
+
+
+def check_tools(tools: Any, choice: Any, parallel: bool | None, ignored: Ignored) -> ToolUse:
+    """Raises ApiError naming the field's path."""
+    checked = _check_list(tools or [], ignored)
+    kind, name = _check_choice(choice, [tool.name for tool in checked])
+    return ToolUse(checked, kind, name, parallel is not False)
+
+
+def check_enforced(use: ToolUse) -> None:
+    """Raises ApiError for a choice to which the answer would have to be constrained."""
+    if use.choice in ("required", "named"):
+        message = 'tool_choice: a call cannot be enforced; use "auto" or "none".'
+        raise bad_request(message, "tool_choice", "unsupported_field")
+
+
+def _check_list(tools: Any, ignored: Ignored) -> tuple[Tool, ...]:
+    if not isinstance(tools, list):
+        raise bad_request(f"tools: {shown(tools)} is not valid; use a list of tools.", "tools")
+    if len(tools) > MAX_TOOLS:
+        raise bad_request(f"tools: {len(tools):,} tools are too many; send {MAX_TOOLS:,} or fewer.", "tools")
+    checked: dict[str, Tool] = {}
+    for index, given in enumerate(tools):
+        tool = _check_tool(given, f"tools[{index}]", ignored)
+        if tool.name in checked:
+            place = f"tools[{index}].function.name"
+            raise bad_request(f"{place}: {shown(tool.name)} is the name of two tools; give each its own.", place)
+        checked[tool.name] = tool
+    return tuple(checked.values())
+
+
+def _check_tool(tool: Any, param: str, ignored: Ignored) -> Tool:
+    if not isinstance(tool, dict):
+        raise bad_request(f"{param}: {shown(tool)} is not valid; use an object with type and function.", param)
+    if tool.get("type", "function") != "function":
+        message = f'{param}.type: {shown(tool["type"])} is not supported; use "function".'
+        raise bad_request(message, f"{param}.type", "unsupported_field")
+    place = f"{param}.function"
+    function = tool.get("function")
+    if function is None:
+        raise bad_request(f"{place} is missing.", place, "missing_field")
+    if not isinstance(function, dict):
+        raise bad_request(f"{place}: {shown(function)} is not valid; use an object with name and parameters.", place)
+    for field in [field for field in tool if field not in ("type", "function")]:
+        ignored.add(f"tools[].{field}", f"{param}.{field}")
+    for field in [field for field in function if field not in Tool.__struct_fields__]:
+        ignored.add(f"tools[].function.{field}", f"{place}.{field}")
+    return Tool(
+        name=_check_name(function.get("name"), f"{place}.name"),
+        description=_check_type(function.get("description"), str, "a string", f"{place}.description") or "",
+        parameters=_check_parameters(function.get("parameters"), f"{place}.parameters"),
+        strict=bool(_check_type(function.get("strict"), bool, "true or false", f"{place}.strict")),
+    )
+
+
+def _check_name(name: Any, param: str) -> str:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        message = f"{param}: {shown(name)} is not valid; use 1 to 64 letters, digits, dots, dashes and underscores."
+        raise bad_request(message, param)
+    return name
+
+
+def _check_type(value: Any, type: type, words: str, param: str) -> Any:
+    if value is not None and not isinstance(value, type):
+        raise bad_request(f"{param}: {shown(value)} is not valid; use {words}.", param)
+    return value
+
+
+def _check_parameters(parameters: Any, param: str) -> dict[str, Any]:
+    _check_type(parameters, dict, "a JSON schema of an object", param)
+    if _is_deep(parameters):
+        raise bad_request(f"{param}: nested more than {MAX_DEPTH} levels deep; make it flatter.", param)
+    size = len(msgspec.json.encode(parameters))
+    if size > MAX_PARAMETERS_BYTES:
+        limit = f"{MAX_PARAMETERS_BYTES >> 10} KiB"
+        raise bad_request(f"{param}: {size:,} bytes are too many; send {limit} or less.", param)
+    return dict(parameters or {})
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _inside(outer)]
+    return bool(level)
+
+
+def _inside(value: Any) -> Sequence[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else ()
+
+
+def _check_choice(choice: Any, names: Sequence[str]) -> tuple[str, str]:
+    """The kind of choice, and the tool that it names."""
+    if choice is None:
+        return "auto", ""
+    if isinstance(choice, str) and choice in CHOICES:
+        if choice == "required" and not names:
+            raise _needs_tools(choice)
+        return choice, ""
+    function = choice.get("function") if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) and choice.get("type") == "function" else None
+    if not isinstance(name, str):
+        known = 'use "auto", "none", "required" or {"type": "function", "function": {"name": ...}}'
+        raise bad_request(f"tool_choice: {shown(choice)} is not valid; {known}.", "tool_choice")
+    if not names:
+        raise _needs_tools(choice)
+    if name not in names:
+        place = "tool_choice.function.name"
+        raise bad_request(f"{place}: no tool is named {shown(name)}; use {' or '.join(names[:5])}.", place)
+    return "named", name
+
+
+def _needs_tools(choice: Any) -> ApiError:
+    return bad_request(f"tool_choice: {shown(choice)} needs tools; send tools, too.", "tool_choice")
+
+
+def _for_template(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters or NO_PARAMETERS}
+    return {"type": "function", "function": function}

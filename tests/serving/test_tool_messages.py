@@ -1,0 +1,245 @@
+"""Messages and fields of tools and reasoning: what is refused by its path, and what templates are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from appliance.checkpoint.chat_template import ChatTemplate
+from appliance.profile import parser_names
+from appliance.profile.document import check
+from appliance.serving.errors import ApiError
+from appliance.serving.fields import IGNORED_HEADER, Ignored
+from appliance.serving.messages import check_messages, with_short_ids
+from appliance.serving.parsers.registry import FORMATS, REASONING
+from appliance.serving.thinking import thinking_variables
+from appliance.serving.tools import MAX_DEPTH, MAX_PARAMETERS_BYTES, check_enforced, check_tools
+
+USER = {"role": "user", "content": "hi"}
+PROFILE: dict[str, Any] = {"name": "tiny", "model": {"path": "tiny"}}
+
+
+def call(call_id: Any = "a", name: Any = "f", arguments: Any = "{}", **more: Any) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}, **more}
+
+
+def calls(*made: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, "tool_calls": list(made)}
+
+
+def result(call_id: str = "a") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": "x"}
+
+
+def checked(*messages: dict[str, Any]) -> list[dict[str, Any]]:
+    return check_messages(messages, Ignored(strict=True))
+
+
+def tool(name: Any = "f", **function: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **function}}
+
+
+def nested(depth: int) -> Any:
+    return {} if depth == 0 else {"items": nested(depth - 1)}
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([{"role": "assistant", "content": None}], "messages[0].content"),
+        ([{"role": "assistant", "content": None, "name": "eve"}], "messages[0].content"),
+        ([{"role": "user", "content": None}], "messages[0].content"),
+        ([calls(call()), {"role": "tool", "tool_call_id": "a", "content": None}], "messages[1].content"),
+        ([{"role": "assistant", "content": "x", "tool_calls": {"id": "a"}}], "messages[0].tool_calls"),
+        ([calls("f()")], "messages[0].tool_calls[0]"),
+        ([calls(call(call_id=None))], "messages[0].tool_calls[0].id"),
+        ([calls(call(call_id=""))], "messages[0].tool_calls[0].id"),
+        ([calls(call(), call())], "messages[0].tool_calls[1].id"),
+        ([calls(call(type="custom"))], "messages[0].tool_calls[0].type"),
+        ([calls({"id": "a", "type": "function"})], "messages[0].tool_calls[0].function"),
+        ([calls(call(name=3))], "messages[0].tool_calls[0].function.name"),
+        ([calls(call(arguments=3))], "messages[0].tool_calls[0].function.arguments"),
+        ([calls(call()), {"role": "tool", "content": "x"}], "messages[1].tool_call_id"),
+        ([USER, result()], "messages[1].tool_call_id"),
+        ([calls(call()), result("b")], "messages[1].tool_call_id"),
+        ([calls(call()), result(), result()], "messages[2].tool_call_id"),
+        ([result(), calls(call())], "messages[0].tool_call_id"),
+        ([{"role": "assistant", "content": "x", "reasoning": {}}], "messages[0].reasoning"),
+        ([{"role": "assistant", "content": None, "function_call": {"name": "f"}}], "messages[0].function_call"),
+        ([{"role": "function", "name": "f", "content": "x"}], "messages[0].role"),
+    ],
+)
+def test_what_is_wrong_with_a_message_is_named_by_its_path(messages: list[dict[str, Any]], param: str) -> None:
+    """In a conversation with tools, too."""
+    with pytest.raises(ApiError) as refused:
+        checked(*messages)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_results_belong_to_calls_in_any_order() -> None:
+    """Of one message or several; an id may come again in a later turn."""
+    turn = [calls(call("a"), call("b", name="g")), result("b"), result("a")]
+    split = [calls(call("c")), calls(call("d")), result("c"), result("d")]
+    names = [message["name"] for message in checked(*turn, *turn, *split) if message["role"] == "tool"]
+    assert names == ["g", "f", "g", "f", "f", "f"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ('{"a": {"b": [1, null]}}', {"a": {"b": [1, None]}}),
+        ({"a": 1}, {"a": 1}),
+        ("", {}),
+        (None, {}),
+        ("[1]", "[1]"),
+        ('{"a": ', '{"a": '),
+        ("[" * 100_000, "[" * 100_000),
+    ],
+)
+def test_arguments_are_an_object_where_they_are_one(given: Any, expected: Any) -> None:
+    """Templates iterate over it; what a model wrote otherwise is text, as it wrote it."""
+    (message,) = checked(calls(call(arguments=given)))
+    assert message["tool_calls"][0]["function"]["arguments"] == expected
+    assert message["content"] == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"content": "x", "reasoning": "r"}, {"content": "x", "reasoning_content": "r"}),
+        ({"content": "x", "reasoning": "r", "reasoning_content": "c"}, {"content": "x", "reasoning_content": "c"}),
+        ({"content": None, "reasoning_content": "r"}, {"content": "", "reasoning_content": "r"}),
+        ({"content": None, "refusal": "no"}, {"content": "no"}),
+        ({"content": "x", "refusal": None, "function_call": None, "audio": None, "tool_calls": []}, {"content": "x"}),
+    ],
+)
+def test_answers_may_be_sent_back_as_they_came(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    """With reasoning under either name, and with empty fields."""
+    assert checked({"role": "assistant", **fields}) == [{"role": "assistant", **expected}]
+
+
+def test_unknown_fields_of_messages_and_tools_are_named_once() -> None:
+    """Unless the profile is strict: then they are refused, each by its path."""
+    messages = [{**USER, "id": 7}, {**USER, "id": 8}]
+    tools = [{**tool(cache_control={}), "defer_loading": True}]
+    ignored = Ignored(strict=False)
+    check_messages(messages, ignored)
+    check_tools(tools, None, None, ignored)
+    names = "messages[].id, tools[].defer_loading, tools[].function.cache_control"
+    assert ignored.headers == {IGNORED_HEADER: names}
+    with pytest.raises(ApiError) as refused:
+        check_messages(messages, Ignored(strict=True))
+    assert refused.value.param == "messages[0].id"
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "param"),
+    [
+        ({}, "auto", None),
+        ("f", None, "tools"),
+        (["f"], None, "tools[0]"),
+        ([{"type": "web_search"}], None, "tools[0].type"),
+        ([{"type": "function"}], None, "tools[0].function"),
+        ([tool(), tool()], None, "tools[1].function.name"),
+        ([tool("")], None, "tools[0].function.name"),
+        ([tool("a b")], None, "tools[0].function.name"),
+        ([tool("a" * 65)], None, "tools[0].function.name"),
+        ([tool(None)], None, "tools[0].function.name"),
+        ([tool(description=3)], None, "tools[0].function.description"),
+        ([tool(strict="yes")], None, "tools[0].function.strict"),
+        ([tool(parameters=[])], None, "tools[0].function.parameters"),
+        ([tool(parameters=nested(MAX_DEPTH + 1))], None, "tools[0].function.parameters"),
+        ([tool(parameters={"x": "y" * MAX_PARAMETERS_BYTES})], None, "tools[0].function.parameters"),
+        ([tool(str(number)) for number in range(2000)], None, "tools"),
+        ([], "required", "tool_choice"),
+        ([tool()], "any", "tool_choice"),
+        ([tool()], {"type": "function"}, "tool_choice"),
+        ([tool()], {"type": "function", "function": {"name": "g"}}, "tool_choice.function.name"),
+        ([], {"type": "function", "function": {"name": "f"}}, "tool_choice"),
+    ],
+)
+def test_what_is_wrong_with_tools_is_named_by_its_path(tools: Any, choice: Any, param: str | None) -> None:
+    """However deep or long they are."""
+    if param is None:
+        assert check_tools(tools, choice, None, Ignored(strict=True)).tools == ()
+        return
+    with pytest.raises(ApiError) as refused:
+        check_tools(tools, choice, None, Ignored(strict=True))
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_a_choice_that_must_be_enforced_is_refused() -> None:
+    """It is never taken for a wish."""
+    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
+        use = check_tools([tool()], choice, None, Ignored(strict=True))
+        with pytest.raises(ApiError) as refused:
+            check_enforced(use)
+        assert refused.value.param == "tool_choice"
+    check_enforced(check_tools([tool()], "auto", None, Ignored(strict=True)))
+
+
+def test_ids_are_short_for_templates_that_want_them_short() -> None:
+    """The same for call and result, and unchanged where they are short already."""
+    messages = with_short_ids(checked(calls(call("call_0123456789"), call("abcdefgh1")), result("call_0123456789")))
+    ids = [made["id"] for made in messages[0]["tool_calls"]]
+    assert ids[1] == "abcdefgh1"
+    assert len(ids[0]) == 9
+    assert ids[0].isalnum()
+    assert messages[1]["tool_call_id"] == ids[0]
+
+
+@pytest.mark.parametrize(
+    ("template", "effort", "enabled", "given", "expected"),
+    [
+        ("{{ enable_thinking }}", None, None, {}, {}),
+        ("{{ enable_thinking }}", "none", None, {}, {"enable_thinking": False}),
+        ("{{ enable_thinking }}", "minimal", None, {}, {"enable_thinking": False}),
+        ("{{ enable_thinking }}", "low", None, {}, {"enable_thinking": True}),
+        ("{{ enable_thinking }}", "high", False, {}, {"enable_thinking": False}),
+        ("{{ thinking }}", "high", None, {}, {"thinking": True}),
+        ("{{ thinking }}", None, None, {"enable_thinking": True}, {"thinking": True, "enable_thinking": True}),
+        ("{{ enable_thinking }}", "high", None, {"enable_thinking": False}, {"enable_thinking": False}),
+        ("{{ reasoning_effort }}", "none", None, {}, {"reasoning_effort": "low"}),
+        ("{{ reasoning_effort }}", "medium", None, {}, {"reasoning_effort": "medium"}),
+        ("{{ reasoning_effort }}", "xhigh", None, {}, {"reasoning_effort": "high"}),
+        ("{{ reasoning_effort == 'max' }}", "max", None, {}, {"reasoning_effort": "max"}),
+        ("{{ thinking }}{{ reasoning_effort }}", "none", None, {}, {"thinking": False}),
+        ("{{ thinking }}{{ reasoning_effort }}", "low", None, {}, {"thinking": True, "reasoning_effort": "low"}),
+        ("{% set thinking = 1 %}{{ thinking }}", None, None, {}, {}),
+    ],
+)
+def test_reasoning_is_switched_as_the_template_reads_it(
+    template: str, effort: str | None, enabled: bool | None, given: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """What the client sends as variables counts most."""
+    ignored = Ignored(strict=True)
+    assert thinking_variables(effort, enabled, given, ChatTemplate(template, "test", {}), ignored) == expected
+
+
+def test_an_effort_that_no_template_reads_is_ignored_and_named() -> None:
+    """Clients send it to every model; an unknown one is refused."""
+    template = ChatTemplate("{{ messages }}", "test", {})
+    ignored = Ignored(strict=False)
+    assert thinking_variables("low", True, {}, template, ignored) == {}
+    assert ignored.headers == {IGNORED_HEADER: "reasoning_effort, enable_thinking"}
+    with pytest.raises(ApiError) as refused:
+        thinking_variables("a lot", None, {}, template, ignored)
+    assert refused.value.param == "reasoning_effort"
+
+
+@pytest.mark.parametrize(
+    ("key", "names", "formats"),
+    [
+        ("tool-call-parser", parser_names.TOOL_CALLS, FORMATS),
+        ("reasoning-parser", parser_names.REASONING, REASONING),
+    ],
+)
+def test_a_profile_may_choose_every_parser_that_there_is(key: str, names: tuple[str, ...], formats: Any) -> None:
+    """And no other: an unknown name is refused with the list."""
+    assert sorted(names) == sorted(formats)
+    for name in ("auto", "none", *names):
+        assert check({**PROFILE, key: name}) == []
+    (problem,) = check({**PROFILE, key: "hermes2"})
+    assert problem.field == key
+    assert all(name in str(problem) for name in names)
