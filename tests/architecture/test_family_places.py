@@ -14,6 +14,9 @@ from appliance.checkpoint.families import FILES, family_of
 
 ROOT = Path(__file__).parents[2]
 DESCRIPTIONS = ROOT / "appliance" / "checkpoint" / "families"
+# Formats of tool calls and reasoning are chosen by family, and some have the name of one.
+PARSERS = ROOT / "appliance" / "serving" / "parsers"
+PARSER_NAMES = ROOT / "appliance" / "profile" / "parser_names.py"
 MODELS = ROOT / "appliance" / "models"
 SHARED = {"__init__", "base", "decoder", "windows"}
 
@@ -26,7 +29,8 @@ def names() -> set[str]:
 def own_files() -> set[Path]:
     """Where a family may be named."""
     described = {DESCRIPTIONS / f"{name}.py" for name in FILES.values()}
-    return described | {MODELS / f"{name}.py" for name in FILES.values()} | {Path(families.__file__)}
+    parsers = {PARSER_NAMES, *PARSERS.glob("*.py")}
+    return described | {MODELS / f"{name}.py" for name in FILES.values()} | {Path(families.__file__)} | parsers
 
 
 def texts(tree: ast.AST) -> Iterator[str]:

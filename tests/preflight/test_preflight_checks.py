@@ -244,6 +244,13 @@ def test_settings_without_effect_are_said(home: Home, tiny: Path) -> None:
     ]
 
 
+def test_settings_of_the_native_engine_have_no_effect_on_vllm(home: Home, tiny: Path) -> None:
+    """It is told how to read answers by its own flags."""
+    changes = {"engine": "vllm", "tool-call-parser": "hermes", "reasoning-parser": "none", "strict-requests": True}
+    fields = [f.field for f in look(home, changes).findings if f.id == "setting-unused"]
+    assert fields == ["tool-call-parser", "reasoning-parser", "strict-requests"]
+
+
 def test_memory_that_is_too_small_names_the_longest_context(home: Home) -> None:
     """And that length then fits. Shortened by itself where the profile leaves it open."""
     write_checkpoint(home.models / "tiny", max_position_embeddings=1 << 20, num_hidden_layers=8)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from appliance.checkpoint.chat_template import ChatTemplate
 from appliance.profile import parser_names
@@ -17,6 +20,16 @@ from appliance.serving.thinking import thinking_variables
 from appliance.serving.tools import MAX_DEPTH, MAX_PARAMETERS_BYTES, check_enforced, check_tools
 
 USER = {"role": "user", "content": "hi"}
+# Any JSON, with the names and words that mean something here more often than others.
+WORDS = st.sampled_from([
+    "role", "content", "tool_calls", "tool_call_id", "id", "type", "function", "name", "arguments", "parameters", "text",
+    "assistant", "tool", "user", "a", "f", "{}", "auto", "none", "required", "",
+])  # fmt: skip
+JSON = st.recursive(
+    WORDS | st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=5),
+    max_leaves=12,
+)
 PROFILE: dict[str, Any] = {"name": "tiny", "model": {"path": "tiny"}}
 
 
@@ -38,6 +51,14 @@ def checked(*messages: dict[str, Any]) -> list[dict[str, Any]]:
 
 def tool(name: Any = "f", **function: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, **function}}
+
+
+def refusal_of(attempt: Callable[[], Any]) -> ApiError | None:
+    try:
+        attempt()
+    except ApiError as refusal:
+        return refusal
+    return None
 
 
 def nested(depth: int) -> Any:
@@ -243,3 +264,15 @@ def test_a_profile_may_choose_every_parser_that_there_is(key: str, names: tuple[
     (problem,) = check({**PROFILE, key: "hermes2"})
     assert problem.field == key
     assert all(name in str(problem) for name in names)
+
+
+@settings(max_examples=300, deadline=None)
+@given(messages=st.lists(st.dictionaries(WORDS, JSON, max_size=6), max_size=3), tools=JSON, choice=JSON)
+def test_anything_else_is_refused_too(messages: list[dict[str, Any]], tools: Any, choice: Any) -> None:
+    """By a path in the request, never by an exception of ours."""
+    for root, attempt in (
+        ("messages", lambda: check_messages(messages, Ignored(strict=True))),
+        ("tool", lambda: check_tools(tools, choice, None, Ignored(strict=True))),
+    ):
+        refusal = refusal_of(attempt)
+        assert refusal is None or (refusal.status == 400 and (refusal.param or "").startswith(root))
