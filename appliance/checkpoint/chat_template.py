@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -37,7 +36,8 @@ class TemplateError(ValueError):
 
 
 class ChatTemplate:
-    """A parsed template. `source` names where its `text` came from, for errors."""
+    """A parsed template. `source` names where its `text` came from, for errors; `variables` are the names that it reads
+    and does not set itself everywhere."""
 
     def __init__(self, text: str, source: str, tokens: Mapping[str, str]) -> None:
         """Raises TemplateError if the text is not a valid template."""
@@ -50,15 +50,11 @@ class ChatTemplate:
         self._environment.globals["strftime_now"] = _strftime_now
         try:
             self._template = self._environment.compile_bounded(text, _FILENAME)
+            self.variables = frozenset(jinja2.meta.find_undeclared_variables(self._environment.parse(text)))
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(f"{source}, line {error.lineno}: {error.message}") from error
         except (RecursionError, SyntaxError, ValueError, MemoryError) as error:  # nested too deeply for Jinja or Python
             raise TemplateError(f"{source} cannot be compiled: {error}") from error
-
-    @cached_property
-    def variables(self) -> frozenset[str]:
-        """The names that the template reads and does not set itself, everywhere."""
-        return frozenset(jinja2.meta.find_undeclared_variables(self._environment.parse(self.text)))
 
     @property
     def wants_short_ids(self) -> bool:

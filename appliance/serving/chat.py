@@ -86,7 +86,7 @@ async def _render(fields: ChatFields, model: ServedModel, use: ToolUse, ignored:
             raise bad_request(f"chat_template_kwargs.{name} is reserved. Remove it.", f"chat_template_kwargs.{name}")
     template = model.template
     if use.tools and "tools" not in template.variables:
-        ignored.add("tools", "tools")
+        ignored.add_unused("tools")
     if template.wants_short_ids:
         messages = with_short_ids(messages)
     variables = thinking_variables(fields.reasoning_effort, fields.enable_thinking, given, template, ignored)

@@ -96,17 +96,21 @@ async def read_body(request: Request[Any, Any, Any]) -> bytes:
 
 
 class Ignored:
-    """The fields of a request that are accepted without effect; where the profile says so, they are refused."""
+    """The fields of a request that are accepted without effect."""
 
     def __init__(self, *, strict: bool) -> None:
         self._strict = strict
         self._names: dict[str, None] = {}
 
     def add(self, name: str, param: str) -> None:
-        """`name` stands for the field wherever it occurs, `param` for this occurrence. Raises ApiError where nothing
-        may be ignored."""
+        """An unknown one: `name` stands for the field wherever it occurs, `param` for this occurrence. Raises ApiError
+        where the profile says that requests are to be strict."""
         if self._strict:
             raise _unknown(param)
+        self._names[name] = None
+
+    def add_unused(self, name: str) -> None:
+        """A known one that this model has no use for."""
         self._names[name] = None
 
     @property

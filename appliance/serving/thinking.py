@@ -38,7 +38,7 @@ def thinking_variables(
         variables["reasoning_effort"] = _level(effort, template.text)
     for field, value in (("reasoning_effort", effort), ("enable_thinking", enabled)):
         if value is not None and not variables:
-            ignored.add(field, field)
+            ignored.add_unused(field)
     return {**variables, **given}
 
 

@@ -168,3 +168,26 @@ def test_a_folder_with_a_bad_template_is_a_checkpoint_error(tmp_path: Path, valu
     with pytest.raises(CheckpointError) as caught:
         ChatTemplate.load(folder)
     assert caught.value.id == "chat-template-invalid"
+
+
+@pytest.mark.parametrize(
+    ("text", "variables"),
+    [
+        ("{{ tools }}{% for m in messages %}{{ m }}{% endfor %}", {"tools", "messages"}),
+        ("{% if x is defined %}{% set tools = x %}{% endif %}{{ tools }}", {"x", "tools"}),
+        ("{% if not thinking is defined %}{% set thinking = false %}{% endif %}{{ thinking }}", {"thinking"}),
+        ("{% set thinking = thinking | default(true) %}{{ thinking }}", {"thinking"}),
+        ("{% set tools = 1 %}{{ tools }}", set()),
+        ("{% macro show(tools) %}{{ tools }}{% endmacro %}{{ show(1) }}", set()),
+    ],
+)
+def test_the_variables_that_a_template_reads(text: str, variables: set[str]) -> None:
+    """Also those that it sets where they are missing, as published templates do."""
+    assert ChatTemplate(text, "test", {}).variables == variables
+
+
+def test_templates_that_want_short_ids() -> None:
+    """Mistral's: they reject all others."""
+    text = "{% if call.id is not defined or call.id|length != 9 %}{{ raise_exception('9!') }}{% endif %}"
+    assert ChatTemplate(text, "test", {}).wants_short_ids
+    assert not ChatTemplate("{{ call.id | length }}", "test", {}).wants_short_ids

@@ -22,8 +22,8 @@ from appliance.serving.tools import MAX_DEPTH, MAX_PARAMETERS_BYTES, check_enfor
 USER = {"role": "user", "content": "hi"}
 # Any JSON, with the names and words that mean something here more often than others.
 WORDS = st.sampled_from([
-    "role", "content", "tool_calls", "tool_call_id", "id", "type", "function", "name", "arguments", "parameters", "text",
-    "assistant", "tool", "user", "a", "f", "{}", "auto", "none", "required", "",
+    "role", "content", "tool_calls", "tool_call_id", "id", "type", "function", "name", "arguments", "parameters",
+    "text", "assistant", "tool", "user", "a", "f", "{}", "auto", "none", "required", "",
 ])  # fmt: skip
 JSON = st.recursive(
     WORDS | st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -241,7 +241,7 @@ def test_reasoning_is_switched_as_the_template_reads_it(
 def test_an_effort_that_no_template_reads_is_ignored_and_named() -> None:
     """Clients send it to every model; an unknown one is refused."""
     template = ChatTemplate("{{ messages }}", "test", {})
-    ignored = Ignored(strict=False)
+    ignored = Ignored(strict=True)
     assert thinking_variables("low", True, {}, template, ignored) == {}
     assert ignored.headers == {IGNORED_HEADER: "reasoning_effort, enable_thinking"}
     with pytest.raises(ApiError) as refused:
