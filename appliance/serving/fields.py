@@ -150,7 +150,10 @@ def decode_request(raw: bytes, type: type[T], *, strict: bool) -> tuple[T, Ignor
 
 def shown(value: Any) -> str:
     """A value in an error, in JSON as the client wrote it: never more than a line, and never a whole prompt."""
-    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        return "..."
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 

@@ -15,7 +15,7 @@ from appliance.serving.parsers.base import Tool
 NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 MAX_TOOLS: Final = 1024
 MAX_DEPTH: Final = 64
-MAX_PARAMETERS_BYTES: Final = 256 << 10
+MAX_BYTES: Final = 1 << 20
 CHOICES: Final = ("auto", "none", "required")
 # Templates write the parameters out, or iterate over them.
 NO_PARAMETERS: Final = {"type": "object", "properties": {}}
@@ -61,6 +61,9 @@ def _check_list(tools: Any, ignored: Ignored) -> tuple[Tool, ...]:
         raise bad_request(f"tools: {shown(tools)} is not valid; use a list of tools.", "tools")
     if len(tools) > MAX_TOOLS:
         raise bad_request(f"tools: {len(tools):,} tools are too many; send {MAX_TOOLS:,} or fewer.", "tools")
+    size = _size(tools)
+    if size > MAX_BYTES:
+        raise bad_request(f"tools: {size:,} bytes are too many; send {MAX_BYTES:,} or fewer.", "tools")
     checked: dict[str, Tool] = {}
     for index, given in enumerate(tools):
         tool = _check_tool(given, f"tools[{index}]", ignored)
@@ -112,11 +115,14 @@ def _check_parameters(parameters: Any, param: str) -> dict[str, Any]:
     _check_type(parameters, dict, "a JSON schema of an object", param)
     if _is_deep(parameters):
         raise bad_request(f"{param}: nested more than {MAX_DEPTH} levels deep; make it flatter.", param)
-    size = len(msgspec.json.encode(parameters))
-    if size > MAX_PARAMETERS_BYTES:
-        limit = f"{MAX_PARAMETERS_BYTES >> 10} KiB"
-        raise bad_request(f"{param}: {size:,} bytes are too many; send {limit} or less.", param)
     return dict(parameters or {})
+
+
+def _size(tools: list[Any]) -> int:
+    try:
+        return len(msgspec.json.encode(tools))
+    except RecursionError:
+        raise bad_request("tools: nested too deeply; make them flatter.", "tools") from None
 
 
 def _is_deep(value: Any) -> bool:

@@ -17,7 +17,7 @@ from appliance.serving.fields import IGNORED_HEADER, Ignored
 from appliance.serving.messages import check_messages, with_short_ids
 from appliance.serving.parsers.registry import FORMATS, REASONING
 from appliance.serving.thinking import thinking_variables
-from appliance.serving.tools import MAX_DEPTH, MAX_PARAMETERS_BYTES, check_enforced, check_tools
+from appliance.serving.tools import MAX_BYTES, MAX_DEPTH, check_enforced, check_tools
 
 USER = {"role": "user", "content": "hi"}
 # Any JSON, with the names and words that mean something here more often than others.
@@ -62,7 +62,10 @@ def refusal_of(attempt: Callable[[], Any]) -> ApiError | None:
 
 
 def nested(depth: int) -> Any:
-    return {} if depth == 0 else {"items": nested(depth - 1)}
+    value: Any = {}
+    for _ in range(depth):
+        value = {"items": value}
+    return value
 
 
 @pytest.mark.parametrize(
@@ -171,7 +174,8 @@ def test_unknown_fields_of_messages_and_tools_are_named_once() -> None:
         ([tool(strict="yes")], None, "tools[0].function.strict"),
         ([tool(parameters=[])], None, "tools[0].function.parameters"),
         ([tool(parameters=nested(MAX_DEPTH + 1))], None, "tools[0].function.parameters"),
-        ([tool(parameters={"x": "y" * MAX_PARAMETERS_BYTES})], None, "tools[0].function.parameters"),
+        ([tool(parameters={"x": "y" * MAX_BYTES})], None, "tools"),
+        ([tool(parameters=nested(10_000))], None, "tools"),
         ([tool(str(number)) for number in range(2000)], None, "tools"),
         ([], "required", "tool_choice"),
         ([tool()], "any", "tool_choice"),
@@ -188,6 +192,16 @@ def test_what_is_wrong_with_tools_is_named_by_its_path(tools: Any, choice: Any, 
     with pytest.raises(ApiError) as refused:
         check_tools(tools, choice, None, Ignored(strict=True))
     assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_a_value_that_is_too_deep_to_show_is_refused_all_the_same() -> None:
+    """Its error does not show it."""
+    with pytest.raises(ApiError) as refused:
+        check_tools([{"type": nested(10_000)}], None, None, Ignored(strict=True))
+    assert refused.value.param == "tools"
+    with pytest.raises(ApiError) as refused:
+        checked({"role": "user", "content": nested(10_000)})
+    assert refused.value.param == "messages[0].content"
 
 
 def test_a_choice_that_must_be_enforced_is_refused() -> None:
