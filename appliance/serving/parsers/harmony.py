@@ -110,8 +110,7 @@ class HarmonyParser(JsonCallParser):
 
     def _call_arguments(self) -> Steps[None]:
         reader = self.reader
-        yield from reader.skip_space()
-        if (yield from reader.peek()) == "{":
+        if (yield from reader.skip_space()) == "{":
             yield from self.object_arguments()
             yield from reader.skip_space()
             if (yield from reader.accept(*_ENDS)):

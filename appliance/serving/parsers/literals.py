@@ -56,8 +56,7 @@ class Literals(ABC):
         reader = self.reader
         closing: list[str] = []  # of the brackets that are open
         while True:
-            yield from reader.skip_space()
-            character = yield from reader.peek()
+            character = yield from reader.skip_space()
             if character and character in self.brackets:
                 yield from reader.take()
                 closing.append(_CLOSING[character])
@@ -80,12 +79,12 @@ class Literals(ABC):
                 return
 
     def _close(self, closing: list[str]) -> Steps[bool]:
-        yield from self.reader.skip_space()
-        bracket = yield from self.reader.accept(closing[-1])
-        if bracket:
-            closing.pop()
-            self.sink(_JSON.get(bracket, bracket))
-        return bool(bracket)
+        if (yield from self.reader.skip_space()) != closing[-1]:
+            return False
+        yield from self.reader.take()
+        bracket = closing.pop()
+        self.sink(_JSON.get(bracket, bracket))
+        return True
 
     def _key(self, closing: list[str]) -> Steps[None]:
         """What stands before the next value: in an object, its key."""

@@ -25,8 +25,7 @@ class MistralParser(JsonCallParser):
 
     def call(self, marker: str) -> Steps[None]:
         reader = self.reader
-        yield from reader.skip_space()
-        if (yield from reader.peek()) in ("[", "{"):
+        if (yield from reader.skip_space()) in ("[", "{"):
             yield from self.calls()
             return
         name = yield from reader.read_while(_NAME)

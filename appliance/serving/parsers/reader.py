@@ -67,9 +67,18 @@ class Reader:
         self.record.append(character)
         return character
 
-    def skip_space(self) -> Steps[None]:
-        while (character := (yield from self.peek())) and character in SPACE:
-            self.record.append(self._advance(_end(_SPACES, self._text, self._at)))
+    def skip_space(self) -> Steps[str]:
+        """Returns the character behind it; "" at the end of the answer."""
+        while True:
+            if self._at < len(self._text):
+                character = self._text[self._at]
+                if character not in SPACE:
+                    return character
+                self.record.append(self._advance(_end(_SPACES, self._text, self._at)))
+            elif self.ended:
+                return ""
+            else:
+                yield
 
     def accept(self, *literals: str) -> Steps[str]:
         """Reads that of `literals` which comes next, and returns it; "" where none does. None may begin another."""

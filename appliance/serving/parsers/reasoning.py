@@ -51,13 +51,17 @@ class ReasoningParser:
         self._reasoning: list[str] = []
         self._deltas: list[Delta] = []
         self._space: list[str] = []
+        self._over = False
+        """Whether no reasoning can come any more."""
         self._steps = self._run()
         next(self._steps)
 
     def push(self, text: str) -> Delta:
+        if self._over:
+            return self._inner.push(text)
         if text:
             self._reader.feed(text)
-            next(self._steps)
+            next(self._steps, None)
         return self._delta()
 
     def finish(self) -> Delta:
@@ -75,8 +79,11 @@ class ReasoningParser:
             yield from self._reason(begin or begins[0])
         else:
             self._pass_record()
-        stops = markers(*begins) if self._format.interleaved else markers()
-        while begin := (yield from reader.read_until(stops, self._pass)):
+        if not self._format.interleaved:
+            self._over = True
+            self._pass(reader.unread)
+            return
+        while begin := (yield from reader.read_until(markers(*begins), self._pass)):
             if isinstance(self._inner, CallParser) and self._inner.in_call:
                 self._pass_record()
             else:
@@ -125,16 +132,13 @@ class ReasoningParser:
         self._reader.record.clear()
 
     def _delta(self) -> Delta:
-        reasoning = "".join(self._reasoning)
+        deltas = self._deltas
+        reasoning = "".join([*self._reasoning, *(delta.reasoning for delta in deltas)])
+        content = "".join(delta.content for delta in deltas)
+        calls = [call for delta in deltas for call in delta.calls]
         self._reasoning.clear()
-        if len(self._deltas) == 1:
-            delta = self._deltas[0]
-            delta.reasoning = reasoning
-        else:
-            content = "".join(delta.content for delta in self._deltas)
-            delta = Delta(reasoning, content, [call for delta in self._deltas for call in delta.calls])
-        self._deltas.clear()
-        return delta
+        deltas.clear()
+        return Delta(reasoning, content, calls)
 
 
 _THINK: Final = {"<think>": "</think>"}
