@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.parsers.parsing import FRAGMENTS, TOOLS
 
 LENGTH = 100_000
 BUDGET_S = 0.5
+SIZES = [1, 1000, LENGTH]  # of the pieces
 
 # What begins an argument's value in each format.
 OPENED = {
@@ -40,8 +42,13 @@ def hostile(name: str) -> str:
     return "".join(markers) + "".join(marker[:-1] for marker in markers)
 
 
-def seconds(parser: OutputParser, text: str, size: int) -> float:
+def is_fast(make: Callable[[], OutputParser], text: str, size: int) -> bool:
+    """Whether one of three runs stays within the budget: a busy neighbour on the same core costs processor time too."""
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    return any(seconds(make(), pieces) < BUDGET_S for _ in range(3))
+
+
+def seconds(parser: OutputParser, pieces: list[str]) -> float:
     before = time.process_time()
     for piece in pieces:
         parser.push(piece)
@@ -49,24 +56,26 @@ def seconds(parser: OutputParser, text: str, size: int) -> float:
     return time.process_time() - before
 
 
-@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", FORMATS)
 def test_repeated_markers_take_linear_time(name: str, size: int) -> None:
     text = hostile(name)
-    assert seconds(FORMATS[name].parser(TOOLS), text * (LENGTH // len(text) + 1), size) < BUDGET_S
+    assert is_fast(lambda: FORMATS[name].parser(TOOLS), text * (LENGTH // len(text) + 1), size)
 
 
-@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("value", ["[", '{"a":', " "])
 @pytest.mark.parametrize("name", FORMATS)
 def test_deep_and_long_arguments_take_linear_time(name: str, value: str, size: int) -> None:
     text = OPENED[name] + value * (LENGTH // len(value))
-    assert seconds(FORMATS[name].parser(TOOLS), text, size) < BUDGET_S
+    assert is_fast(lambda: FORMATS[name].parser(TOOLS), text, size)
 
 
-@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("text", ["<think>a</think>", "</thin"])
 @pytest.mark.parametrize("name", REASONING)
 def test_reasoning_takes_linear_time(name: str, text: str, size: int) -> None:
-    parser = REASONING[name].parser(FORMATS["hermes"].parser(TOOLS), opened=True)
-    assert seconds(parser, text * (LENGTH // len(text)), size) < BUDGET_S
+    def parser() -> OutputParser:
+        return REASONING[name].parser(FORMATS["hermes"].parser(TOOLS), opened=True)
+
+    assert is_fast(parser, text * (LENGTH // len(text)), size)

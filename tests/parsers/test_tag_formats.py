@@ -67,6 +67,7 @@ CALLS = [
         "",
         [("new", {"n": "5", "l": [5]})],
     ),
+    ("qwen3-coder", "<tool_call><function=f><parameter=a>b</parameter></tool_call> so", "so", [("f", {"a": "b"})]),
     ("dsml", "Hm." + DSML.replace("{around}", "tool_calls"), "Hm.", [("f", {"a": "5", "n": 5, "x": 0.5}), ("g", {})]),
     ("dsml", DSML.replace("{around}", "function_calls"), "", [("f", {"a": "5", "n": 5, "x": 0.5}), ("g", {})]),
     (
@@ -111,7 +112,7 @@ BROKEN = [
     ("dsml", "<｜DSML｜tool_calls>\n</｜DSML｜tool_calls>", "<｜DSML｜tool_calls>\n</｜DSML｜tool_calls>", []),
     ("dsml", '<｜DSML｜invoke name="f"><｜DSML｜parameter name="a" string="true">b', "", [("f", '{"a": "b')]),
     ("glm-4.5", "<tool_call></tool_call>", "<tool_call></tool_call>", []),
-    ("glm-4.5", '<tool_call>{"name": "f"}</tool_call>', "", [('{"name": "f"}', "{}")]),
+    ("glm-4.5", '<tool_call>{"name": "f"}</tool_call>', '<tool_call>{"name": "f"}</tool_call>', []),
     ("glm-4.5", "<tool_call>f\n<arg_key>a</arg_key>b", "<tool_call>f\n<arg_key>a</arg_key>b", []),
     ("glm-4.5", "<tool_call>f<arg_key>a</arg_key><arg_value>b</arg_value> c", "c", [("f", '{"a": "b"')]),
 ]

@@ -133,10 +133,12 @@ class CallParser(ABC):
 
     def _delta(self) -> Delta:
         self._end_arguments()
-        delta = Delta(content="".join(self._content), calls=self._calls)
+        content, calls = "".join(self._content), self._calls
         self._content.clear()
+        if not calls:
+            return Delta("", content)
         self._calls = []
-        return delta
+        return Delta("", content, calls)
 
     def _end_arguments(self) -> None:
         if not self._arguments:

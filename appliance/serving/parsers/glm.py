@@ -15,7 +15,8 @@ from appliance.serving.parsers.markers import markers
 from appliance.serving.parsers.parameters import ParameterParser
 from appliance.serving.parsers.reader import Malformed, Steps
 
-_NAME: Final = re.compile(r"[^<>\n]*")
+_NAME: Final = re.compile(r"[^<>{\"\s]*")
+_TEXT: Final = re.compile(r"[^<>\n]*")
 _KEY, _KEY_END, _VALUE, _VALUE_END, _END = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>"
 
 
@@ -28,9 +29,9 @@ class GlmParser(ParameterParser):
         name = yield from reader.read_while(_NAME)
         yield from reader.skip_space()
         follows = yield from reader.expect(_KEY, _END)
-        self.begin_parameters(name.strip())
+        self.begin_parameters(name)
         while follows == _KEY:
-            key = (yield from reader.read_while(_NAME)).strip()
+            key = (yield from reader.read_while(_TEXT)).strip()
             if not key:
                 raise Malformed
             yield from reader.expect(_KEY_END)

@@ -13,6 +13,7 @@ class Markers:
     """Strings that mean something to a parser, none of which begins another."""
 
     def __init__(self, *markers: str) -> None:
+        assert not any(other != marker and other.startswith(marker) for marker in markers for other in markers)
         whole = "|".join(map(re.escape, markers)) or _NOTHING
         beginnings = "|".join(map(_beginnings, markers)) or _NOTHING
         self._whole = re.compile(f"({whole})")

@@ -61,8 +61,10 @@ class Reader:
 
     def take(self) -> Steps[str]:
         """Reads the next character. Raises Ended where there is none."""
-        if not (yield from self.peek()):
-            raise Ended
+        while self._at == len(self._text):
+            if self.ended:
+                raise Ended
+            yield
         character = self._advance(self._at + 1)
         self.record.append(character)
         return character

@@ -133,6 +133,8 @@ class ReasoningParser:
 
     def _delta(self) -> Delta:
         deltas = self._deltas
+        if len(deltas) == 1 and not self._reasoning:
+            return deltas.pop()
         reasoning = "".join([*self._reasoning, *(delta.reasoning for delta in deltas)])
         content = "".join(delta.content for delta in deltas)
         calls = [call for delta in deltas for call in delta.calls]

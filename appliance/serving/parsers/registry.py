@@ -98,7 +98,6 @@ _BY_FAMILY: Final[Mapping[str, ToolFormat]] = {
     "mistral": MISTRAL,
     "mixtral": MISTRAL,
     "nemotron": NEMOTRON,
-    "nemotron_h": NEMOTRON,
     "phi3": PHI4_MINI,
     "qwen2": HERMES,
     "qwen3": HERMES,

@@ -30,7 +30,8 @@ class Tags:
 
 
 class TagParser(ParameterParser):
-    """Reads all that a format's tags say. Of the tags around calls, the closing one may be missing."""
+    """Reads all that a format's tags say. The closing tag around calls may be missing, and the last one of a call where
+    that comes, as models leave them out at times."""
 
     def __init__(self, tools: Sequence[Tool], tags: Tags) -> None:
         self.tags = tags
@@ -42,24 +43,27 @@ class TagParser(ParameterParser):
         if marker != tags.call:
             yield from reader.skip_space()
             yield from reader.expect(tags.call)
-        while True:
-            yield from self._one_call()
+        follows = tags.call
+        while follows == tags.call:
+            end = yield from self._one_call()
+            if end in tags.around_end:
+                return
             yield from reader.skip_space()
             follows = yield from reader.accept(tags.call, *tags.around_end)
-            if follows != tags.call:
-                break
         if follows:
             self.commit()
 
-    def _one_call(self) -> Steps[None]:
+    def _one_call(self) -> Steps[str]:
+        """Returns the tag that ends it."""
         reader, tags = self.reader, self.tags
         name, _ = yield from self._rest_of_tag()
         self.begin_parameters(name)
         while True:
             yield from reader.skip_space()
-            if (yield from reader.expect(tags.parameter, tags.call_end)) == tags.call_end:
+            tag = yield from reader.expect(tags.parameter, tags.call_end, *tags.around_end)
+            if tag != tags.parameter:
                 self.end_parameters()
-                return
+                return tag
             key, text = yield from self._rest_of_tag()
             yield from self.parameter(key, tags.parameter_end, text)
 
