@@ -125,6 +125,8 @@ F = "commentary to=functions.f <|constrain|>json"
         (harmony(F, "", ""), Answer("", (("f", "", ""),))),
         (harmony(F, '{"a": }', "<|call|>"), Answer("}<|call|>", (("f", '{"a": ', ""),))),
         (harmony("analysis", "a", "") + harmony("final", "b", ""), Answer("b", (), "a")),
+        (harmony("analysis", "a") + "<|start|>assistant<|channel|>fin", Answer("", (), "a")),
+        (harmony("analysis", "a") + "<|start|>", Answer("", (), "a")),
         ("Hello.", Answer("Hello.")),
         (" Hello. ", Answer(" Hello. ")),
         ("<|channel|>!<|message|>b", Answer("<|channel|>!<|message|>b")),

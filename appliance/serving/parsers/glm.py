@@ -1,8 +1,8 @@
 """GLM-4.5 to 5: `<tool_call>NAME`, then `<arg_key>KEY</arg_key><arg_value>value</arg_value>` for each argument, and
 `</tool_call>`; up to 4.6 each on its own line.
 
-Source: the chat templates of GLM-4.5, 4.6, 4.7 and 5. A value is text where the schema says string, and else JSON. The
-markers are added tokens, but not special ones.
+Source: the chat templates of GLM-4.5, 4.6, 4.7 and 5. Values that are not strings are written as JSON.
+Some tokenizers have the markers as special tokens.
 """
 
 from __future__ import annotations
@@ -43,4 +43,4 @@ class GlmParser(ParameterParser):
         self.end_parameters()
 
 
-GLM = Format("glm-4.5", GlmParser)
+GLM = Format("glm-4.5", GlmParser, keeps_special=True)

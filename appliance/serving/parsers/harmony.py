@@ -33,7 +33,8 @@ _MOST_WORDS: Final = 2  # of a header, beside channel and recipient
 
 class HarmonyParser(JsonCallParser):
     """Messages go through as they are; those of one kind are kept apart by a line's end. Text without a header is
-    content. Without `calls`, so is a message to a tool, with its header; without `separate`, so is reasoning."""
+    content; a header that the end of the answer cuts off is not. Without `calls`, a message to a tool is content, with
+    its header; without `separate`, so is reasoning."""
 
     def __init__(self, tools: Sequence[Tool] = (), *, calls: bool = True, separate: bool = True) -> None:
         self._takes_calls = calls
@@ -50,6 +51,7 @@ class HarmonyParser(JsonCallParser):
             except Ended:
                 if self._named:
                     self.begin()
+                self.commit()
                 marker = ""
             except Malformed:
                 marker = ""
@@ -105,6 +107,8 @@ class HarmonyParser(JsonCallParser):
                 recipient, others = word, _MOST_WORDS
             elif not token:
                 others -= 1
+                if marked and not (yield from reader.peek()):
+                    raise Ended
                 if not word or others < 0:
                     raise Malformed
 

@@ -1,7 +1,7 @@
 """Hermes: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, one for each call.
 
-Source: the chat templates of Qwen2.5, Qwen3, Hermes 2 Pro and 3, and Granite 4. The markers are added tokens, but not
-special ones. An array of calls in one pair of markers, which some fine-tunes write, is read too.
+Source: the chat templates of Qwen2.5, Qwen3, Hermes 2 Pro and 3, and Granite 4. Some tokenizers have
+the markers as special tokens. An array of calls in one pair of markers, which some fine-tunes write, is read too.
 """
 
 from __future__ import annotations
@@ -18,4 +18,4 @@ class HermesParser(JsonCallParser):
         super().__init__(tools, {"<tool_call>": "</tool_call>"})
 
 
-HERMES = Format("hermes", HermesParser)
+HERMES = Format("hermes", HermesParser, keeps_special=True)

@@ -1,8 +1,8 @@
 """MiniMax-M2: `<minimax:tool_call><invoke name="NAME"><parameter name="KEY">value</parameter></invoke>
 </minimax:tool_call>`, with all calls in one outer tag.
 
-Source: its chat template and the tool calling guide in its repository. The markers are added tokens, but not special
-ones.
+Source: its chat template and the tool calling guide in its repository. Some tokenizers have the markers as
+special tokens.
 """
 
 from __future__ import annotations
@@ -32,4 +32,4 @@ class MiniMaxM2Parser(TagParser):
         super().__init__(tools, _TAGS)
 
 
-MINIMAX_M2 = Format("minimax-m2", MiniMaxM2Parser)
+MINIMAX_M2 = Format("minimax-m2", MiniMaxM2Parser, keeps_special=True)

@@ -2,7 +2,7 @@
 line for each tag and value.
 
 Source: the chat templates of Qwen3-Coder, Qwen3.5 and Nemotron 3, and vLLM's tool_chat_template_qwen3coder. Models
-leave out the first tag at times. The markers are added tokens, but not special ones.
+leave out the first tag, or `</function>`, at times. Some tokenizers have the markers as special tokens.
 """
 
 from __future__ import annotations
@@ -31,4 +31,4 @@ class Qwen3CoderParser(TagParser):
         super().__init__(tools, _TAGS)
 
 
-QWEN3_CODER = Format("qwen3-coder", Qwen3CoderParser)
+QWEN3_CODER = Format("qwen3-coder", Qwen3CoderParser, keeps_special=True)
