@@ -366,6 +366,7 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     stop_token_id: int | None = None
     num_cached_tokens: int = 0
     error: str | None = None
+    is_refusal: bool = False  # the error is one of what the request asks for
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):

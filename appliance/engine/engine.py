@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from appliance.checkpoint.config import read_config
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.grammar import GrammarError
 from appliance.checkpoint.memory.graph_shapes import graph_shapes
 from appliance.checkpoint.safetensors import read_index
 from appliance.engine.block_pool import BlockPool
 from appliance.engine.cache import allocate_cache, cache_bytes, not_finite, scrub
-from appliance.engine.grammar import GrammarError, Grammars
+from appliance.engine.grammar import Grammars
 from appliance.engine.histories import TokenHistories
 from appliance.engine.inputs import StepInputs
 from appliance.engine.request import Request, sampling_refusal
@@ -246,8 +248,8 @@ class Engine:
             del self._compiling[request_id]
             try:
                 request.constraint = self._grammars.begin(compiled)
-            except GrammarError as error:
-                outputs.append(_error(request, f"its grammar cannot be used: {error}"))
+            except (GrammarError, CheckpointError) as error:
+                outputs.append(_error(request, f"its grammar cannot be used: {error}", is_refusal=True))
             else:
                 self.scheduler.add(request)
         return outputs
@@ -277,13 +279,15 @@ class Engine:
 
     def _take(self, request: Request, token_id: int | None, logprobs: tuple[TokenLogprob, ...]) -> TokenOutput:
         """Give a request its sampled token; None if every token is forbidden."""
-        error = request.constraint.error if request.constraint else ""
-        if token_id is None or error:
-            self.scheduler.finish(request)
-            return _error(request, f"its grammar cannot be followed: {error}" if error else NOTHING_TO_SAMPLE)
+        if error := _grammar_error(request):
+            return self._refuse(request, error)
+        if token_id is None:
+            return self._refuse(request, NOTHING_TO_SAMPLE)
         self.output_tokens_sampled += not request.probe
         eos = self._eos_token_ids
         reason = request.accept(token_id, eos, self._max_model_len)
+        if reason is None and (error := _grammar_error(request)):
+            return self._refuse(request, error)
         if reason is not None:
             self.scheduler.finish(request)
         return TokenOutput(
@@ -294,6 +298,11 @@ class Engine:
             stop_token_id=token_id if reason is FinishReason.STOP and request.stops_at(token_id, eos) else None,
             num_cached_tokens=request.num_cached_tokens,
         )
+
+    def _refuse(self, request: Request, error: str) -> TokenOutput:
+        """End a request that asks for what cannot be."""
+        self.scheduler.finish(request)
+        return _error(request, error, is_refusal=True)
 
     def _end_damaged(self, damaged: list[Request]) -> list[Request]:
         """End requests whose numbers are damaged, and those that share a damaged block with them. Returns them all.
@@ -327,8 +336,16 @@ class Engine:
         return None
 
 
-def _error(request: Request, error: str) -> TokenOutput:
-    return TokenOutput(request_id=request.request_id, finish_reason=FinishReason.ERROR, error=error)
+def _grammar_error(request: Request) -> str:
+    """Why its grammar cannot be followed any more, if it cannot."""
+    error = request.constraint.error if request.constraint else ""
+    return f"its grammar cannot be followed: {error}" if error else ""
+
+
+def _error(request: Request, error: str, *, is_refusal: bool = False) -> TokenOutput:
+    return TokenOutput(
+        request_id=request.request_id, finish_reason=FinishReason.ERROR, error=error, is_refusal=is_refusal
+    )
 
 
 def _token_logprobs(sampled: list[Request], result: StepResult) -> list[tuple[TokenLogprob, ...]]:

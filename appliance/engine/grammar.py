@@ -1,8 +1,4 @@
-"""Grammars that answers keep to: compiled beside the engine's loop, and turned into the tokens that may come next.
-
-llguidance (https://github.com/guidance-ai/llguidance) compiles JSON schemas, regular expressions and Lark grammars, and
-computes each mask from the state of a parser.
-"""
+"""Grammars that answers keep to: compiled beside the engine's loop, and turned into the tokens that may come next."""
 
 from __future__ import annotations
 
@@ -17,16 +13,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.checkpoint.grammar import GrammarCompiler, GrammarError, check
+
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLMatcher
 
 # So many compiled grammars are kept; the least recently used ones are dropped first.
 KEPT: Final = 64
 THREADS: Final = 2
-
-
-class GrammarError(Exception):
-    """The grammar cannot be compiled for this model; says why."""
 
 
 class Constraint:
@@ -38,13 +32,17 @@ class Constraint:
 
     @property
     def is_complete(self) -> bool:
-        """Nothing may follow."""
-        return bool(self._matcher.is_stopped())
+        """It has been followed to its end."""
+        return bool(self._matcher.is_stopped()) and not self._matcher.is_error()
 
     @property
     def error(self) -> str:
         """Why the grammar can no longer be followed, such as a limit that it exceeds; "" while it can be."""
-        return str(self._matcher.get_error()).partition("\n")[0] if self._matcher.is_error() else ""
+        try:
+            check(self._matcher)
+        except GrammarError as error:
+            return str(error)
+        return ""
 
     def accept(self, token_id: int) -> None:
         """`token_id` is the next token of the answer."""
@@ -65,49 +63,25 @@ def masks(constraints: Sequence[tuple[int, Constraint]]) -> NDArray[np.int32]:
 
 
 class Grammars:
-    """Compiles grammars for one model, in threads: a large schema takes a second, for which no other request should
-    have to wait. llguidance lets go of Python's lock meanwhile."""
+    """Compiles grammars for one model in threads, as a large schema takes so long as many steps."""
 
     def __init__(self, folder: Path, vocab_size: int, eos_token_ids: Collection[int]) -> None:
-        self._folder = folder
-        self._vocab_size = vocab_size
-        self._eos_token_ids = sorted(eos_token_ids)
+        self._compiler = GrammarCompiler(folder, vocab_size, eos_token_ids)
         self._compiled: OrderedDict[bytes, Future[LLMatcher]] = OrderedDict()
 
     def compile(self, grammar: str) -> Future[LLMatcher]:
-        """`grammar` in llguidance's form. The future raises GrammarError."""
+        """The future raises GrammarError or CheckpointError."""
         key = hashlib.sha256(grammar.encode()).digest()
-        future = self._compiled.pop(key, None) or self._threads.submit(self._compile, grammar)
+        future = self._compiled.pop(key, None) or self._threads.submit(self._compiler.compile, grammar)
         self._compiled[key] = future
         if len(self._compiled) > KEPT:
             self._compiled.popitem(last=False)
         return future
 
     def begin(self, compiled: Future[LLMatcher]) -> Constraint:
-        """The beginning of an answer, once `compiled` is done. Raises GrammarError."""
-        return Constraint(compiled.result().deep_copy(), -(-self._tokenizer.vocab_size // 32))
-
-    def _compile(self, grammar: str) -> LLMatcher:
-        from llguidance import LLMatcher
-
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
-        if matcher.is_error():
-            raise GrammarError(matcher.get_error())
-        return matcher
+        """The beginning of an answer, once `compiled` is done. Raises as it does."""
+        return Constraint(compiled.result().deep_copy(), -(-self._compiler.tokenizer.vocab_size // 32))
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(THREADS, thread_name_prefix="grammars")
-
-    @cached_property
-    def _tokenizer(self) -> LLTokenizer:
-        from llguidance import LLTokenizer
-
-        text = (self._folder / "tokenizer.json").read_text(encoding="utf-8")
-        try:
-            tokenizer = LLTokenizer(text, eos_token=self._eos_token_ids or None)
-            if tokenizer.vocab_size < self._vocab_size:  # the model's last rows stand for no token
-                tokenizer = LLTokenizer(text, self._vocab_size, self._eos_token_ids or None)
-        except ValueError as error:
-            raise GrammarError(f"this model's tokenizer cannot be used for structured output: {error}") from error
-        return tokenizer

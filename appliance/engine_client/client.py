@@ -180,4 +180,5 @@ def merge(outputs: list[TokenOutput]) -> TokenOutput:
         stop_token_id=last.stop_token_id,
         num_cached_tokens=max(output.num_cached_tokens for output in outputs),
         error=last.error,
+        is_refusal=last.is_refusal,
     )

@@ -33,6 +33,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     fields: SamplingFields
     max_tokens: list[int]  # for each prompt
     logprobs: int | None = None
+    grammar: str | None = None
     reading: Reading | None = None
 
 
@@ -137,6 +138,7 @@ class Answering:
             model.sampling_defaults,
             max_tokens=room,
             logprobs=ask.logprobs,
+            grammar=ask.grammar,
             choice=choice,
             vocab_size=model.vocab_size,
             eos_token_ids=model.eos_token_ids,

@@ -24,8 +24,9 @@ from appliance.serving.respond import respond
 from appliance.serving.sampling import SamplingFields, check_logprobs
 from appliance.serving.served_model import ServedModel
 from appliance.serving.stream import DONE, HEARTBEAT, frame
+from appliance.serving.structured import enforced_form, wanted_form
 from appliance.serving.thinking import thinking_variables
-from appliance.serving.tools import ToolUse, check_enforced, check_tools
+from appliance.serving.tools import ToolUse, check_tools
 
 
 class ChatFields(SamplingFields, frozen=True, kw_only=True):
@@ -59,7 +60,7 @@ async def _ask(fields: ChatFields, model: ServedModel, ignored: Ignored) -> Ask:
     if fields.top_logprobs and not fields.logprobs:
         raise bad_request("top_logprobs needs logprobs; set logprobs to true.", "top_logprobs")
     use = check_tools(fields.tools, fields.tool_choice, fields.parallel_tool_calls, ignored)
-    check_enforced(use)
+    form = enforced_form(use, wanted_form(fields))
     text = await _render(fields, model, use, ignored)
     # The template writes the special tokens itself.
     prompt = await model.encode(text, "messages", add_special_tokens=False)
@@ -73,6 +74,7 @@ async def _ask(fields: ChatFields, model: ServedModel, ignored: Ignored) -> Ask:
         fields=fields,
         max_tokens=[min(int(wanted), room)],
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
+        grammar=await model.grammar(form, model.formats.thoughts(text)) if form else None,
         reading=model.formats.reading(text, use),
     )
 

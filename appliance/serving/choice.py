@@ -10,7 +10,7 @@ import msgspec
 
 from appliance.engine_client.client import Generation
 from appliance.protocol import FinishReason, TokenLogprob, TokenOutput
-from appliance.serving.errors import ApiError
+from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.parsers.base import CallDelta, Delta
 from appliance.serving.stop_strings import StopStrings
 
@@ -98,7 +98,8 @@ class Choice:
 
     def _read(self, output: TokenOutput) -> Piece:
         if output.finish_reason is FinishReason.ERROR:
-            raise ApiError(500, f"The engine could not run this request: {output.error}", code="engine_error")
+            message = f"The engine could not run this request: {output.error}."
+            raise bad_request(message) if output.is_refusal else ApiError(500, message, code="engine_error")
         self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
         piece = Piece()
         text: list[str] = []

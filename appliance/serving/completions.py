@@ -21,6 +21,7 @@ from appliance.serving.respond import respond
 from appliance.serving.sampling import MAX_CHOICES, SamplingFields, check_logprobs
 from appliance.serving.served_model import ServedModel
 from appliance.serving.stream import DONE, HEARTBEAT, frame
+from appliance.serving.structured import wanted_form
 
 DEFAULT_MAX_TOKENS = 16
 MAX_PROMPTS = 128
@@ -64,6 +65,7 @@ async def _ask(fields: CompletionFields, model: ServedModel) -> Ask:
         fields=fields,
         max_tokens=[min(int(wanted), each) for each in room],
         logprobs=fields.logprobs,
+        grammar=await model.grammar(form) if (form := wanted_form(fields)) else None,
     )
 
 

@@ -36,19 +36,12 @@ class Accepted(NamedTuple):
 NO_TOOLS = "tools go through the chat template; use /v1/chat/completions"
 OLD_TOOLS = "tools and tool_choice have replaced it"
 NO_AUDIO = "the engine generates text only"
-PLAIN_TEXT = "structured output is not implemented"
 
 PARTLY_SUPPORTED: dict[str, Accepted] = {
     "tools": Accepted(([],), NO_TOOLS),
     "tool_choice": Accepted(("none", "auto"), NO_TOOLS),
     "functions": Accepted(([],), OLD_TOOLS),
     "function_call": Accepted(("none", "auto"), OLD_TOOLS),
-    "response_format": Accepted(({"type": "text"},), PLAIN_TEXT),
-    "structured_outputs": Accepted((), PLAIN_TEXT),
-    "guided_json": Accepted((), PLAIN_TEXT),
-    "guided_regex": Accepted((), PLAIN_TEXT),
-    "guided_choice": Accepted((), PLAIN_TEXT),
-    "guided_grammar": Accepted((), PLAIN_TEXT),
     "logit_bias": Accepted(({},), "the engine does not adjust individual logits"),
     "modalities": Accepted((["text"],), NO_AUDIO),
     "audio": Accepted((), NO_AUDIO),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from appliance.profile.parser_names import AUTO
 from appliance.serving.parsers.base import Delta, OutputParser, ReasoningFormat, ToolFormat
+from appliance.serving.parsers.listed import LISTED
 from appliance.serving.parsers.plain import PlainParser
 from appliance.serving.tools import ToolUse
 
@@ -45,10 +46,20 @@ class ModelFormats(NamedTuple):
             reasoning_for(family, template) if reasoning == AUTO else REASONING.get(reasoning),
         )
 
+    def thoughts(self, prompt: str) -> list[tuple[str | None, str]]:
+        """What begins the reasoning that may come before the answer, None where the prompt has; and what ends it."""
+        if self.reasoning is None:
+            return []
+        if self.reasoning.opened_by(prompt):
+            return [(None, end) for end in list(self.reasoning.pairs.values())[:1]]
+        return list(self.reasoning.pairs.items())
+
     def reading(self, prompt: str, use: ToolUse) -> Reading | None:
         """None where nothing has to be read: an answer is content as it stands."""
-        tools = self.tools if use.callable else None
-        reasoning = self.reasoning
+        tools = LISTED if use.enforced else self.tools if use.callable else None
+        # A grammar has no room for what is written around each message.
+        headers = use.enforced and self.reasoning is not None and not self.reasoning.pairs
+        reasoning = None if headers else self.reasoning
         if tools is None and reasoning is None:
             return None
         opened = reasoning is not None and reasoning.opened_by(prompt)

@@ -11,6 +11,7 @@ from msgspec import Meta
 from appliance.protocol import SAMPLING_LIMITS, SamplingParams
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import shown
+from appliance.serving.structured import StructuredFields
 
 MAX_LOGPROBS = 20
 MAX_STOPS = 16
@@ -36,7 +37,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None  # padding against eavesdroppers; accepted and ignored
 
 
-class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
+class SamplingFields(StructuredFields, frozen=True, kw_only=True):
     """None stands for "not given": the profile's sampling defaults hold then, or else the API's own."""
 
     model: str | None = None
@@ -90,6 +91,7 @@ def sampling_params(
     *,
     max_tokens: int,
     logprobs: int | None,
+    grammar: str | None,
     choice: int,
     vocab_size: int,
     eos_token_ids: Collection[int],
@@ -120,6 +122,7 @@ def sampling_params(
         stop_token_ids=tuple(stop_token_ids),
         ignore_eos=bool(fields.ignore_eos),
         logprobs=logprobs,
+        grammar=grammar,
     )
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.reading import ModelFormats
+from appliance.serving.structured import CheckedGrammars, Form, Thoughts
 
 if TYPE_CHECKING:
     from appliance.checkpoint.chat_template import ChatTemplate
@@ -41,6 +42,7 @@ class ServedModel:
         self._template = template
         self.formats = ModelFormats.choose(plan.profile, plan.config.model_type, template.text if template else None)
         # Special tokens that may be markers of calls or reasoning: not those that begin and end texts.
+        self._grammars = CheckedGrammars(plan.folder, plan.config, tokenizer)
         self.marker_ids = tokenizer.special_ids - {tokenizer.bos_token_id, tokenizer.eos_token_id, *self.eos_token_ids}
 
     @classmethod
@@ -113,6 +115,10 @@ class ServedModel:
             return render() if short else await asyncio.to_thread(render)
         except TemplateError as error:
             raise bad_request(str(error), "messages") from None
+
+    async def grammar(self, form: Form, thoughts: Thoughts = ()) -> str:
+        """What an answer of this form keeps to, behind one of `thoughts`. Raises ApiError if it cannot."""
+        return await self._grammars.check(form, thoughts)
 
     def room(self, prompt_tokens: int, max_tokens: int | None, param: str) -> int:
         """How many tokens may follow the prompt. Raises ApiError if the prompt, alone or with `max_tokens`, exceeds the

@@ -14,6 +14,7 @@ from appliance.serving.parsers.base import Tool
 
 NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 MAX_TOOLS: Final = 1024
+MAX_CALLS: Final = 16  # that an answer is made to hold
 MAX_DEPTH: Final = 64
 MAX_BYTES: Final = 1 << 20
 CHOICES: Final = ("auto", "none", "required")
@@ -37,6 +38,18 @@ class ToolUse(msgspec.Struct, frozen=True):
     def callable(self) -> tuple[Tool, ...]:
         return () if self.choice == "none" else self.tools
 
+    @property
+    def enforced(self) -> bool:
+        """Whether the answer must be calls, as `enforced_schema` describes them."""
+        return self.choice in ("required", "named")
+
+    def enforced_schema(self) -> dict[str, Any]:
+        """Of an array of calls."""
+        tools = [tool for tool in self.tools if self.choice == "required" or tool.name == self.name]
+        most = MAX_CALLS if self.choice == "required" and self.parallel else 1
+        calls = [_call_schema(tool) for tool in tools]
+        return {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "maxItems": most}
+
     def for_template(self) -> list[dict[str, Any]] | None:
         """In OpenAI's form, as templates expect it; None where there are no tools."""
         return [_for_template(tool) for tool in self.tools] or None
@@ -47,13 +60,6 @@ def check_tools(tools: Any, choice: Any, parallel: bool | None, ignored: Ignored
     checked = _check_list(tools or [], ignored)
     kind, name = _check_choice(choice, [tool.name for tool in checked])
     return ToolUse(checked, kind, name, parallel is not False)
-
-
-def check_enforced(use: ToolUse) -> None:
-    """Raises ApiError for a choice to which the answer would have to be constrained."""
-    if use.choice in ("required", "named"):
-        message = 'tool_choice: a call cannot be enforced; use "auto" or "none".'
-        raise bad_request(message, "tool_choice", "unsupported_field")
 
 
 def _check_list(tools: Any, ignored: Ignored) -> tuple[Tool, ...]:
@@ -161,6 +167,15 @@ def _check_choice(choice: Any, names: Sequence[str]) -> tuple[str, str]:
 
 def _needs_tools(choice: Any) -> ApiError:
     return bad_request(f"tool_choice: {shown(choice)} needs tools; send tools, too.", "tool_choice")
+
+
+def _call_schema(tool: Tool) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"name": {"const": tool.name}, "arguments": tool.parameters or {"type": "object"}},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
 
 
 def _for_template(tool: Tool) -> dict[str, Any]:

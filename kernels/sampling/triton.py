@@ -60,8 +60,8 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
             logits, parameters, batch.edits, edits, rows, vocab,
         )  # fmt: skip
     if batch.allowed is not None:
-        count, words_of_row = batch.allowed.shape
-        launch(restrict_kernel, _restrict(), (chunks, count), logits, batch.allowed, words_of_row, vocab)
+        restricted, size_of_row = batch.allowed.shape
+        launch(restrict_kernel, _restrict(), (chunks, restricted), logits, batch.allowed, size_of_row, vocab)
     token_ids = torch.empty(rows, dtype=torch.int64, device=device)
     samplable = torch.empty(rows, dtype=torch.uint8, device=device)
     found = torch.empty((3, rows, chunks), dtype=torch.float32, device=device)

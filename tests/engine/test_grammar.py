@@ -157,6 +157,14 @@ def test_a_grammar_that_cannot_be_compiled_ends_its_request_alone(folder):
     assert sum(len(output.token_ids) for output in found["good"]) >= 1
 
 
+def test_a_grammar_that_passes_its_limits_later_ends_its_request(folder):
+    """It is an error, and never taken for the end of the answer."""
+    grammar = LLMatcher.grammar_from_lark('start: "x" a{1000}\na: b{1000}\nb: "x"{1000}')
+    outputs = generate(engine_of(folder), {"r": [7]}, grammar=grammar, max_tokens=20)["r"]
+    assert outputs[-1].finish_reason is FinishReason.ERROR
+    assert outputs[-1].error
+
+
 def test_an_abort_while_it_is_compiled(folder):
     engine = engine_of(folder)
     grammar = LLMatcher.grammar_from_json_schema({"enum": [f"value {number}" for number in range(20_000)]})

@@ -64,7 +64,7 @@ def refused(door: Door, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         ("priority", "high", "integer"),
         ("min_tokens", 600, "600"),
         ("tools", [{"type": "function"}], "tools"),
-        ("response_format", {"type": "json_object"}, "response_format"),
+        ("response_format", {"type": "xml"}, "response_format.type"),
         ("logit_bias", {"5": 1}, "logit_bias"),
         ("best_of", 3, "3"),
         ("temprature", 1, " temperature?"),

@@ -17,7 +17,7 @@ from appliance.serving.fields import IGNORED_HEADER, Ignored
 from appliance.serving.messages import check_messages, with_short_ids
 from appliance.serving.parsers.registry import FORMATS, REASONING
 from appliance.serving.thinking import thinking_variables
-from appliance.serving.tools import MAX_BYTES, MAX_DEPTH, check_enforced, check_tools
+from appliance.serving.tools import MAX_BYTES, MAX_CALLS, MAX_DEPTH, check_tools
 
 USER = {"role": "user", "content": "hi"}
 # Any JSON, with the names and words that mean something here more often than others.
@@ -204,14 +204,15 @@ def test_a_value_that_is_too_deep_to_show_is_refused_all_the_same() -> None:
     assert refused.value.param == "messages[0].content"
 
 
-def test_a_choice_that_must_be_enforced_is_refused() -> None:
-    """It is never taken for a wish."""
-    for choice in ("required", {"type": "function", "function": {"name": "f"}}):
-        use = check_tools([tool()], choice, None, Ignored(strict=True))
-        with pytest.raises(ApiError) as refused:
-            check_enforced(use)
-        assert refused.value.param == "tool_choice"
-    check_enforced(check_tools([tool()], "auto", None, Ignored(strict=True)))
+def test_a_choice_that_must_be_enforced_is_never_taken_for_a_wish() -> None:
+    named = {"type": "function", "function": {"name": "f"}}
+    for choice, names, most in (("required", ["f", "g"], MAX_CALLS), (named, ["f"], 1)):
+        use = check_tools([tool(), tool("g")], choice, None, Ignored(strict=True))
+        assert use.enforced
+        schema = use.enforced_schema()
+        assert [each["properties"]["name"]["const"] for each in schema["items"]["anyOf"]] == names
+        assert schema["maxItems"] == most
+    assert not check_tools([tool()], "auto", None, Ignored(strict=True)).enforced
 
 
 def test_ids_are_short_for_templates_that_want_them_short() -> None:

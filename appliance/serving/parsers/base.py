@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -67,6 +67,9 @@ class ReasoningFormat(Protocol):
     """How one kind of model writes its reasoning."""
 
     name: str
+    pairs: Mapping[str, str]
+    """What begins reasoning that comes before the answer, and what then ends it. The first pair is what a prompt
+    opens."""
     keeps_special: bool
     """As a ToolFormat's."""
 

@@ -11,8 +11,8 @@ Source: OpenAI's "harmony response format", and the chat template of gpt-oss.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from appliance.serving.parsers.base import Delta, OutputParser, Tool
@@ -135,6 +135,7 @@ class HarmonyReasoning:
     """Harmony's parser reads reasoning and calls at once, so this takes the place of what it is put upon."""
 
     name: str = "gpt-oss"
+    pairs: Mapping[str, str] = field(default_factory=dict)
     keeps_special: bool = True
 
     def opened_by(self, prompt: str) -> bool:

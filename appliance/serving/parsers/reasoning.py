@@ -20,7 +20,6 @@ class MarkedReasoning:
 
     name: str
     pairs: Mapping[str, str]
-    """What begins reasoning, and what then ends it. The first pair is what a prompt opens."""
     keeps_special: bool = False
     interleaved: bool = False
     """Whether it comes more than once in an answer; else it only comes at its beginning."""

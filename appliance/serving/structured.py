@@ -1,0 +1,211 @@
+"""Structured output: what a request says about the form of its answer, as a grammar.
+
+Understood are OpenAI's `response_format`, vLLM's `structured_outputs`, and the older `guided_*` fields.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.fields import shown
+
+if TYPE_CHECKING:
+    from appliance.checkpoint.model_config import ModelConfig
+    from appliance.checkpoint.tokenizer import Tokenizer
+    from appliance.serving.tools import ToolUse
+
+MAX_CHOICES: Final = 10_000
+# Grammars that are known to be good are not compiled again; those used least recently are forgotten first.
+KEPT: Final = 256
+# So many are compiled at a time, that text can still be tokenised beside them.
+AT_A_TIME: Final = 2
+
+Thoughts = Sequence[tuple[str | None, str]]
+"""As `ModelFormats.thoughts`."""
+
+
+class StructuredFields(msgspec.Struct, frozen=True, kw_only=True):
+    """At most one of them may be given."""
+
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+
+class Form(NamedTuple):
+    """The wanted form: `kind` is a function of `checkpoint.grammar`, and `param` names the field."""
+
+    kind: str
+    value: Any
+    param: str
+
+
+class CheckedGrammars:
+    """Makes grammars of forms, and compiles each once to see whether the engine can."""
+
+    def __init__(self, folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
+        from appliance.checkpoint.grammar import GrammarCompiler
+
+        self._compiler = GrammarCompiler(folder, config.vocab_size, config.eos_token_ids)
+        self._tokenizer = tokenizer
+        self._good: OrderedDict[str, None] = OrderedDict()
+        self._turn = asyncio.Semaphore(AT_A_TIME)
+
+    async def check(self, form: Form, thoughts: Thoughts) -> str:
+        """The grammar. Raises ApiError naming the field."""
+        from appliance.checkpoint.grammar import GrammarError
+
+        async with self._turn:
+            try:
+                grammar = await asyncio.to_thread(self._make, form, thoughts)
+            except GrammarError as error:
+                message = f"{form.param} cannot be used: {str(error).rstrip('.')}."
+                raise bad_request(message, form.param, "invalid_grammar") from error
+        self._good[grammar] = None
+        self._good.move_to_end(grammar)
+        if len(self._good) > KEPT:
+            self._good.popitem(last=False)
+        return grammar
+
+    def _make(self, form: Form, thoughts: Thoughts) -> str:
+        from appliance.checkpoint import grammar as grammars
+
+        build: Callable[[Any], str] = getattr(grammars, form.kind)
+        grammar = build(form.value)
+        whole = grammars.after_thought(grammar, thoughts, self._special(thoughts)) if thoughts else grammar
+        if whole not in self._good:
+            matcher = self._compiler.compile(grammar)
+            matcher.compute_bitmask()  # these two show whether its steps keep to their limits
+            matcher.compute_ff_tokens()
+            grammars.check(matcher)
+            self._compiler.compile(whole)
+        return whole
+
+    def _special(self, thoughts: Thoughts) -> dict[str, int]:
+        ids = {marker: self._tokenizer.token_to_id(marker) for thought in thoughts for marker in thought if marker}
+        return {marker: id for marker, id in ids.items() if id is not None and id in self._tokenizer.special_ids}
+
+
+def wanted_form(fields: StructuredFields) -> Form | None:
+    """None for plain text. Raises ApiError naming the field."""
+    forms = [form for name, read in _READ.items() if (form := read(getattr(fields, name), name)) is not None]
+    if len(forms) > 1:
+        raise _contradiction(forms[0].param, forms[1].param)
+    return forms[0] if forms else None
+
+
+def enforced_form(use: ToolUse, form: Form | None) -> Form | None:
+    """That of the calls which the answer must be, if it must. Raises ApiError if another form is wanted, too."""
+    if not use.enforced:
+        return form
+    if form is not None:
+        raise _contradiction("tool_choice", form.param)
+    return Form("json_schema", use.enforced_schema(), "tools")
+
+
+def _contradiction(one: str, other: str) -> ApiError:
+    return bad_request(f"{one} and {other} each set the form of the answer. Send only one of them.", other)
+
+
+def _response_format(value: dict[str, Any] | None, param: str) -> Form | None:
+    if value is None:
+        return None
+    match value.get("type"):
+        case "text":
+            return None
+        case "json_object":
+            return _object(param)
+        case "json_schema":
+            named = value.get("json_schema")
+            place = f"{param}.json_schema.schema"
+            if not isinstance(named, dict) or named.get("schema") is None:
+                raise bad_request(f"{place} is missing.", place, "missing_field")
+            return _schema(named["schema"], place)
+        case other:
+            message = f"{param}.type: {shown(other)} is not supported; use text, json_object or json_schema."
+            raise bad_request(message, f"{param}.type")
+
+
+def _structured_outputs(value: dict[str, Any] | None, param: str) -> Form | None:
+    """As vLLM has it: one of json, json_object, regex, choice and grammar."""
+    if value is None:
+        return None
+    given = {name: each for name, each in value.items() if each is not None and each is not False}
+    forms = {name: each for name, each in given.items() if name in _KINDS}
+    if unknown := sorted(given.keys() - _KINDS.keys() - _WITHOUT_EFFECT):
+        place = f"{param}.{unknown[0]}"
+        raise bad_request(f"{place} is not supported. Remove it.", place, "unsupported_field")
+    if len(forms) != 1:
+        raise bad_request(f"{param} has {len(forms)} of {', '.join(_KINDS)}; use exactly one.", param)
+    ((name, each),) = forms.items()
+    return _KINDS[name](each, f"{param}.{name}")
+
+
+def _schema(value: Any, param: str) -> Form | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise bad_request(f"{param}: {shown(value)} is not a JSON schema: {error}.", param) from None
+    if not isinstance(value, dict | bool):
+        raise bad_request(f"{param}: {shown(value)} is not a JSON schema; use an object.", param)
+    return Form("json_schema", value, param)
+
+
+def _object(param: str) -> Form:
+    return Form("json_schema", {"type": "object"}, param)
+
+
+def _choice(value: Any, param: str) -> Form | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not value or not all(isinstance(text, str) and text for text in value):
+        raise bad_request(f"{param}: {shown(value)} is not valid; use a list of strings that are not empty.", param)
+    if len(value) > MAX_CHOICES:
+        raise bad_request(f"{param}: {len(value):,} choices are too many; use {MAX_CHOICES:,} or fewer.", param)
+    return Form("choice", value, param)
+
+
+def _text(kind: str) -> Callable[[Any, str], Form | None]:
+    def read(value: Any, param: str) -> Form | None:
+        if value is None:
+            return None
+        if not isinstance(value, str) or not value:
+            raise bad_request(f"{param}: {shown(value)} is not valid; use a string that is not empty.", param)
+        return Form(kind, value, param)
+
+    return read
+
+
+_READ: Final[dict[str, Callable[[Any, str], Form | None]]] = {
+    "response_format": _response_format,
+    "structured_outputs": _structured_outputs,
+    "guided_json": _schema,
+    "guided_regex": _text("regex"),
+    "guided_choice": _choice,
+    "guided_grammar": _text("lark"),
+}
+_KINDS: Final[dict[str, Callable[[Any, str], Form | None]]] = {
+    "json": _schema,
+    "json_object": lambda _, param: _object(param),
+    "regex": _text("regex"),
+    "choice": _choice,
+    "grammar": _text("lark"),
+}
+# How vLLM's other backends lay JSON out; here it is always valid, and never padded without end.
+_WITHOUT_EFFECT: Final = {
+    "disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern",
+}  # fmt: skip

@@ -1,0 +1,225 @@
+"""Structured output over HTTP, with a real model: every spelling of it, enforced calls, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.running import engine, fetch, wait_for
+from tests.tiny import write_checkpoint
+
+WEATHER = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 8},
+        "degrees": {"type": "integer", "minimum": -50, "maximum": 50},
+        "kind": {"enum": ["sun", "rain"]},
+        "hours": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 23}, "maxItems": 3},
+    },
+    "required": ["city", "degrees", "kind", "hours"],
+    "additionalProperties": False,
+}
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": name, "parameters": WEATHER | {"title": name}}}
+    for name in ("look", "listen")
+]
+BOMB: dict[str, Any] = {"type": "string"}
+for _ in range(7):  # each level four times as large as the one inside
+    BOMB = {"anyOf": [{"type": "object", "properties": {"a": BOMB, "b": BOMB}}, {"items": [BOMB, BOMB]}]}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp("structured") / "home"
+    write_checkpoint(home / "models" / "tiny")
+    profile = home / "profile.json"
+    named = {"schema": 1, "name": "tiny", "model": {"path": "tiny"}, "max-num-seqs": 8}
+    profile.write_text(json.dumps(named))
+    with engine(home, "--profile", str(profile)) as (_, url):
+        wait_for("the engine is ready", lambda: fetch(f"{url}/health")[0] == 200)
+        yield url
+
+
+@pytest.fixture
+def client(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
+def chat(url: str, **fields: Any) -> httpx.Response:
+    body = {"messages": [{"role": "user", "content": "hi"}], "temperature": 1.0, "seed": 3, **fields}
+    return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+
+
+def content(answer: httpx.Response) -> str:
+    assert answer.status_code == 200, answer.text
+    choice = answer.json()["choices"][0]
+    assert choice["finish_reason"] == "stop", choice
+    return str(choice["message"]["content"])
+
+
+def is_weather(value: Any) -> bool:
+    return set(value) == {"city", "degrees", "kind", "hours"} and -50 <= value["degrees"] <= 50
+
+
+def test_a_schema_through_the_official_client(client: openai.OpenAI) -> None:
+    """Whole and streamed, and each of several answers."""
+    form: Any = {"type": "json_schema", "json_schema": {"name": "weather", "schema": WEATHER, "strict": True}}
+    ask: dict[str, Any] = {
+        "model": "tiny", "messages": [{"role": "user", "content": "x"}], "response_format": form, "seed": 1,
+    }  # fmt: skip
+    whole = client.chat.completions.create(**ask, n=3)
+    assert all(is_weather(json.loads(choice.message.content or "")) for choice in whole.choices)
+    chunks = client.chat.completions.create(**ask, stream=True)
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert streamed == whole.choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    ("fields", "pattern"),
+    [
+        ({"guided_regex": "[ab]{3}"}, "[ab]{3}"),
+        ({"guided_choice": ["yes, sir", 'a "quoted"\nno']}, 'yes, sir|a "quoted"\nno'),
+        ({"guided_grammar": 'start: "x" /[0-9]/ "y"'}, "x[0-9]y"),
+        ({"guided_grammar": 'root ::= "x" [0-9] "y"'}, "x[0-9]y"),
+        ({"structured_outputs": {"regex": "c{2,4}d"}}, "c{2,4}d"),
+        ({"structured_outputs": {"choice": ["left", "right"]}}, "left|right"),
+        ({"structured_outputs": {"grammar": 'start: "only"'}}, "only"),
+        ({"guided_json": json.dumps({"const": 5})}, "5"),
+        ({"structured_outputs": {"json": {"enum": ["a", 2]}}}, '"a"|2'),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "boolean"}}}}, "true|false"),
+    ],
+)
+def test_each_spelling(url: str, fields: dict[str, Any], pattern: str) -> None:
+    assert re.fullmatch(pattern, content(chat(url, **fields)), re.DOTALL)
+
+
+def test_any_json_object_is_one(url: str) -> None:
+    answer = chat(url, response_format={"type": "json_object"}, max_tokens=200, temperature=0).json()["choices"][0]
+    text = answer["message"]["content"]
+    assert text.startswith("{")
+    if answer["finish_reason"] == "stop":
+        assert isinstance(json.loads(text), dict)
+
+
+def test_completions_have_it_too(url: str) -> None:
+    body = {"prompt": ["a", "b"], "n": 2, "guided_regex": "[xyz]{2}", "max_tokens": 8}
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()
+    assert all(re.fullmatch("[xyz]{2}", choice["text"]) for choice in answer["choices"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("choice", "parallel"),
+    [("required", False), ({"type": "function", "function": {"name": "listen"}}, True)],
+    ids=["required", "named"],
+)
+def test_a_call_is_enforced(client: openai.OpenAI, choice: Any, parallel: bool, stream: bool) -> None:
+    """From a model that knows nothing of tools."""
+    asked = client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "user", "content": "hi"}],
+        tools=TOOLS,
+        tool_choice=choice,
+        parallel_tool_calls=parallel,
+        stream=stream,
+        seed=5,
+    )
+    names, arguments, reasons = [], "", []
+    if stream:
+        for chunk in asked:
+            assert not chunk.choices[0].delta.content
+            for call in chunk.choices[0].delta.tool_calls or ():
+                names += [call.function.name] if call.function.name else []
+                arguments += call.function.arguments or ""
+            reasons += [chunk.choices[0].finish_reason] if chunk.choices[0].finish_reason else []
+    else:
+        assert asked.choices[0].message.content is None
+        (call,) = asked.choices[0].message.tool_calls
+        names, arguments, reasons = [call.function.name], call.function.arguments, [asked.choices[0].finish_reason]
+    assert reasons == ["tool_calls"]
+    assert len(names) == 1
+    assert choice == "required" or names == ["listen"]
+    assert is_weather(json.loads(arguments))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "json"}}, "response_format.type"),
+        ({"response_format": {}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}},
+         "response_format.json_schema.schema"),
+        ({"guided_json": {"type": "strin"}}, "guided_json"),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"guided_json": BOMB}, "guided_json"),
+        ({"guided_regex": "(a"}, "guided_regex"),
+        ({"guided_regex": ""}, "guided_regex"),
+        ({"guided_regex": "(?=a)b"}, "guided_regex"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_choice": [""]}, "guided_choice"),
+        ({"guided_choice": ["x" * 300_000]}, "guided_choice"),
+        ({"guided_grammar": "start: missing"}, "guided_grammar"),
+        ({"guided_grammar": "root ::= ("}, "guided_grammar"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+        ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
+        ({"guided_regex": "a", "tools": TOOLS, "tool_choice": "required"}, "guided_regex"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "x"}}}],
+          "tool_choice": "required"}, "tools"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_by_its_path(url: str, fields: dict[str, Any], param: str) -> None:
+    answer = chat(url, **fields)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+    assert len(answer.json()["error"]["message"]) < 400
+
+
+def test_a_grammar_that_passes_its_limits_is_the_requests_fault(url: str) -> None:
+    """Whether that shows at once or some tokens later."""
+    for grammar in ('start: a{1000}\na: b{1000}\nb: "x"{1000}', 'start: "x" a{1000}\na: b{1000}\nb: "x"{1000}'):
+        answer = chat(url, guided_grammar=grammar, max_tokens=20)
+        assert answer.status_code == 400, answer.text
+    assert chat(url, max_tokens=2).status_code == 200
+
+
+def test_a_schema_that_explodes_holds_nobody_up(url: str) -> None:
+    """It is refused soon, and others are answered meanwhile."""
+    began = time.process_time()
+    for _ in range(3):
+        assert chat(url, guided_json=BOMB).status_code == 400
+    assert httpx.get(f"{url}/health", timeout=5).status_code == 200
+    assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_reasoning_may_come_first(opened: bool) -> None:
+    """Where the prompt has opened it, it must; and its markers may be special tokens or text."""
+    import llguidance
+
+    from appliance.checkpoint import grammar
+
+    thought = (None if opened else "<think>", "</think>")
+    whole = grammar.after_thought(grammar.regex("[0-9]+"), [thought], {})
+    tokenizer = llguidance.LLTokenizer("byte")
+
+    def follows(text: str) -> bool:
+        matcher = llguidance.LLMatcher(tokenizer, whole, log_level=0)
+        grammar.check(matcher)
+        tokens = tokenizer.tokenize_str(text)
+        return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+    begin = "" if opened else "<think>"
+    assert follows(f"{begin}well, 5 <\n</think>\n\n42")
+    assert follows("42") is not opened
+    assert not follows(f"{begin}well</think>no")
+    assert not follows("no")
