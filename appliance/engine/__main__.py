@@ -41,7 +41,7 @@ def main() -> int:
     activity = Activity()
     totals: list[Counters] = [Counters()]
     link.send(Hello(pid=os.getpid(), python=platform.python_version()))
-    Heartbeat(link, activity, lambda: totals[0], options.parent)
+    heartbeat = Heartbeat(link, activity, lambda: totals[0], options.parent)
     try:
         activity.enter("importing torch")
         from appliance.engine.core import run  # while preflight is still looking at the profile
@@ -52,6 +52,7 @@ def main() -> int:
         link.send(Fatal(exception=type(error).__name__, message=str(error), traceback=traceback.format_exc()))
         return 1
     finally:
+        heartbeat.stop()
         link.close()
     return 0
 

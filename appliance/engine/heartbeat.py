@@ -16,6 +16,7 @@ from appliance.protocol import CoreBeat, Load, StepKind, encode
 
 INTERVAL_S = 1.0
 PARENT_CHECK_S = 0.25
+STOP_WITHIN_S = 2.0  # beyond, the stop goes on without the thread
 
 
 @dataclass
@@ -44,20 +45,31 @@ class Counters:
 
 
 class Heartbeat:
-    """A daemon thread. `counters` is called from it, so it may only read plain numbers."""
+    """A daemon thread. `counters` is called from it, so it may only read plain numbers. Stop it before closing the
+    link: its socket belongs to the link's context."""
 
     def __init__(self, link: CoreLink, activity: Activity, counters: Callable[[], Counters], parent: int) -> None:
         self._link = link
         self._activity = activity
         self._counters = counters
         self._parent = parent  # passed in, not queried: the parent may be gone by now
-        threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when the thread has closed its socket, at the latest after STOP_WITHIN_S."""
+        self._stopping.set()
+        self._thread.join(STOP_WITHIN_S)
 
     def _run(self) -> None:
-        sender = self._link.second_sender()
+        with self._link.second_sender() as sender:
+            self._beat_until_stopped(sender)
+
+    def _beat_until_stopped(self, sender: zmq.Socket[bytes]) -> None:
         before, then = self._counters(), time.monotonic()
         next_beat = then
-        while True:
+        while not self._stopping.is_set():
             if os.getppid() != self._parent:
                 os._exit(1)  # the parent is gone
             now = time.monotonic()
@@ -67,7 +79,7 @@ class Heartbeat:
                     sender.send(encode(self._beat(before, counters, max(now - then, 1e-3))), zmq.NOBLOCK)
                 before, then = counters, now
                 next_beat = now + INTERVAL_S
-            time.sleep(PARENT_CHECK_S)
+            self._stopping.wait(PARENT_CHECK_S)
 
     def _beat(self, before: Counters, after: Counters, seconds: float) -> CoreBeat:
         load = Load(

@@ -32,7 +32,8 @@ class CoreLink:
         return decode_to_core(self._incoming.recv())
 
     def second_sender(self) -> zmq.Socket[bytes]:
-        """A sender for another thread; it never blocks: its user drops what does not fit."""
+        """A sender for another thread, which closes it before the link is closed; it never blocks: its user drops what
+        does not fit."""
         return self._connect_outgoing()
 
     def close(self) -> None:
@@ -40,5 +41,6 @@ class CoreLink:
 
     def _connect_outgoing(self) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.PUSH)
+        socket.linger = LINGER_MS
         socket.connect(f"ipc://{self._folder}/from-core")
         return socket
