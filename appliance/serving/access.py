@@ -69,15 +69,16 @@ class Access:
     """Guards and their files: `active/keys.json` and `active/console-token.sha256`.
 
     `host` is the address that the front door listens on. In a container that says nothing, so
-    `INGOT_PUBLISHED_ADDRESS` names the one that its port is published on. With `INGOT_KEYLESS=1` the site has decided
-    that other machines need no key."""
+    `INGOT_PUBLISHED_ADDRESS` names the addresses, separated by commas, that its port and a proxy's are published on.
+    With `INGOT_KEYLESS=1` the site has decided that other machines need no key."""
 
     def __init__(self, home: Home, host: str, environ: Mapping[str, str] = os.environ) -> None:
         self._keys = WatchedFile(home.api_keys)
         self._decoded: tuple[bytes | None, KnownKeys] = None, KnownKeys(KeyFile())
         self._token_digest = WatchedFile(home.front_door_digest)
         self._keyless = environ.get(KEYLESS) == "1"
-        self._on_loopback = is_loopback(environ.get(PUBLISHED_ADDRESS) or host)
+        addresses = (environ.get(PUBLISHED_ADDRESS) or host).split(",")
+        self._on_loopback = all(is_loopback(address.strip()) for address in addresses)
 
     def require_key(self, connection: Connection, _handler: BaseRouteHandler | None) -> None:
         """A guard: a key or the console's token if keys are required; otherwise anyone but other sites' pages and those
