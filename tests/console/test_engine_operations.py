@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import shutil
 import time
 
 import pytest
@@ -53,6 +54,8 @@ ENDING: tuple[tuple[str, dict[str, str]], ...] = (
     ("/profiles/chat/activate", {"revision": "1"}),
     ("/profiles/chat/apply-fix", {"revision": "r1", "patch": '{"max-num-seqs": 3}'}),
     ("/profiles/chat/edit", {"do": "activate", "view": "yaml", "base": "1", "yaml": "name: chat\nmodel: {path: T}"}),
+    ("/profiles/-/new", {"do": "activate", "view": "yaml", "yaml": "name: other\nmodel: {path: T}"}),
+    ("/backups/earlier.db/restore", {}),
 )
 
 
@@ -64,9 +67,16 @@ async def chat(console, home):
     return await ProfileStore(console.database).create({"name": "chat", "model": {"path": "T"}}, author="a")
 
 
+@pytest.fixture
+def backup(home, chat):
+    (home.root / "backups").mkdir()
+    shutil.copy(home.database, home.root / "backups" / "earlier.db")
+
+
 @pytest.mark.parametrize(("path", "data"), ENDING)
-async def test_whatever_ends_requests_asks_where_some_are_running(client, control, door, chat, path, data):
-    """Nothing is saved, stopped or restarted meanwhile; the page repeats the form with both answers."""
+@pytest.mark.usefixtures("chat", "backup")
+async def test_whatever_ends_requests_asks_where_some_are_running(client, console, control, door, path, data):
+    """Nothing is saved, stopped, restored or restarted meanwhile; the page repeats the form with both answers."""
     door.requests = 3
     asked = await client.post(path, data=data)
     assert asked.status_code == 409
@@ -78,6 +88,8 @@ async def test_whatever_ends_requests_asks_where_some_are_running(client, contro
     assert (told.status_code, told.json()["field"]) == (409, "when")
     assert control.calls == []
     assert (await client.get("/profiles/chat/revisions/2")).status_code == 404
+    assert (await client.get("/profiles/other")).status_code == 404
+    assert [entry.name for entry in (console.home.root / "backups").iterdir()] == ["earlier.db"]
 
 
 @pytest.mark.parametrize(("path", "call"), [("/engine/stop", "stop"), ("/engine/restart", "restart")])
