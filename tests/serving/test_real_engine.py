@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -12,8 +13,11 @@ import httpx
 import openai
 import pytest
 
+from appliance.home import Home
 from tests.running import engine, fetch, wait_for
 from tests.tiny import write_checkpoint
+
+KEYS = ("first-key", "second-key")
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +25,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("real") / "home"
     write_checkpoint(home / "models" / "tiny")
     profile = home / "profile.json"
-    profile.write_text(json.dumps({"schema": 1, "name": "tiny", "model": {"path": "tiny"}, "max-num-seqs": 8}))
+    settings = {"max-num-seqs": 8, "prefix-cache-salt": "api-key"}
+    profile.write_text(json.dumps({"schema": 1, "name": "tiny", "model": {"path": "tiny"}, **settings}))
+    keys = [{"id": key, "name": key, "sha256": hashlib.sha256(key.encode()).hexdigest()} for key in KEYS]
+    Home.at(home).create().api_keys.write_text(json.dumps({"required": False, "keys": keys}))
     with engine(home, "--profile", str(profile)) as (_, url):
         wait_for("the engine is ready", lambda: fetch(f"{url}/health")[0] == 200)
         yield url
@@ -85,6 +92,24 @@ def test_a_prompt_seen_before_comes_from_the_cache(client: openai.OpenAI) -> Non
     assert usages[1] is not None
     assert usages[1].prompt_tokens_details is not None
     assert (usages[1].prompt_tokens_details.cached_tokens or 0) > 200
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_each_key_has_a_cache_of_its_own(url: str, path: str) -> None:
+    """Where the profile asks for it: what one has sent is found again by nobody else, with another key or with none."""
+    text = f"what only the first has asked at {path} " * 5
+    asked = {"prompt": text} if path == "/v1/completions" else {"messages": [{"role": "user", "content": text}]}
+
+    def cached(key: str | None) -> int:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        answer = httpx.post(f"{url}{path}", json={**asked, "max_tokens": 2}, headers=headers, timeout=30)
+        return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    first, second = KEYS
+    assert cached(first) == 0
+    assert cached(first) > 200
+    assert cached(second) == 0
+    assert cached(None) == 0
 
 
 async def test_many_clients_at_once_some_of_whom_leave(url: str) -> None:
