@@ -218,6 +218,31 @@ def test_the_books_are_checked_only_where_a_developer_asks(tmp_path, monkeypatch
     assert bool(checks) == asked
 
 
+class Totals(list[Counters]):
+    """Remembers how many requests it was ever told are running."""
+
+    def __init__(self) -> None:
+        super().__init__([Counters()])
+        self.running: set[int] = set()
+
+    def __setitem__(self, place: Any, counters: Any) -> None:
+        super().__setitem__(place, counters)
+        self.running.add(counters.running)
+
+
+@pytest.mark.parametrize(("probes", "running"), [((True,), {0}), ((False,), {0, 1}), ((True, False), {0, 1})])
+def test_a_probe_never_counts_as_running(tmp_path, probes, running):
+    """Neither alone nor beside a request: an engine that nobody uses shows none."""
+    checkpoint = write_checkpoint(tmp_path / "model")
+    asked = [msgspec.structs.replace(submit(f"r{i}", 5), probe=probe) for i, probe in enumerate(probes)]
+    script: Any = Script(engine_config(checkpoint, max_model_len=512, max_num_seqs=2, num_blocks=40), *asked)
+    threads = torch.get_num_threads()
+    totals = Totals()
+    run(script, Activity(), totals)
+    torch.set_num_threads(threads)
+    assert totals.running == running
+
+
 def test_a_core_whose_parent_is_killed_ends_by_itself(front_door):
     """Nothing is orphaned: not even when the front door has no time to say goodbye."""
     code = (
