@@ -14,7 +14,7 @@ from sqlalchemy import delete, select
 from console.access import keys, passwords, sessions
 from console.access.new_keys import NewKeys
 from console.access.throttle import FAILURES, Throttle
-from console.db.models import SignIn, User
+from console.db.models import SignIn, User, may_be_stored
 from console.pages import go_to, page
 from console.parts import Folder, PageRequest, Session, TheNewKeys, TheThrottle
 from console.refusals import Refusal
@@ -63,7 +63,9 @@ async def change_password(
 async def end_session(
     request: PageRequest, session: Session, new_keys: TheNewKeys, session_id: FromPath[int]
 ) -> Response[Any]:
-    await session.execute(delete(SignIn).where(SignIn.id == session_id, SignIn.user_id == request.user.id))
+    ended = delete(SignIn).where(SignIn.id == session_id, SignIn.user_id == request.user.id).returning(SignIn.id)
+    if not may_be_stored(session_id) or await session.scalar(ended) is None:
+        raise Refusal(404, "This browser is no longer signed in.", "The Access page lists those that are.")
     if session_id == request.user.session_id:
         return signed_out(request, new_keys)
     return go_to(request, "/access", say="Browser signed out.")

@@ -13,9 +13,10 @@ from appliance.home import Home
 from console.access.token import token_header
 from console.benchmarks import load
 from console.conflicts import Conflict
-from console.db.models import Benchmark
+from console.db.models import Benchmark, may_be_stored
 from console.db.sessions import Database
 from console.live.follower import Follower
+from console.refusals import Refusal
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -98,4 +99,6 @@ async def list_benchmarks(session: AsyncSession) -> list[Benchmark]:
 
 
 async def forget(session: AsyncSession, benchmark_id: int) -> None:
-    await session.execute(delete(Benchmark).where(Benchmark.id == benchmark_id))
+    forgotten = delete(Benchmark).where(Benchmark.id == benchmark_id).returning(Benchmark.id)
+    if not may_be_stored(benchmark_id) or await session.scalar(forgotten) is None:
+        raise Refusal(404, "This result no longer exists.", "It has already been deleted.")

@@ -8,6 +8,14 @@ from typing import Any
 from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
+LARGEST_INTEGER = (1 << 63) - 1
+"""What SQLite stores as one."""
+
+
+def may_be_stored(number: int) -> bool:
+    """Whether a row may have this as its id or number. Asked for one that is too large, the driver fails."""
+    return 0 < number <= LARGEST_INTEGER
+
 
 class Base(DeclarativeBase):
     pass

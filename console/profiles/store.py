@@ -16,14 +16,11 @@ from appliance.profile import document as documents
 from appliance.profile.document import Change
 from appliance.profile.schema import Profile as LoadedProfile
 from appliance.profile.schema import ProfileError
-from console.db.models import ActiveRevision, Profile, Revision
+from console.db.models import ActiveRevision, Profile, Revision, may_be_stored
 from console.db.sessions import Database
 from console.profiles.errors import InUse, InvalidDocument, NameTaken, NotFound, Stale
 from console.profiles.history import History, Outcome, roll_back_target
 from console.profiles.records import ProfileHistory, ProfileSummary, Saved, SavedRevision
-
-LARGEST_NUMBER = (1 << 63) - 1
-"""What SQLite takes for an integer."""
 
 
 class ProfileStore:
@@ -183,7 +180,7 @@ def _revisions_of(profile: Profile) -> Any:
 async def _revision(session: AsyncSession, profile: Profile, number: int | None) -> Revision:
     query = _revisions_of(profile).order_by(Revision.number.desc()).limit(1)
     found: Revision | None = None
-    if number is None or 0 < number <= LARGEST_NUMBER:
+    if number is None or may_be_stored(number):
         found = await session.scalar(query if number is None else query.where(Revision.number == number))
     if found is None:
         raise NotFound(

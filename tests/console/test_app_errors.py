@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from litestar import Litestar, post
 from litestar.exceptions import ValidationException
@@ -9,7 +11,9 @@ from litestar.params import FromPath
 from sqlalchemy import event, text
 
 from console.invalid_values import refuse_value
+from console.profiles.store import ProfileStore
 from console.refusals import Refusal
+from tests.tiny import write_checkpoint
 
 
 def _make_unwritable(console) -> None:
@@ -94,6 +98,26 @@ async def test_an_unknown_action(client, control, action):
 async def test_an_unknown_page(client, method, path):
     """Whatever the method: there is nothing here that another one would reach."""
     assert (await client.request(method, path)).status_code == 404
+
+
+def _paths_with_numbers(app: Litestar, number: int) -> list[tuple[str, str]]:
+    """Method and path of each route that takes a number in its path."""
+    paths = [(route, re.sub(r"\{\w+:int\}", str(number), route.path)) for route in app.routes]
+    numbered = [(route, re.sub(r"\{[^}]*\}", "chat", path)) for route, path in paths if path != route.path]
+    return [(method, path) for route, path in numbered for method in route.methods - {"OPTIONS", "HEAD"}]
+
+
+@pytest.mark.parametrize("number", [10**21, -(10**21), 1 << 63, (1 << 63) - 1, -1, 0, 12_345])
+async def test_a_number_that_nothing_has_is_not_found(client, app: Litestar, console, home, number):
+    """Also one that no database could store."""
+    write_checkpoint(home.models / "T")
+    await ProfileStore(console.database).create({"name": "chat", "model": {"path": "T"}}, author="a")
+    numbered = _paths_with_numbers(app, number)
+    assert len(numbered) >= 3
+    for method, path in numbered:
+        answer = await client.request(method, path, headers={"Accept": "application/json"})
+        assert answer.status_code == 404, path
+        assert answer.json()["remedy"]
 
 
 async def test_passwords_are_not_sent_back(client, console):
