@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Literal
+from typing import Any
 
 from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
@@ -81,10 +81,16 @@ async def launch_page(
 
 
 @get("/launches/{launch_id:str}/{file:str}")
-async def launch_file(
-    catalogue: TheCatalogue, launch_id: FromPath[str], file: FromPath[Literal["log", "events", "profile", "stacks"]]
-) -> Stream:
+async def launch_file(catalogue: TheCatalogue, launch_id: FromPath[str], file: FromPath[str]) -> Stream:
     folder = existing(catalogue, launch_id)
+    if file not in FILES:
+        raise Refusal(
+            404,
+            f"A launch has no file {file[:100]!r}.",
+            f"Use {', '.join(list(FILES)[:-1])} or {list(FILES)[-1]}.",
+            field="file",
+            value=file[:100],
+        )
     name, media_type, ending = FILES[file]
     return download(folder.path / name, f"{folder.id}.{ending}", media_type)
 

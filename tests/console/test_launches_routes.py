@@ -17,6 +17,7 @@ from console.app import create_app
 from console.db.launch_index import LaunchIndex
 from console.db.models import Launch
 from console.engine_control.base import EngineStatus
+from console.launches.routes import FILES
 from console.launches.service import Launches
 from tests.console.launch_folders import PHASES, WrittenLaunch, failed_launch, ready_launch
 
@@ -157,8 +158,17 @@ async def test_files_can_be_taken_home(client, home):
         assert answer.content == (launch.folder / file).read_bytes()
         assert "attachment" in answer.headers["content-disposition"]
     for name in ("diagnosis.json", "engine.log", "..%2f..%2fingot.db"):
-        assert (await client.get(f"/launches/{BAD}/{name}")).status_code in (404, 422)
+        assert (await client.get(f"/launches/{BAD}/{name}")).status_code == 404
     assert (await client.get("/launches/20260101-000000-0000/log")).status_code == 404
+
+
+@pytest.mark.parametrize("file", ["profile.yaml", "engine.log", "zzz", "x" * 1000])
+async def test_a_file_that_launches_do_not_have_is_not_found(client, home, file):
+    """The answer names those that they have."""
+    failed_launch(home, BAD)
+    answer = await client.get(f"/launches/{BAD}/{file}", headers={"Accept": "application/json"})
+    assert answer.status_code == 404
+    assert all(name in answer.json()["remedy"] for name in FILES)
 
 
 async def test_deleting(client, home, console):
