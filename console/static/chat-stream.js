@@ -14,7 +14,7 @@ const REMEDIES = {
   context_length_exceeded: "Clear the conversation, request fewer tokens, or edit an earlier message and continue from there.",
 };
 
-// Yields {text}, {finish} and {usage} as they come. `signal` ends the request: the engine's slot is free at once.
+// Yields {reasoning}, {text}, {call}, {finish} and {usage} as they come. `signal` ends the request: the engine's slot is free at once.
 export async function* streamChat(body, signal) {
   let response;
   try {
@@ -35,7 +35,7 @@ export async function* streamChat(body, signal) {
     const chunk = JSON.parse(data);
     if (chunk.error) throw inWords(chunk.error);
     const choice = chunk.choices?.[0];
-    if (choice?.delta?.content) yield { text: choice.delta.content };
+    yield* pieces(choice?.delta ?? {});
     if (choice?.finish_reason) {
       ended = true;
       yield { finish: choice.finish_reason };
@@ -43,6 +43,16 @@ export async function* streamChat(body, signal) {
     if (chunk.usage) yield { usage: chunk.usage };
   }
   if (!ended) throw cutOff("engine");
+}
+
+// vLLM calls the reasoning `reasoning`, others `reasoning_content`, and Ingot sends both.
+function* pieces(delta) {
+  const reasoning = delta.reasoning_content ?? delta.reasoning;
+  if (reasoning) yield { reasoning };
+  if (delta.content) yield { text: delta.content };
+  for (const { index, function: called } of delta.tool_calls ?? []) {
+    yield { call: { index, name: called?.name ?? "", args: called?.arguments ?? "" } };
+  }
 }
 
 function cutOff(end) {

@@ -1,5 +1,6 @@
 // One message of the conversation as it is shown: a question that can be edited, or an answer that grows.
 
+import { Reasoning, ToolCalls } from "./chat-parts.js";
 import { icon, MarkdownView } from "./markdown.js";
 
 export class Turn {
@@ -16,9 +17,10 @@ export class Turn {
     this.element = make("li", `chat-turn chat-${role}`);
     this.element.append(make("span", "sr-only", role === "user" ? "You:" : "Model:"));
     this.body = make("div", role === "user" ? "chat-question" : "chat-answer prose");
-    this.element.append(this.body);
+    this.reasoning = new Reasoning();
+    this.calls = new ToolCalls();
     this.foot = make("div", "chat-foot");
-    this.element.append(this.foot);
+    this.element.append(this.reasoning.element, this.body, this.calls.element, this.foot);
     if (role === "user") this.#question();
     else this.markdown = new MarkdownView(this.body);
   }
@@ -59,13 +61,26 @@ export class Turn {
     this.foot.replaceChildren(make("span", "chat-thinking", "Waiting for the first token"));
   }
 
-  append(text) {
-    if (!this.content) this.foot.replaceChildren();
+  // A piece of the answer: {reasoning}, {text} or {call}.
+  append({ reasoning, text, call }) {
+    this.foot.replaceChildren();
+    if (reasoning) this.reasoning.append(reasoning);
+    else this.reasoning.fold();
+    if (call) this.calls.add(call);
+    if (text) this.#appendText(text);
+  }
+
+  #appendText(text) {
     this.content += text;
     this.drawing ||= requestAnimationFrame(() => {
       this.drawing = 0;
       this.markdown.update(this.content);
     });
+  }
+
+  // Whether anything of the answer has come.
+  get began() {
+    return !!(this.content || this.reasoning.text || this.calls.kept.length);
   }
 
   end(stats) {
@@ -99,7 +114,7 @@ export class Turn {
   }
 
   #leftNote() {
-    const words = this.content ? "The answer was cut off when you left the page." : "You left the page before the answer began.";
+    const words = this.began ? "The answer was cut off when you left the page." : "You left the page before the answer began.";
     const note = make("p", "small dim", words);
     note.dataset.left = "";
     return note;
@@ -120,16 +135,19 @@ export class Turn {
   // What a screen reader says when the answer has ended.
   get spoken() {
     if (this.error) return `${this.error.message} ${this.error.remedy ?? ""}`;
-    return `${this.stopped ? "Stopped. " : ""}The model says: ${this.body.textContent}`;
+    return `${this.stopped ? "Stopped. " : ""}The model says: ${this.body.textContent}${this.calls.element.textContent}`;
   }
 
   // ---- over a reload -------------------------------------------------------------------------------------------
   get kept() {
     const { role, content, stats, error, stopped, left, finish } = this;
-    return { role, content, stats, error, stopped, left, finish };
+    return { role, content, reasoning: this.reasoning.text, calls: this.calls.kept, stats, error, stopped, left, finish };
   }
 
-  restore({ stats, error, stopped, left, finish }) {
+  restore({ reasoning, calls, stats, error, stopped, left, finish }) {
+    if (reasoning) this.reasoning.append(reasoning);
+    for (const call of calls ?? []) this.calls.add(call);
+    if (this.content || calls?.length) this.reasoning.fold();
     Object.assign(this, { error: error ?? null, stopped: !!stopped, left: !!left, finish: finish ?? null });
     if (this.role === "assistant") this.end(stats ?? null);
   }

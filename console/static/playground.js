@@ -10,7 +10,7 @@ const KEPT = "ingot-playground";
 const input = $("chat-input");
 const scroll = $("chat-scroll");
 const settings = new Settings($("chat-settings-form"), keep);
-let turns = []; // [{role, content, stats, error, stopped, left}] with their views
+let turns = []; // [{role, content, reasoning, calls, stats, error, stopped, left}] with their views
 let running = null; // AbortController of the answer that comes
 let leaving = false; // the browser was asked to go to another page
 
@@ -27,8 +27,7 @@ document.addEventListener("ingot:shown", (event) => event.detail === $("chat-sta
 // ---- the conversation ------------------------------------------------------------------------------------------
 // What was said so far. A question that got no answer is left out: many templates want the roles to take turns.
 function messages() {
-  const failed = (turn) => turn?.error && !turn.content;
-  const said = turns.filter((turn, index) => turn.content && !(turn.role === "user" && failed(turns[index + 1])));
+  const said = turns.filter((turn, index) => turn.content && turns[index + 1]?.content !== "");
   const system = settings.system ? [{ role: "system", content: settings.system }] : [];
   return [...system, ...said.map(({ role, content }) => ({ role, content }))];
 }
@@ -80,10 +79,10 @@ async function answer() {
   toEnd(true);
   try {
     for await (const piece of streamChat(body, running.signal)) {
-      if (piece.text) {
+      if (piece.reasoning || piece.text || piece.call) {
         last = performance.now();
         first ||= last;
-        turn.append(piece.text);
+        turn.append(piece);
         toEnd();
       }
       if (piece.finish) turn.finish = piece.finish;

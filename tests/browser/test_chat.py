@@ -75,3 +75,54 @@ def test_a_setting_outside_its_range_is_not_sent(
     ask(tab, "Why?")
     expect(tab.locator(".chat-answer")).to_contain_text("Half an answer")
     assert [chat[name] for chat in scripted.door.chats] == [float(right)]
+
+
+def test_reasoning_is_open_until_the_answer_begins(tab: Page, scripted: ScriptedConsole):
+    """Folded once: a reader who opens it again keeps it open, and a visit elsewhere loses nothing of it."""
+    scripted.door.deltas, scripted.door.words = [{"reasoning_content": "First "}, {"reasoning": "<b>this</b>"}], []
+    ask(tab, "Why?")
+    reasoning = tab.locator("details.chat-reasoning:visible")
+    expect(reasoning.locator("div")).to_have_text("First <b>this</b>")
+    expect(reasoning).to_have_attribute("open", "")
+    tab.locator("#chat-stop").click()
+    expect(reasoning).to_have_attribute("open", "")
+    scripted.door.words = ["So"]
+    tab.get_by_role("button", name="Ask again").click()
+    expect(tab.locator(".chat-answer")).to_have_text("So")
+    expect(reasoning).not_to_have_attribute("open", "")
+    assert [chat["messages"] for chat in scripted.door.chats] == [[{"role": "user", "content": "Why?"}]] * 2
+    tab.goto(f"{scripted.url}/hardware")
+    tab.go_back()
+    expect(tab.locator(".chat-answer")).to_have_text("So")
+    expect(reasoning).not_to_have_attribute("open", "")
+    reasoning.locator("summary").click()
+    expect(reasoning.locator("div")).to_have_text("First <b>this</b>")
+
+
+def test_a_question_that_got_only_reasoning_is_not_sent_again(tab: Page, scripted: ScriptedConsole):
+    """Many templates want the roles to take turns."""
+    scripted.door.deltas, scripted.door.words = [{"reasoning_content": "Hm"}], []
+    for question in ("Why?", "How?"):
+        ask(tab, question)
+        expect(tab.locator(".chat-reasoning-text").last).to_have_text("Hm")
+        tab.locator("#chat-stop").click()
+        expect(tab.locator("#chat-send")).to_be_enabled()
+    assert [chat["messages"] for chat in scripted.door.chats] == [
+        [{"role": "user", "content": question}] for question in ("Why?", "How?")
+    ]
+
+
+def test_a_tool_call_shows_its_name_and_arguments(tab: Page, scripted: ScriptedConsole):
+    scripted.door.words = []
+    scripted.door.deltas = [
+        {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "weather", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"city": '}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '"Oslo"}'}}]},
+        {"tool_calls": [{"index": 1, "id": "b", "function": {"name": "time", "arguments": "{}"}}]},
+    ]
+    ask(tab, "Is it cold?")
+    codes = tab.locator(".chat-calls code")
+    expect(codes).to_have_text(["weather", '{"city": "Oslo"}', "time", "{}"])
+    tab.goto(f"{scripted.url}/hardware")
+    tab.go_back()
+    expect(codes).to_have_text(["weather", '{"city": "Oslo"}', "time", "{}"])

@@ -15,8 +15,8 @@ from appliance.protocol import ApplianceState, LaunchRecord, State
 
 
 class Door:
-    """A front door that serves `requests`; a drain goes on until the test lets them finish. A chat gets `words` at once
-    and no end until `answered` is set. While `silent`, it accepts connections and never answers them; while `garbled`,
+    """A front door that serves `requests`; a drain goes on until the test lets them finish. A chat gets `deltas`
+    and `words` at once and no end until `answered` is set. While `silent`, it accepts connections and never answers them; while `garbled`,
     it answers like a front door of another version."""
 
     def __init__(self) -> None:
@@ -27,6 +27,7 @@ class Door:
         self.drains: list[float] = []
         self.whys: list[str] = []
         self.refuses = 0
+        self.deltas: list[dict[str, Any]] = []
         self.words: list[str] = []
         self.chats: list[dict[str, Any]] = []
         self.answered = threading.Event()
@@ -69,8 +70,8 @@ class Door:
                 self.send_response(200)
                 self.send_header("Content-Type", "text/event-stream")
                 self.end_headers()
-                for word in door.words:
-                    chunk = {"choices": [{"delta": {"content": word}}]}
+                for delta in [*door.deltas, *({"content": word} for word in door.words)]:
+                    chunk = {"choices": [{"delta": delta}]}
                     self.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
                 self.wfile.flush()
                 door.answered.wait(20)
