@@ -25,7 +25,8 @@ SEVERITIES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.I
 
 
 def show(report: Report, console: Console | None = None, *, each: bool = False) -> None:
-    """`each` shows every check by itself with its time, rather than the passed ones of a group in one line."""
+    """`each` shows every check by itself with its time, rather than the passed ones of a group, or all skipped ones,
+    in one line."""
     console = console or _console()
     if each:
         for result in report.checks:
@@ -33,6 +34,7 @@ def show(report: Report, console: Console | None = None, *, each: bool = False) 
     else:
         for group, members in groupby(sorted(report.checks, key=_order(report.checks)), key=lambda r: r.group):
             _show_group(console, group, list(members))
+        _show_skipped(console, sum(result.outcome == "skipped" for result in report.checks))
     for finding in report.findings:
         _show_finding(console, finding)
     console.print()
@@ -73,12 +75,20 @@ def _order(results: Sequence[CheckResult]) -> Callable[[CheckResult], int]:
 
 def _show_group(console: Console, group: str, results: Sequence[CheckResult]) -> None:
     passed = [result for result in results if result.outcome == "passed"]
-    rest = [result for result in results if result.outcome != "passed"]
+    rest = [result for result in results if result.outcome not in ("passed", "skipped")]
     if passed:
-        count = f"  {group}: {len(passed)} of {len(results)}" if rest else f"  {group} ({len(passed)})"
+        whole = len(passed) == len(results)
+        count = f"  {group} ({len(passed)})" if whole else f"  {group}: {len(passed)} of {len(results)}"
         console.print(Text.assemble((f"{'ok':>8}", "green"), count))
     for result in rest:
         _show_check(console, result)
+
+
+def _show_skipped(console: Console, count: int) -> None:
+    if count:
+        word, style = OUTCOMES["skipped"]
+        checks = "1 check, which depends" if count == 1 else f"{count} checks, which depend"
+        console.print(Text.assemble((f"{word:>8}", style), f"  {checks} on a failed one"))
 
 
 def _show_check(console: Console, result: CheckResult, before: str = "") -> None:

@@ -16,6 +16,7 @@ from appliance.home_lock import may_be_held
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import LaunchFolder
 from console import formats
+from console.launches.given import find_launch
 from console.launches.outcome import cause, outcome, under_way
 
 LATEST = "latest"
@@ -84,7 +85,7 @@ def _line(row: Row, widths: list[int]) -> str:
 
 
 @launches.command("export")
-@click.argument("launch", metavar="ID|latest")
+@click.argument("launch", metavar="ID|NUMBER|latest")
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
@@ -126,7 +127,7 @@ def export_(launch: str, out: Path | None) -> None:
 
 def _folder(catalogue: Catalogue, launch: str) -> LaunchFolder:
     name = (catalogue.current() or "") if launch == LATEST else launch
-    folder = catalogue.find(name) if name else None
+    folder = find_launch(catalogue, name) if name else None
     if folder is None:
         known = ", ".join(catalogue.ids()[:5]) or "none yet"
         raise click.ClickException(f"There is no launch {launch!r} in {catalogue.home.launches}. The latest: {known}.")

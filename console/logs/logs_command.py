@@ -12,6 +12,7 @@ import msgspec
 from appliance.home import Home
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import LOG
+from console.launches.given import find_launch
 from console.logs import ansi
 from console.logs.classify import Classifier, time_of
 from console.logs.tail import Tail
@@ -39,7 +40,9 @@ def _line_count(ctx: click.Context, param: click.Parameter, value: str) -> int |
 
 
 @click.command()
-@click.option("--launch", "launch_id", metavar="ID", help="The launch whose log to print.  [default: the current one]")
+@click.option(
+    "--launch", "launch_id", metavar="ID|NUMBER", help="The launch whose log to print.  [default: the current one]"
+)
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines, across restarts, until Ctrl-C.")
 @click.option(
     "-n",
@@ -55,9 +58,12 @@ def logs(launch_id: str | None, follow: bool, lines: int | None, as_json: bool) 
     """Show the engine's log."""
     home = Home.from_environment()
     catalogue = Catalogue(home)
-    current = launch_id or catalogue.current()
-    if launch_id is not None and catalogue.find(launch_id) is None:
+    if launch_id is None:
+        current = catalogue.current()
+    elif (folder := find_launch(catalogue, launch_id)) is None:
         raise click.ClickException(_no_such_launch(launch_id, catalogue))
+    else:
+        current = folder.id
     if current is None and not follow:
         raise click.ClickException(f"No launches in {home.launches} yet. Start one with `ingot up`.")
     show = _printer(as_json)

@@ -15,9 +15,9 @@ from appliance.protocol import ApplianceState, LaunchRecord, State
 
 
 class Door:
-    """A front door that serves `requests`; a drain goes on until the test lets them finish. A chat gets `deltas`
-    and `words` at once and no end until `answered` is set. While `silent`, it accepts connections and never answers them; while `garbled`,
-    it answers like a front door of another version."""
+    """A front door that serves `requests`; a drain goes on until the test lets them finish. A chat gets `deltas` and
+    `words` at once and no end until `answered` is set. While `silent`, it accepts connections and never answers them;
+    while `garbled`, it answers like a front door of another version."""
 
     def __init__(self) -> None:
         self.state = State.READY

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import shutil
 import time
+from zipfile import ZipFile
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import select
 
 from appliance.launches.catalogue import Catalogue
 from appliance.protocol import LaunchRecord, State
 from console.db.launch_index import LaunchIndex
 from console.db.models import Launch
+from console.launches.launches_command import launches
+from console.logs.logs_command import logs
 
 
 @pytest.fixture
@@ -62,3 +66,28 @@ async def test_a_damaged_record_keeps_no_other_launch_out(console, home, record)
     assert await index.refresh()
     assert set(await numbers(console)) == {damaged, whole}
     assert not await index.refresh()
+
+
+async def test_the_terminal_takes_the_numbers_that_the_console_shows(console, home, record, tmp_path):
+    environment = {"INGOT_HOME": str(home.root)}
+    first, second = "20261120-100000-aaaa", "20261120-100001-aaaa"
+    for launch_id in (first, second):
+        record(launch_id, State.READY)
+        (home.launch(launch_id) / "engine.log").write_text(f"{launch_id}\n")
+    await LaunchIndex(console.database, Catalogue(home)).refresh()
+    for given, printed in (("1", first), ("2", second), (first, first)):
+        result = CliRunner().invoke(logs, ["--launch", given], env=environment)
+        assert (result.exit_code, result.output) == (0, f"{printed}\n")
+    for unknown in ("3", "9" * 30, "\N{ARABIC-INDIC DIGIT ONE}"):
+        assert CliRunner().invoke(logs, ["--launch", unknown], env=environment).exit_code == 1
+    out = tmp_path / "first.zip"
+    assert CliRunner().invoke(launches, ["export", "1", "--out", str(out)], env=environment).exit_code == 0
+    with ZipFile(out) as exported:
+        assert any(exported.read(name) == f"{first}\n".encode() for name in exported.namelist())
+
+
+def test_a_number_without_a_database_is_an_unknown_launch(tmp_path):
+    """Asking for one makes no database."""
+    result = CliRunner().invoke(logs, ["--launch", "1"], env={"INGOT_HOME": str(tmp_path)})
+    assert result.exit_code == 1
+    assert not (tmp_path / "ingot.db").exists()

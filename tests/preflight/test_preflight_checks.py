@@ -234,6 +234,19 @@ def test_every_problem_of_a_profile_is_a_finding(home: Home) -> None:
     assert {check.outcome for check in report.checks if check.id not in ("profile", "port")} == {"skipped"}
 
 
+def test_skipped_checks_are_one_line(home: Home) -> None:
+    """Each by itself only where every check is asked for."""
+    report = look(home, document={"name": "x", "engine": "x", "model": {"path": "tiny"}})
+    skipped = sum(check.outcome == "skipped" for check in report.checks)
+    assert skipped > 1
+    for each, lines in ((False, 1), (True, skipped)):
+        written = io.StringIO()
+        show(report, Console(file=written, width=80, soft_wrap=True), each=each)
+        told = [line.split() for line in written.getvalue().splitlines() if line.split()[:1] == ["skipped"]]
+        assert len(told) == lines
+        assert each or told[0][1] == str(skipped)
+
+
 def test_settings_without_effect_are_said(home: Home, tiny: Path) -> None:
     """A warning each: they keep nothing from starting."""
     report = look(home, {"vllm.environment": {"NCCL_DEBUG": "INFO"}, "backends.moe": "triton"})
