@@ -19,6 +19,7 @@ from console.parts import PageRequest, Profiles, TheInspector
 from console.profiles.comparison import compare, effective_rows
 from console.profiles.transfer import exported
 from console.profiles.words import op_label, plural
+from console.refusals import Refusal
 
 MEDIA_TYPE = {"yaml": "application/yaml", "json": "application/json"}
 
@@ -109,11 +110,19 @@ async def compare_page(
 
 @get("/profiles/{name:str}/export")
 async def export(
+    request: PageRequest,
     name: FromPath[str],
     profiles: Profiles,
     kind: FromQuery[Literal["yaml", "json"]] = "yaml",
     revision: FromQuery[int | None] = None,
 ) -> Response[str]:
+    if unknown := sorted({*request.query_params} - {"kind", "revision"}):
+        raise Refusal(
+            422,
+            f"An export has no parameter {unknown[0]}.",
+            "Use kind=yaml or kind=json, and revision with a number.",
+            field=unknown[0],
+        )
     found = await profiles.revision(name, revision)
     file = f"{name}.{kind}" if revision is None else f"{name}.{found.label}.{kind}"
     return Response(

@@ -346,7 +346,8 @@ async def test_revisions_are_compared_and_exported(client, store, model):
         f"/profiles/chat/compare?after={10**30}",
     ):
         assert (await client.get(missing)).status_code == 404
-    assert (await client.get("/profiles/chat/export?kind=exe")).status_code == 422
+    for wrong in ("kind=exe", "format=xml"):
+        assert (await client.get(f"/profiles/chat/export?{wrong}")).status_code == 422
 
 
 async def test_an_import_is_looked_at_before_it_is_done(client, store, model):
