@@ -30,8 +30,14 @@ def _default(name: str) -> str:
 
 @click.command()
 @click.option("--host", help=f"Listen on this address.  [default: {_default('INGOT_CONSOLE_HOST')}]")
-@click.option("--port", type=int, help=f"The console's port.  [default: {_default('INGOT_CONSOLE_PORT')}]")
-@click.option("--engine-port", type=int, help=f"The engine's port.  [default: {_default('INGOT_ENGINE_PORT')}]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help=f"The console's port.  [default: {_default('INGOT_CONSOLE_PORT')}]"
+)
+@click.option(
+    "--engine-port",
+    type=click.IntRange(1, 65535),
+    help=f"The engine's port.  [default: {_default('INGOT_ENGINE_PORT')}]",
+)
 @click.option("--no-engine", is_flag=True, help="Run only the console, not the engine.")
 @click.option("--keep-engine", is_flag=True, help="Leave the engine running when the console ends.")
 @click.option("--jit", is_flag=True, help="Compile GPU kernels on demand, for development.")

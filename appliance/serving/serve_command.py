@@ -75,5 +75,7 @@ def serve(host: str, port: int, profile_file: Path | None, jit: bool) -> None:
 
 
 def _refuse(message: str, status: int) -> NoReturn:
-    click.echo(message, err=True)
+    """`message` has a line for each error."""
+    for line in message.splitlines():
+        click.echo(f"Error: {line}", err=True)
     sys.exit(status)

@@ -14,11 +14,12 @@ import time
 import httpx
 import psutil
 import pytest
+from click.testing import CliRunner
 
 from appliance import recent_homes
 from appliance.home_lock import read_owner
 from appliance.profile.active import ActiveProfile, read_active, write_active
-from console import address, run
+from console import address, run, up_command
 from console.db import schema
 from tests import tiny
 from tests.console.conftest import PASSWORD
@@ -32,6 +33,14 @@ def _free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return taken.getsockname()[1]
+
+
+@pytest.mark.parametrize(("flag", "port"), [("--port", "99999"), ("--port", "-1"), ("--engine-port", "0")])
+def test_a_port_that_cannot_be_is_an_error_of_its_flag(home, flag, port):
+    result = CliRunner().invoke(up_command.up, [flag, port], env={"INGOT_HOME": str(home.root)})
+    assert result.exit_code == 2
+    assert f"'{flag}'" in result.output
+    assert "INGOT_" not in result.output
 
 
 class Up:

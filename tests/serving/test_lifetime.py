@@ -300,6 +300,7 @@ def test_a_second_serve_on_the_same_folder_is_refused_by_name(home: Home, tmp_pa
         url = first.stdout.readline().split()[-1]
         second = subprocess.run(command, env=environment(home.root), capture_output=True, text=True, timeout=20)
         assert second.returncode == 3
+        assert second.stderr.startswith("Error: ")
         assert f"process {first.pid}" in second.stderr
         assert url in second.stderr
         assert httpx.get(f"{url}/health").status_code in (200, 503)
