@@ -50,6 +50,8 @@ def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> 
     elif error.status_code == 405 and request.method == "GET" and _wants_page(request):
         # The address of a form, opened again: show the page that it belongs to.
         return Redirect(section(request.scope["path"]), status_code=303)
+    elif error.status_code == 405:
+        refusal = _not_allowed(request, error)
     elif error.status_code == 413:
         refusal = Refusal(413, "The request is larger than 4 MiB.", "Send less at once.")
     elif isinstance(error, ValidationException):
@@ -57,6 +59,13 @@ def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> 
     else:
         refusal = Refusal(error.status_code, error.detail or TITLES.get(error.status_code, "Refused"))
     return _answer(request, refusal)
+
+
+def _not_allowed(request: Request[Any, Any, Any], error: HTTPException) -> Refusal:
+    allowed = (error.headers or {}).get("allow", "")
+    usable = [method for method in allowed.split(", ") if method not in ("", "OPTIONS")]
+    remedy = f"Use {' or '.join(usable)}." if usable else "Use the console's pages."
+    return Refusal(405, f"{request.scope['path']} does not take {request.method} requests.", remedy, allowed=allowed)
 
 
 def on_sign_in_needed(request: Request[Any, Any, Any], error: SignInNeeded) -> Response[Any]:

@@ -21,7 +21,8 @@ TITLES = {
 
 
 class Refusal(Exception):
-    """An HTTP status, what happened, and what to do about it. `retry_after_s`: when to try again, if that is known."""
+    """An HTTP status, what happened, and what to do about it. `retry_after_s`: when to try again, if that is known.
+    `allowed`: the methods that the address takes."""
 
     code: str | None = None
 
@@ -34,6 +35,7 @@ class Refusal(Exception):
         field: str | None = None,
         value: object = None,
         retry_after_s: float | None = None,
+        allowed: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -42,6 +44,7 @@ class Refusal(Exception):
         self.field = field
         self.value = value
         self.retry_after_s = retry_after_s
+        self.allowed = allowed
 
     @property
     def title(self) -> str:
@@ -49,7 +52,8 @@ class Refusal(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        return {} if self.retry_after_s is None else {"Retry-After": str(math.ceil(self.retry_after_s))}
+        headers = {"Allow": self.allowed} if self.allowed else {}
+        return headers if self.retry_after_s is None else {**headers, "Retry-After": str(math.ceil(self.retry_after_s))}
 
 
 class SignInNeeded(Exception):

@@ -120,6 +120,15 @@ async def test_a_number_that_nothing_has_is_not_found(client, app: Litestar, con
         assert answer.json()["remedy"]
 
 
+async def test_a_method_that_an_address_does_not_take(client):
+    """Our page, and the methods that it does take."""
+    answer = await client.request("PUT", "/profiles")
+    assert answer.status_code == 405
+    assert "GET" in answer.headers["allow"].split(", ")
+    assert "Method Not Allowed" not in answer.text
+    assert "<h1>" in answer.text
+
+
 async def test_passwords_are_not_sent_back(client, console):
     """The page that offers to send a form again leaves passwords out."""
     _make_unwritable(console)
