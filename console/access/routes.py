@@ -55,7 +55,7 @@ async def set_up(
     if await setup.is_code(session, data.code.strip()):
         throttle.succeeded(key)
     else:
-        problem = "This is not the current set-up code. Copy the whole link that `ingot up` last printed."
+        problem = "This is not the current set-up code. Copy the whole set-up link that the console printed last."
     name = data.name.strip()
     problem = problem or setup.name_complaint(name) or passwords.complaint(data.password)
     if problem:
