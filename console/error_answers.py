@@ -55,7 +55,7 @@ def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> 
     elif error.status_code == 413:
         refusal = Refusal(413, "The request is larger than 4 MiB.", "Send less at once.")
     elif isinstance(error, ValidationException):
-        refusal = refuse_value(error)
+        refusal = refuse_value(request, error)
     else:
         refusal = Refusal(error.status_code, error.detail or TITLES.get(error.status_code, "Refused"))
     return _answer(request, refusal)
