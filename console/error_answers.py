@@ -47,7 +47,7 @@ def on_http_exception(request: Request[Any, Any, Any], error: HTTPException) -> 
         refusal = Refusal(
             404, f"There is no page at {request.scope['path']}.", "Check the address, or go to the dashboard."
         )
-    elif error.status_code == 405 and request.method == "GET" and _wants_page(request):
+    elif error.status_code == 405 and request.method == "GET" and wants_page(request):
         # The address of a form, opened again: show the page that it belongs to.
         return Redirect(section(request.scope["path"]), status_code=303)
     elif error.status_code == 405:
@@ -71,7 +71,7 @@ def _not_allowed(request: Request[Any, Any, Any], error: HTTPException) -> Refus
 def on_sign_in_needed(request: Request[Any, Any, Any], error: SignInNeeded) -> Response[Any]:
     if request.headers.get("hx-request") == "true":
         return Response(content=None, status_code=401, headers={"HX-Redirect": error.url})
-    if request.method == "GET" and _wants_page(request):
+    if request.method == "GET" and wants_page(request):
         return Redirect(error.url, status_code=303)
     return _answer(request, Refusal(401, "Nobody is signed in.", f"Sign in at {error.url}."))
 
@@ -99,7 +99,7 @@ def on_requests_running(request: Request[Any, Any, Any], error: RequestsRunning)
         said = counted(error.requests, "request is", "requests are")
     remedy = "Send `when` with `now` to end them, or `when-finished` to wait."
     refusal = Conflict("requests-running", f"{said} running.", remedy, field="when")
-    if request.headers.get("hx-request") == "true" or not _wants_page(request):
+    if request.headers.get("hx-request") == "true" or not wants_page(request):
         return _answer(request, refusal)
     sent = [(name, text) for name, text in _sent_form(request) if name != "when"]
     return page(
@@ -117,7 +117,8 @@ def on_fault(request: Request[Any, Any, Any], error: Exception) -> Response[Any]
     return _answer(request, Refusal(500, what, "The console's output has the traceback. Please report it."))
 
 
-def _wants_page(request: Request[Any, Any, Any]) -> bool:
+def wants_page(request: Request[Any, Any, Any]) -> bool:
+    """Whether a person's browser asked, and not a program."""
     accept = request.headers.get("accept", "")
     return "text/html" in accept or (accept in ("", "*/*") and not request.scope["path"].startswith("/live"))
 
@@ -125,7 +126,7 @@ def _wants_page(request: Request[Any, Any, Any]) -> bool:
 def _answer(request: Request[Any, Any, Any], refusal: Refusal) -> Response[Any]:
     if request.headers.get("hx-request") == "true":
         return fragment("pieces/error.html", refusal=refusal, status_code=refusal.status, headers=refusal.headers)
-    if not _wants_page(request):
+    if not wants_page(request):
         body = ErrorBody(refusal.message, refusal.remedy, refusal.code, refusal.field, refusal.value)
         return Response(body, status_code=refusal.status, media_type=MediaType.JSON, headers=refusal.headers)
     return page(

@@ -15,6 +15,7 @@ from console.access import keys, passwords, sessions
 from console.access.new_keys import NewKeys
 from console.access.throttle import FAILURES, Throttle
 from console.db.models import SignIn, User, may_be_stored
+from console.error_answers import wants_page
 from console.pages import go_to, page
 from console.parts import Folder, PageRequest, Session, TheNewKeys, TheThrottle
 from console.refusals import Refusal
@@ -51,6 +52,9 @@ async def change_password(
         problems["password"] = "This is not your current password."
     elif complaint := passwords.complaint(data.new_password):
         problems["new-password"] = complaint
+    if problems and not wants_page(request):
+        field, message = next(iter(problems.items()))
+        raise Refusal(422, message, "Correct it and try again.", field=field)
     if problems:
         return await _page(request, session, new_keys, problems=problems, status_code=422)
     user.password_hash = await passwords.hash_password(data.new_password)
@@ -85,7 +89,7 @@ async def create_key(
     try:
         key, text = await keys.create_key(session, home, data.name, request.user.name)
     except Refusal as refusal:
-        if refusal.field != "name":
+        if refusal.field != "name" or not wants_page(request):
             raise
         problems = {"name": refusal.message}
         return await _page(request, session, new_keys, problems=problems, name=data.name, status_code=refusal.status)

@@ -18,7 +18,7 @@ from console.profiles.errors import InUse, NameTaken, ProfileRefusal
 from console.profiles.form import Choice, Draft, elsewhere, groups
 from console.profiles.inspection import Inspection, Inspector
 from console.profiles.records import SavedRevision
-from console.profiles.web import STATUS
+from console.profiles.web import STATUS, wants_json
 
 UNNAMED = "new-profile"
 """Placeholder for a name that is not typed yet, so that the rest can be checked."""
@@ -43,7 +43,10 @@ class FormPage:
         strict: bool = False,
     ) -> Template:
         """`refusal` explains why it was not saved and gives the status. `theirs` is the revision that somebody else
-        saved meanwhile. `strict` also reports missing values, which a form that was just opened does not."""
+        saved meanwhile. `strict` also reports missing values, which a form that was just opened does not. Raises
+        the refusal if a program sent the form: it gets JSON."""
+        if refusal is not None and wants_json(self.request):
+            raise refusal
         inspection = await _inspect(draft, self.inspector, strict=strict or refusal is not None)
         if isinstance(refusal, NameTaken | InUse):
             said = Problem(field="name", value=refusal.value, message=refusal.message, remedy=refusal.remedy)

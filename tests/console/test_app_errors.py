@@ -11,6 +11,7 @@ from sqlalchemy import event, text
 
 from console.profiles.store import ProfileStore
 from console.refusals import Refusal
+from tests.console.conftest import PASSWORD
 from tests.tiny import write_checkpoint
 
 
@@ -216,3 +217,28 @@ async def test_a_field_that_is_missing_or_wrong_is_named(client, method, path, d
     assert len(told["message"]) < 200
     for word in ("parameter", "Object", "Expected", "Integer", "enum", "data:"):
         assert word not in told["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "status", "field"),
+    [
+        ("/profiles/-/new", {"view": "yaml", "yaml": "name: other"}, 422, "model.path"),
+        ("/profiles/-/new", {"view": "yaml", "yaml": "name: ["}, 422, None),
+        ("/profiles/-/new", {"view": "yaml", "yaml": "name: chat\nmodel: {path: T}"}, 409, "name"),
+        ("/profiles/chat/edit", {"view": "yaml", "base": "1", "yaml": "name: chat"}, 422, "model.path"),
+        ("/profiles/chat/edit", {"view": "yaml", "base": "0", "yaml": "name: chat\nmodel: {path: U}"}, 409, "base"),
+        ("/access/keys", {"name": ""}, 422, "name"),
+        ("/access/password", {"password": "wrong", "new-password": "correct horse 2"}, 422, "password"),
+        ("/access/password", {"password": PASSWORD, "new-password": "x"}, 422, "new-password"),
+    ],
+)
+async def test_a_program_gets_json_where_a_person_gets_the_form_again(client, console, home, path, data, status, field):
+    write_checkpoint(home.models / "T")
+    await ProfileStore(console.database).create({"name": "chat", "model": {"path": "T"}}, author="a")
+    answer = await client.post(path, data=data, headers={"Accept": "application/json"})
+    assert (answer.status_code, answer.json().get("field")) == (status, field)
+    assert answer.json()["message"]
+    assert answer.json()["remedy"]
+    shown = await client.post(path, data=data)
+    assert shown.status_code == status
+    assert "<form" in shown.text
