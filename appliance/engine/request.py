@@ -125,7 +125,7 @@ def sampling_refusal(params: SamplingParams, vocab_size: int, eos_token_ids: fro
     for name, (least, most) in SAMPLING_LIMITS.items():
         value = getattr(params, name)
         if not least <= value <= most:  # also false for NaN
-            return f"{name} is {value}; use {least} to {most}"
+            return f"{name} is {value}; use {least:,} to {most:,}"
     if params.min_tokens > 0:
         allowed = set(range(vocab_size)).difference(eos_token_ids, params.stop_token_ids)
         if not allowed:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from appliance.explain.report import OtherBackend, Report, Row
-from appliance.explain.words import about, sentences, source_label
+from appliance.explain.words import about, op_label, sentences, source_label
 from kernels.backend import Objection
 
 
@@ -24,7 +24,7 @@ def show(report: Report, *, everything: bool = False, console: Console | None = 
         console.print(sentence)
     for row in report.refused:
         why = "for the reasons above" if row.requested == "auto" else f"since {row.requested} cannot run here"
-        console.print(Text(f"Refused: {row.op} has no backend on {report.context.place}, {why}.", "bold red"))
+        console.print(Text(f"Refused: {op_label(row.op)} has no backend on {report.context.place}, {why}.", "bold red"))
 
 
 def _table(report: Report, everything: bool) -> Table:
@@ -33,7 +33,7 @@ def _table(report: Report, everything: bool) -> Table:
     table.add_column("backend", no_wrap=True)
     table.add_column("why not the others", overflow="fold")
     for row in report.rows:
-        table.add_row(row.op, _chosen(row), Text("\n").join(_others(row, everything)), end_section=False)
+        table.add_row(op_label(row.op), _chosen(row), Text("\n").join(_others(row, everything)), end_section=False)
     return table
 
 

@@ -9,6 +9,14 @@ from appliance.explain.report import Report
 from appliance.profile.sizes import size_text
 from kernels.cast.architectures import ARCHITECTURES
 
+_WORDS = {"kv": "KV", "moe": "MoE", "gdn": "GDN", "mla": "MLA", "rms": "RMS", "fp8": "FP8"}
+
+
+def op_label(op: str) -> str:
+    """`rms_norm` -> "RMS norm"."""
+    joined = " ".join(_WORDS.get(word, word) for word in op.replace("deep_gemm", "DeepGEMM").split("_"))
+    return joined[0].upper() + joined[1:]
+
 
 def about(report: Report) -> str:
     """What was judged: the model, its format, the device, the engine."""

@@ -13,6 +13,8 @@ from appliance.preflight.context import CheckResult, Report
 from appliance.preflight.fixing import Fixed
 from appliance.preflight.memory_bar import show_memory
 from appliance.profile.document import Change
+from appliance.profile.schema import BY_KEY, Type
+from appliance.profile.sizes import format_size
 from appliance.protocol import Finding, Severity
 
 OUTCOMES = {
@@ -54,13 +56,19 @@ def show_fixed(fixed: Fixed, changes: Sequence[Change], saved: str, console: Con
     for one in fixed.applied:
         console.print(Text.assemble(("fixed", "bold green"), "  ", one.finding.message))
     for change in changes:
-        console.print(Text(f"        - {change.key}: {_shown(change.before)}", "red"))
-        console.print(Text(f"        + {change.key}: {_shown(change.after)}", "green"))
+        console.print(Text(f"        - {change.key}: {_shown(change.key, change.before)}", "red"))
+        console.print(Text(f"        + {change.key}: {_shown(change.key, change.after)}", "green"))
     console.print(Text(f"{saved}\n", "bold"))
 
 
-def _shown(value: object) -> str:
-    return "default" if value is None else str(value)
+def _shown(key: str, value: object) -> str:
+    """A setting's value as people write it; what is no setting, such as a port, as it is."""
+    if value is None:
+        return "default"
+    setting = BY_KEY.get(key)
+    if setting is None or not isinstance(value, int) or isinstance(value, bool):
+        return str(value)
+    return str(format_size(value)) if setting.type is Type.SIZE else f"{value:,}"
 
 
 def _console() -> Console:
@@ -103,7 +111,7 @@ def _show_finding(console: Console, finding: Finding) -> None:
     )
     lines = []
     if finding.field:
-        value = "" if finding.value is None else f" = {finding.value}"
+        value = "" if finding.value is None else f" = {_shown(finding.field, finding.value)}"
         lines.append(f"{finding.field}{value}")
     lines += finding.evidence
     for line in lines:

@@ -28,6 +28,8 @@ def chosen_document(source: str | None, home: Home) -> dict[str, Any]:
         return active.document if active is not None else bundled_profile()
     try:
         return document.parse(read_given(Path(source), MAX_BYTES))
+    except FileNotFoundError as error:
+        active_name = f" The active profile is {active.document.get('name')}." if active else ""
+        raise NoSuchProfileError(f"There is no profile {source}: give the path of a file.{active_name}") from error
     except OSError as error:
-        named = f", and the active profile is {active.document.get('name')!r}" if active else ""
-        raise NoSuchProfileError(f"{source} cannot be read: {error.strerror}{named}.") from error
+        raise NoSuchProfileError(f"{source} cannot be read: {error.strerror}.") from error

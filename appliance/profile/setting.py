@@ -51,12 +51,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return self.default is REQUIRED
 
     def range_text(self) -> str:
-        """ "at least 1 and at most 4096", or "" where there is no range."""
+        """ "at least 1 and at most 4,096", or "" where there is no range."""
         parts = []
         if self.above is not None:
             parts.append(f"greater than {self.above:g}")
         if self.minimum is not None:
-            parts.append(f"at least {self.minimum:.12g}")
+            parts.append(f"at least {self.minimum:,.12g}")
         if self.maximum is not None:
-            parts.append(f"at most {self.maximum:.12g}")
+            parts.append(f"at most {self.maximum:,.12g}")
         return " and ".join(parts)

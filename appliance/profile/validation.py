@@ -194,7 +194,9 @@ def _judge_number(setting: Setting, number: float, given: Any) -> Iterator[Probl
     if (isinstance(number, float) and not math.isfinite(number)) or low or at_open_end or high:
         unit = f" {setting.unit}" if setting.unit else ""
         remedy = f"Give a value {setting.range_text()}{unit}."
-        yield _problem(setting, given, f"{shown(given)} is out of range.", remedy)
+        seen = shown(given)
+        told = f"{seen:,}" if isinstance(seen, int) else seen
+        yield _problem(setting, given, f"{told} is out of range.", remedy)
 
 
 def _judge_options(field: str, options: Mapping[Any, Any]) -> Iterator[Problem]:

@@ -106,7 +106,7 @@ def sampling_params(
         raise bad_request(message, "stop_token_ids")
     for token_id in stop_token_ids:
         if token_id >= vocab_size:
-            message = f"stop_token_ids: {token_id} is not in the vocabulary; use 0 to {vocab_size - 1}."
+            message = f"stop_token_ids: {token_id} is not in the vocabulary; use 0 to {vocab_size - 1:,}."
             raise bad_request(message, "stop_token_ids")
     if (fields.min_tokens or 0) > max_tokens:
         message = f"min_tokens: {fields.min_tokens:,} is more than this answer can have; use {max_tokens:,} or less."

@@ -62,12 +62,16 @@ class Field:
 
     @property
     def help(self) -> str:
-        """The row's help, its range, and what an empty field means; what is between backticks is code."""
+        """The row's help and its range; what is between backticks is code."""
         between = limits(self.setting)
-        said = f"{self.setting.help} {between}." if between else self.setting.help
+        return f"{self.setting.help} {between}." if between else self.setting.help
+
+    @property
+    def empty(self) -> str:
+        """What an empty field means."""
         if self.is_short and self.setting.none is not None:
-            said += f" Empty: {self.setting.none.removeprefix('not set: ')}."
-        return said
+            return f"Empty: {self.setting.none.removeprefix('not set: ')}."
+        return ""
 
     @property
     def is_short(self) -> bool:
@@ -94,7 +98,7 @@ class Field:
         return self.value != ""
 
     def in_words(self, value: Any) -> str:
-        return shown(self.setting, value)
+        return "the CPU" if (self.key, value) == ("device", "cpu") else shown(self.setting, value)
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,12 @@ class Group:
     @property
     def foldable(self) -> bool:
         return self.name in FOLDED
+
+    @property
+    def empty(self) -> str:
+        """What an empty field means, where it means the same for all of several."""
+        first, *others = {item.empty for item in self.fields}
+        return "" if others or len(self.fields) < 2 else first
 
     @property
     def count(self) -> int:

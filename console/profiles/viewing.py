@@ -12,13 +12,13 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery
 from litestar.response import Template
 
-from appliance.explain.words import source_label
+from appliance.explain.words import op_label, source_label
 from appliance.hardware.known import KNOWN_GPUS
 from console.pages import go_to, page
 from console.parts import PageRequest, Profiles, TheInspector
 from console.profiles.comparison import compare, effective_rows
 from console.profiles.transfer import exported
-from console.profiles.words import op_label, plural
+from console.profiles.words import plural
 from console.refusals import Refusal
 
 MEDIA_TYPE = {"yaml": "application/yaml", "json": "application/json"}

@@ -10,7 +10,7 @@ from appliance.profile.schema import Setting, Type
 
 _WORDS = {
     "gpu": "GPU", "kv": "KV", "moe": "MoE", "gdn": "GDN", "mla": "MLA",
-    "num": "number of", "len": "length", "seqs": "sequences", "rms": "RMS", "fp8": "FP8",
+    "num": "number of", "len": "length", "seqs": "sequences", "ip": "IP",
 }  # fmt: skip
 
 _PLURALS = {"is": "are", "has": "have", "does": "do"}
@@ -22,12 +22,6 @@ def label(setting: Setting) -> str:
         return "Model"
     words = [_WORDS.get(word, word) for word in setting.key.rpartition(".")[2].split("-")]
     joined = " ".join(words).replace("max number of", "max")
-    return joined[0].upper() + joined[1:]
-
-
-def op_label(op: str) -> str:
-    """`rms_norm` -> "RMS norm"."""
-    joined = " ".join(_WORDS.get(word, word) for word in op.replace("deep_gemm", "DeepGEMM").split("_"))
     return joined[0].upper() + joined[1:]
 
 
@@ -54,7 +48,7 @@ def shown(setting: Setting | None, value: Any) -> str:
         return "yes" if value else "no"
     if setting is not None and setting.type is Type.SIZE and isinstance(value, int):
         return sizes.size_text(value)
-    if isinstance(value, int) and abs(value) >= 10_000:
+    if isinstance(value, int) and abs(value) >= 1_000:
         return f"{value:,}"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {inner}" for key, inner in value.items()) or "none"
@@ -65,8 +59,8 @@ def limits(setting: Setting) -> str:
     """ "1 to 4,096"; nothing for sizes, whose limits nobody meets."""
     if setting.type is Type.SIZE or (setting.maximum is None and setting.minimum is None and setting.above is None):
         return ""
-    low = f"{setting.minimum:,.12g}" if setting.minimum is not None else f"above {setting.above:g}"
-    if setting.maximum is None:
-        return low[0].upper() + low[1:]
-    low = low[0].upper() + low[1:]
-    return f"{low} to {setting.maximum:,.12g}"
+    if setting.minimum is None:
+        low, joint = f"More than {setting.above:g}", ", up to"
+    else:
+        low, joint = f"{setting.minimum:,.12g}", " to"
+    return low if setting.maximum is None else f"{low}{joint} {setting.maximum:,.12g}"

@@ -8,10 +8,11 @@ from html import unescape
 
 import pytest
 
+from appliance.explain.words import op_label
 from appliance.hardware.known import KNOWN_GPUS
 from console.profiles.form import groups
 from console.profiles.store import ProfileStore
-from console.profiles.words import op_label, plural
+from console.profiles.words import plural
 from kernels.catalogue import OPS
 from tests.tiny import write_checkpoint
 

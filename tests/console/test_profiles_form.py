@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.profile import document as documents
-from appliance.profile.schema import SETTINGS, Problem, ProfileError
+from appliance.profile.schema import BY_KEY, SETTINGS, Problem, ProfileError
 from console.profiles.form import TYPED, Draft, elsewhere, from_values, groups, to_values
-from console.profiles.words import label
+from console.profiles.words import label, limits
 
 
 def test_every_setting_but_the_version_has_one_field():
@@ -130,10 +130,33 @@ def test_problems_of_the_document_itself_are_shown_above_the_fields():
     assert item.key == "vllm.extra-args"
 
 
+def test_what_an_empty_field_means_is_said_once_where_it_is_the_same_for_a_group():
+    by_name = {group.name: group for group in groups({}, [], [])}
+    sampling = by_name["Sampling defaults"]
+    assert len(sampling.fields) > 1
+    assert {item.empty for item in sampling.fields} == {sampling.empty}
+    assert sampling.empty
+    assert not by_name["Capacity"].empty
+    assert any(item.empty for item in by_name["Capacity"].fields)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("sampling-defaults.top-p", "More than 0, up to 1"),
+        ("max-num-seqs", "1 to 4,096"),
+        ("kv-cache-memory-bytes", ""),
+    ],
+)
+def test_limits_have_their_ends_and_grouped_digits(key, words):
+    assert limits(BY_KEY[key]) == words
+
+
 def test_labels_are_words():
     labels = {setting.key: label(setting) for setting in TYPED}
     assert labels["kv-cache-dtype"] == "KV cache dtype"
     assert labels["max-num-seqs"] == "Max sequences"
     assert labels["backends.moe"] == "MoE"
+    assert labels["ray.host-ip"] == "Host IP"
     assert labels["model.path"] == "Model"
     assert not any("-" in text for text in labels.values())

@@ -151,7 +151,7 @@ def test_a_model_that_the_native_engine_does_not_run_is_explained_for_vllm(home:
     }  # fmt: skip
     refused = ask(home, document, "--gpu", "A100 80GB")
     assert refused.exit_code == 1
-    assert "Refused: sparse_mla has no backend on sm_80" in " ".join(refused.output.split())
+    assert "Refused: Sparse MLA has no backend on sm_80" in " ".join(refused.output.split())
 
 
 def test_an_explicit_choice_that_cannot_work_is_refused(home: Home, tiny: dict[str, Any]) -> None:
@@ -177,7 +177,7 @@ def test_all_says_everything_that_stands_against_a_backend(home: Home) -> None:
         (("--gpu", "Voodoo 2"), 2, "'Voodoo 2'. Known: RTX PRO 6000 Blackwell, "),
         (("--with", "cudnn=9"), 2, "triton, flashinfer"),
         (("--with", "flashinfer"), 2, "LIBRARY=VERSION"),
-        (("--profile", "nobody"), 2, "nobody cannot be read: No such file or directory"),
+        (("--profile", "nobody"), 2, "no profile nobody"),
     ],
 )
 def test_a_question_that_cannot_be_answered_says_why(

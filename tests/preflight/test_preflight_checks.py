@@ -247,6 +247,20 @@ def test_skipped_checks_are_one_line(home: Home) -> None:
         assert each or told[0][1] == str(skipped)
 
 
+def test_values_are_printed_as_people_write_them() -> None:
+    """Sizes with their unit and large numbers in groups; a port stays as it is."""
+    values = {"kv-cache-memory-bytes": 900 << 30, "max-model-len": 32768, "prefix-caching": True, "port": 8000}
+    findings = [
+        Finding(id="x", severity=Severity.WARNING, message="x", field=field, value=value)
+        for field, value in values.items()
+    ]
+    written = io.StringIO()
+    show(Report(findings=findings, plan=None), Console(file=written, width=80, soft_wrap=True))
+    printed = dict(line.strip().split(" = ") for line in written.getvalue().splitlines() if " = " in line)
+    assert list(printed) == list(values)
+    assert list(printed.values()) == ["900 GiB", "32,768", "True", "8000"]
+
+
 def test_settings_without_effect_are_said(home: Home, tiny: Path) -> None:
     """A warning each: they keep nothing from starting."""
     report = look(home, {"vllm.environment": {"NCCL_DEBUG": "INFO"}, "backends.moe": "triton"})
@@ -432,7 +446,7 @@ def test_check_takes_the_active_profile(home: Home, tiny: Path) -> None:
         assert json.loads(ran.stdout)["effective"]["name"]["value"] == "chat"
     missing = ingot_check(home, "--profile", "other")
     assert missing.returncode == 2
-    assert "the active profile is 'chat'" in missing.stderr
+    assert "active profile is chat" in missing.stderr
     home.active_profile.write_text("profile: [")
     broken = ingot_check(home, "--json")
     assert broken.returncode == 1

@@ -91,7 +91,7 @@ def test_sampling_defaults_are_named_as_the_engine_names_them() -> None:
         ("dtype", "fp64", "one of"),
         ("max-model-len", -1, "at least 1"),
         ("max-model-len", 0, "at least 1"),
-        ("max-model-len", 1 << 40, "at most 16777216"),
+        ("max-model-len", 1 << 40, "at most 16,777,216"),
         ("max-model-len", True, "number"),
         ("max-model-len", 1.5, "number"),
         ("max-model-len", "4096", "without quotes"),
