@@ -14,6 +14,7 @@ PARTS = {
     "strip": "pieces/strip.html",
     "now": "dashboard/now.html",
     "recent": "dashboard/recent.html",
+    "call": "dashboard/call.html",
     "output": "logs/output.html",
     "playground": "playground/state.html",
 }

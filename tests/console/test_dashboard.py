@@ -99,6 +99,16 @@ async def test_ready(client, console, door):
     assert (await client.get("/dashboard/load", headers={"Accept": "application/json"})).json()[-1][2] == 6
 
 
+@pytest.mark.parametrize("state", [State.READY, State.STOPPED, State.STARTING])
+async def test_the_examples_say_when_the_api_cannot_answer(client, console, door, state):
+    door.state = ApplianceState(state=state, since=1.0, version="0")
+    await console.follower.look()
+    text = (await client.get("/")).text
+    shown = re.search(r'<div id="call-state"[^>]*>(.*?)</div>', text, re.DOTALL)
+    assert shown is not None
+    assert ("callout" in shown[1]) is (state is not State.READY)
+
+
 @pytest.mark.parametrize(("running", "unit"), [(0, "requests"), (1, "request"), (1234, "requests")])
 async def test_figures_agree_with_their_units(client, console, door, running, unit):
     door.state = ApplianceState(state=State.READY, since=1.0, version="0", load=Load(running=running))
