@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from appliance.protocol import DiagnosisReport, Event, FindingReport, PhaseChange, PhaseRecord, StateChange
+from appliance.protocol import DiagnosisReport, Event, FindingReport, Phase, PhaseChange, PhaseRecord, StateChange
 from console.formats import progress, seconds
 
 BRIEF_S: Final = 0.05
@@ -46,7 +46,7 @@ def timeline(events: Iterable[Event], started: float) -> list[TimelineEntry]:
                 kind, text = "finding", f"{finding.severity}: {finding.message}"
                 bad = finding.severity == "error"
             case DiagnosisReport():
-                kind, text, bad = "diagnosis", "cause found", True
+                kind, text, bad = "diagnosis", "see the cause above", True
         if text:
             rows.append(TimelineEntry(event.sequence, event.time, max(0.0, event.time - started), kind, text, bad))
     return rows
@@ -63,5 +63,8 @@ def _phase(change: PhaseChange) -> str:
     after = f"after {seconds(change.seconds)}"
     if change.outcome == "skipped":
         return f"{change.phase} skipped" if change.seconds < BRIEF_S else f"{change.phase} cut short {after}"
+    if change.phase == Phase.READY and change.outcome == "done":
+        return change.phase
     told = progress(PhaseRecord(phase=change.phase, started=0.0, progress=change.progress))
-    return f"{change.phase} {change.outcome} {after}{f', {told}' if told else ''}"
+    how = f"took {seconds(change.seconds)}" if change.outcome == "done" else f"{change.outcome} {after}"
+    return f"{change.phase} {how}{f', {told}' if told else ''}"

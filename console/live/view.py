@@ -174,7 +174,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     def _why_stopped(self) -> str:
         """Who stopped it, if known, and how to go on."""
         why = self.launch.reason if self.launch else f"{self.stopped_because}." if self.stopped_because else ""
-        how = "Press Start to start it." if self.active else "Activate a profile to choose a model."
+        how = "Press Start to run it again." if self.active else "Activate a profile to choose a model."
         return f"{why} {how}".lstrip()
 
     @property

@@ -426,6 +426,13 @@ def test_a_phase_that_was_never_entered_took_no_time(took_s, is_timed):
     assert (any(character.isdigit() for character in row.text), row.bad) == (is_timed, False)
 
 
+@pytest.mark.parametrize(("phase", "is_timed"), [("weights", True), ("ready", False)])
+def test_only_a_phase_that_lasts_is_timed(phase, is_timed):
+    change = PhaseChange(phase=phase, outcome="done", seconds=0.0)
+    (row,) = timeline([Event(sequence=1, time=10.0, launch="a", body=change)], 1.0)
+    assert any(character.isdigit() for character in row.text) is is_timed
+
+
 @pytest.mark.parametrize("ready_after_s", [5.0, None])
 def test_a_launch_that_was_stopped_says_who_did_it(ready_after_s):
     reason = "Stopped by ann; 2 requests were ended."
