@@ -121,7 +121,7 @@ refuse_damaged() {
     rm -f "$stage/files/$1"
     # cat's own words, but for those about a tar that had all it needed.
     unread=$(grep -v 'Broken pipe' "$stage/unread" 2>/dev/null | tail -n 1 || :)
-    [ -z "$unread" ] || die 1 "Reading $base stopped: $unread${nl}Is the stick still plugged in? Run the same" \
+    [ -z "$unread" ] || die 1 "Reading $base stopped: $unread${nl}Is the drive still connected? Run the same" \
         "command again to resume."
     [ "$parts" -eq 0 ] || name_bad_parts
     die 4 "Refused: $1 in the bundle was changed or damaged, or is missing. It is not used. Copy the" \
