@@ -50,7 +50,7 @@ class Archive:
             if at == 0:
                 raise BundleError(
                     "not-a-bundle",
-                    f"{self.name} is not an Ingot bundle: it does not start like one; choose another file",
+                    f"{self.name} is not an Ingot bundle; choose another file",
                 )
             if len(block) < BLOCK:
                 raise BundleError("incomplete", f"{self._last()} is incomplete: it ends too early; copy it again")

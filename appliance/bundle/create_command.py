@@ -81,7 +81,7 @@ def create(
         with_images = bool(tag or images)
         if unsigned is bool(sign):
             raise BundleError(
-                "no-key", "no signing key; add --sign KEY, or --unsigned for an unsigned bundle of models"
+                "no-key", "there is no signing key; add --sign KEY, or --unsigned for an unsigned bundle of models"
             )
         if unsigned and with_images:
             raise BundleError(

@@ -1,15 +1,31 @@
-"""How the commands report errors: one line, and the exit status."""
+"""How the commands report errors: one line of whole sentences, and the exit status."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import click
 import msgspec
 
 from appliance.bundle.errors import BundleError, UntrustedError
 from appliance.checkpoint.errors import CheckpointError
+
+OPENINGS: Final = frozenset({"a", "another", "key", "part", "parts", "the", "there", "this"})
+"""The words of ours with which a message may begin; others are names of files, which keep their spelling."""
+
+
+def in_sentences(text: str) -> str:
+    """`x is damaged; copy it again` -> "x is damaged. Copy it again."."""
+    what, *remedies = text.removesuffix(".").split("; ")
+    opening = what.partition(" ")[0]
+    first = _capitalised(what) if opening in OPENINGS else what
+    return ". ".join([first, *map(_capitalised, remedies)]) + "."
+
+
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 @contextmanager
@@ -26,5 +42,5 @@ def told(as_json: bool = False) -> Iterator[None]:
                 )
             )
             raise SystemExit(status) from error
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {in_sentences(str(error))}", err=True)
         raise SystemExit(status) from error
