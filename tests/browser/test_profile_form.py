@@ -96,7 +96,7 @@ def test_what_is_wrong_is_marked_as_one_types_and_unmarked_when_it_is_corrected(
     field = page.get_by_label("Max sequences")
     field.fill("9000")
     expect(field).to_have_attribute("aria-invalid", "true")
-    expect(page.locator("#note-max-num-seqs")).to_contain_text("9000")
+    expect(page.locator("#note-max-num-seqs")).to_contain_text("9,000")
     expect(page.locator("#check [data-verdict=invalid]")).to_be_visible()
     expect(field).to_be_focused()
     field.fill("9")
