@@ -17,7 +17,7 @@ from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import decode_request, read_body
 from appliance.serving.front_door import FrontDoor
-from appliance.serving.respond import respond
+from appliance.serving.respond import Answer, respond
 from appliance.serving.sampling import MAX_CHOICES, SamplingFields, check_logprobs
 from appliance.serving.served_model import ServedModel
 from appliance.serving.stream import DONE, HEARTBEAT, frame
@@ -94,7 +94,7 @@ async def _encode(prompt: str | list[int], fields: CompletionFields, model: Serv
     return token_ids
 
 
-class CompletionAnswer:
+class CompletionAnswer(Answer):
     """Writes answers in the form of /v1/completions."""
 
     def __init__(self, model: ServedModel, ask: Ask, fields: CompletionFields) -> None:

@@ -1,4 +1,4 @@
-"""How both kinds of completion are answered: streamed as the pieces come, or whole."""
+"""How every kind of completion is answered: streamed as the pieces come, or whole."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from litestar.response import Stream
 
 from appliance.serving.answering import Answering, whole_unless_gone
 from appliance.serving.choice import Choice, Piece
-from appliance.serving.stream import ending_in_error, sse
+from appliance.serving.errors import ApiError
+from appliance.serving.stream import ending_in_error, frame, sse
 
 
 class Answer(Protocol):
-    """One kind of completion, in OpenAI's shape."""
+    """How one API writes its answers."""
 
     def frames(self, answering: Answering) -> AsyncIterator[bytes]: ...
 
     def whole(self, choices: list[Choice], pieces: list[Piece]) -> dict[str, Any]: ...
+
+    def error_frame(self, error: ApiError) -> bytes:
+        """What ends a stream in an error, in the shape that this API's clients raise; OpenAI's unless overridden."""
+        return frame(error.content)
 
 
 async def respond(
@@ -31,7 +36,7 @@ async def respond(
 ) -> Stream | Response[dict[str, Any]]:
     """Frees every slot once the answer has ended or its client has disconnected."""
     if stream:
-        return sse(ending_in_error(answer.frames(answering)), headers)
+        return sse(ending_in_error(answer.frames(answering), answer.error_frame), headers)
     choices = answering.choices
     pieces = await whole_unless_gone(request, answering)
     return Response(answer.whole(choices, pieces), headers=headers)

@@ -3,7 +3,7 @@ status."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -33,10 +33,12 @@ def sse(frames: AsyncIterator[bytes], headers: Mapping[str, str] | None = None) 
     return Stream(frames, media_type="text/event-stream", headers={**HEADERS, **(headers or {})})
 
 
-async def ending_in_error(frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Errors after the first frame are sent in the stream, in the shape that the openai client raises."""
+async def ending_in_error(
+    frames: AsyncIterator[bytes], error_frame: Callable[[ApiError], bytes]
+) -> AsyncIterator[bytes]:
+    """Errors after the first frame are sent in the stream."""
     try:
         async for each in frames:
             yield each
     except ApiError as error:
-        yield frame(error.content)
+        yield error_frame(error)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from appliance.home import Home
-from appliance.serving.chat import ChatFields
+from appliance.serving.chat_request import ChatFields
 from appliance.serving.client_fields import SENT_BY_CLIENTS, WITHOUT_EFFECT
 from appliance.serving.errors import ApiError
 from appliance.serving.fields import IGNORED_HEADER, MAX_IGNORED, PARTLY_SUPPORTED, decode_request

@@ -1,0 +1,74 @@
+"""A chat request, whichever API it came by: its fields, and what they come down to."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from appliance.serving.answering import Ask
+from appliance.serving.errors import bad_request
+from appliance.serving.fields import Ignored
+from appliance.serving.messages import check_messages, with_short_ids
+from appliance.serving.sampling import SamplingFields, check_logprobs
+from appliance.serving.served_model import ServedModel
+from appliance.serving.structured import enforced_form, wanted_form
+from appliance.serving.thinking import thinking_variables
+from appliance.serving.tools import ToolUse, check_tools
+
+
+class ChatFields(SamplingFields, frozen=True, kw_only=True):
+    messages: list[dict[str, Any]]
+    max_completion_tokens: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
+    include_reasoning: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+async def chat_ask(fields: ChatFields, model: ServedModel, ignored: Ignored) -> Ask:
+    """Raises ApiError that names the field. What the model's template cannot use is noted in `ignored`."""
+    check_logprobs(fields.top_logprobs, "top_logprobs")
+    if fields.top_logprobs and not fields.logprobs:
+        raise bad_request("top_logprobs needs logprobs; set logprobs to true.", "top_logprobs")
+    use = check_tools(fields.tools, fields.tool_choice, fields.parallel_tool_calls, ignored)
+    form = enforced_form(use, wanted_form(fields))
+    text = await _render(fields, model, use, ignored)
+    # The template writes the special tokens itself.
+    prompt = await model.encode(text, "messages", add_special_tokens=False)
+    if not prompt:
+        raise bad_request("The model's chat template produces an empty prompt for these messages.", "messages")
+    asked = fields.max_completion_tokens or fields.max_tokens
+    room = model.room(len(prompt), asked, "messages")
+    wanted = asked or model.sampling_defaults.get("max_tokens", room)
+    return Ask(
+        prompts=[prompt],
+        fields=fields,
+        max_tokens=[min(int(wanted), room)],
+        logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
+        grammar=await model.grammar(form, model.formats.thoughts(text)) if form else None,
+        reading=model.formats.reading(text, use),
+    )
+
+
+async def _render(fields: ChatFields, model: ServedModel, use: ToolUse, ignored: Ignored) -> str:
+    """The prompt's text."""
+    messages = check_messages(fields.messages, ignored)
+    given = fields.chat_template_kwargs or {}
+    for name in ("messages", "tools"):
+        if name in given:
+            raise bad_request(f"chat_template_kwargs.{name} is reserved. Remove it.", f"chat_template_kwargs.{name}")
+    template = model.template
+    if use.tools and "tools" not in template.variables:
+        ignored.add_unused("tools")
+    if template.wants_short_ids:
+        messages = with_short_ids(messages)
+    variables = thinking_variables(fields.reasoning_effort, fields.enable_thinking, given, template, ignored)
+    variables.setdefault("add_generation_prompt", fields.add_generation_prompt is not False)
+    return await model.render_chat(messages, {**variables, "tools": use.for_template()})
