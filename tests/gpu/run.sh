@@ -25,10 +25,10 @@ cd "$(dirname "$0")/../.."
 
 if [ "${1:-}" = prepare ]; then
     # Only what such a machine lacks: the rest (torch, Triton, transformers) must fit its driver, and is its own.
-    for platform in manylinux1_x86_64 manylinux2014_x86_64 manylinux_2_17_x86_64 manylinux_2_28_x86_64; do platforms="${platforms:-} --platform $platform"; done
+    for platform in manylinux1_x86_64 manylinux2014_x86_64 manylinux_2_17_x86_64 manylinux_2_28_x86_64 manylinux_2_31_x86_64; do platforms="${platforms:-} --platform $platform"; done
     # shellcheck disable=SC2086 # lists of words
     python3 -m pip download --quiet --no-deps --constraint constraints.txt --only-binary :all: --python-version 3.12 \
-        $platforms --dest "$wheels" msgspec pyzmq pytest-asyncio apache-tvm-ffi flashinfer-python
+        $platforms --dest "$wheels" msgspec pyzmq pytest-asyncio llguidance apache-tvm-ffi flashinfer-python
     # The front door's own, with all that they need but the large ones that every such machine has.
     # shellcheck disable=SC2086
     python3 -m pip download --quiet --constraint constraints.txt --only-binary :all: --python-version 3.12 $platforms \
