@@ -1,7 +1,7 @@
 """Decides which requests run in the next step, and how many tokens of each. Plain data: no torch, clock or sockets.
 
-Every step has one token budget. Decodes come first; prefills share the rest in chunks, so that short prompts finish
-soon and long ones keep making progress. When the KV cache is full, the lowest-ranked request is preempted: its blocks
+Every step has one token budget. Decodes come first; prefills get the rest in chunks, those with the fewest tokens left
+first, while the oldest keeps making progress. When the KV cache is full, the lowest-ranked request is preempted: its blocks
 are freed, and its tokens are recomputed later.
 """
 
@@ -16,9 +16,6 @@ from typing import Final, NamedTuple
 from appliance.engine.block_pool import BlockPool, block_hash, root_hash
 from appliance.engine.request import Request
 
-# A chunk that does not finish its prompt is at least 1/SMALLEST_PART of the budget, except the last chunk of a step:
-# each chunk attends to its whole context, so many small ones would cost more than they save.
-SMALLEST_PART: Final = 8
 # At most this many blocks of waiting prompts are hashed per step for prefix-cache lookups: about 5 ms.
 HASHED_BLOCKS: Final = 1024
 # At most this many waiting requests may be passed over in one step.
@@ -337,24 +334,13 @@ def _rank(request: Request) -> tuple[int, int]:
 def _shares(prefills: list[Request], budget: int) -> dict[Request, int]:
     """Split `budget` among `prefills`, which are in order of rank, until either is used up.
 
-    The first gets half, so that it always makes progress. The others share the rest equally, shortest first, so that
-    what a short one does not need goes to the longer ones; no share is below the minimum chunk. Any remainder goes in
-    order of rank.
+    Those with the fewest tokens left go first, so that the mean time to a first token is the shortest: prompts of equal
+    length are computed one after the other, not side by side until all end together. The first in rank is sure of half,
+    so that it always makes progress, however many shorter ones arrive.
     """
-    given = {}
-    least = -(-budget // SMALLEST_PART)
-    left = budget
-    if prefills and budget:
-        first = prefills[0]
-        given[first] = min(first.num_pending_tokens, -(-budget // 2))
-        left -= given[first]
-        others = sorted(prefills[1:], key=lambda request: request.num_pending_tokens)  # stable
-        for place, request in enumerate(others):
-            if not left:
-                break
-            given[request] = min(request.num_pending_tokens, max(left // (len(others) - place), least), left)
-            left -= given[request]
-    for request in prefills:
+    given = {first: min(first.num_pending_tokens, -(-budget // 2)) for first in prefills[:1] if budget}
+    left = budget - sum(given.values())
+    for request in sorted(prefills, key=lambda request: request.num_pending_tokens):  # stable
         more = min(request.num_pending_tokens - given.get(request, 0), left)
         if more:
             given[request] = given.get(request, 0) + more
