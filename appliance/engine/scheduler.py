@@ -1,8 +1,8 @@
 """Decides which requests run in the next step, and how many tokens of each. Plain data: no torch, clock or sockets.
 
 Every step has one token budget. Decodes come first; prefills get the rest in chunks, those with the fewest tokens left
-first, while the oldest keeps making progress. When the KV cache is full, the lowest-ranked request is preempted: its blocks
-are freed, and its tokens are recomputed later.
+first, while the oldest keeps making progress. When the KV cache is full, the lowest-ranked request is preempted: its
+blocks are freed, and its tokens are recomputed later.
 """
 
 from __future__ import annotations
