@@ -20,8 +20,7 @@ class Kernels:
 
     embedding: Callable[..., Any]
     rms_norm: Callable[..., Any]
-    rotary: Callable[..., Any]
-    cache_write: Callable[..., Any]
+    rotary_cache: Callable[..., Any]
     paged_attention: Callable[..., Any]
     linear: Callable[..., Any]
     fp8_linear: Callable[..., Any]

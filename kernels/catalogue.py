@@ -48,15 +48,20 @@ RMS_NORM = Op(
         _torch("kernels.rms_norm.reference:rms_norm"),
     ),
 )
-ROTARY = Op(
-    "rotary",
+ROTARY_CACHE = Op(
+    "rotary_cache",
     (
         _triton(
-            "kernels.rotary.triton:rotary",
-            conditions=(Condition("head_dim", multiple_of=8), Condition("rotary_dim", at_most=256)),
-            variants="kernels.rotary.variants:variants",
+            "kernels.rotary_cache.triton:rotary_cache",
+            kv_cache_dtypes=(*_HALVES, "float8_e4m3fn"),
+            conditions=(
+                Condition("head_dim", multiple_of=8),
+                Condition("head_dim", at_most=256),
+                Condition("rotary_dim", multiple_of=16),
+            ),
+            variants="kernels.rotary_cache.variants:variants",
         ),
-        _torch("kernels.rotary.reference:rotary"),
+        _torch("kernels.rotary_cache.reference:rotary_cache", captured=False),
     ),
 )
 GATED_ACTIVATION = Op(
@@ -68,18 +73,6 @@ GATED_ACTIVATION = Op(
             variants="kernels.gated_activation.variants:variants",
         ),
         _torch("kernels.gated_activation.reference:gated_activation"),
-    ),
-)
-CACHE_WRITE = Op(
-    "cache_write",
-    (
-        _triton(
-            "kernels.cache_write.triton:cache_write",
-            kv_cache_dtypes=(*_HALVES, "float8_e4m3fn"),
-            conditions=(Condition("head_dim", multiple_of=8),),
-            variants="kernels.cache_write.variants:variants",
-        ),
-        _torch("kernels.cache_write.reference:cache_write", captured=False),
     ),
 )
 PAGED_ATTENTION = Op(
@@ -205,8 +198,7 @@ SAMPLING = Op(
 OPS: tuple[Op, ...] = (
     EMBEDDING,
     RMS_NORM,
-    ROTARY,
-    CACHE_WRITE,
+    ROTARY_CACHE,
     PAGED_ATTENTION,
     vllm.LATENT_ATTENTION,
     vllm.SPARSE_MLA,

@@ -39,7 +39,7 @@ def paged_attention(
         sinks: [heads] float32, a score of each head that takes its share of the softmax and adds no value (Xiao et al.,
             2023, as in GPT-OSS).
         soft_cap: scores become soft_cap * tanh(score / soft_cap) (Gemma Team, 2024).
-        key_scale, value_scale: by which a cache of float8_e4m3fn is multiplied, see `cache_write`.
+        key_scale, value_scale: by which a cache of float8_e4m3fn is multiplied, see `rotary_cache`.
 
     Returns:
         [T, heads, head_dim], new, in the dtype of `query`.

@@ -20,9 +20,7 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
                     for residual in (False, True))  # fmt: skip
         return
     yield of(model.dtype, block_of(model.hidden_size), residual=True)
-    if model.qk_norm == "head":
-        yield of(model.dtype, block_of(model.head_dim), residual=False)
-    elif model.qk_norm == "all":
+    if model.qk_norm == "all":
         for heads in {model.num_heads, model.num_kv_heads}:
             yield of(model.dtype, block_of(heads * model.head_dim), residual=False)
 

@@ -25,7 +25,7 @@ from appliance.checkpoint.safetensors import read_index
 from tests.tiny import ALIGNED, BASE, FAMILIES, FP8, write_checkpoint
 
 GIB = 1 << 30
-TRITON_OPS = ("rms_norm", "rotary", "paged_attention", "fp8_linear", "moe_routing", "fused_moe", "sampling")
+TRITON_OPS = ("rms_norm", "rotary_cache", "paged_attention", "fp8_linear", "moe_routing", "fused_moe", "sampling")
 
 
 @pytest.fixture(scope="module")

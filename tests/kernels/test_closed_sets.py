@@ -13,7 +13,7 @@ from kernels.launch import launching_for
 from kernels.variants import Variant
 from tests.kernels.flags import every_form
 
-OPS = ("embedding", "rms_norm", "rotary", "gated_activation", "cache_write")
+OPS = ("embedding", "rms_norm", "rotary_cache", "gated_activation")
 MODELS = {
     "Llama 3 8B": Context(
         "cuda", (9, 0), "bfloat16", head_dim=128, num_heads=32, num_kv_heads=8, hidden_size=4096,
@@ -27,9 +27,9 @@ MODELS = {
         "cuda", (12, 0), "bfloat16", head_dim=128, num_heads=48, num_kv_heads=8, hidden_size=3072,
         intermediate_size=1536, rotary_dim=64, qk_norm="all",
     ),
-    "a head that turns in 24 of its dimensions": Context(
+    "a head that turns in 32 of its dimensions": Context(
         "cuda", (8, 9), "float16", head_dim=96, num_heads=4, num_kv_heads=4, hidden_size=384,
-        intermediate_size=1024, rotary_dim=24, rotary_interleaved=True, activation="gelu",
+        intermediate_size=1024, rotary_dim=32, rotary_interleaved=True, activation="gelu",
     ),
 }  # fmt: skip
 
@@ -83,15 +83,17 @@ def _embedding(model: Context, tokens: int) -> Iterator[tuple]:
 def _rms_norm(model: Context, tokens: int) -> Iterator[tuple]:
     x = _empty(model, tokens, model.hidden_size)
     yield x, _empty(model, model.hidden_size), 1e-6, x
-    for part in _qkv(model, tokens)[:2] if model.qk_norm else ():
-        part = part.flatten(1) if model.qk_norm == "all" else part
-        yield part, _empty(model, part.shape[-1]), 1e-6
+    for part in _qkv(model, tokens)[:2] if model.qk_norm == "all" else ():
+        yield part.flatten(1), _empty(model, part[0].numel()), 1e-6
 
 
-def _rotary(model: Context, tokens: int) -> Iterator[tuple]:
+def _rotary_cache(model: Context, tokens: int) -> Iterator[tuple]:
+    query, key, value = _qkv(model, tokens)
+    indices = torch.zeros(tokens, dtype=torch.int64)
+    cache = torch.empty((20, 16, *key.shape[1:]), dtype=getattr(torch, model.cache_dtype))
+    weights = (_empty(model, model.head_dim),) * 2 if model.qk_norm == "head" else None
     table = _empty(model, 100, model.rotary_dim)
-    for part in _qkv(model, tokens)[:2]:
-        yield part, torch.zeros(tokens, dtype=torch.int64), table, model.rotary_interleaved
+    yield query, key, value, indices, table, cache, cache, indices, weights, 1e-6, model.rotary_interleaved
 
 
 def _gated_activation(model: Context, tokens: int) -> Iterator[tuple]:
@@ -100,18 +102,11 @@ def _gated_activation(model: Context, tokens: int) -> Iterator[tuple]:
     yield gate_up, model.activation, 7.0
 
 
-def _cache_write(model: Context, tokens: int) -> Iterator[tuple]:
-    _, key, value = _qkv(model, tokens)
-    cache = torch.empty((20, 16, *key.shape[1:]), dtype=getattr(torch, model.cache_dtype))
-    yield key, value, cache, cache, torch.zeros(tokens, dtype=torch.int64)
-
-
 CALLS = {
     "embedding": _embedding,
     "rms_norm": _rms_norm,
-    "rotary": _rotary,
+    "rotary_cache": _rotary_cache,
     "gated_activation": _gated_activation,
-    "cache_write": _cache_write,
 }
 
 

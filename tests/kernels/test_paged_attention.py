@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.cache_write.reference import cache_write
 from kernels.paged_attention import reference
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.paged_attention.reference import paged_attention
@@ -50,7 +49,8 @@ def test_agrees_with_the_definition(heads, kv_heads, queries, window):
         keys.append(torch.randn(length, kv_heads, head_dim))
         values.append(torch.randn(length, kv_heads, head_dim))
         slots.append(torch.tensor([own[p // block_size] * block_size + p % block_size for p in range(length)]))
-        cache_write(keys[i], values[i], key_cache, value_cache, slots[i])
+        for given, cache in ((keys[i], key_cache), (values[i], value_cache)):
+            cache.flatten(0, 1)[slots[i]] = given
     decodes = next((i for i, n in enumerate(queries) if n > 1), len(queries))
     starts = torch.tensor([0, *queries]).cumsum(0).to(torch.int32)
     metadata = AttentionMetadata(

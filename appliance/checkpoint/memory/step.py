@@ -88,23 +88,26 @@ def _norm(width: int, shape: StepShape) -> tuple[int, ...]:
 
 
 def _qkv(config: ModelConfig, shape: StepShape) -> tuple[int, int, tuple[int, ...]]:
-    """Bytes of a token's query and key, and of the tensors that hold them once they are normed."""
+    """Bytes of a token's query and key, and of the tensors that hold them: those normed over all heads are copied."""
     item = shape.item
     query, key = (
         config.num_attention_heads * config.head_dim * item,
         config.num_key_value_heads * config.head_dim * item,
     )
-    return query, key, (query + 2 * key, query, key) if config.qk_norm else (query + 2 * key,)
+    return query, key, (query + 2 * key, query, key) if config.qk_norm == "all" else (query + 2 * key,)
 
 
 def _attention(config: ModelConfig, shape: StepShape) -> Iterator[tuple[int, ...]]:
     """All moments of attention but that within its backend."""
     query, key, held = _qkv(config, shape)
     yield held[0], _rounded(config.hidden_size, shape)
-    if config.qk_norm:
+    if config.qk_norm == "all":
         yield held[0], *_norm(query // shape.item, shape)
-    if shape.torch("rotary"):
-        turned = (query + key) * config.rotary_dim // config.head_dim
+    if shape.torch("rotary_cache"):
+        if config.qk_norm == "head":
+            held = (*held, key)
+            yield *held, 4 * query // shape.item, 4 * query // shape.item
+        turned = query * config.rotary_dim // config.head_dim
         yield *held, turned, turned
     yield *held, query, config.hidden_size * shape.item, _rounded(query // shape.item, shape)
 

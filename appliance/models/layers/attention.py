@@ -35,6 +35,7 @@ class Attention:
             sizes = (query, key_value) if self._norm_together else (self.head_dim, self.head_dim)
             self.q_norm = RMSNorm(context, f"{prefix}q_norm", sizes[0])
             self.k_norm = RMSNorm(context, f"{prefix}k_norm", sizes[1])
+        self._eps = config.rms_norm_eps
         self._scale = self.head_dim**-0.5
         self._prefix = prefix
         self._kv_scales = torch.ones(2)  # of keys and of values, by which a cache in FP8 is multiplied
@@ -47,24 +48,25 @@ class Attention:
         """[T, hidden] -> [T, hidden]."""
         heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # [T, q heads + k heads + v heads, head_dim]
         query, key, value = heads.split((self.num_heads, self.num_kv_heads, self.num_kv_heads), dim=1)
+        norms = None
         if self.q_norm is not None and self.k_norm is not None:
-            query, key = self._normed(self.q_norm, query), self._normed(self.k_norm, key)
-            self._kernels.rotary(query, batch.positions, self._cos_sin)
-            self._kernels.rotary(key, batch.positions, self._cos_sin)
-        else:
-            turned = heads[:, : self.num_heads + self.num_kv_heads]  # query and key, in one call
-            self._kernels.rotary(turned, batch.positions, self._cos_sin)
+            if self._norm_together:
+                query, key = (
+                    norm(x.flatten(1)).view(x.shape) for norm, x in ((self.q_norm, query), (self.k_norm, key))
+                )
+            else:
+                norms = (self.q_norm.weight, self.k_norm.weight)
         scales = {}
         if cache.key.dtype == torch.float8_e4m3fn:
             scales = {"key_scale": self._key_scale, "value_scale": self._value_scale}
-        self._kernels.cache_write(key, value, cache.key, cache.value, batch.attention.slot_mapping, **scales)
+        self._kernels.rotary_cache(
+            query, key, value, batch.positions, self._cos_sin, cache.key, cache.value, batch.attention.slot_mapping,
+            norms, self._eps, **scales,
+        )  # fmt: skip
         mixed = self._kernels.paged_attention(
             query, cache.key, cache.value, batch.attention, self._scale, self._sliding_window, **scales
         )
         return self.out(mixed.flatten(1))
-
-    def _normed(self, norm: RMSNorm, x: Tensor) -> Tensor:
-        return norm(x.flatten(1)).view(x.shape) if self._norm_together else norm(x)
 
     def prepare(self) -> None:
         self.qkv.prepare()

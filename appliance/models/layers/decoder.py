@@ -13,7 +13,7 @@ from appliance.models.layers.attention import Attention
 from appliance.models.layers.mlp import GatedMLP
 from appliance.models.layers.moe import SparseMoE
 from appliance.models.layers.norm import RMSNorm
-from kernels.rotary.frequencies import cos_sin_table, inverse_frequencies
+from kernels.rotary_cache.frequencies import cos_sin_table, inverse_frequencies
 
 
 class DecoderLayer:

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kernels.cache_write import triton as cache_write
 from kernels.gated_activation import triton as gated_activation
 from kernels.rms_norm import triton as rms_norm
-from kernels.rotary import triton as rotary
+from kernels.rotary_cache import triton as rotary_cache
 from kernels.variants import Variant
 from tests.gpu.bench import memory_bound
 from tests.gpu.bench.ceilings import measure, median_s
@@ -40,18 +39,14 @@ _TILES: list[Constants] = [
 ]
 TRIALS = [
     Trial(rms_norm, memory_bound._norm, ((16384, 8192), (16384, 5120), (16384, 4096)), [{}], (4, 8, 16, 32)),
-    Trial(rms_norm, memory_bound._head_norm, ((32768, 32),), [{"TILE": tile} for tile in (1024, 2048, 4096)], (4, 8)),
     Trial(
-        rotary,
-        memory_bound._rotary,
-        ((32768, 128, False), (32768, 64, False), (32768, 128, True)),
+        rotary_cache,
+        memory_bound._rotary_cache,
+        ((32768, False, torch.bfloat16), (32768, True, torch.bfloat16), (32768, True, torch.float8_e4m3fn)),
         [{"TILE": tile} for tile in (512, 1024, 2048, 4096)],
         (2, 4, 8),
     ),
     Trial(gated_activation, memory_bound._activation, ((16384, 14336, "silu"), (131072, 768, "silu")), _TILES, (4, 8)),
-    Trial(
-        cache_write, memory_bound._cache_write, ((65536, torch.bfloat16), (65536, torch.float8_e4m3fn)), _TILES, (4, 8)
-    ),
 ]
 
 

@@ -1,1 +1,0 @@
-"""Writing the keys and values of new tokens into their slots of the paged cache."""

@@ -1,1 +1,0 @@
-"""Rotary position embedding: `frequencies.py` makes the table of cosines and sines, by which the others turn."""
