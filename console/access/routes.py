@@ -16,8 +16,10 @@ from console.access import account, known_addresses, passwords, sessions, setup
 from console.access.next_page import local_path
 from console.access.throttle import FAILURES, FAILURES_OF_ACCOUNT, FAILURES_OF_KNOWN_ADDRESS
 from console.db.models import SignIn, User
+from console.error_answers import wants_page
 from console.pages import go_to, page
 from console.parts import Config, PageRequest, Session, TheNewKeys, TheThrottle
+from console.refusals import Refusal
 
 
 class SetUpForm(msgspec.Struct, rename="kebab"):
@@ -51,14 +53,22 @@ async def set_up(
         return Redirect("/sign-in", status_code=303)
     key = f"setup {network_of(_address(request))}"
     throttle.attempt({key: FAILURES})
-    problem = ""
+    name = data.name.strip()
+    problems: dict[str, str] = {}
     if await setup.is_code(session, data.code.strip()):
         throttle.succeeded(key)
     else:
-        problem = "This is not the current set-up code. Copy the whole set-up link that the console printed last."
-    name = data.name.strip()
-    problem = problem or setup.name_complaint(name) or passwords.complaint(data.password)
-    if problem:
+        problems["code"] = (
+            "This is not the current set-up code. Copy the whole set-up link that the console printed last."
+        )
+    if complaint := setup.name_complaint(name):
+        problems["name"] = complaint
+    if complaint := passwords.complaint(data.password):
+        problems["password"] = complaint
+    if problems:
+        field, problem = next(iter(problems.items()))
+        if not wants_page(request):
+            raise Refusal(422, problem, field=field)
         return page(
             request,
             "access/setup.html",
@@ -98,13 +108,16 @@ async def sign_in(
     limits = _limits(name, address, known=known)
     throttle.attempt(limits)
     if not await passwords.is_password(user.password_hash if user else None, data.password):
+        problem = "The name or the password is wrong."
+        if not wants_page(request):
+            raise Refusal(422, problem, field="password")
         return page(
             request,
             "access/sign-in.html",
             title="Sign in",
             next=local_path(data.next),
             name=name,
-            problem="The name or the password is wrong.",
+            problem=problem,
             status_code=422,
         )
     assert user is not None

@@ -16,6 +16,7 @@ from appliance.home import Home
 from appliance.launches.catalogue import Catalogue
 from appliance.profile import document as documents
 from console.engine_control.operations import WhenChosen
+from console.error_answers import wants_page
 from console.formats import counted
 from console.launches.follow_up import Kind, write_follow_up
 from console.pages import go_to, page
@@ -23,7 +24,7 @@ from console.parts import Folder, PageRequest, Profiles, TheActivator, TheCatalo
 from console.profiles.activator import Activated
 from console.profiles.errors import Refused
 from console.profiles.patch import read_applied_patch
-from console.profiles.web import STATUS, wants_json
+from console.profiles.web import STATUS
 from console.refusals import Refusal
 
 
@@ -137,7 +138,7 @@ async def follow(
     try:
         activated = await activation
     except Refused as error:
-        if wants_json(request):
+        if not wants_page(request):
             raise
         return page(
             request,
@@ -156,7 +157,7 @@ async def follow(
             profile=activated.profile,
             revision=f"r{activated.revision}",
         )
-    if wants_json(request):
+    if not wants_page(request):
         return Response(activated, media_type=MediaType.JSON, status_code=200)
     where = f"/launches/{activated.launch}" if remedied is not None else "/"
     return go_to(request, where, say=_told(activated))

@@ -11,6 +11,7 @@ from litestar.response import Template
 from appliance.checkpoint.folder import model_names
 from appliance.home import Home
 from appliance.profile.schema import BY_KEY, Problem, ProfileError
+from console.error_answers import wants_page
 from console.pages import fragment, page
 from console.parts import PageRequest
 from console.profiles.comparison import compare
@@ -18,7 +19,7 @@ from console.profiles.errors import InUse, NameTaken, ProfileRefusal
 from console.profiles.form import Choice, Draft, elsewhere, groups
 from console.profiles.inspection import Inspection, Inspector
 from console.profiles.records import SavedRevision
-from console.profiles.web import STATUS, wants_json
+from console.profiles.web import STATUS
 
 UNNAMED = "new-profile"
 """Placeholder for a name that is not typed yet, so that the rest can be checked."""
@@ -45,7 +46,7 @@ class FormPage:
         """`refusal` explains why it was not saved and gives the status. `theirs` is the revision that somebody else
         saved meanwhile. `strict` also reports missing values, which a form that was just opened does not. Raises
         the refusal if a program sent the form: it gets JSON."""
-        if refusal is not None and wants_json(self.request):
+        if refusal is not None and not wants_page(self.request):
             raise refusal
         inspection = await _inspect(draft, self.inspector, strict=strict or refusal is not None)
         if isinstance(refusal, NameTaken | InUse):

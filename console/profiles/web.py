@@ -9,7 +9,7 @@ from litestar import MediaType, Request, Response
 from litestar.datastructures import Cookie
 
 from console.conflicts import Conflict
-from console.error_answers import on_refusal
+from console.error_answers import on_refusal, wants_page
 from console.profiles.errors import (
     EngineUnreachable,
     InUse,
@@ -40,7 +40,7 @@ STATUS: dict[type[ProfileRefusal], int] = {
 def on_profile_refusal(request: Request[Any, Any, Any], error: ProfileRefusal) -> Response[Any]:
     """The service's refusals as the console's: a page, a toast, or, for a program, JSON with all details."""
     status = STATUS[type(error)]
-    if wants_json(request):
+    if not wants_page(request):
         remedy = error.in_terminal if isinstance(error, NotFound) else error.remedy
         body = {"message": error.message, "remedy": remedy, "field": error.field, "value": error.value}
         if error.code:
@@ -55,10 +55,6 @@ def on_profile_refusal(request: Request[Any, Any, Any], error: ProfileRefusal) -
     if status == 409:
         return on_refusal(request, Conflict(error.code, error.message, error.remedy, **about))
     return on_refusal(request, Refusal(status, error.message, error.remedy, **about))
-
-
-def wants_json(request: Request[Any, Any, Any]) -> bool:
-    return request.headers.get("accept", "").startswith("application/json")
 
 
 def saved_cookie(draft: str) -> Cookie:

@@ -103,6 +103,22 @@ async def test_set_up_says_what_is_wrong(visitor, code, change, said):
     assert PASSWORD not in answer.text
 
 
+@pytest.mark.parametrize(
+    ("change", "field"), [({"code": "wrong"}, "code"), ({"name": " "}, "name"), ({"password": "short"}, "password")]
+)
+async def test_a_program_is_refused_set_up_in_json(visitor, code, change, field):
+    form = {"code": code, "name": "ada", "password": PASSWORD, **change}
+    answer = await visitor.post("/setup", data=form, headers={"Accept": "application/json"})
+    assert (answer.status_code, answer.json()["field"]) == (422, field)
+
+
+async def test_a_program_is_refused_sign_in_in_json(client):
+    client.cookies.clear()
+    form = {"name": "admin", "password": "not the password"}
+    answer = await client.post("/sign-in", data=form, headers={"Accept": "application/json"})
+    assert (answer.status_code, answer.json()["field"]) == (422, "password")
+
+
 async def test_guessing_the_code_is_throttled(visitor, code):
     """After five wrong codes even the right one has to wait."""
     for _ in range(FAILURES):

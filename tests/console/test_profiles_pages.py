@@ -365,6 +365,26 @@ async def test_an_import_is_looked_at_before_it_is_done(client, store, model):
     assert (await store.revision("chat")).number == 1
 
 
+async def test_a_program_imports_with_json_answers(client, store, model):
+    """The dry run, its problems and an empty request; what it confirms is then imported."""
+    program = {"Accept": "application/json"}
+    text = "name: chat\nmodel: {path: Tiny}\nmax-num-seqs: 8\n"
+    dry = await client.post("/profiles/-/import", files={"pasted": (None, text)}, headers=program)
+    assert dry.status_code == 200
+    (planned,) = dry.json()["planned"]
+    assert (planned["does"], planned["name"], planned["revision"]) == ("create", "chat", 1)
+    bad = await client.post("/profiles/-/import", files={"pasted": (None, "name: Bad\n")}, headers=program)
+    assert bad.status_code == 422
+    assert {problem["field"] for problem in bad.json()["problems"]} >= {"name", "model.path"}
+    empty = await client.post("/profiles/-/import", files={"pasted": (None, "")}, headers=program)
+    assert (empty.status_code, empty.json()["field"]) == (422, "files")
+    confirm = {"source": (None, "mine"), "text": (None, text), "confirmed": (None, planned["stamp"])}
+    done = await client.post("/profiles/-/import", files=confirm, headers=program, follow_redirects=False)
+    assert (done.status_code, done.headers["location"]) == (303, "/profiles/chat")
+    again = await client.post("/profiles/-/import", files=confirm, headers=program)
+    assert (again.json()["moved"], again.json()["planned"][0]["does"]) == (True, "nothing")
+
+
 async def test_files_are_imported_and_bad_ones_explained_and_kept(client, store, model):
     files = [
         ("files", ("a.json", json.dumps(chat()).encode())),
