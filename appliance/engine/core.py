@@ -95,7 +95,7 @@ def _counters(engine: Engine) -> Counters:
     scheduler = engine.scheduler
     seen = scheduler.prompt_tokens_seen
     return Counters(
-        running=sum(not request.probe for request in list(scheduler.running)),
+        running=scheduler.num_running,
         waiting=engine.num_waiting,
         prompt_tokens=engine.prompt_tokens_computed,
         output_tokens=engine.output_tokens_sampled,

@@ -159,8 +159,8 @@ class Engine:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait to be admitted, or for their grammar."""
-        return self.scheduler.num_waiting + len(self._compiling)
+        """Requests that wait to be admitted, or for their grammar; probes are left out."""
+        return self.scheduler.num_waiting + sum(not request.probe for request, _ in self._compiling.values())
 
     def _capture_first(self, config: EngineConfig, report: Callable[[CorePhase], None]) -> None:
         """Capture the graphs that an engine needs at once; `capture_next` captures the others."""

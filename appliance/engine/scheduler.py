@@ -71,6 +71,7 @@ class Scheduler:
         self.prompt_tokens_cached = 0
         self._waiting: list[tuple[int, int, Request]] = []
         self._live: dict[str, Request] = {}
+        self._live_probes = 0
         self._arrivals = 0
         self._admissions = 0
         self._dead_entries = 0  # upper bound on queue entries whose request finished while waiting
@@ -84,8 +85,13 @@ class Scheduler:
         return iter(list(self._live.values()))
 
     @property
+    def num_running(self) -> int:
+        """Probes left out, as in `num_waiting`."""
+        return sum(not request.probe for request in self.running)
+
+    @property
     def num_waiting(self) -> int:
-        return len(self._live) - len(self.running)
+        return len(self._live) - self._live_probes - self.num_running
 
     def get(self, request_id: str) -> Request | None:
         return self._live.get(request_id)
@@ -109,6 +115,7 @@ class Scheduler:
         request.arrival = self._arrivals
         self._arrivals += 1
         self._live[request.request_id] = request
+        self._live_probes += request.probe
         self._wait(request)
 
     def schedule(self) -> list[Scheduled]:
@@ -165,6 +172,7 @@ class Scheduler:
     def finish(self, request: Request) -> None:
         """Remove a request, waiting or running, and free its blocks."""
         del self._live[request.request_id]
+        self._live_probes -= request.probe
         self._dead_entries += not request.block_ids
         if self._dead_entries > len(self._live) + 64:
             self._waiting = [entry for entry in self._waiting if self._live.get(entry[2].request_id) is entry[2]]

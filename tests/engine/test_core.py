@@ -219,28 +219,39 @@ def test_the_books_are_checked_only_where_a_developer_asks(tmp_path, monkeypatch
 
 
 class Totals(list[Counters]):
-    """Remembers how many requests it was ever told are running."""
+    """Remembers how many requests it was ever told are running, and how many waiting."""
 
     def __init__(self) -> None:
         super().__init__([Counters()])
         self.running: set[int] = set()
+        self.waiting: set[int] = set()
 
     def __setitem__(self, place: Any, counters: Any) -> None:
         super().__setitem__(place, counters)
         self.running.add(counters.running)
+        self.waiting.add(counters.waiting)
 
 
-@pytest.mark.parametrize(("probes", "running"), [((True,), {0}), ((False,), {0, 1}), ((True, False), {0, 1})])
-def test_a_probe_never_counts_as_running(tmp_path, probes, running):
-    """Neither alone nor beside a request: an engine that nobody uses shows none."""
+@pytest.mark.parametrize(
+    ("probes", "seats", "running", "waiting"),
+    [
+        ((True,), 2, {0}, {0}),
+        ((False,), 2, {0, 1}, {0}),
+        ((True, False), 2, {0, 1}, {0}),
+        ((False, True), 1, {0, 1}, {0}),
+        ((False, False), 1, {0, 1}, {0, 1}),
+    ],
+)
+def test_a_probe_never_counts_as_load(tmp_path, probes, seats, running, waiting):
+    """Neither alone, nor beside a request, nor queued behind one: an engine that nobody uses shows none."""
     checkpoint = write_checkpoint(tmp_path / "model")
     asked = [msgspec.structs.replace(submit(f"r{i}", 5), probe=probe) for i, probe in enumerate(probes)]
-    script: Any = Script(engine_config(checkpoint, max_model_len=512, max_num_seqs=2, num_blocks=40), *asked)
+    script: Any = Script(engine_config(checkpoint, max_model_len=512, max_num_seqs=seats, num_blocks=40), *asked)
     threads = torch.get_num_threads()
     totals = Totals()
     run(script, Activity(), totals)
     torch.set_num_threads(threads)
-    assert totals.running == running
+    assert (totals.running, totals.waiting) == (running, waiting)
 
 
 def test_a_core_whose_parent_is_killed_ends_by_itself(front_door):
