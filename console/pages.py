@@ -18,6 +18,7 @@ from appliance import __version__
 from console import formats
 from console.launches import fixes
 from console.phase_line import phase_line
+from console.profiles import words
 
 CONSOLE = Path(__file__).parent
 STATIC = CONSOLE / "static"
@@ -75,6 +76,8 @@ def environment() -> Environment:
         office=OFFICE,
         on_a_phone=[place for place in PLACES if place.path in ON_A_PHONE],
         phase_line=phase_line,
+        field_label=words.field_label,
+        field_value=words.field_value,
         fix_changes=fixes.changes,
         fix_place=fixes.place,
         fix_together=fixes.together,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from appliance.profile import sizes
-from appliance.profile.schema import Setting, Type
+from appliance.profile.schema import BY_KEY, Setting, Type
 
 _WORDS = {
     "gpu": "GPU", "kv": "KV", "moe": "MoE", "gdn": "GDN", "mla": "MLA",
@@ -53,6 +53,18 @@ def shown(setting: Setting | None, value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {inner}" for key, inner in value.items()) or "none"
     return str(value)
+
+
+def field_label(field: str) -> str:
+    """The label of the setting that a finding is about; empty where it is about something else, such as a port."""
+    setting = BY_KEY.get(field)
+    return label(setting) if setting else ""
+
+
+def field_value(field: str, value: Any) -> str:
+    """A setting's value as people read it; anything else as the system writes it."""
+    setting = BY_KEY.get(field)
+    return shown(setting, value) if setting else str(value)
 
 
 def limits(setting: Setting) -> str:

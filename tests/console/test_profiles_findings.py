@@ -12,6 +12,8 @@ import pytest
 from appliance.protocol import Finding, Fix, Severity
 from console.profiles.form import to_values
 from console.profiles.inspection import Inspection
+from console.profiles.store import ProfileStore
+from console.profiles.words import field_label, field_value
 from tests.tiny import write_checkpoint
 
 HTMX = {"HX-Request": "true"}
@@ -44,6 +46,20 @@ async def test_errors_come_first_with_what_says_so_and_all_changes_are_one_click
     assert form.status_code == 200
     assert "finding-error" not in form.text
     assert "finding-warning" not in form.text
+
+
+async def test_a_finding_names_its_setting_as_the_form_does(client, console, model):
+    """Its label, and its value with grouped digits."""
+    document = {"name": "chat", "model": {"path": "Tiny"}, "max-model-len": 9999}
+    await ProfileStore(console.database).create(document, author="ann")
+    said = await client.get("/profiles/chat")
+    (about,) = re.findall(r'class="finding-field">(.*?)</p>', said.text)
+    assert field_label("max-model-len") in about
+    assert "9,999" in about
+
+
+def test_what_is_no_setting_is_written_as_the_system_does():
+    assert (field_label("port"), field_value("port", 8080)) == ("", "8080")
 
 
 async def test_one_fix_has_one_button(client, model):
