@@ -15,6 +15,7 @@ from appliance.bundle.errors import BundleError
 from appliance.bundle.names import MODEL
 from appliance.bundle.outline import Outline, read_outline
 from appliance.bundle.signature import PublicKey
+from appliance.bundle.telling import in_sentences
 from appliance.bundle.trust import trusted_keys
 from appliance.home import Home
 from console.models import media, plain
@@ -154,7 +155,7 @@ class Arrivals:
         try:
             keys = trusted_keys(self._home)
         except BundleError as error:
-            keys_problem = str(error)
+            keys_problem = in_sentences(str(error))
         sight = media.look(self.folder)
         until = time.monotonic() + READ_SECONDS
         heads: dict[str, tuple[object, Row]] = {}
@@ -186,7 +187,7 @@ class Arrivals:
             return stamp, _bundle(found, keys) if found.is_bundle else _folder(found)
         except BundleError as error:
             passing = isinstance(error.__cause__, OSError)
-            return None if passing else stamp, Row(found, problem=str(error), told_whole=True)
+            return None if passing else stamp, Row(found, problem=in_sentences(str(error)), told_whole=True)
         except OSError as error:
             return None, Row(found, problem=f"cannot be read: {error.strerror or error}")
 

@@ -14,6 +14,7 @@ from litestar.response import Redirect, Template
 from appliance.bundle import trust
 from appliance.bundle.errors import BundleError
 from appliance.bundle.signature import PublicKey
+from appliance.bundle.telling import in_sentences
 from console.conflicts import Conflict
 from console.models import choices, leftovers
 from console.models.arrivals import Stock
@@ -125,7 +126,8 @@ async def trust_key(request: PageRequest, home: Folder, data: URLEncodedBody[Key
         key = PublicKey.parse(data.key)
         await in_thread(trust.trust, home, key)
     except BundleError as error:
-        raise Refusal(422, f"The key was not added: {error}.", "Reload the page.", field="key") from error
+        message = in_sentences(f"the key was not added: {error}")
+        raise Refusal(422, message, "Reload the page.", field="key") from error
     except OSError as error:
         where = trust.folder(home)
         remedy = "Free some space or fix its permissions, then try again."
@@ -139,7 +141,8 @@ async def distrust_key(request: PageRequest, home: Folder, key_id: FromPath[str]
     try:
         await in_thread(trust.distrust, home, key_id)
     except BundleError as error:
-        raise Conflict("key-unknown", f"The key was not removed: {error}.", "Reload the page.", value=key_id) from error
+        message = in_sentences(f"the key was not removed: {error}")
+        raise Conflict("key-unknown", message, "Reload the page.", value=key_id) from error
     return go_to(request, "/models#media", say=f"Bundles signed by {key_id} can no longer be imported.")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from appliance.bundle.errors import BundleError
+from appliance.bundle.telling import in_sentences
 from console.formats import gib
 from console.models.leftovers import discard, leftovers
 
@@ -85,7 +86,7 @@ def trouble(error: BundleError | OSError, source: Path, place: Place, names: tup
     if isinstance(error, BundleError) and isinstance(error.__cause__, OSError) and error.__cause__.errno in FULL:
         error = error.__cause__
     if isinstance(error, BundleError):
-        return Trouble(_sentence(str(error)), _kept(place, names), code=error.code)
+        return Trouble(in_sentences(str(error)), _kept(place, names), code=error.code)
     number = error.errno or 0
     why = os.strerror(number) if number else str(error)
     if number in FULL:
@@ -128,12 +129,6 @@ def _kept(place: Place, names: tuple[str, ...]) -> str:
     if any(leftover.name in names for leftover in leftovers(place.models)):
         return "The files copied so far are kept, hidden: importing the same bundle again resumes from there."
     return "No partial copy was kept."
-
-
-def _sentence(text: str) -> str:
-    """Capitalised, unless it starts with a file name, and with a full stop."""
-    first = text.split(" ", 1)[0]
-    return f"{text[:1].upper() + text[1:] if first.isalpha() else text}".rstrip(".") + "."
 
 
 def _mount_point(path: Path) -> str:

@@ -353,6 +353,7 @@ async def test_a_damaged_bundle_leaves_nothing(client, home, importing, stick, m
     row = await ended(importing)
     assert row.state == "failed"
     assert row.trouble.code == "damaged"
+    assert ";" not in row.trouble.text
     assert os.listdir(home.models) == []
 
 
