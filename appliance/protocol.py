@@ -276,10 +276,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     cast: str | None = None  # the folder to be sealed to before a kernel is imported
 
 
-# The least and the most that each number of `SamplingParams` may be; beyond them a request is refused. A request shares
-# its step with others, so what it asks for must leave its scores finite.
+# The least and the most that each number of `SamplingParams` may be, in a request as in a profile; they are OpenAI's,
+# where it has the field. A request shares its step with others, so what it asks for must leave its scores finite.
 SAMPLING_LIMITS: dict[str, tuple[float, float]] = {
-    "temperature": (0, 100),
+    "temperature": (0, 2),
     "top_p": (0, 1),
     "min_p": (0, 1),
     "presence_penalty": (-2, 2),

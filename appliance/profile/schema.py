@@ -13,6 +13,7 @@ import msgspec
 from appliance import engines
 from appliance.profile import parser_names
 from appliance.profile.setting import REQUIRED, Setting, Type
+from appliance.protocol import SAMPLING_LIMITS
 from kernels.catalogue import backend_names
 from kernels.selection import AUTO
 
@@ -51,6 +52,12 @@ def _sampling(name: str, type_: Type, help_text: str, **limits: float) -> Settin
         help=help_text,
         **limits,  # type: ignore[arg-type]
     )
+
+
+def _sampling_number(name: str, help_text: str) -> Setting:
+    """Within the limits of a request."""
+    minimum, maximum = SAMPLING_LIMITS[name.replace("-", "_")]
+    return _sampling(name, Type.NUMBER, help_text, minimum=minimum, maximum=maximum)
 
 
 SETTINGS: Final[tuple[Setting, ...]] = (
@@ -260,7 +267,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     _backend("linear", "The backend for linear layers."),
     _backend("gdn-prefill", "The backend for the prefill of gated delta networks."),
     _backend("sparse-mla", "The backend for sparse multi-head latent attention."),
-    _sampling("temperature", Type.NUMBER, "Randomness. 0 always picks the most likely token.", minimum=0, maximum=2),
+    _sampling_number("temperature", "Randomness. 0 always picks the most likely token."),
     _sampling(
         "top-p", Type.NUMBER, "Sample from the most likely tokens that add up to this probability.", above=0, maximum=1
     ),
@@ -271,20 +278,10 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         minimum=0,
         maximum=1_000_000,
     ),
-    _sampling(
-        "min-p", Type.NUMBER, "Drop tokens less likely than this share of the most likely one.", minimum=0, maximum=1
-    ),
-    _sampling("presence-penalty", Type.NUMBER, "Penalise tokens that have already occurred.", minimum=-2, maximum=2),
-    _sampling(
-        "frequency-penalty", Type.NUMBER, "Penalise tokens by how often they have occurred.", minimum=-2, maximum=2
-    ),
-    _sampling(
-        "repetition-penalty",
-        Type.NUMBER,
-        "Divide the score of tokens already seen; 1 is off.",
-        minimum=0.01,
-        maximum=10,
-    ),
+    _sampling_number("min-p", "Drop tokens less likely than this share of the most likely one."),
+    _sampling_number("presence-penalty", "Penalise tokens that have already occurred."),
+    _sampling_number("frequency-penalty", "Penalise tokens by how often they have occurred."),
+    _sampling_number("repetition-penalty", "Divide the score of tokens already seen; 1 is off."),
     _sampling("max-tokens", Type.INTEGER, "The longest answer, in tokens.", minimum=1, maximum=16_777_216),
     Setting(
         key="on-failure",

@@ -24,7 +24,7 @@ from appliance.profile.document import (
 )
 from appliance.profile.schema import BY_KEY, SETTINGS, ProfileError, Setting, Type
 from appliance.profile.sizes import format_size, parse_size
-from appliance.protocol import SamplingParams
+from appliance.protocol import SAMPLING_LIMITS, SamplingParams
 
 GOOD: dict[str, Any] = {"name": "chat", "model": {"path": "Qwen3-8B"}}
 
@@ -396,3 +396,11 @@ def test_the_published_schema_refuses_what_we_refuse(bad: dict[str, Any]) -> Non
 
     assert not jsonschema.Draft202012Validator(json_schema()).is_valid(bad)
     assert check(bad)
+
+
+@pytest.mark.parametrize("name", SAMPLING_LIMITS)
+def test_a_sampling_default_may_be_what_a_request_may_be(name: str) -> None:
+    """A profile cannot set what the API refuses, nor the other way round; top-p alone excludes its least, 0."""
+    setting = BY_KEY[f"sampling-defaults.{name.replace('_', '-')}"]
+    least = setting.above if name == "top_p" else setting.minimum
+    assert (least, setting.maximum) == SAMPLING_LIMITS[name]

@@ -42,6 +42,7 @@ def refused(door: Door, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         ("max_tokens", 1.5, "1.5"),
         ("max_tokens", 10**30, "2,147,483,648"),
         ("temperature", -0.1, "-0.1"),
+        ("temperature", 2.5, "2.5"),
         ("temperature", "hot", "number"),
         ("top_p", 0, "0"),
         ("top_p", 1.1, "1.1"),
