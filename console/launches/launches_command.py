@@ -16,7 +16,7 @@ from appliance.home_lock import may_be_held
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import LaunchFolder
 from console import formats
-from console.launches.given import find_launch
+from console.launches.given import find_launch, launch_numbers
 from console.launches.outcome import cause, outcome, under_way
 
 LATEST = "latest"
@@ -28,6 +28,7 @@ class Row(NamedTuple):
     """A listed launch; the fields' names are the columns'."""
 
     launch: str
+    number: str
     profile: str
     outcome: str
     started: str
@@ -55,16 +56,19 @@ def list_(count: int, as_json: bool) -> None:
         if not as_json:
             raise click.ClickException(nothing)
         click.echo(nothing, err=True)
+    numbers = launch_numbers(catalogue.home)
     if as_json:
         for record in records:
-            click.echo(msgspec.json.encode(record).decode())
+            numbered = {"number": numbers.get(record.id), **msgspec.to_builtins(record)}
+            click.echo(msgspec.json.encode(numbered).decode())
         return
     rows = []
     for record in records:
         end = outcome(record, runs=under_way(record, current, engine_runs=engine_runs))
         what = f"{record.profile} {record.revision}".rstrip()
         why = " ".join(cause(record).split()) if end.went_wrong else ""
-        rows.append(Row(record.id, what, end.word, formats.exact(record.started), why))
+        number = numbers.get(record.id, "")
+        rows.append(Row(record.id, str(number), what, end.word, formats.exact(record.started), why))
     _print(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import pty
+import shutil
+import sqlite3
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from tests.console.launch_folders import DIAGNOSIS, failed_launch, ready_launch
@@ -34,7 +37,7 @@ def on_terminal(environment, columns):
 def test_a_pipe_gets_one_whole_line_a_launch(environment):
     done = subprocess.run(COMMAND, env=environment | {"COLUMNS": "80"}, capture_output=True, text=True, timeout=30)
     header, new, old = done.stdout.splitlines()
-    assert header.split() == ["launch", "profile", "outcome", "started", "cause"]
+    assert header.split() == ["launch", "number", "profile", "outcome", "started", "cause"]
     assert new.startswith(NEW)
     assert new.endswith(DIAGNOSIS.summary)
     assert old.startswith(OLD)
@@ -53,3 +56,17 @@ def test_a_wide_terminal_gets_the_cause_beside_its_launch(environment):
     assert new.startswith(NEW)
     assert new.endswith(DIAGNOSIS.summary)
     assert old.startswith(OLD)
+
+
+def test_a_launch_is_listed_with_the_number_that_other_commands_take(environment, home, fresh_database):
+    """Once the console has seen it; without one, its cell is empty."""
+    shutil.copy(fresh_database, home.database)
+    with sqlite3.connect(home.database) as connection:
+        row = (41, OLD, "qwen3-8b", "r7", "native", "ready", "", 0.0, "")
+        names = "number, launch_id, profile, revision, engine, state, reason, started, path"
+        connection.execute(f"INSERT INTO launches ({names}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+    run = {"env": environment, "capture_output": True, "text": True, "timeout": 30}
+    _, new, old = subprocess.run(COMMAND, **run).stdout.splitlines()
+    assert (new.split()[1], old.split()[1]) == ("qwen3-8b", "41")
+    listed = subprocess.run([*COMMAND, "--json"], **run).stdout.splitlines()
+    assert [(row["id"], row["number"]) for row in map(msgspec.json.decode, listed)] == [(NEW, None), (OLD, 41)]
