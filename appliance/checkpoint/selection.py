@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from appliance.checkpoint.model_config import ACTIVATIONS, ModelConfig
 from appliance.checkpoint.quantization import BLOCK
+from appliance.engines import engine_named
 from kernels.catalogue import OPS
 from kernels.context import CastSummary, Context
 from kernels.libraries import installed
@@ -52,6 +53,7 @@ def selection_context(
         libraries=libraries,
         cast=cast,
         engine=engine,
+        left_to_engine=device in engine_named(engine).one_backend_on,
         kv_cache_dtype=kv_cache_dtype,
         hidden_size=config.hidden_size,
         intermediate_size=config.intermediate_size,

@@ -13,6 +13,7 @@ from appliance.checkpoint.config import read_config
 from appliance.checkpoint.folder import locate
 from appliance.checkpoint.memory import MemoryPlan
 from appliance.checkpoint.outline import Outline, read_outline
+from appliance.engines import engine_named
 from appliance.hardware.device import Device, select_device
 from appliance.hardware.engine_machine import Machine
 from appliance.hardware.host import Host
@@ -115,10 +116,10 @@ def report(profile: Profile, home: Home, *, machine: Machine, gpu: KnownGpu | No
         profile = structs.replace(profile, device="auto")
         machine = Machine(inventory=machine_with(gpu, machine.inventory.host), libraries=machine.libraries)
     folder = locate(profile.model.path, home)
-    if profile.engine == "vllm":
+    if engine_named(profile.engine).reads_more:
         device = select_device(profile.device, machine.for_next, machine.environ)
         outline = read_outline(folder)
-        context = _vllm_context(profile, outline, device, machine.libraries)
+        context = _outline_context(profile, outline, device, machine.libraries)
         explanations, architecture, memory = explain(OPS, context, profile.backends), outline.architecture, None
     else:
         config = read_config(folder)
@@ -141,7 +142,7 @@ def machine_with(gpu: KnownGpu, host: Host) -> Inventory:
     return Inventory(gpus=(gpu.as_gpu(),), driver_version=None, cuda_version=None, host=host, problem=None)
 
 
-def _vllm_context(profile: Profile, outline: Outline, device: Device, libraries: Mapping[str, str]) -> Context:
+def _outline_context(profile: Profile, outline: Outline, device: Device, libraries: Mapping[str, str]) -> Context:
     return Context(
         device=device.kind,
         capability=device.gpu.compute_capability if device.gpu else None,
@@ -151,6 +152,7 @@ def _vllm_context(profile: Profile, outline: Outline, device: Device, libraries:
         workers=workers(profile),
         libraries=libraries,
         engine=profile.engine,
+        left_to_engine=device.kind in engine_named(profile.engine).one_backend_on,
         **outline.shape,
     )
 
@@ -161,7 +163,8 @@ def rows(explanations: Iterable[Explanation]) -> tuple[Row, ...]:
 
 def _row(explanation: Explanation) -> Row:
     chosen = explanation.chosen
-    options = options_of(explanation.op.name, chosen.name) if chosen and chosen.engine == "vllm" else None
+    told = chosen is not None and engine_named(chosen.engine).takes_options
+    options = options_of(explanation.op.name, chosen.name) if chosen and told else None
     return Row(
         op=explanation.op.name,
         setting=explanation.op.setting,

