@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from litestar import Response, get, post
@@ -15,11 +13,9 @@ from litestar.response import File, Template
 from console.backups import upload as uploading
 from console.backups.after_restore import comparison, preview
 from console.backups.disk_space import RESERVE_BYTES, free
-from console.backups.errors import BackupError
 from console.backups.folder import describe
 from console.backups.jobs import Job
 from console.backups.snapshot import present
-from console.conflicts import Conflict
 from console.engine_control.routes import EndRequests
 from console.pages import go_to, page
 from console.parts import Config, Folder, PageRequest, TheBackupJobs, TheEngine
@@ -28,20 +24,6 @@ from migrations import HEAD
 
 AT_ONCE_S = 2.0
 """Jobs that end within this time are reported on the next page; longer ones are followed there."""
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
-    try:
-        yield
-    except BackupError as error:
-        raise _refusal(error) from error
-
-
-def _refusal(error: BackupError) -> Refusal:
-    if error.status == 409:
-        return Conflict(error.code, error.message, error.remedy)
-    return Refusal(error.status, error.message, error.remedy)
 
 
 @get("/backups")
@@ -64,16 +46,14 @@ async def make_backup(
     request: PageRequest, backup_jobs: TheBackupJobs, data: URLEncodedBody[dict[str, str]]
 ) -> Response[Any]:
     """`launches` is `no` to leave launch folders out."""
-    with _refused():
-        job = backup_jobs.make(with_launches=data.get("launches") != "no")
+    job = backup_jobs.make(with_launches=data.get("launches") != "no")
     return await _follow(request, backup_jobs, job)
 
 
 @post("/backups/-/upload", request_max_body_size=None, status_code=200)
 async def upload(request: PageRequest, backup_jobs: TheBackupJobs) -> Response[Any]:
     """The console's limit on request size does not apply here: `upload` has its own."""
-    with _refused():
-        path = await uploading.receive(request, backup_jobs.folder)
+    path = await uploading.receive(request, backup_jobs.folder)
     return go_to(request, "/backups", say=f"Uploaded {path.name}.")
 
 
@@ -93,8 +73,7 @@ async def cancel(request: PageRequest, backup_jobs: TheBackupJobs) -> Response[A
 
 @get("/backups/{name:str}")
 async def download(name: FromPath[str], backup_jobs: TheBackupJobs) -> File:
-    with _refused():
-        path = backup_jobs.folder.find(name)
+    path = backup_jobs.folder.find(name)
     return File(
         path=path,
         filename=name,
@@ -105,21 +84,18 @@ async def download(name: FromPath[str], backup_jobs: TheBackupJobs) -> File:
 
 @post("/backups/{name:str}/check")
 async def check(request: PageRequest, name: FromPath[str], backup_jobs: TheBackupJobs) -> Response[Any]:
-    with _refused():
-        job = backup_jobs.check(name)
+    job = backup_jobs.check(name)
     return await _follow(request, backup_jobs, job)
 
 
 @get("/backups/{name:str}/restore")
 async def confirm(request: PageRequest, name: FromPath[str], home: Folder, backup_jobs: TheBackupJobs) -> Template:
     """Show what would be replaced, before anything is."""
-    with _refused():
-        path = backup_jobs.folder.find(name)
+    path = backup_jobs.folder.find(name)
     backup = await asyncio.to_thread(describe, path, path.stat())
     if backup.problem:
         raise Refusal(422, backup.problem, "Choose another backup.")
-    with _refused():
-        after = await asyncio.to_thread(preview, home, path)
+    after = await asyncio.to_thread(preview, home, path)
     now = await asyncio.to_thread(present, home)
     return page(
         request,
@@ -142,16 +118,14 @@ async def restore(
     backup_jobs: TheBackupJobs,
     engine: TheEngine,
 ) -> Response[Any]:
-    with _refused():
-        backup_jobs.folder.find(name)
-        job = backup_jobs.restore(name, await engine.choose(data.when, "Restore"), request.user.name)
+    backup_jobs.folder.find(name)
+    job = backup_jobs.restore(name, await engine.choose(data.when, "Restore"), request.user.name)
     return await _follow(request, backup_jobs, job)
 
 
 @post("/backups/{name:str}/delete")
 async def delete(request: PageRequest, name: FromPath[str], backup_jobs: TheBackupJobs) -> Response[Any]:
-    with _refused():
-        await asyncio.to_thread(backup_jobs.folder.delete, name)
+    await asyncio.to_thread(backup_jobs.folder.delete, name)
     return go_to(request, "/backups", say=f"Deleted {name}.")
 
 
@@ -159,7 +133,7 @@ async def _follow(request: PageRequest, backup_jobs: TheBackupJobs, job: Job) ->
     if not await backup_jobs.settled(job, AT_ONCE_S):
         return go_to(request, "/backups")
     if job.failure is not None:
-        raise _refusal(job.failure)
+        raise job.failure
     return go_to(request, "/backups", say=job.outcome)
 
 

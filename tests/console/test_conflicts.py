@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import console
+from console.backups.errors import BackupError
 from console.conflicts import CONFLICTS, Conflict
 from console.profiles import errors as profile_errors
 from console.refusals import TITLES, Refusal
@@ -91,3 +92,16 @@ async def test_a_toast_names_the_conflict(client):
     answer = await client.post("/benchmarks", headers={"HX-Request": "true"})
     assert answer.status_code == 409
     assert 'data-conflict="engine-not-ready"' in answer.text
+
+
+def test_an_error_of_a_backup_is_a_refusal():
+    """With the title of its conflict, or else of its status."""
+    busy = BackupError("state-busy", "x", "y", status=409)
+    full = BackupError("disk-full", "x", "y", status=507)
+    assert isinstance(busy, Refusal)
+    assert (busy.title, full.title) == (CONFLICTS["state-busy"], TITLES[507])
+
+
+async def test_a_program_is_told_the_code_of_a_backups_error(client):
+    answer = await client.post("/backups/no-such.tar.gz/check", headers=JSON)
+    assert (answer.status_code, answer.json()["code"]) == (404, "not-found")
