@@ -13,6 +13,7 @@ import msgspec
 from appliance.diagnosis.axes import axes_of
 from appliance.diagnosis.catalogue import Match
 from appliance.diagnosis.cause import Cause
+from appliance.diagnosis.own_bugs import EXPORT, is_own_bug
 from appliance.diagnosis.provenance import LaunchSettings
 from appliance.diagnosis.stripping import without_dumps
 from appliance.diagnosis.traceback_reader import LoggedException
@@ -65,6 +66,8 @@ def known(
 def unknown(exception: LoggedException, settings: LaunchSettings) -> Diagnosis:
     """Of an exception that no row knows: what happened, to what, and which setting it speaks of, as far as that
     shows."""
+    if is_own_bug(exception) and settings.origin_of(exception.message) is None:
+        return _own_bug(exception)
     what, whose = axes = axes_of(exception)
     family = family_of(exception.text) or (whose.family if whose else None)
     if what is not None and whose is not None:
@@ -80,6 +83,20 @@ def unknown(exception: LoggedException, settings: LaunchSettings) -> Diagnosis:
         fix=Fix(text=fix),
     )
     return with_origin(found, exception.message, settings)
+
+
+def _own_bug(exception: LoggedException) -> Diagnosis:
+    return Diagnosis(
+        summary=f"A bug in Ingot ended the engine: {exception.headline[:MAX_TEXT]}",
+        family="bug",
+        cause="own-code",
+        evidence=shown([*_telling_frames(exception, OWN_FRAMES), exception.line, *_speaking_lines(exception)]),
+        fix=Fix(
+            text="Your settings are not the cause. Please report it, and attach the launch's export: its page has a "
+            "button for it, and this command writes the latest launch's.",
+            command=EXPORT,
+        ),
+    )
 
 
 def with_origin(found: Diagnosis, message: str, settings: LaunchSettings) -> Diagnosis:
@@ -141,11 +158,11 @@ def placed(exception: LoggedException, lines: Sequence[EvidenceLine]) -> LoggedE
     """The same exception with the line numbers that it has in `lines`; 0 where it does not stand there."""
     wanted = exception.line.text
     place = next((line for line in lines if line.text.endswith(wanted)), EvidenceLine(0, wanted))
-    frames = []
-    for frame, code in exception.frames[-1:]:
+    frames = [(EvidenceLine(0, frame.text), code) for frame, code in exception.frames]
+    for frame, code in frames[-1:]:
         within = [line for line in lines if line.number < place.number and line.text.endswith(frame.text)]
         if within:
-            frames.append((EvidenceLine(within[-1].number, frame.text), code))
+            frames[-1] = (EvidenceLine(within[-1].number, frame.text), code)
     return LoggedException(
         type=exception.type,
         message=exception.message,

@@ -11,7 +11,8 @@ from appliance.diagnosis.causes import CATALOGUE
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.first_exception import first_exception
 from appliance.diagnosis.log_text import number_lines
-from appliance.protocol import Diagnosis
+from appliance.diagnosis.own_bugs import EXPORT
+from appliance.protocol import Diagnosis, Fatal
 
 
 def traceback(exception: str, *places: str) -> str:
@@ -62,6 +63,54 @@ def test_the_names_of_the_axes_are_no_rows() -> None:
     composed = [f"{whose.name}-{what.name}" for whose in WHOSES for what in WHATS]
     assert len(set(composed)) == len(composed)
     assert not set(composed) & {cause.name for cause in CATALOGUE}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A bug in Ingot
+# ----------------------------------------------------------------------------------------------------------------------
+
+CORE = "appliance/engine/core.py"
+UNPACKED = "ValueError: not enough values to unpack (expected 2, got 1)"
+
+
+@pytest.mark.parametrize("exception", [UNPACKED, "KeyError: 'layer'", "AssertionError", "TypeError: invalid x"])
+@pytest.mark.parametrize("place", ["appliance/engine/engine.py", "kernels/fused_moe/triton.py"])
+def test_a_mistake_in_our_own_code_is_called_a_bug(exception: str, place: str) -> None:
+    """Nobody can correct it by a setting; the fix is to report it, with a file."""
+    found = told(traceback(exception, CORE, place))
+    assert (found.family, found.cause) == ("bug", "own-code")
+    assert found.fix is not None
+    assert (found.fix.patch, found.fix.command) == (None, EXPORT)
+
+
+@pytest.mark.parametrize(
+    ("exception", "places"),
+    [
+        (UNPACKED, (CORE, "torch/serialization.py")),
+        (UNPACKED, ("bin/vllm", "vllm/model_executor/kernels/x.py")),
+        (UNPACKED, ("bin/vllm", "site-packages/kernels/layer.py")),
+        ("OSError: [Errno 107] x", (CORE,)),
+        ("RuntimeError: something in the driver", (CORE,)),
+        ("ValueError: w has the shape [1]; the config requires [2]", (CORE, "appliance/engine/weights.py")),
+    ],
+)
+def test_what_others_may_cause_is_no_bug_of_ours(exception: str, places: tuple[str, ...]) -> None:
+    assert told(traceback(exception, *places)).family != "bug"
+
+
+def test_a_bug_is_told_of_what_the_core_reports() -> None:
+    """Of its last frame alone, the log has the number."""
+    text = traceback(UNPACKED, CORE, "kernels/rotary/triton.py")
+    fatal = Fatal(exception="ValueError", message=UNPACKED.partition(": ")[2], traceback=text)
+    found = diagnose(number_lines(text), fatal=fatal)
+    assert (found.family, found.cause) == ("bug", "own-code")
+    assert found.evidence[-1].text == UNPACKED
+
+
+def test_a_value_that_a_setting_has_is_no_bug() -> None:
+    document = profile(frobnicator="grumble-a")
+    found = diagnose(number_lines(traceback("ValueError: invalid 'grumble-a'", CORE)), failed=True, profile=document)
+    assert found.family == "config"
 
 
 # ----------------------------------------------------------------------------------------------------------------------

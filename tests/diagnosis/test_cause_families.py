@@ -68,6 +68,7 @@ LINES = (
     ("weights", "safetensors-damaged", "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge"),
     ("weights", "weight-missing", "KeyError: 'model.layers.3.mlp.up_proj.weight'"),
     ("weights", "no-weights", "RuntimeError: Cannot find any model weights with `/m`"),
+    ("weights", "cache-scale", "ValueError: model.layers.3.self_attn.k_scale is -1.0; it must be a positive number."),
     ("model-config", "heads-not-divisible", "ValueError: Total number of attention heads (28) must be divisible by tensor parallel "
      "size (8)."),
     ("model-config", "architecture-not-supported", "ValueError: Model architectures ['Foo'] are not supported for now."),

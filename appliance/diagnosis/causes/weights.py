@@ -129,4 +129,21 @@ CAUSES = (
         summary="The model folder changed after it was checked: {what}.",
         fix="Make sure nothing writes to the folder while the engine starts. Copy the model again, then start.",
     ),
+    Cause(
+        family="weights",
+        name="checkpoint-refused",
+        signs=("config requires", "contradicts quantization_config", "the native engine does not support"),
+        pattern=r"^ValueError: (?P<what>[^\n]{1,400})",
+        where=r"appliance/engine/weights\.py[^\n]{0,80}$",
+        summary="The checkpoint cannot be loaded: {what}.",
+        fix="Copy the whole model folder again: its files do not belong together, or changed after they were checked.",
+    ),
+    Cause(
+        family="weights",
+        name="cache-scale",
+        signs=("k_scale", "v_scale"),
+        pattern=r"^ValueError: (?P<what>[^\n]{1,200} is [^;\n]{1,40}); it must be a positive number",
+        summary="A scale of the KV cache in the checkpoint cannot be used: {what}.",
+        fix="Export the model again, or remove the scales of its cache.",
+    ),
 )  # fmt: skip
