@@ -37,7 +37,8 @@ class HomeInUseError(RuntimeError):
 
 
 class OwnerLock:
-    """Holds `path` until `release()` or the end of this process. The file stays: removing it would let two in."""
+    """Holds `path` until `release()` or the end of this process. The file stays: removing it would let two in. The name
+    in it stays where a process ended without releasing it."""
 
     def __init__(self, path: Path, program: str = "ingot serve") -> None:
         """Raises HomeInUseError."""

@@ -71,7 +71,9 @@ def serve(host: str, port: int, profile_file: Path | None, jit: bool) -> None:
     from appliance.serving.server import Options, serve
 
     options = Options(home=home, host=host, profile_file=profile_file, started=STARTED)
-    sys.exit(serve(options, listener, core))
+    status = serve(options, listener, core)
+    lock.release()  # a console that did not start this process knows by it that it was not killed
+    sys.exit(status)
 
 
 def _refuse(message: str, status: int) -> NoReturn:

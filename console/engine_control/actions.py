@@ -46,6 +46,7 @@ GONE: Final = ("start-again", "roll-back")
 
 WITH_PROBLEM: Final[dict[str, tuple[str, ...]]] = {
     "engine-killed": GONE,
+    "engine-died": GONE,
     "container-missing": (),
     "container-paused": ("restart",),
     "container-restarting": ("stop",),

@@ -28,6 +28,19 @@ KILLED: Final = Finding(
     ),
 )
 
+DIED: Final = Finding(
+    id="engine-died",
+    severity=Severity.ERROR,
+    message="The engine ended without being stopped. It had been started before this console, so its exit status is "
+    "unknown. No out-of-memory record found: it crashed, or somebody, or a service manager, killed it. Nothing "
+    "restarts it automatically.",
+    fix=Fix(
+        text="Start the engine again. If that keeps happening, look for a crash or an out-of-memory line in the kernel "
+        "log.",
+        command="dmesg -T | grep -i -e segfault -e 'out of memory' -e oom",
+    ),
+)
+
 
 def memory_kills() -> int:
     """How many processes the kernel has killed because memory ran out since boot, in and outside containers. If the

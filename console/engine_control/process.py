@@ -24,7 +24,7 @@ from appliance.home import Home
 from appliance.home_lock import Owner, is_held, read_owner
 from appliance.protocol import Finding, Fix, Severity
 from console.engine_control.base import TAIL_LINES, EngineControlError, EngineEvent, EngineStatus, OutputLine
-from console.engine_control.ending import KILLED, NO_MEMORY, OUT_OF_MEMORY, memory_kills
+from console.engine_control.ending import DIED, KILLED, NO_MEMORY, OUT_OF_MEMORY, memory_kills
 from console.engine_control.written import WrittenLines
 
 STOP_WITHIN_S = STOPPED_WITHIN_S
@@ -49,11 +49,13 @@ class ProcessControl:
         self._one_at_a_time = asyncio.Lock()
         self._child: asyncio.subprocess.Process | None = None
         self._started: float | None = None
+        self._taken_over: Owner | None = None
+        """The engine of another console, or of nobody, that runs here or ran here last."""
         self._killed = False
         self._ended: EngineStatus | None = None
         self._memory_kills = 0
         self._previous = EngineStatus(running=False)
-        """How the child before the present one ended."""
+        """How the engine before the present one ended."""
 
     @property
     def output(self) -> Path:
@@ -66,9 +68,10 @@ class ProcessControl:
             return self._running(self._child.pid, self._started, self._started)
         adopted = self._adopted()
         if adopted is not None:
+            self._memory_kills = memory_kills()
             # The file may hold what an earlier engine wrote, and this one write to a terminal.
             return self._running(adopted.pid, adopted.started, _created(adopted.pid))
-        return self._end_of_child()
+        return self._last_end()
 
     async def start(self) -> None:
         async with self._one_at_a_time:
@@ -119,8 +122,9 @@ class ProcessControl:
     async def _start(self) -> None:
         if (await self.status()).running:
             return
-        self._previous = self._end_of_child()
+        self._previous = self._last_end()
         self._killed = False
+        self._taken_over = None
         try:
             with contextlib.suppress(FileNotFoundError):
                 self.output.replace(self.output.with_name("serve.log.1"))
@@ -153,6 +157,7 @@ class ProcessControl:
             return
         adopted = self._adopted()
         if adopted is not None:
+            self._killed = True
             # Its group is whoever's started it, down to a whole terminal session; its core ends when it is gone.
             await _end(adopted.pid, asyncio.to_thread(_wait_for, adopted.pid), os.kill)
 
@@ -160,26 +165,45 @@ class ProcessControl:
         url = self._url()
         return EngineStatus(running=True, who=f"process {pid}", since=since, output_since=output_since, url=url)
 
-    def _end_of_child(self) -> EngineStatus:
-        """How our child ended, determined once: later kills on this machine are unrelated."""
-        if self._child is None:
-            return EngineStatus(running=False)
+    def _last_end(self) -> EngineStatus:
+        """How the last engine ended, determined once: later kills on this machine are unrelated."""
         if self._ended is None:
-            code = self._child.returncode
-            assert code is not None
-            killed = code == -signal.SIGKILL and not self._killed
-            out_of_memory = killed and memory_kills() > self._memory_kills
-            self._ended = EngineStatus(
-                running=False,
-                who=f"process {self._child.pid}",
-                since=self._started,
-                output_since=self._started,
-                ended=OUT_OF_MEMORY if out_of_memory else how_it_ended(code),
-                exit_code=0 if self._killed or code == -signal.SIGTERM else code,
-                out_of_memory=out_of_memory,
-                problem=NO_MEMORY if out_of_memory else KILLED if killed else None,
-            )
-        return self._ended
+            if self._taken_over is not None:
+                self._ended = self._end_of_taken_over(self._taken_over)
+            elif self._child is not None:
+                self._ended = self._end_of_child(self._child)
+        return self._ended or EngineStatus(running=False)
+
+    def _end_of_child(self, child: asyncio.subprocess.Process) -> EngineStatus:
+        code = child.returncode
+        assert code is not None
+        killed = code == -signal.SIGKILL and not self._killed
+        out_of_memory = killed and memory_kills() > self._memory_kills
+        return EngineStatus(
+            running=False,
+            who=f"process {child.pid}",
+            since=self._started,
+            output_since=self._started,
+            ended=OUT_OF_MEMORY if out_of_memory else how_it_ended(code),
+            exit_code=0 if self._killed or code == -signal.SIGTERM else code,
+            out_of_memory=out_of_memory,
+            problem=NO_MEMORY if out_of_memory else KILLED if killed else None,
+        )
+
+    def _end_of_taken_over(self, owner: Owner) -> EngineStatus:
+        """It is not our child, so that nobody has its exit status. One that is stopped takes its name off the lock."""
+        died = not self._killed and read_owner(self._home.lock) == owner
+        out_of_memory = died and memory_kills() > self._memory_kills
+        return EngineStatus(
+            running=False,
+            who=f"process {owner.pid}",
+            since=owner.started,
+            output_since=owner.started,
+            ended=OUT_OF_MEMORY if out_of_memory else "cause unknown" if died else "stopped",
+            exit_code=None if died else 0,
+            out_of_memory=out_of_memory,
+            problem=NO_MEMORY if out_of_memory else DIED if died else None,
+        )
 
     def _adopted(self) -> Owner | None:
         """The `ingot serve` that holds this state folder. The name in the lock's file may be of a process long gone,
@@ -192,7 +216,11 @@ class ProcessControl:
             alive = process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= owner.started + 1.0
         except psutil.NoSuchProcess:
             return None
-        return owner if alive else None
+        if not alive:
+            return None
+        if owner != self._taken_over:
+            self._taken_over, self._ended, self._killed = owner, None, False
+        return owner
 
     def _url(self) -> str | None:
         owner = read_owner(self._home.lock)
@@ -203,7 +231,8 @@ class ProcessControl:
 
 
 def _end_told(ended: EngineStatus) -> EngineEvent:
-    return EngineEvent(time.time(), f"ended: {ended.ended}" if ended.ended else "ended", failed=bool(ended.exit_code))
+    text = f"ended: {ended.ended}" if ended.ended else "ended"
+    return EngineEvent(time.time(), text, failed=bool(ended.exit_code or ended.problem))
 
 
 async def _end(pid: int, gone: Coroutine[Any, Any, object], kill: Callable[[int, int], None]) -> None:

@@ -15,9 +15,13 @@ import psutil
 import pytest
 
 from appliance.home import Home
+from appliance.home_lock import is_held
+from appliance.protocol import State
 from console.engine_control.absent import Absent
 from console.engine_control.base import EngineControlError
+from console.engine_control.ending import memory_kills
 from console.engine_control.process import ProcessControl
+from console.live.follower import _state_without_front_door
 from tests.console.engine_promises import SCRIPT, EnginePromises, ended, has, kept, until
 
 # Holds the lock as `ingot serve` does, says that it runs, and ends on SIGTERM unless told to be stubborn.
@@ -27,7 +31,10 @@ from pathlib import Path
 from appliance.home_lock import Owner, OwnerLock
 lock = OwnerLock(Path(os.environ["INGOT_HOME"], "serve.lock"))
 lock.sign(Owner(pid=os.getpid(), host="0.0.0.0", port=8123, started=time.time()))
-signal.signal(signal.SIGTERM, signal.SIG_IGN if "stubborn" in sys.argv else lambda *_: sys.exit(0))
+def stop(*_):
+    lock.release()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if "stubborn" in sys.argv else stop)
 print("the engine runs", flush=True)
 if "fail" in sys.argv:
     print("Error: port 8123 is taken", flush=True)
@@ -60,6 +67,10 @@ def _process(home, *arguments: str) -> ProcessControl:
 
 async def _running(control) -> bool:
     return (await control.status()).running
+
+
+async def _counts(items: list, count: int) -> bool:
+    return len(items) == count
 
 
 async def _wrote(control) -> bool:
@@ -147,6 +158,49 @@ async def test_a_running_engine_is_taken_over(home):
     assert not await _running(second)
 
 
+@pytest.mark.parametrize(
+    ("number", "kills", "state", "problem"),
+    [
+        (signal.SIGKILL, 0, State.FAILED, "engine-died"),
+        (signal.SIGKILL, 1, State.FAILED, "out-of-memory"),
+        (signal.SIGTERM, 0, State.STOPPED, None),
+    ],
+)
+async def test_the_end_of_an_engine_that_was_taken_over_is_told(home, monkeypatch, number, kills, state, problem):
+    """Nobody has its exit status; but one that is stopped takes its name off the lock."""
+    first = _process(home)
+    await first.start()
+    await until(lambda: _wrote(first))
+    second = _process(home)
+    before = await second.status()
+    assert before.running
+    count = memory_kills()
+    monkeypatch.setattr("console.engine_control.process.memory_kills", lambda: count + kills * (not is_held(home.lock)))
+    async with kept(second.events) as events:
+        os.kill(int(before.who.split()[1]), number)
+        await until(lambda: ended(second))
+        await until(partial(_counts, events, 1))
+    status = await second.status()
+    assert (status.who, _state_without_front_door(status)) == (before.who, state)
+    assert (status.problem.id if status.problem else None) == problem
+    assert events[0].failed == (state is State.FAILED)
+    await second.start()
+    assert await _running(second)
+    await second.close()
+
+
+async def test_an_engine_that_was_taken_over_and_stopped_here_did_not_fail(home):
+    first = _process(home, "stubborn")
+    await first.start()
+    await until(lambda: _wrote(first))
+    second = _process(home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("console.engine_control.process.STOP_WITHIN_S", 0.1)
+        await second.stop()
+    status = await second.status()
+    assert (status.running, status.exit_code, status.problem) == (False, 0, None)
+
+
 async def test_a_name_left_behind_is_not_an_engine(home):
     """A lock file names a process that is gone, or whose number another has now: even one that is older than the
     name, nobody holds the lock."""
@@ -228,6 +282,7 @@ async def test_two_starts_at_once_start_one(home):
     """Two people press Start: one engine."""
     control = _process(home)
     await asyncio.gather(control.start(), control.start(), control.start())
+    await until(lambda: _wrote(control))  # until then a child has no command line
     pid = (await control.status()).who.split()[-1]
     children = psutil.Process().children()
     assert [str(child.pid) for child in children if child.cmdline()[1:2] == ["-c"]] == [pid]

@@ -19,6 +19,7 @@ import pytest
 
 from appliance.front_door_token import digest
 from appliance.home import Home
+from appliance.home_lock import read_owner
 from tests.running import INGOT, SOON_S, environment
 from tests.supervisor.scripted import Door, is_alive, make_profile
 
@@ -167,6 +168,7 @@ def test_a_term_drains_then_stops(home: Home) -> None:
         assert not core.is_running()
     (record,) = home.launches.glob("*/launch.json")
     assert json.loads(record.read_text())["state"] == "stopped"
+    assert read_owner(home.lock) is None  # one that was killed leaves its name
 
 
 def test_a_second_term_ends_everything_at_once(home: Home) -> None:
