@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from urllib.parse import urlsplit
 
@@ -10,6 +11,8 @@ from urllib.parse import urlsplit
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 BACKLOG = 2048
+NOT_IN_HOST = re.compile(r"[\s/?#@\\]")
+"""With these, urlsplit would take a part of the header for its host."""
 
 
 def is_loopback(host: str) -> bool:
@@ -30,6 +33,8 @@ def is_ip_address(name: str) -> bool:
 
 def host_name(header: str) -> str:
     """The name or address in a Host header, without its port; "" if the header is malformed."""
+    if NOT_IN_HOST.search(header):
+        return ""
     try:
         parts = urlsplit(f"//{header}")
         _ = parts.port  # raises if it is no port

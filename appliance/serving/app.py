@@ -11,11 +11,13 @@ from litestar.di import Provide
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from appliance.address import host_name
+from appliance.profile.shown import MAX_SHOWN
 from appliance.serving.access import Access
 from appliance.serving.appliance_routes import attempt, drain, events, health, metrics, state
 from appliance.serving.chat import chat_completions
 from appliance.serving.completions import completions
-from appliance.serving.errors import MAX_BODY_BYTES, error_response
+from appliance.serving.errors import MAX_BODY_BYTES, ApiError, error_response, send_error
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.hardware_route import hardware
 from appliance.serving.head import with_head
@@ -46,9 +48,24 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
     proxy = Proxy(front_door, access)
 
     async def passed_on_or_answered(scope: Scope, receive: Receive, send: Send) -> None:
-        await (proxy if proxy.takes(scope) else app)(scope, receive, send)
+        if (refused := malformed_host(scope)) is not None:
+            await send_error(refused, send)
+        else:
+            await (proxy if proxy.takes(scope) else app)(scope, receive, send)
 
     return with_head(named(passed_on_or_answered, front_door))
+
+
+def malformed_host(scope: Scope) -> ApiError | None:
+    """Old clients send no Host header, which does no harm; one that is no address would fail later, in the framework's
+    own words."""
+    if scope["type"] != ScopeType.HTTP:
+        return None
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+    if not host or host_name(host):
+        return None
+    message = f"{host[:MAX_SHOWN]!r} is not a valid Host header. Use an address such as 127.0.0.1:8000."
+    return ApiError(400, message, code="invalid_host")
 
 
 def named(app: ASGIApp, front_door: FrontDoor) -> ASGIApp:

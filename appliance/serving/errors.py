@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
+from litestar.types import Send
 
 from appliance.protocol import State
 
@@ -93,6 +94,15 @@ def error_response(_request: Request[Any, Any, Any], error: Exception) -> Respon
         media_type="application/json",
         headers=error.headers,
     )
+
+
+async def send_error(error: ApiError, send: Send) -> None:
+    """As an answer, where no route is asked."""
+    body = msgspec.json.encode(error.content)
+    headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+    headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def _from_framework(error: HTTPException) -> ApiError:

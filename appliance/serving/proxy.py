@@ -9,14 +9,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
 from litestar.types import Receive, Scope, Send
 
 from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
 from appliance.serving.access import Access
-from appliance.serving.errors import ApiError, ClientGoneError, engine_gone, not_ready, too_large
+from appliance.serving.errors import ApiError, ClientGoneError, engine_gone, not_ready, send_error, too_large
 from appliance.serving.stream import HEADERS as STREAM_HEADERS
 from appliance.serving.stream import frame
 from appliance.vllm.http import Answer, UpstreamGoneError
@@ -60,7 +59,7 @@ class Proxy:
         except ClientGoneError:
             self._front_door.metrics.aborts.inc()
         except ApiError as error:
-            await _refuse(error, send)
+            await send_error(error, send)
 
     def _vllm(self) -> VllmLaunch:
         supervisor = self._front_door.supervisor
@@ -176,11 +175,3 @@ async def _read(scope: Scope, receive: Receive) -> bytes:
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _refuse(error: ApiError, send: Send) -> None:
-    body = msgspec.json.encode(error.content)
-    headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-    headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})

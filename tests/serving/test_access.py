@@ -214,8 +214,6 @@ def test_attempts_without_any_token_file_are_refused(door: Door) -> None:
         {"Sec-Fetch-Site": "cross-site"},
         {"Origin": "http://localhost:3000"},
         {"Host": "evil.example:8000", "Sec-Fetch-Site": "same-origin"},
-        {"Host": "[", "Sec-Fetch-Site": "same-origin"},
-        {"Host": "127.0.0.1:abc", "Sec-Fetch-Site": "same-origin"},
         {"Host": "evil.example:8000", "Origin": "http://evil.example:8000"},
     ],
 )
