@@ -21,6 +21,7 @@ from console.after_post import PARAMETER
 from tests.running import ADMINISTRATOR, Appliance, wait_for
 
 BROWSER = {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
+NOW = {"when": "now"}
 
 
 class _Text(HTMLParser):
@@ -61,7 +62,12 @@ class Visitor:
         return self._shown(self._client.post("/profiles/-/new", data=data))
 
     def activate(self, name: str) -> httpx.Response:
-        return self._shown(self._client.post(f"/profiles/{name}/activate", data={}))
+        """Its button; and where the console asks whether to wait for running requests, the one that ends them. It asks
+        too where it cannot know of any, as the engine does not answer."""
+        answer = self._shown(self._client.post(f"/profiles/{name}/activate", data={}))
+        if answer.status_code == 409:
+            answer = self._shown(self._client.post(f"/profiles/{name}/activate", data=NOW))
+        return answer
 
     def _shown(self, answer: httpx.Response) -> httpx.Response:
         """A refusal is kept at an address of its own, to which the browser is sent."""
@@ -70,7 +76,7 @@ class Visitor:
 
     def findings(self, name: str) -> list[Finding]:
         """The same once more, as a program asks, and what preflight found."""
-        answer = self._client.post(f"/profiles/{name}/activate", data={}, headers={"Accept": "application/json"})
+        answer = self._client.post(f"/profiles/{name}/activate", data=NOW, headers={"Accept": "application/json"})
         return msgspec.convert(answer.json()["findings"], list[Finding])
 
     def engine(self, action: str) -> None:
