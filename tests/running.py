@@ -21,9 +21,6 @@ from typing import Any, TypeVar
 
 INGOT = [sys.executable, "-m", "appliance.cli"]
 T = TypeVar("T")
-SOON_S = 9.0
-"""How soon an event is noticed, however busy the machine. What only silence or a deadline would notice takes ten
-seconds and more (appliance/engine_process/deadlines.py, probe.py); `make bench-truth` measures the real times."""
 ADMINISTRATOR = ("admin", "correct horse battery")
 
 

@@ -27,7 +27,6 @@ from appliance.profile.active import ActiveProfile, bundled_profile, write_activ
 from tests.running import (
     ADMINISTRATOR,
     INGOT,
-    SOON_S,
     Appliance,
     answers,
     appliance,
@@ -116,10 +115,9 @@ def test_a_core_killed_while_it_serves(shared: tuple[Appliance, httpx.Client]) -
         lines = answer.iter_lines()
         assert next(lines).startswith("data: ")
         core_of(running.engine).kill()
-        killed = time.monotonic()
         last = [line for line in lines if line.startswith("data: ")][-1]
-    state = running.wait_until(lambda state: state["state"] == "failed", "it is failed", SOON_S)
-    assert time.monotonic() - killed < SOON_S
+    state = running.wait_until(lambda state: state["state"] in ("failed", "hung"), "its end is noticed")
+    assert state["state"] == "failed"  # by its silence alone, which takes longer, it would be hung
     error = json.loads(last.removeprefix("data: "))["error"]
     assert error["code"] == "engine_failed"
     assert "SIGKILL" in error["message"]

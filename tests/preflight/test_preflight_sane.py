@@ -4,7 +4,6 @@ falls over whatever the machine looks like."""
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +102,9 @@ def test_all_checks_together_take_less_than_two_seconds_also_of_vllm(home: Home)
         inventory=hardware.inventory(home=home),
         surroundings=Surroundings.here(),
     )
-    started = time.process_time()
-    report = run(context)
-    assert time.process_time() - started < 2
-    assert sum(check.seconds for check in report.checks) < 2
+    started = processor_s()
+    run(context)
+    assert processor_s() - started < 2
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import sys
-import time
 from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from appliance.engine_process.errors import EngineGoneError
 from appliance.home import Home
 from appliance.launches.folder import LaunchFolder
 from appliance.protocol import LaunchRecord, LogLines, PhaseChange, SamplingParams, State, StateChange
-from tests.running import SOON_S
 from tests.supervisor.scripted import core_command, is_alive, make_profile, make_supervisor
 from tests.supervisor.watched import events_of, gone, log_of, read_to_end, record_of, wait_for
 from tests.tiny import write_checkpoint
@@ -122,7 +120,8 @@ async def test_a_fix_that_would_change_nothing_is_not_offered(home: Home, said: 
 
 
 async def test_death_while_serving_is_told_at_once(home: Home) -> None:
-    """The state is failed, and who waits for tokens gets the reason, as soon as the core is dead."""
+    """The state is failed, and who waits for tokens gets the reason, by the end of the core's process: by its silence
+    alone, which takes longer, it would be hung."""
     supervisor = make_supervisor(home, token_s=0.02)
     running = asyncio.create_task(supervisor.run())
     await wait_for(supervisor, State.READY)
@@ -132,11 +131,9 @@ async def test_death_while_serving_is_told_at_once(home: Home) -> None:
     native = supervisor._engine
     assert native is not None
     os.kill(native.child.pid, 9)
-    died = time.monotonic()
     with pytest.raises(EngineGoneError, match="SIGKILL"):
         await read_to_end(generation)
     await wait_for(supervisor, State.FAILED)
-    assert time.monotonic() - died < SOON_S
     assert supervisor.client is None
     await running
 

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ import psutil
 import pytest
 
 from appliance.engine_process.probe import PROBE_AFTER_S
-from tests.running import SOON_S, fetch, wait_for
+from tests.running import fetch, wait_for
 from tests.vllm.real import PROFILE, Engine, family, front_door
 from tests.vllm.stand_in import install
 
@@ -122,9 +121,7 @@ def test_one_killed_while_it_serves_is_failed_at_once(tmp_path: Path, program: P
     with started(tmp_path, program) as engine:
         engine.wait("ready", timeout_s=30)
         server_of(engine).kill()
-        began = time.monotonic()
-        state = engine.wait("failed", timeout_s=SOON_S)
-        assert time.monotonic() - began < SOON_S
+        state = engine.wait("failed", timeout_s=30)  # by its silence alone, which takes longer, it would be hung
         assert "SIGKILL" in state["launch"]["exit_status"]
         assert fetch(f"{engine.url}/v1/completions", {"model": "real", "prompt": "x"})[0] == 503
 
@@ -144,9 +141,8 @@ def test_one_that_does_not_hear_is_ended_all_the_same(tmp_path: Path, program: P
     with started(tmp_path, program, deaf=True) as engine:
         engine.wait("ready", timeout_s=30)
         everything = family(engine.process.pid)
-        began = time.monotonic()
         engine.stop()
-        assert time.monotonic() - began < 19  # not killed by the test itself
+        assert engine.process.returncode == 0  # not killed by the test itself
         _, alive = psutil.wait_procs(everything, timeout=20)
         assert not alive
 
