@@ -82,6 +82,7 @@ def load(document: Mapping[str, Any]) -> Profile:
         tool_call_parser=values["tool-call-parser"],
         reasoning_parser=values["reasoning-parser"],
         strict_requests=values["strict-requests"],
+        response_store=values["response-store"],
         backends=_section(values, "backends"),
         sampling_defaults={key.replace("-", "_"): value for key, value in sampling.items() if value is not None},
         on_failure=values["on-failure"],

@@ -262,6 +262,17 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         help="Refuse API requests with unknown fields. Otherwise such fields are ignored and named in a header of the "
         "response. Native engine only.",
     ),
+    Setting(
+        key="response-store",
+        type=Type.INTEGER,
+        default=0,
+        minimum=0,
+        maximum=100_000,
+        unit="answers",
+        group="Requests",
+        help="How many answers of /v1/responses are kept in memory for `previous_response_id`: those used last, up to "
+        "64 MiB, each for the API key that asked. 0 keeps none. Native engine only.",
+    ),
     _backend("attention", "The attention backend."),
     _backend("moe", "The backend for mixtures of experts."),
     _backend("linear", "The backend for linear layers."),
@@ -405,6 +416,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_parser: str
     reasoning_parser: str
     strict_requests: bool
+    response_store: int
     backends: dict[str, str]
     sampling_defaults: dict[str, float | int]
     on_failure: str

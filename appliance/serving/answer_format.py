@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from appliance.protocol import FinishReason
+from appliance.protocol import FinishReason, TokenLogprob
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.served_model import ServedModel
 
@@ -45,3 +45,16 @@ class TokenTexts:
         if token_id not in self._texts:
             self._texts[token_id] = self._model.tokenizer.decode_window([token_id])
         return self._texts[token_id]
+
+    def described(self, entry: TokenLogprob, *, with_ids: bool = False) -> dict[str, Any]:
+        """A token's logprob and the best alternatives. Several tokens may have the same text: `with_ids`, clients can
+        compare them."""
+        top = [self._token(token_id, logprob, with_ids) for token_id, logprob in entry.top]
+        return {**self._token(entry.token_id, entry.logprob, with_ids), "top_logprobs": top}
+
+    def _token(self, token_id: int, logprob: float, with_id: bool) -> dict[str, Any]:
+        text = self(token_id)
+        # Part of a character has no text of its own, and its bytes are not known here.
+        known = "\ufffd" not in text
+        written = {"token": text, "logprob": logprob, "bytes": list(text.encode()) if known else None}
+        return {**written, "token_id": token_id} if with_id else written

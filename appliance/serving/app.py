@@ -23,6 +23,7 @@ from appliance.serving.hardware_route import hardware
 from appliance.serving.head import with_head
 from appliance.serving.models import list_models, show_model
 from appliance.serving.proxy import Proxy
+from appliance.serving.responses.routes import create_response, delete_response, list_input_items, show_response
 
 REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -33,7 +34,18 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
 
     asked_with_key = Router(
         "/",
-        route_handlers=[chat_completions, completions, list_models, show_model, state, events],
+        route_handlers=[
+            chat_completions,
+            completions,
+            list_models,
+            show_model,
+            state,
+            events,
+            create_response,
+            show_response,
+            delete_response,
+            list_input_items,
+        ],
         guards=[access.require_key],
     )
     asked_by_console = Router("/", route_handlers=[attempt, drain, hardware], guards=[access.require_token])

@@ -9,7 +9,6 @@ from typing import Any
 from litestar import Request, Response, post
 from litestar.response import Stream
 
-from appliance.protocol import TokenLogprob
 from appliance.serving.access import key_of
 from appliance.serving.answer_format import TokenTexts, new_id, usage
 from appliance.serving.answering import Answering, Ask
@@ -91,25 +90,14 @@ class ChatAnswer(Answer):
 
     def _choice(self, choice: Choice, piece: Piece, **content: Any) -> dict[str, Any]:
         """`content` is a whole message or the delta of one."""
-        told = self._ask.logprobs is not None
+        with_ids = bool(self._fields.return_token_ids)
+        logprobs = [self._texts.described(entry, with_ids=with_ids) for entry in piece.logprobs]
         written = {
             "index": choice.index,
             **content,
-            "logprobs": {"content": [self._logprob(entry) for entry in piece.logprobs]} if told else None,
+            "logprobs": {"content": logprobs} if self._ask.logprobs is not None else None,
             "finish_reason": chat_finish_reason(choice, piece),
         }
-        if self._fields.return_token_ids:
+        if with_ids:
             written["token_ids"] = piece.token_ids
         return written
-
-    def _logprob(self, entry: TokenLogprob) -> dict[str, Any]:
-        top = [self._token(token_id, logprob) for token_id, logprob in entry.top]
-        return {**self._token(entry.token_id, entry.logprob), "top_logprobs": top}
-
-    def _token(self, token_id: int, logprob: float) -> dict[str, Any]:
-        text = self._texts(token_id)
-        # Part of a character has no text of its own, and its bytes are not known here.
-        known = "\ufffd" not in text
-        written = {"token": text, "logprob": logprob, "bytes": list(text.encode()) if known else None}
-        # Several tokens may have the same text: include the id, so that clients can compare tokens.
-        return {**written, "token_id": token_id} if self._fields.return_token_ids else written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import re
 import urllib.parse
@@ -131,14 +132,29 @@ def decode_request(raw: bytes, type: type[T], *, strict: bool) -> tuple[T, Ignor
         if name in known:
             given[name] = value
         elif name in PARTLY_SUPPORTED:
-            _check_accepted(name, value)
+            check_accepted(name, value, PARTLY_SUPPORTED[name])
         elif value is not None and name not in WITHOUT_EFFECT and (strict or name not in SENT_BY_CLIENTS):
             _refuse_misspelt(name, known, ALIKE if strict else SLIP)
             ignored.add(name, name)
+    for outer, names in _nested(type).items():
+        inner = given.get(outer)
+        for name in [name for name in inner if name not in names] if isinstance(inner, dict) else ():
+            ignored.add(f"{outer}.{name}", f"{outer}.{name}")
     try:
         return msgspec.convert(given, type), ignored
     except msgspec.ValidationError as error:
         raise _invalid(given, str(error)) from None
+
+
+@functools.cache
+def _nested(type: type[msgspec.Struct]) -> dict[str, frozenset[str]]:
+    """The fields that are objects, each with the names that it knows, except those that refuse other names."""
+    nested: dict[str, frozenset[str]] = {}
+    for field in msgspec.inspect.type_info(type).fields:  # type: ignore[attr-defined]
+        for each in getattr(field.type, "types", (field.type,)):
+            if isinstance(each, msgspec.inspect.StructType) and not each.forbid_unknown_fields:
+                nested[field.encode_name] = frozenset(inner.encode_name for inner in each.fields)
+    return nested
 
 
 def shown(value: Any) -> str:
@@ -164,8 +180,8 @@ def _parse(raw: bytes) -> Any:
         raise bad_request("The body is nested too deeply.", code="invalid_body") from None
 
 
-def _check_accepted(name: str, value: Any) -> None:
-    row = PARTLY_SUPPORTED[name]
+def check_accepted(name: str, value: Any, row: Accepted) -> None:
+    """Raises ApiError for a value that is not supported."""
     if value is None or value in row.values:
         return
     accepted = " or ".join(shown(value) for value in row.values)

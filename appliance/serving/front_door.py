@@ -11,6 +11,7 @@ from appliance.engine_client.client import CoreClient
 from appliance.engines import engine_named
 from appliance.home import Home
 from appliance.serving.errors import not_ready
+from appliance.serving.responses.store import ResponseStore
 from appliance.serving.served_model import ServedModel
 from appliance.supervisor.supervisor import Supervisor
 
@@ -25,6 +26,7 @@ class FrontDoor:
 
     def __init__(self, home: Home) -> None:
         self.home = home
+        self.responses = ResponseStore()
         self._model: ServedModel | None = None
 
     @cached_property
@@ -36,6 +38,7 @@ class FrontDoor:
     async def prepare(self, plan: NativePlan) -> None:
         """Load what serving this model needs beside the core. Raises CheckpointError."""
         self._model = await asyncio.to_thread(ServedModel.load, plan, int(time.time()))
+        self.responses.resize(plan.profile.response_store)
 
     @property
     def on_vllm(self) -> bool:

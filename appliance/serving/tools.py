@@ -27,6 +27,7 @@ class ToolUse(msgspec.Struct, frozen=True):
     stays the same (and as vLLM does by default)."""
 
     tools: tuple[Tool, ...] = ()
+    """Without those that the choice does not list, if it lists some: a model calls what it sees."""
     choice: str = "auto"
     """auto, none, required, or named."""
     name: str = ""
@@ -58,8 +59,11 @@ class ToolUse(msgspec.Struct, frozen=True):
 def check_tools(tools: Any, choice: Any, parallel: bool | None, ignored: Ignored) -> ToolUse:
     """Raises ApiError naming the field's path."""
     checked = _check_list(tools or [], ignored)
-    kind, name = _check_choice(choice, [tool.name for tool in checked])
-    return ToolUse(checked, kind, name, parallel is not False)
+    kind, names = _check_choice(choice, [tool.name for tool in checked])
+    if kind == "named":
+        return ToolUse(checked, kind, names[0], parallel is not False)
+    allowed = tuple(tool for tool in checked if not names or tool.name in names)
+    return ToolUse(allowed, kind, parallel=parallel is not False)
 
 
 def _check_list(tools: Any, ignored: Ignored) -> tuple[Tool, ...]:
@@ -144,25 +148,51 @@ def _inside(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else ()
 
 
-def _check_choice(choice: Any, names: Sequence[str]) -> tuple[str, str]:
-    """The kind of choice, and the tool that it names."""
+def _check_choice(choice: Any, names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The kind of choice, and the names to which it restricts the tools."""
     if choice is None:
-        return "auto", ""
+        return "auto", ()
     if isinstance(choice, str) and choice in CHOICES:
         if choice == "required" and not names:
             raise _needs_tools(choice)
-        return choice, ""
-    function = choice.get("function") if isinstance(choice, dict) else None
-    name = function.get("name") if isinstance(function, dict) and choice.get("type") == "function" else None
-    if not isinstance(name, str):
+        return choice, ()
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        return _check_allowed(choice.get("allowed_tools"), names)
+    name = _name_of(choice)
+    if name is None:
         known = 'use "auto", "none", "required" or {"type": "function", "function": {"name": ...}}'
         raise bad_request(f"tool_choice: {shown(choice)} is not valid; {known}.", "tool_choice")
     if not names:
         raise _needs_tools(choice)
+    _check_known(name, names, "tool_choice.function.name")
+    return "named", (name,)
+
+
+def _check_allowed(allowed: Any, names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    place = "tool_choice.allowed_tools"
+    if not isinstance(allowed, dict):
+        raise bad_request(f"{place}: {shown(allowed)} is not valid; use an object with mode and tools.", place)
+    mode, tools = allowed.get("mode"), allowed.get("tools")
+    if mode not in ("auto", "required"):
+        raise bad_request(f'{place}.mode: {shown(mode)} is not valid; use "auto" or "required".', f"{place}.mode")
+    if not isinstance(tools, list) or not tools:
+        raise bad_request(f"{place}.tools: {shown(tools)} is not valid; use a list of tools.", f"{place}.tools")
+    for index, tool in enumerate(tools):
+        _check_known(_name_of(tool), names, f"{place}.tools[{index}].function.name")
+    return mode, tuple(tool["function"]["name"] for tool in tools)
+
+
+def _name_of(tool: Any) -> str | None:
+    """The name in {"type": "function", "function": {"name": ...}}; None if it is nothing of the kind."""
+    function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _check_known(name: str | None, names: Sequence[str], param: str) -> None:
     if name not in names:
-        place = "tool_choice.function.name"
-        raise bad_request(f"{place}: no tool is named {shown(name)}; use {' or '.join(names[:5])}.", place)
-    return "named", name
+        known = f"use {' or '.join(names[:5])}" if names else "send tools, too"
+        raise bad_request(f"{param}: no tool is named {shown(name)}; {known}.", param)
 
 
 def _needs_tools(choice: Any) -> ApiError:

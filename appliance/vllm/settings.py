@@ -49,6 +49,6 @@ FLAGS: Final = (
 OTHERWISE: Final = frozenset({
     "schema", "name", "model.path", "model.digest", "engine", "device", "max-model-len", "on-failure",
     "prefix-cache-salt", "tool-call-parser", "reasoning-parser", "strict-requests",
-    "vllm.extra-args", "vllm.environment",
+    "response-store", "vllm.extra-args", "vllm.environment",
     *(key for key in BY_KEY if key.startswith(("backends.", "sampling-defaults.", "ray."))),
 })  # fmt: skip

@@ -273,9 +273,11 @@ def test_settings_without_effect_are_said(home: Home, tiny: Path) -> None:
 
 def test_settings_of_the_native_engine_have_no_effect_on_vllm(home: Home, tiny: Path) -> None:
     """It is told how to read answers by its own flags."""
-    changes = {"engine": "vllm", "tool-call-parser": "hermes", "reasoning-parser": "none", "strict-requests": True}
-    fields = [f.field for f in look(home, changes).findings if f.id == "setting-unused"]
-    assert fields == ["tool-call-parser", "reasoning-parser", "strict-requests"]
+    changes = {
+        "tool-call-parser": "hermes", "reasoning-parser": "none", "strict-requests": True, "response-store": 10,
+    }  # fmt: skip
+    fields = [f.field for f in look(home, {"engine": "vllm", **changes}).findings if f.id == "setting-unused"]
+    assert fields == list(changes)
 
 
 def test_memory_that_is_too_small_names_the_longest_context(home: Home) -> None:

@@ -21,6 +21,8 @@ def run(subject: Subject) -> Iterator[Finding]:
                 yield _unused(key, parser, f"vLLM takes it from vllm.extra-args.{key}")
         if profile.strict_requests:
             yield _unused("strict-requests", True, "only `engine: native` refuses unknown fields")
+        if profile.response_store:
+            yield _unused("response-store", profile.response_store, "only `engine: native` keeps answers")
     if profile.vllm.extra_args and not profile.engine_options.extra_args:
         yield _unused("vllm.extra-args", sorted(profile.vllm.extra_args), "it applies to `engine: vllm` only")
     if profile.ray.address is not None and not engine.several_gpus:

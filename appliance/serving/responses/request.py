@@ -1,0 +1,90 @@
+"""What a request to /v1/responses comes down to: a chat, of the items kept and sent."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NamedTuple
+
+from appliance.serving.answering import Ask
+from appliance.serving.chat_request import ChatFields, chat_ask
+from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.fields import Ignored
+from appliance.serving.responses.fields import ResponseFields, TextOptions
+from appliance.serving.responses.items import Item, check_items
+from appliance.serving.responses.messages import Message, chat_messages
+from appliance.serving.responses.store import ResponseStore
+from appliance.serving.responses.tools import chat_tool_choice, chat_tools
+from appliance.serving.responses.truncation import ask_that_fits
+from appliance.serving.sampling import SamplingFields
+from appliance.serving.served_model import ServedModel
+
+# From the names of chat's fields to those of this API.
+RENAMED: Final = (
+    (re.compile(r"^(tools\[\d+\])\.function\b"), r"\1"),
+    (re.compile(r"^tool_choice\.allowed_tools\b"), "tool_choice"),
+    (re.compile(r"^(tool_choice.*)\.function\.name$"), r"\1.name"),
+    (re.compile(r"^response_format(\.json_schema)?\b"), "text.format"),
+    (re.compile(r"^max_(completion_)?tokens$"), "max_output_tokens"),
+    (re.compile(r"^reasoning_effort$"), "reasoning.effort"),
+    (re.compile(r"^messages$"), "input"),
+)
+
+
+class ResponseAsk(NamedTuple):
+    """`items` are all that the answer follows, and `kept` whether it is to be stored."""
+
+    fields: ResponseFields
+    ask: Ask
+    items: list[Item]
+    kept: bool
+
+
+async def response_ask(
+    fields: ResponseFields, model: ServedModel, store: ResponseStore, owner: str, ignored: Ignored
+) -> ResponseAsk:
+    """Raises ApiError, which names some fields as chat does: see `in_terms_of_responses`."""
+    history: list[Item] = []
+    if fields.previous_response_id is not None:
+        history = store.get(owner, fields.previous_response_id, "previous_response_id").items
+    items = [*history, *check_items(fields.input, history, lambda item_id: store.item(owner, item_id), ignored)]
+    messages = chat_messages(fields.instructions, items)
+    if not messages:
+        raise bad_request("input has nothing that the model could answer; send at least one message.", "input")
+    chat = _chat_fields(fields, messages, ignored)
+    make_ask = ask_that_fits if fields.truncation == "auto" else chat_ask
+    return ResponseAsk(fields, await make_ask(chat, model, ignored), items, store.is_on and fields.store is not False)
+
+
+def in_terms_of_responses(error: ApiError) -> ApiError:
+    """The error with the field's name in this API."""
+    param = error.param or ""
+    for pattern, name in RENAMED:
+        param = pattern.sub(name, param)
+    if not param:
+        return error
+    message = error.message.replace(error.param or param, param)
+    return ApiError(error.status, message, param=param, code=error.code, headers=error.headers)
+
+
+def _chat_fields(fields: ResponseFields, messages: list[Message], ignored: Ignored) -> ChatFields:
+    shared = {name: getattr(fields, name) for name in SamplingFields.__struct_fields__}
+    shared["response_format"] = _response_format(fields.text)
+    return ChatFields(
+        **shared,
+        messages=messages,
+        max_completion_tokens=fields.max_output_tokens,
+        logprobs=fields.wants_logprobs,
+        top_logprobs=fields.top_logprobs,
+        tools=chat_tools(fields.tools or [], ignored),
+        tool_choice=chat_tool_choice(fields.tool_choice),
+        parallel_tool_calls=fields.parallel_tool_calls,
+        reasoning_effort=fields.reasoning.effort if fields.reasoning else None,
+        chat_template_kwargs=fields.chat_template_kwargs,
+    )
+
+
+def _response_format(text: TextOptions | None) -> dict[str, Any] | None:
+    given = text.format if text else None
+    if given is None or given.get("type") != "json_schema":
+        return given
+    return {"type": "json_schema", "json_schema": given}

@@ -1,0 +1,46 @@
+"""Tools and their choice: from the form of the Responses API to that of chat."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from appliance.serving.errors import bad_request
+from appliance.serving.fields import Ignored, shown
+
+FIELDS: Final = ("name", "description", "parameters", "strict")
+
+
+def chat_tools(tools: list[Any], ignored: Ignored) -> list[Any]:
+    """Raises ApiError for tools that run elsewhere: there is nothing here that could run them."""
+    return [_chat_tool(tool, f"tools[{index}]", ignored) for index, tool in enumerate(tools)]
+
+
+def _chat_tool(tool: Any, param: str, ignored: Ignored) -> dict[str, Any]:
+    if not isinstance(tool, dict):
+        raise bad_request(f"{param}: {shown(tool)} is not valid; use an object with type and name.", param)
+    if tool.get("type") != "function":
+        why = "the engine runs no tools itself"
+        message = f'{param}.type: {shown(tool.get("type"))} is not supported: {why}. Remove it, or use "function".'
+        raise bad_request(message, f"{param}.type", "unsupported_field")
+    for field, value in tool.items():
+        if field not in (*FIELDS, "type") and value is not None:
+            ignored.add(f"tools[].{field}", f"{param}.{field}")
+    return {"type": "function", "function": {field: tool.get(field) for field in FIELDS}}
+
+
+def chat_tool_choice(choice: Any) -> Any:
+    """What chat has the same name for is left as it is."""
+    if choice is None or isinstance(choice, str):
+        return choice
+    match choice:
+        case {"type": "function", "name": str() as name}:
+            return _named(name)
+        case {"type": "allowed_tools", "tools": list() as tools}:
+            named = [_named(tool.get("name") if isinstance(tool, dict) else tool) for tool in tools]
+            return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": named}}
+    known = '"auto", "none", "required", {"type": "function", "name": ...} or {"type": "allowed_tools", ...}'
+    raise bad_request(f"tool_choice: {shown(choice)} is not valid; use {known}.", "tool_choice")
+
+
+def _named(name: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
