@@ -286,13 +286,16 @@ SAMPLING_LIMITS: dict[str, tuple[float, float]] = {
     "frequency_penalty": (-2, 2),
     "repetition_penalty": (0.01, 10),
 }
+BIAS_LIMITS = -100.0, 100.0
+MAX_BIASES = 300  # of one request
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How tokens are sampled. temperature 0 is greedy; top_k 0 and top_p 1 and min_p 0 are off; a seed fixes a
     request's random numbers whatever is batched with it. `min_tokens` come before the token that stops the answer.
-    `logprobs` is how many alternatives to report besides the sampled token (None: no logprobs at all). The answer
-    keeps to the `grammar`, in the form of llguidance, and ends where it does."""
+    `logprobs` is how many alternatives to report besides the sampled token (None: no logprobs at all). `logit_bias` is
+    added to the logits of these token ids, after penalties and before temperature. The answer keeps to the `grammar`,
+    in the form of llguidance, and ends where it does."""
 
     max_tokens: int = 16
     min_tokens: int = 0
@@ -307,6 +310,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    logit_bias: dict[int, float] = {}
     grammar: str | None = None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from appliance.protocol import SAMPLING_LIMITS, FinishReason, SamplingParams
+from appliance.protocol import BIAS_LIMITS, MAX_BIASES, SAMPLING_LIMITS, FinishReason, SamplingParams
 
 if TYPE_CHECKING:
     from appliance.engine.grammar import Constraint
@@ -45,8 +45,8 @@ class Request:
     def __post_init__(self) -> None:
         self.stop_token_ids = frozenset(self.sampling.stop_token_ids)
         unchanged = not self.has_penalties and self.sampling.min_tokens == 0
-        constrained = self.sampling.grammar is not None
-        self.is_plain = self.is_greedy and unchanged and not constrained and self.sampling.logprobs is None
+        steered = self.sampling.grammar is not None or bool(self.sampling.logit_bias)
+        self.is_plain = self.is_greedy and unchanged and not steered and self.sampling.logprobs is None
 
     @property
     def is_running(self) -> bool:
@@ -126,6 +126,14 @@ def sampling_refusal(params: SamplingParams, vocab_size: int, eos_token_ids: fro
         value = getattr(params, name)
         if not least <= value <= most:  # also false for NaN
             return f"{name} is {value}; use {least:,} to {most:,}"
+    least, most = BIAS_LIMITS
+    if len(params.logit_bias) > MAX_BIASES:
+        return f"logit_bias has {len(params.logit_bias):,} tokens; use {MAX_BIASES} or fewer"
+    for token_id, bias in params.logit_bias.items():
+        if not 0 <= token_id < vocab_size:
+            return f"logit_bias: {token_id:,} is not in the vocabulary; use 0 to {vocab_size - 1:,}"
+        if not least <= bias <= most:
+            return f"logit_bias.{token_id} is {bias}; use {least:g} to {most:g}"
     if params.min_tokens > 0:
         allowed = set(range(vocab_size)).difference(eos_token_ids, params.stop_token_ids)
         if not allowed:

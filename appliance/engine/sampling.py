@@ -52,4 +52,6 @@ def _row(request: Request) -> Row:
             frequency=params.frequency_penalty,
             repetition=params.repetition_penalty,
         )
+    if params.logit_bias:
+        row = row._replace(biases=params.logit_bias)
     return row

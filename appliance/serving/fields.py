@@ -43,7 +43,6 @@ PARTLY_SUPPORTED: dict[str, Accepted] = {
     "tool_choice": Accepted(("none", "auto"), NO_TOOLS),
     "functions": Accepted(([],), OLD_TOOLS),
     "function_call": Accepted(("none", "auto"), OLD_TOOLS),
-    "logit_bias": Accepted(({},), "the engine does not adjust individual logits"),
     "modalities": Accepted((["text"],), NO_AUDIO),
     "audio": Accepted((), NO_AUDIO),
     "prediction": Accepted((), "predicted outputs are not implemented"),

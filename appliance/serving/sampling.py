@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from appliance.protocol import SAMPLING_LIMITS, SamplingParams
+from appliance.protocol import BIAS_LIMITS, MAX_BIASES, SAMPLING_LIMITS, SamplingParams
 from appliance.serving.errors import bad_request
-from appliance.serving.fields import shown
+from appliance.serving.fields import MAX_SHOWN, shown
 from appliance.serving.structured import StructuredFields
 
 MAX_LOGPROBS = 20
@@ -18,6 +19,7 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
 MAX_STOP_TOKEN_IDS = 1024
 MAX_CHOICES = 128
+TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,8}")
 # msgpack and the core's generators hold 64 bits.
 SEED = Meta(ge=-(1 << 63), le=(1 << 63) - 1)
 
@@ -51,6 +53,7 @@ class SamplingFields(StructuredFields, frozen=True, kw_only=True):
     top_k: Annotated[int, Meta(ge=-1, le=1 << 31)] | None = None
     min_p: Annotated[float, _limits("min_p")] | None = None
     seed: Annotated[int, SEED] | None = None
+    logit_bias: dict[str, Any] | None = None
     presence_penalty: Annotated[float, _limits("presence_penalty")] | None = None
     frequency_penalty: Annotated[float, _limits("frequency_penalty")] | None = None
     repetition_penalty: Annotated[float, _limits("repetition_penalty")] | None = None
@@ -120,10 +123,25 @@ def sampling_params(
         min_tokens=fields.min_tokens or 0,
         seed=None if fields.seed is None else _seed(fields.seed, choice),
         stop_token_ids=tuple(stop_token_ids),
+        logit_bias=_logit_bias(fields.logit_bias or {}, vocab_size),
         ignore_eos=bool(fields.ignore_eos),
         logprobs=logprobs,
         grammar=grammar,
     )
+
+
+def _logit_bias(given: Mapping[str, Any], vocab_size: int) -> dict[int, float]:
+    if len(given) > MAX_BIASES:
+        raise bad_request(f"logit_bias: {len(given):,} tokens are too many; use {MAX_BIASES} or fewer.", "logit_bias")
+    least, most = BIAS_LIMITS
+    for token, bias in given.items():
+        place = f"logit_bias.{token[:MAX_SHOWN]}"
+        if not TOKEN_ID.fullmatch(token) or int(token) >= vocab_size:
+            known = f"use token ids, as texts, from 0 to {vocab_size - 1:,}"
+            raise bad_request(f"{place}: {shown(token)} is not in the vocabulary; {known}.", place)
+        if isinstance(bias, bool) or not isinstance(bias, int | float) or not least <= bias <= most:
+            raise bad_request(f"{place}: {shown(bias)} is not valid; use {least:g} to {most:g}.", place)
+    return {int(token): float(bias) for token, bias in given.items()}
 
 
 def _seed(seed: int, choice: int) -> int:

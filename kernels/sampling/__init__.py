@@ -2,9 +2,9 @@
 
 What a row may sample, and with which probability, is the same for every backend:
 
-1. Penalties change the logits of tokens seen before, which stay finite; forbidden tokens, and those that a row's
-   grammar does not allow, become -inf. Whether a row is finite is tested on the model's own logits before that, so
-   that no request can make its model look damaged.
+1. Penalties change the logits of tokens seen before, which stay finite; then a row's biases are added to single logits.
+   Forbidden tokens, and those that a row's grammar does not allow, become -inf. Whether a row is finite is tested on
+   the model's own logits before that, so that no request can make its model look damaged.
 2. Temperature 0 takes the largest logit; of equal ones that with the lowest id. Otherwise a token weighs
    exp((logit - largest) / temperature).
 3. top-k keeps the tokens whose logit is at least the k-th largest; all of those that equal it.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ class Row(NamedTuple):
     repetition: float = 1.0  # divides positive, multiplies negative logits of tokens seen (Keskar et al., 2019)
     seen: NDArray[np.int32] | None = None  # [2, n]: tokens of prompt and output, how often each stands in the output
     forbidden: Collection[int] = ()  # token ids that may not be sampled
+    biases: Mapping[int, float] = MappingProxyType({})  # token id -> what is added to its logit
 
     @property
     def truncates(self) -> bool:
@@ -49,7 +51,14 @@ class SamplingBatch:
     edits: Tensor | None = None  # [3, E] int32: row, token id, how often it stands in the output (or FORBIDDEN)
     # [G, 1 + ceil(V / 32)] int32: a row, and a bit for each token, 0 where that row may not sample it; each row once.
     allowed: Tensor | None = None
+    # [3, B] int32: row, token id, and the bits of a float32 that is added to its logit; each token once in a row.
+    biases: Tensor | None = None
     logprobs: int | None = None  # alternatives to report for every row; None for no logprobs at all
+
+    @property
+    def changes_logits(self) -> bool:
+        """Before anything is sampled from them."""
+        return self.edits is not None or self.biases is not None or self.allowed is not None
 
 
 class Sampled(NamedTuple):
@@ -81,8 +90,9 @@ def pack(
         named = _edits(rows)
         edits = None if named is None else torch.from_numpy(named).to(device, non_blocking=True)
     samples = any(row.temperature > 0 for row in rows)
+    biases = _biases(rows, device)
     if not samples and edits is None:
-        return SamplingBatch(allowed=allowed, logprobs=logprobs)
+        return SamplingBatch(allowed=allowed, biases=biases, logprobs=logprobs)
     parameters = np.array([row[: REPETITION + 1] for row in rows], dtype=np.float32).T
     return SamplingBatch(
         parameters=torch.from_numpy(np.ascontiguousarray(parameters)).to(device, non_blocking=True),
@@ -90,8 +100,22 @@ def pack(
         truncates=any(row.truncates for row in rows),
         edits=edits,
         allowed=allowed,
+        biases=biases,
         logprobs=logprobs,
     )
+
+
+def _biases(rows: Sequence[Row], device: torch.device) -> Tensor | None:
+    counts = [len(row.biases) for row in rows]
+    if not any(counts):
+        return None
+    biases = np.empty((3, sum(counts)), dtype=np.int32)
+    biases[0] = np.repeat(np.arange(len(rows)), counts)
+    biases[1] = [token for row in rows for token in row.biases]
+    biases[2] = np.array([bias for row in rows for bias in row.biases.values()], dtype=np.float32).view(np.int32)
+    found = torch.from_numpy(biases)
+    # Pinned, since a copy from memory that is not would wait until the device has computed the step.
+    return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found
 
 
 def _edits(rows: Sequence[Row]) -> NDArray[np.int32] | None:

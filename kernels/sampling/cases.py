@@ -25,6 +25,14 @@ _EDITED = [
     Row(0.7, seen=_SEEN, repetition=1e-40),
     Row(),
 ]
+_BIASED = [
+    Row(biases={7: 100.0, 3: -100.0}),
+    Row(0.7, biases=dict.fromkeys(range(0, 1000, 3), -1.5)),
+    Row(0.9, top_k=20, seen=_SEEN, presence=0.5, biases={3: 4.0, 999: -2.0}),
+    Row(forbidden=[7], biases={7: 100.0, 8: 90.0}),
+    Row(),
+    Row(1.0, top_p=0.8, biases={0: 5.0}),
+]
 _RESTRICTED = [Row(), Row(0.7), Row(0.8, top_k=20, top_p=0.95), Row(), Row(1.0, min_p=0.05), Row(1.2)]
 _TRUNCATED = [
     Row(0.8, top_k=1),
@@ -45,6 +53,9 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
     yield Case("greedy with logprobs", _call(1003, [Row()] * 2, scale=3, logprobs=5), 1e-5)
     yield Case("edited", _call(1000, _EDITED, scale=3), 0)
     yield Case("edited with logprobs", _call(1000, _EDITED, scale=3, logprobs=0), 1e-5)
+    yield Case("biased", _call(1000, _BIASED, scale=3), 0)
+    yield Case("biased with logprobs", _call(1000, _BIASED, scale=3, logprobs=2), 1e-5)
+    yield Case("biased and restricted", _call(1000, _BIASED, scale=3, restricted=True), 0)
     yield Case("restricted", _call(4133, _RESTRICTED, scale=3, restricted=True), 0)
     yield Case("restricted with logprobs", _call(4133, _RESTRICTED, scale=3, restricted=True, logprobs=3), 1e-5)
     yield Case("restricted and edited", _call(1000, _EDITED, scale=3, restricted=True), 0)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.sampling.batch import FORBIDDEN, FREQUENCY, PRESENCE, REPETITION, Sampled, SamplingBatch
+from kernels.sampling.bias import add_biases
 
 # So many of the largest logits are looked at first for what top-p asks for; mostly they hold it.
 _HEAD = 512
@@ -15,7 +16,7 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     """Sample one token for each row of `logits` [S, V], as the package says.
 
     Args:
-        logits: float32, contiguous; changed in place where the batch has edits, or allows some tokens only.
+        logits: float32, contiguous; changed in place where the batch says so.
         batch: from `batch.pack`, with one row for each of logits.
     """
     logprobs = torch.log_softmax(logits, dim=-1) if batch.logprobs is not None else None
@@ -23,9 +24,11 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     finite = samplable = torch.isfinite(best)
     if batch.edits is not None:
         _edit(logits, batch)
+    if batch.biases is not None:
+        add_biases(logits, batch.biases)
     if batch.allowed is not None:
         _restrict(logits, batch.allowed)
-    if batch.edits is not None or batch.allowed is not None:
+    if batch.changes_logits:
         best, token_ids = _best(logits)
         samplable = torch.isfinite(best)
     if batch.samples:

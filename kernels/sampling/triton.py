@@ -21,6 +21,7 @@ from kernels.launch import cdiv, launch
 from kernels.sampling import batch as words
 from kernels.sampling import variants
 from kernels.sampling.batch import Sampled, SamplingBatch
+from kernels.sampling.bias import add_biases
 
 _edit = functools.cache(variants.edit)
 _restrict = functools.cache(variants.restrict)
@@ -51,7 +52,7 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
     logprobs = torch.log_softmax(logits, dim=-1) if batch.logprobs is not None else None
     parameters = logits if batch.parameters is None else batch.parameters
     finite = None
-    if batch.edits is not None or batch.allowed is not None:
+    if batch.changes_logits:
         finite = logits.amax(dim=-1).isfinite()  # before they are changed
     if batch.edits is not None:
         edits = batch.edits.shape[1]
@@ -59,6 +60,8 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Sampled:
             edit_kernel, _edit(), (cdiv(edits, variants.EDITS),),
             logits, parameters, batch.edits, edits, rows, vocab,
         )  # fmt: skip
+    if batch.biases is not None:
+        add_biases(logits, batch.biases)
     if batch.allowed is not None:
         restricted, size_of_row = batch.allowed.shape
         launch(restrict_kernel, _restrict(), (chunks, restricted), logits, batch.allowed, size_of_row, vocab)

@@ -66,6 +66,7 @@ def test_greedy_requests_need_nothing_on_the_device():
         {"presence_penalty": 0.5},
         {"frequency_penalty": -0.5},
         {"repetition_penalty": 0.9},
+        {"logit_bias": {5: 1.0}},
     ],
 )
 def test_a_request_is_plain_only_if_it_wants_nothing_but_the_most_likely_token(params):
@@ -134,6 +135,14 @@ def test_what_would_end_a_request_too_soon_is_forbidden():
     assert edits(batch(short)) == {(0, token, FORBIDDEN) for token in (2, 3, 50)}
     short.output_token_ids.append(8)
     assert batch(short).edits is None
+
+
+def test_biases_stand_in_the_rows_of_their_requests():
+    made = batch(request(temperature=0.0), request(temperature=0.0, logit_bias={5: 1.5, 9: -2.0}))
+    assert made.edits is None
+    assert made.biases is not None
+    assert made.biases[:2].tolist() == [[1, 1], [5, 9]]
+    assert made.biases[2].view(torch.float32).tolist() == [1.5, -2.0]
 
 
 def test_the_most_alternatives_that_any_request_wants_are_reported():

@@ -173,6 +173,40 @@ def test_a_forbidden_token_is_never_sampled_even_if_penalties_favour_it(sample):
     assert sample(logits, pack([row], CPU)).token_ids.item() == 1
 
 
+@backends
+def test_a_bias_is_added_to_its_rows_logits_after_penalties(sample):
+    """What is reported stays the model's own."""
+    logits = torch.tensor([[2.0, -1.0, 1.0, 0.5], [2.0, -1.0, 1.0, 0.5]])
+    changed = logits.clone()
+    row = Row(seen=seen((0, 2)), presence=0.5, biases={0: -1.0, 3: 4.0})
+    result = sample(changed, pack([row, Row()], CPU, logprobs=1))
+    torch.testing.assert_close(changed, torch.tensor([[0.5, -1.0, 1.0, 4.5], [2.0, -1.0, 1.0, 0.5]]))
+    assert result.token_ids.tolist() == [3, 0]
+    torch.testing.assert_close(result.logprobs, torch.log_softmax(logits, -1)[[0, 1], [3, 0]])
+
+
+@backends
+def test_a_bias_changes_probabilities_before_temperature(sample):
+    """By the factor exp(bias / temperature)."""
+    count = SAMPLES[sample]
+    logits = torch.zeros(count, 3)
+    result = sample(logits, pack(spread(Row(0.5, biases={1: 0.5, 2: -100.0}), count), CPU))
+    share = torch.bincount(result.token_ids, minlength=3) / count
+    expected = torch.softmax(torch.tensor([0.0, 1.0, -200.0]), -1)
+    torch.testing.assert_close(share, expected, atol=1.01 / count, rtol=0)
+
+
+@backends
+def test_no_bias_allows_a_forbidden_token_or_hides_a_broken_row(sample):
+    """Forbidden by the row itself or by its grammar."""
+    logits = torch.tensor([[0.0, 1.0, 2.0], [0.0, 1.0, 2.0], [torch.nan, 1.0, 2.0]])
+    allowed = torch.tensor([[1, 0b011]], dtype=torch.int32)
+    rows = [Row(forbidden=[2], biases={2: 100.0}), Row(biases={2: 100.0}), Row(biases={0: 1.0})]
+    result = sample(logits, pack(rows, CPU, allowed=allowed))
+    assert result.token_ids[:2].tolist() == [1, 1]
+    assert result.finite.tolist() == [True, True, False]
+
+
 def test_a_token_stands_once_in_a_rows_edits_and_what_is_forbidden_prevails():
     """Kernels make edits in any order, so that two of one token would contradict each other."""
     rows = [

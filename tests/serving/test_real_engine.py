@@ -148,3 +148,24 @@ def test_the_launch_recorded_its_self_test(url: str) -> None:
     assert outcome["self-test"] == "done"
     assert outcome["weights"] == "done"
     assert state["launch"]["ready_after_s"] > 0
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_bias_decides_what_is_sampled(client: openai.OpenAI, url: str, temperature: float) -> None:
+    """By token id, in every API; the tokens of one answer are kept out of the next."""
+    body: dict[str, Any] = {"max_tokens": 6, "temperature": temperature, "return_token_ids": True, "ignore_eos": True}
+    first = httpx.post(f"{url}/v1/completions", json={**body, "prompt": "once"}, timeout=30).json()["choices"][0]
+    unwanted = {str(token): -100 for token in first["token_ids"]}
+    ask = {**body, "prompt": "once", "logit_bias": unwanted}
+    second = httpx.post(f"{url}/v1/completions", json=ask, timeout=30).json()["choices"][0]
+    assert not set(first["token_ids"]) & set(second["token_ids"])
+    said: Any = [{"role": "user", "content": "once"}]
+    chat = client.chat.completions.create(
+        model="tiny", messages=said, max_tokens=6, temperature=temperature, logit_bias={"70": 100},
+        extra_body={"return_token_ids": True},
+    )  # fmt: skip
+    assert chat.choices[0].model_extra is not None
+    assert chat.choices[0].model_extra["token_ids"] == [70] * 6
+    asked = {"input": "once", "max_output_tokens": 6, "temperature": temperature, "logit_bias": {"70": 100}}
+    response = httpx.post(f"{url}/v1/responses", json=asked, timeout=30).json()
+    assert response["output"][0]["content"][0]["text"] == chat.choices[0].message.content
