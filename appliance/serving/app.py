@@ -22,6 +22,7 @@ from appliance.serving.front_door import FrontDoor
 from appliance.serving.hardware_route import hardware
 from appliance.serving.head import with_head
 from appliance.serving.models import list_models, show_model
+from appliance.serving.openapi.route import openapi
 from appliance.serving.proxy import Proxy
 from appliance.serving.responses.routes import create_response, delete_response, list_input_items, show_response
 
@@ -29,6 +30,21 @@ REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
+    app = make_routes(front_door, access)
+    proxy = Proxy(front_door, access)
+
+    async def passed_on_or_answered(scope: Scope, receive: Receive, send: Send) -> None:
+        if (refused := malformed_host(scope)) is not None:
+            await send_error(refused, send)
+        else:
+            await (proxy if proxy.takes(scope) else app)(scope, receive, send)
+
+    return with_head(named(passed_on_or_answered, front_door))
+
+
+def make_routes(front_door: FrontDoor, access: Access) -> Litestar:
+    """What the front door answers itself."""
+
     def provide() -> FrontDoor:
         return front_door
 
@@ -47,25 +63,22 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
             list_input_items,
         ],
         guards=[access.require_key],
+        opt={"access": "key"},
     )
-    asked_by_console = Router("/", route_handlers=[attempt, drain, hardware], guards=[access.require_token])
-    app = Litestar(
-        [health, metrics, asked_with_key, asked_by_console],
+    asked_by_console = Router(
+        "/",
+        route_handlers=[attempt, drain, hardware],
+        guards=[access.require_token],
+        opt={"access": "console"},
+    )
+    return Litestar(
+        [health, metrics, openapi, asked_with_key, asked_by_console],
         dependencies={"front_door": Provide(provide, use_cache=True, sync_to_thread=False)},
         exception_handlers={Exception: error_response},
         request_max_body_size=MAX_BODY_BYTES,
         openapi_config=None,
         logging_config=None,
     )
-    proxy = Proxy(front_door, access)
-
-    async def passed_on_or_answered(scope: Scope, receive: Receive, send: Send) -> None:
-        if (refused := malformed_host(scope)) is not None:
-            await send_error(refused, send)
-        else:
-            await (proxy if proxy.takes(scope) else app)(scope, receive, send)
-
-    return with_head(named(passed_on_or_answered, front_door))
 
 
 def malformed_host(scope: Scope) -> ApiError | None:

@@ -17,6 +17,7 @@ from appliance.protocol import ApplianceState, Finding, LaunchRecord, State
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.fields import decode, read_body
 from appliance.serving.front_door import FrontDoor
+from appliance.serving.openapi.answers import Health
 from appliance.serving.stream import HEARTBEAT, named_frame, sse
 
 HEARTBEAT_S = 10.0
@@ -45,7 +46,7 @@ class AttemptFindings(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
 
 
-@get("/health")
+@get("/health", summary="Whether the engine answers", answer=Health, other_answers={503: Health})
 async def health(front_door: FrontDoor) -> Response[dict[str, str]]:
     """200 only when the engine has generated real tokens and takes requests."""
     supervisor = front_door.supervisor
@@ -53,7 +54,7 @@ async def health(front_door: FrontDoor) -> Response[dict[str, str]]:
     return Response({"state": supervisor.state, "reason": supervisor.reason}, status_code=status)
 
 
-@get("/metrics")
+@get("/metrics", summary="Metrics in Prometheus' text format", answer="text/plain")
 async def metrics(front_door: FrontDoor) -> Response[bytes]:
     """Our metrics, followed by those of a running vLLM under their own names."""
     vllm = front_door.supervisor.vllm
@@ -61,21 +62,21 @@ async def metrics(front_door: FrontDoor) -> Response[bytes]:
     return Response(front_door.metrics.text() + theirs, media_type=METRICS_TYPE)
 
 
-@get("/appliance/state")
+@get("/appliance/state", summary="The present state", answer=ApplianceState)
 async def state(front_door: FrontDoor) -> ApplianceState:
     return front_door.supervisor.describe()
 
 
-@get("/appliance/events")
-async def events(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream:
+@get("/appliance/events", summary="Changes of the state, as events", answer="text/event-stream")
+async def events(request: Request[Any, Any, Any], front_door: FrontDoor, after: str = "") -> Stream:
     """`Last-Event-ID`, or `?after=` for those who cannot set headers, names the last event that was seen."""
-    after = request.headers.get("last-event-id") or request.query_params.get("after") or None
+    last_seen = request.headers.get("last-event-id") or after or None
     stream = front_door.supervisor.stream
     try:
-        stream.check(after)
+        stream.check(last_seen)
     except UnknownEventError as error:
         raise bad_request(f"{error}.", "Last-Event-ID", "unknown_event") from None
-    return sse(_frames(stream, after))
+    return sse(_frames(stream, last_seen))
 
 
 async def _frames(stream: EventStream, after: str | None) -> AsyncIterator[bytes]:
@@ -108,7 +109,13 @@ def _kind(told: Told) -> str:
     return tag
 
 
-@post("/appliance/drain", status_code=202)
+@post(
+    "/appliance/drain",
+    status_code=202,
+    summary="End the launch once its requests have finished",
+    body=DrainFields,
+    answer=ApplianceState,
+)
 async def drain(request: Request[Any, Any, Any], front_door: FrontDoor) -> ApplianceState:
     """Refuse new requests, and end the launch once those in flight have finished, or after `within_s` seconds. With 0
     they are ended at once, and so is a launch that does not serve yet; with more, such a launch goes on."""
@@ -125,7 +132,15 @@ async def drain(request: Request[Any, Any, Any], front_door: FrontDoor) -> Appli
     return front_door.supervisor.describe()
 
 
-@post("/appliance/attempts", status_code=200)
+@post(
+    "/appliance/attempts",
+    status_code=200,
+    summary="Run preflight for a profile",
+    body=AttemptFields,
+    answer=AttemptFindings,
+    errors=(409,),
+    other_answers={422: LaunchRecord},
+)
 async def attempt(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[AttemptFindings | LaunchRecord]:
     fields = decode(await read_body(request), AttemptFields)
     if not LAUNCH_ID.fullmatch(fields.launch):

@@ -17,12 +17,21 @@ from appliance.serving.choice import Choice, Piece
 from appliance.serving.fields import decode_request, read_body
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.message_form import chat_finish_reason, delta, message
-from appliance.serving.respond import Answer, respond
+from appliance.serving.openapi.answers import ChatCompletion
+from appliance.serving.respond import GENERATING, Answer, respond
 from appliance.serving.served_model import ServedModel
 from appliance.serving.stream import DONE, HEARTBEAT, frame
 
 
-@post("/v1/chat/completions", status_code=200)
+@post(
+    "/v1/chat/completions",
+    status_code=200,
+    summary="Answer messages",
+    body=ChatFields,
+    answer=ChatCompletion,
+    streams=True,
+    errors=GENERATING,
+)
 async def chat_completions(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
     client, model = front_door.serving()
     fields, ignored = decode_request(await read_body(request), ChatFields, strict=model.strict_requests)

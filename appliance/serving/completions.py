@@ -17,7 +17,8 @@ from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import decode_request, read_body
 from appliance.serving.front_door import FrontDoor
-from appliance.serving.respond import Answer, respond
+from appliance.serving.openapi.answers import TextCompletion
+from appliance.serving.respond import GENERATING, Answer, respond
 from appliance.serving.sampling import MAX_CHOICES, SamplingFields, check_logprobs
 from appliance.serving.served_model import ServedModel
 from appliance.serving.stream import DONE, HEARTBEAT, frame
@@ -36,7 +37,15 @@ class CompletionFields(SamplingFields, frozen=True, kw_only=True):
     add_special_tokens: bool | None = None
 
 
-@post("/v1/completions", status_code=200)
+@post(
+    "/v1/completions",
+    status_code=200,
+    summary="Continue texts",
+    body=CompletionFields,
+    answer=TextCompletion,
+    streams=True,
+    errors=GENERATING,
+)
 async def completions(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
     client, model = front_door.serving()
     fields, ignored = decode_request(await read_body(request), CompletionFields, strict=model.strict_requests)

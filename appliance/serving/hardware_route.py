@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from appliance.plan.launch import LaunchPlan
 
 
-@get("/appliance/hardware")
+@get("/appliance/hardware", summary="The machine of the engine", answer="application/json")
 async def hardware(front_door: FrontDoor) -> Response[bytes]:
     """Queries the machine each time, as free memory changes; in a thread, so that requests do not wait for it."""
     machine = await asyncio.to_thread(_look, front_door.supervisor.running)

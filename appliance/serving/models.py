@@ -7,15 +7,21 @@ from typing import Any
 from litestar import get
 
 from appliance.serving.front_door import FrontDoor
+from appliance.serving.openapi import answers
 from appliance.serving.served_model import ServedModel, check_name
 
 
-@get("/v1/models")
+@get("/v1/models", summary="The served model, as a list", answer=answers.ModelList, errors=(503,))
 async def list_models(front_door: FrontDoor) -> dict[str, Any]:
     return {"object": "list", "data": [_served(front_door)]}
 
 
-@get("/v1/models/{name:path}")
+@get(
+    "/v1/models/{name:path}",
+    summary="The served model",
+    answer=answers.ServedModel,
+    errors=(404, 503),
+)
 async def show_model(front_door: FrontDoor, name: str) -> dict[str, Any]:
     served = _served(front_door)
     check_name(name.removeprefix("/"), served["id"])

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
+
 from appliance.home import Home
+from appliance.serving.openapi.answers import ChatCompletion
 from tests.supervisor.scripted import Door, make_profile
 from tests.tiny import write_checkpoint
 
@@ -39,7 +42,8 @@ def frames(door: Door, **body: Any) -> list[Any]:
 
 
 def choice(door: Door, **body: Any) -> dict[str, Any]:
-    """The first of a whole answer."""
+    """The first of a whole answer, which is as documented."""
     response = door.http.post("/v1/chat/completions", json=body)
     assert response.status_code == 200, response.text
+    msgspec.json.decode(response.content, type=ChatCompletion)
     return dict(response.json()["choices"][0])

@@ -6,12 +6,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import openai
 import pydantic
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 
 from appliance.home import Home
+from appliance.serving.openapi.answers import ResponseObject
 from tests.serving.talking_door import talking_door
 from tests.supervisor.scripted import Door
 
@@ -59,6 +61,7 @@ def answer(door: Door, seed: int, **body: Any) -> dict[str, Any]:
     response = door.http.post("/v1/responses", json={"input": "Hello", "seed": seed, **body})
     assert response.status_code == 200, response.text
     Response.model_validate(response.json())
+    msgspec.convert(response.json(), ResponseObject)
     return dict(response.json())
 
 

@@ -12,7 +12,8 @@ from appliance.serving.answering import Answering
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.fields import decode_request, read_body
 from appliance.serving.front_door import FrontDoor
-from appliance.serving.respond import respond
+from appliance.serving.openapi.answers import DeletedResponse, InputItems, ResponseObject
+from appliance.serving.respond import GENERATING, respond
 from appliance.serving.responses.answer import ResponseAnswer
 from appliance.serving.responses.fields import ResponseFields, check_fields
 from appliance.serving.responses.items import Item
@@ -21,7 +22,15 @@ from appliance.serving.responses.request import in_terms_of_responses, response_
 MAX_LISTED = 100
 
 
-@post("/v1/responses", status_code=200)
+@post(
+    "/v1/responses",
+    status_code=200,
+    summary="Answer items",
+    body=ResponseFields,
+    answer=ResponseObject,
+    streams=True,
+    errors=GENERATING,
+)
 async def create_response(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
     client, model = front_door.serving()
     fields, ignored = decode_request(await read_body(request), ResponseFields, strict=model.strict_requests)
@@ -37,7 +46,7 @@ async def create_response(request: Request[Any, Any, Any], front_door: FrontDoor
     return await respond(request, answering, answer, stream=fields.stream, headers=ignored.headers)
 
 
-@get("/v1/responses/{response_id:str}")
+@get("/v1/responses/{response_id:str}", summary="A kept answer", answer=ResponseObject, errors=(404,))
 async def show_response(
     request: Request[Any, Any, Any], front_door: FrontDoor, response_id: str, stream: str = ""
 ) -> dict[str, Any]:
@@ -46,13 +55,24 @@ async def show_response(
     return front_door.responses.get(key_of(request), response_id).response
 
 
-@delete("/v1/responses/{response_id:str}", status_code=200)
+@delete(
+    "/v1/responses/{response_id:str}",
+    status_code=200,
+    summary="Forget a kept answer",
+    answer=DeletedResponse,
+    errors=(404,),
+)
 async def delete_response(request: Request[Any, Any, Any], front_door: FrontDoor, response_id: str) -> dict[str, Any]:
     front_door.responses.delete(key_of(request), response_id)
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-@get("/v1/responses/{response_id:str}/input_items")
+@get(
+    "/v1/responses/{response_id:str}/input_items",
+    summary="What a kept answer follows",
+    answer=InputItems,
+    errors=(404,),
+)
 async def list_input_items(
     request: Request[Any, Any, Any],
     front_door: FrontDoor,
