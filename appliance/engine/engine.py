@@ -20,6 +20,7 @@ from appliance.engine.cache import allocate_cache, cache_bytes, not_finite, scru
 from appliance.engine.grammar import Grammars
 from appliance.engine.histories import TokenHistories
 from appliance.engine.inputs import StepInputs
+from appliance.engine.prompt_scores import PromptScores
 from appliance.engine.request import Request, sampling_refusal
 from appliance.engine.runner import LaunchedStep, Runner, StepResult
 from appliance.engine.scheduler import Limits, Scheduler
@@ -268,6 +269,8 @@ class Engine:
                 if not finite and self.scheduler.is_live(item.request)
             ]
         )
+        for scores in result.prompt_scores:
+            _keep_scores(scores)
         sampled = [item.request for item in step if item.samples]
         logprobs = _token_logprobs(sampled, result)
         self.scheduler.complete([item for item in step if self.scheduler.is_live(item.request)])
@@ -294,6 +297,7 @@ class Engine:
             request_id=request.request_id,
             token_ids=(token_id,),
             logprobs=logprobs,
+            prompt_logprobs=_prompt_logprobs(request),
             finish_reason=reason,
             stop_token_id=token_id if reason is FinishReason.STOP and request.stops_at(token_id, eos) else None,
             num_cached_tokens=request.num_cached_tokens,
@@ -363,6 +367,22 @@ def _token_logprobs(sampled: list[Request], result: StepResult) -> list[tuple[To
             top = tuple(zip(top_ids[row][:count], tops[row][:count], strict=True))
             rows.append((TokenLogprob(token_id, chosen[row], top),))
     return rows
+
+
+def _keep_scores(scores: PromptScores) -> None:
+    request, start, *found = scores
+    own, tops = (each.nan_to_num(nan=LEAST_LOGPROB).clamp(min=LEAST_LOGPROB).tolist() for each in found[:2])
+    top_ids = scores.top_token_ids.tolist()
+    for place, (logprob, ids, top) in enumerate(zip(own, top_ids, tops, strict=True), start):
+        token_id = request.prompt_token_ids[place]
+        request.prompt_logprobs[place] = TokenLogprob(token_id, logprob, tuple(zip(ids, top, strict=True)))
+
+
+def _prompt_logprobs(request: Request) -> tuple[TokenLogprob, ...]:
+    """With the first token of the output."""
+    if len(request.output_token_ids) != 1 or request.sampling.prompt_logprobs is None:
+        return ()
+    return tuple(request.prompt_logprobs[place] for place in range(1, len(request.prompt_token_ids)))
 
 
 def _torch_dtype(name: str) -> torch.dtype:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from appliance.protocol import BIAS_LIMITS, MAX_BIASES, SAMPLING_LIMITS, FinishReason, SamplingParams
+from appliance.protocol import BIAS_LIMITS, MAX_BIASES, SAMPLING_LIMITS, FinishReason, SamplingParams, TokenLogprob
 
 if TYPE_CHECKING:
     from appliance.engine.grammar import Constraint
@@ -39,6 +39,7 @@ class Request:
     num_published_blocks: int = 0  # its leading blocks that the prefix cache may know
     num_cached_tokens: int = 0  # of the prompt, found in the prefix cache when it was first admitted
     was_admitted: bool = False
+    prompt_logprobs: dict[int, TokenLogprob] = field(default_factory=dict)  # by place in the prompt
     is_plain: bool = field(init=False)  # each step takes the largest raw logit, without logprobs
     stop_token_ids: frozenset[int] = field(init=False)
 
@@ -81,6 +82,12 @@ class Request:
     def may_not_end(self) -> bool:
         """The next token may not be one that would end it."""
         return self.num_sampled < self.sampling.min_tokens
+
+    @property
+    def wants_prompt_scores(self) -> bool:
+        """Its prompt has to be computed, all of it, as some token's probability is not known yet."""
+        wanted = self.sampling.prompt_logprobs is not None
+        return wanted and len(self.prompt_logprobs) < len(self.prompt_token_ids) - 1
 
     @property
     def needs_its_tokens(self) -> bool:

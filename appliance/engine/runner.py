@@ -15,6 +15,7 @@ from appliance.checkpoint.memory.graph_shapes import GraphShape
 from appliance.engine.graphs import Decoded, DecodeGraphs
 from appliance.engine.histories import TokenHistories
 from appliance.engine.inputs import Inputs, StepInputs
+from appliance.engine.prompt_scores import PromptScores, score_prompts
 from appliance.engine.sampling import sampling_batch
 from appliance.engine.scheduler import Scheduled
 from appliance.models.base import Model
@@ -30,6 +31,7 @@ class StepResult(NamedTuple):
 
     finite: list[bool]  # of each request of the step: its last token is computed from numbers, and so are its logits
     token_ids: list[int | None]
+    prompt_scores: Sequence[PromptScores]
     logprobs: Tensor | None = None  # [D] float32
     top_logprobs: Tensor | None = None  # [D, n] float32, best first
     top_token_ids: Tensor | None = None  # [D, n] int64
@@ -43,12 +45,19 @@ class ComputedStep(NamedTuple):
     logits: Tensor | None = None  # [D, V] float32, of those that sample; None if none does
     slots: Tensor | None = None  # [D] int64
     greedy: Sampled | None = None  # sampled by its graph; all that plain requests need
+    prompt_scores: Sequence[PromptScores] = ()
 
 
 class LaunchedStep:
     """A step that the device computes. Its result is on the way to the host, so that later steps may overwrite it."""
 
-    def __init__(self, step: Sequence[Scheduled], finite: Tensor, sampled: Sampled | None) -> None:
+    def __init__(
+        self,
+        step: Sequence[Scheduled],
+        finite: Tensor,
+        sampled: Sampled | None,
+        prompt_scores: Sequence[PromptScores] = (),
+    ) -> None:
         """`finite` and `sampled` may have more rows than the step."""
         count, sampling = len(step), sum(item.samples for item in step)
         self.step = step
@@ -57,6 +66,9 @@ class LaunchedStep:
             parts += [found[:sampling] for found in (sampled.finite, sampled.samplable, sampled.token_ids)]
         self._numbers = _on_its_way(torch.cat(parts))
         self._logprobs = [_on_its_way(found) for found in sampled[3:] if found is not None] if sampled else []
+        self._prompt_scores = [
+            PromptScores(request, start, *map(_on_its_way, found)) for request, start, *found in prompt_scores
+        ]
         self._copied = torch.cuda.Event() if finite.is_cuda else None
         if self._copied is not None:
             self._copied.record()
@@ -70,7 +82,7 @@ class LaunchedStep:
         for place, sound in zip(np.flatnonzero(samples), of_rows, strict=True):
             of_step[place] &= sound
         tokens = [token if may else None for token, may in zip(token_ids, samplable, strict=True)]
-        return StepResult([bool(sound) for sound in of_step], tokens, *self._logprobs)
+        return StepResult([bool(sound) for sound in of_step], tokens, self._prompt_scores, *self._logprobs)
 
 
 def _on_its_way(found: Tensor) -> Tensor:
@@ -133,15 +145,15 @@ class Runner:
     def sample(self, computed: ComputedStep) -> LaunchedStep:
         """Sample for those of the step's requests of which all tokens are computed then. Where one `needs_its_tokens`,
         the result of the step before must have been read; a request that ended with it samples all the same."""
-        step, finite, logits, slots, greedy = computed
+        step, finite, logits, slots, greedy, scores = computed
         requests = [item.request for item in step if item.samples]
         if logits is None or slots is None:
-            return LaunchedStep(step, finite, None)
+            return LaunchedStep(step, finite, None, scores)
         if greedy is not None and all(request.is_plain for request in requests):
             return LaunchedStep(step, finite, greedy)
         sampled = self._kernels.sampling(logits, sampling_batch(requests, self._histories, self._device))
         self._keep(slots, sampled)
-        return LaunchedStep(step, finite, sampled)
+        return LaunchedStep(step, finite, sampled, scores)
 
     def _step_kind(self, step: Sequence[Scheduled]) -> tuple[StepKind, GraphShape | None]:
         if self._graphs is None:
@@ -187,14 +199,18 @@ class Runner:
         inputs = self._inputs.lay_out(step)
         if any(item.start >= item.request.num_tokens for item in step):
             self._enter_last_sampled(inputs)
-        rows = self._model.forward(inputs.batch, self._caches)[inputs.last_rows]
+        hidden = self._model.forward(inputs.batch, self._caches)
+        # As many rows at a time as the memory plan has logits for.
+        scores = score_prompts(step, hidden, self._model.compute_logits, len(self._last_sampled) - 1)
+        rows = hidden[inputs.last_rows]
         finite = _finite(rows)
         sampling = sum(item.samples for item in step)
         if not sampling:
-            return ComputedStep(step, finite)
+            return ComputedStep(step, finite, prompt_scores=scores)
         every = sampling == len(step)
         logits = self._model.compute_logits(rows if every else rows[inputs.sampling])
-        return ComputedStep(step, finite, logits, inputs.slots if every else inputs.slots[inputs.sampling])
+        slots = inputs.slots if every else inputs.slots[inputs.sampling]
+        return ComputedStep(step, finite, logits, slots, prompt_scores=scores)
 
     def _enter_last_sampled(self, inputs: Inputs) -> None:
         """Put the tokens in place that only the device knows; they are among the first rows, which decode."""

@@ -252,7 +252,7 @@ class Scheduler:
         Hashes only as far as blocks are found, in growing batches. Returns None if this step's hashing budget runs out
         first; the hashes are kept, and the next step continues from there.
         """
-        if not self.limits.prefix_caching:
+        if not self.limits.prefix_caching or request.wants_prompt_scores:
             return []
         wanted = (request.num_tokens - 1) // self.pool.block_size
         while True:

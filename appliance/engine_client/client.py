@@ -176,6 +176,7 @@ def merge(outputs: list[TokenOutput]) -> TokenOutput:
         request_id=last.request_id,
         token_ids=token_ids,
         logprobs=logprobs,
+        prompt_logprobs=outputs[0].prompt_logprobs,
         finish_reason=last.finish_reason,
         stop_token_id=last.stop_token_id,
         num_cached_tokens=max(output.num_cached_tokens for output in outputs),

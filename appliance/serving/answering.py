@@ -33,6 +33,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     fields: SamplingFields
     max_tokens: list[int]  # for each prompt
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     grammar: str | None = None
     reading: Reading | None = None
 
@@ -138,6 +139,7 @@ class Answering:
             model.sampling_defaults,
             max_tokens=room,
             logprobs=ask.logprobs,
+            prompt_logprobs=ask.prompt_logprobs,
             grammar=ask.grammar,
             choice=choice,
             vocab_size=model.vocab_size,

@@ -71,6 +71,7 @@ class Choice:
         self.index = index
         self.generation = generation
         self.prompt_token_ids = prompt_token_ids
+        self.prompt_logprobs: Sequence[TokenLogprob] = ()  # of its tokens from the second on
         self.num_tokens = 0
         self.num_cached_tokens = 0
         self.finished = False
@@ -101,6 +102,7 @@ class Choice:
             message = f"The engine could not run this request: {output.error}."
             raise bad_request(message) if output.is_refusal else ApiError(500, message, code="engine_error")
         self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
+        self.prompt_logprobs = self.prompt_logprobs or output.prompt_logprobs
         piece = Piece()
         text: list[str] = []
         last = len(output.token_ids) - 1

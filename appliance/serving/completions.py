@@ -10,6 +10,7 @@ from litestar import Request, Response, post
 from litestar.response import Stream
 from msgspec import Meta
 
+from appliance.protocol import TokenLogprob
 from appliance.serving.access import key_of
 from appliance.serving.answer_format import TokenTexts, finish_reason, new_id, usage
 from appliance.serving.answering import Answering, Ask
@@ -20,7 +21,7 @@ from appliance.serving.front_door import FrontDoor
 from appliance.serving.openapi.answers import TextCompletion
 from appliance.serving.respond import GENERATING, Answer, respond
 from appliance.serving.sampling import MAX_CHOICES, SamplingFields, check_logprobs
-from appliance.serving.served_model import ServedModel
+from appliance.serving.served_model import NO_ECHO, Echo, ServedModel
 from appliance.serving.stream import DONE, HEARTBEAT, frame
 from appliance.serving.structured import wanted_form
 
@@ -58,10 +59,6 @@ async def completions(request: Request[Any, Any, Any], front_door: FrontDoor) ->
 
 async def _ask(fields: CompletionFields, model: ServedModel) -> Ask:
     check_logprobs(fields.logprobs, "logprobs")
-    if fields.echo and fields.logprobs is not None:
-        raise bad_request(
-            "echo: not supported with logprobs, as prompts have none here. Remove one of the two.", "echo"
-        )
     prompts = [await _encode(prompt, fields, model, param) for prompt, param in _prompts(fields.prompt)]
     if len(prompts) * (fields.n or 1) > MAX_CHOICES:
         raise bad_request(
@@ -74,6 +71,7 @@ async def _ask(fields: CompletionFields, model: ServedModel) -> Ask:
         fields=fields,
         max_tokens=[min(int(wanted), each) for each in room],
         logprobs=fields.logprobs,
+        prompt_logprobs=fields.logprobs if fields.echo else None,
         grammar=await model.grammar(form) if (form := wanted_form(fields)) else None,
     )
 
@@ -111,6 +109,7 @@ class CompletionAnswer(Answer):
         self._ask = ask
         self._fields = fields
         self._texts = TokenTexts(model)
+        self._echoes: dict[int, Echo] = {}  # by choice
         self._head = {
             "id": new_id("cmpl"),
             "object": "text_completion",
@@ -142,13 +141,11 @@ class CompletionAnswer(Answer):
             answering.close()
 
     def _choice(self, choice: Choice, piece: Piece, *, first: bool) -> dict[str, Any]:
-        text = piece.text
-        if first and self._fields.echo:
-            text = self._model.tokenizer.decode(choice.prompt_token_ids) + text
+        echo = self._echo(choice)
         written = {
             "index": choice.index,
-            "text": text,
-            "logprobs": self._logprobs(piece) if self._ask.logprobs is not None else None,
+            "text": (echo.text if first else "") + piece.text,
+            "logprobs": self._logprobs(choice, piece, echo, first=first) if self._ask.logprobs is not None else None,
             "finish_reason": finish_reason(piece),
         }
         if self._fields.return_token_ids:
@@ -157,11 +154,23 @@ class CompletionAnswer(Answer):
                 written["prompt_token_ids"] = choice.prompt_token_ids
         return written
 
-    def _logprobs(self, piece: Piece) -> dict[str, Any]:
+    def _echo(self, choice: Choice) -> Echo:
+        if choice.index not in self._echoes:
+            self._echoes[choice.index] = self._model.echo(choice.prompt_token_ids) if self._fields.echo else NO_ECHO
+        return self._echoes[choice.index]
+
+    def _logprobs(self, choice: Choice, piece: Piece, echo: Echo, *, first: bool) -> dict[str, list[Any]]:
+        offsets = [len(echo.text) + offset for offset in piece.offsets]
+        entries: list[TokenLogprob | None] = list(piece.logprobs)
+        tokens = [entry.token_id for entry in piece.logprobs]
+        if first and echo.offsets:
+            offsets = [*echo.offsets, *offsets]
+            tokens = [*choice.prompt_token_ids, *tokens]
+            entries = [None, *choice.prompt_logprobs, *entries]  # nothing comes before the first token
         texts = self._texts
         return {
-            "tokens": [texts(entry.token_id) for entry in piece.logprobs],
-            "token_logprobs": [entry.logprob for entry in piece.logprobs],
-            "top_logprobs": [{texts(token): logprob for token, logprob in entry.top} for entry in piece.logprobs],
-            "text_offset": piece.offsets,
+            "tokens": list(map(texts, tokens)),
+            "token_logprobs": [entry and entry.logprob for entry in entries],
+            "top_logprobs": [entry and {texts(token): logprob for token, logprob in entry.top} for entry in entries],
+            "text_offset": offsets,
         }

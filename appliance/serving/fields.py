@@ -52,7 +52,7 @@ PARTLY_SUPPORTED: dict[str, Accepted] = {
     "best_of": Accepted((1,), "the engine returns every answer it generates, so use n instead"),
     "use_beam_search": Accepted((False,), "beam search is not implemented"),
     "length_penalty": Accepted((1, 1.0), "it applies to beam search, which is not implemented"),
-    "prompt_logprobs": Accepted((0,), "logprobs are available for generated tokens only"),
+    "prompt_logprobs": Accepted((0,), "use echo and logprobs of /v1/completions"),
     "include_stop_str_in_output": Accepted((False,), "stop strings are never part of the answer"),
     "spaces_between_special_tokens": Accepted((True,), "the spacing of special tokens cannot be changed"),
     "truncate_prompt_tokens": Accepted((), "the engine does not truncate prompts"),

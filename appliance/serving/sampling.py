@@ -94,6 +94,7 @@ def sampling_params(
     *,
     max_tokens: int,
     logprobs: int | None,
+    prompt_logprobs: int | None,
     grammar: str | None,
     choice: int,
     vocab_size: int,
@@ -126,6 +127,7 @@ def sampling_params(
         logit_bias=_logit_bias(fields.logit_bias or {}, vocab_size),
         ignore_eos=bool(fields.ignore_eos),
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         grammar=grammar,
     )
 

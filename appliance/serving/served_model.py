@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 # Longer texts, and chats of more messages, are rendered and encoded in a thread, so that nobody else waits for them.
 INLINE_CHARACTERS = 4096
 INLINE_MESSAGES = 64
+
+
+class Echo(NamedTuple):
+    """A prompt as text, and where in it each of its tokens begins."""
+
+    text: str
+    offsets: list[int]
+
+
+NO_ECHO = Echo("", [])
 
 
 class ServedModel:
@@ -71,6 +82,11 @@ class ServedModel:
             kept=kept,
             prompt_token_ids=prompt_token_ids,
         )
+
+    def echo(self, prompt_token_ids: Sequence[int]) -> Echo:
+        detokenizer = self.detokenizer((), skip_special_tokens=True, kept=frozenset())
+        pieces = [detokenizer.push((token_id,)) for token_id in prompt_token_ids]
+        return Echo("".join(pieces) + detokenizer.finish(), list(accumulate(map(len, pieces[:-1]), initial=0)))
 
     async def encode(self, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
         most = self.max_model_len * self.tokenizer.longest_token

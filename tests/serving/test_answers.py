@@ -99,6 +99,28 @@ def test_echo_gives_the_prompt_back_first(door: Door, client: openai.OpenAI) -> 
     assert "".join(frame["choices"][0]["text"] for frame in frames) == "say: the"
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_echo_has_logprobs_too(door: Door, streamed: bool) -> None:
+    """Of every token but the first, which nothing comes before; offsets go through to the end."""
+    body = {"prompt": "say: ", "max_tokens": 3, "echo": True, "logprobs": 1, "return_token_ids": True}
+    if streamed:
+        parts = [frame["choices"][0] for frame in stream(door, "/v1/completions", **body)]
+    else:
+        parts = door.http.post("/v1/completions", json=body).json()["choices"]
+    text = "".join(part["text"] for part in parts)
+    told = {name: [each for part in parts for each in part["logprobs"][name]] for name in parts[0]["logprobs"]}
+    prompt = len(parts[0]["prompt_token_ids"])
+    assert text.startswith("say: ")
+    assert told["token_logprobs"] == [None, *[-0.25] * (prompt - 1), *[-0.5] * 3]
+    assert told["top_logprobs"][0] is None
+    assert [len(top) for top in told["top_logprobs"][1:]] == [1] * (prompt - 1 + 3)
+    ends = [*told["text_offset"][1:], len(text)]
+    spans = [text[start:end] for start, end in zip(told["text_offset"], ends, strict=True)]
+    assert [span for span in spans if span] == [
+        token for token, span in zip(told["tokens"], spans, strict=True) if span
+    ]
+
+
 def test_a_chat(client: openai.OpenAI) -> None:
     """Message, finish reason and usage; without max_tokens it may go on to the end of the context."""
     answer = client.chat.completions.create(model="tiny", messages=HELLO, max_completion_tokens=9)

@@ -150,6 +150,17 @@ def test_the_launch_recorded_its_self_test(url: str) -> None:
     assert state["launch"]["ready_after_s"] > 0
 
 
+def test_an_answer_is_as_likely_in_a_prompt_as_it_was(url: str) -> None:
+    """Evaluation suites score texts so."""
+    body: dict[str, Any] = {"max_tokens": 6, "temperature": 0, "return_token_ids": True, "logprobs": 0}
+    first = httpx.post(f"{url}/v1/completions", json={**body, "prompt": [5, 6, 7]}, timeout=30).json()["choices"][0]
+    ask = {**body, "prompt": [5, 6, 7, *first["token_ids"]], "max_tokens": 1, "echo": True}
+    for _ in range(2):  # the second time, the prompt is cached
+        second = httpx.post(f"{url}/v1/completions", json=ask, timeout=30).json()["choices"][0]["logprobs"]
+        assert second["token_logprobs"][0] is None
+        assert second["token_logprobs"][3:9] == pytest.approx(first["logprobs"]["token_logprobs"], abs=1e-3)
+
+
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_bias_decides_what_is_sampled(client: openai.OpenAI, url: str, temperature: float) -> None:
     """By token id, in every API; the tokens of one answer are kept out of the next."""

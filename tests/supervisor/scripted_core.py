@@ -187,10 +187,14 @@ class Core:
             told = self.script.get("logprob", -0.5)
             top = tuple((token + i, told - i) for i in range(submit.sampling.logprobs))
             logprobs = (TokenLogprob(token_id=token, logprob=told, top=top),)
+        scores: tuple[TokenLogprob, ...] = ()
+        if submit.sampling.prompt_logprobs is not None and done == 1:
+            scores = tuple(TokenLogprob(each, -0.25, ((each, -0.25),)) for each in submit.prompt_token_ids[1:])
         return TokenOutput(
             request_id=submit.request_id,
             token_ids=(token,),
             logprobs=logprobs,
+            prompt_logprobs=scores,
             finish_reason=(FinishReason.STOP if stopped else FinishReason.LENGTH) if last else None,
             stop_token_id=token if stopped else None,
             num_cached_tokens=3,
