@@ -60,9 +60,10 @@ def in_terms_of_responses(error: ApiError) -> ApiError:
     param = error.param or ""
     for pattern, name in RENAMED:
         param = pattern.sub(name, param)
-    if not param:
+    if param == (error.param or ""):
         return error
-    message = error.message.replace(error.param or param, param)
+    # The word "messages" may be any part of a sentence.
+    message = error.message if error.param == "messages" else error.message.replace(error.param or "", param)
     return ApiError(error.status, message, param=param, code=error.code, headers=error.headers)
 
 

@@ -12,8 +12,8 @@ from appliance.serving.served_model import ServedModel
 
 
 async def ask_that_fits(fields: ChatFields, model: ServedModel, ignored: Ignored) -> Ask:
-    """As `chat_ask`, without as few turns as will do. A turn begins with a message of the user; what the system says
-    before the first, and the last turn, stay."""
+    """As `chat_ask`, leaving out no more turns than necessary. A turn begins with a message of the user; the last one
+    stays, and so does what the system says before the first."""
     messages = fields.messages
     turns = [index for index, message in enumerate(messages) if message["role"] == "user"]
     head = [message for message in messages[: turns[0] if turns else 0] if message["role"] == "system"]
