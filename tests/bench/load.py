@@ -12,15 +12,19 @@ import multiprocessing
 import os
 import random
 import statistics
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+
+from appliance.bench.answers import Answer, ask
+from appliance.bench.connection import Pool
+from appliance.bench.server import PATHS
+from appliance.bench.target import read_url
 
 STREAMS_PER_PROCESS = 16
 FIRST_TOKEN_ID = 300  # below it are the special tokens and the bytes, whose text may be held back for the next token
 VOCABULARY = 30_000
+TIMEOUT_S = 1800.0
 
 
 class Load(NamedTuple):
@@ -32,14 +36,6 @@ class Load(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.tokens_in}/{self.tokens_out} x {self.streams}"
-
-
-class Answer(NamedTuple):
-    """When a request was sent, and when each event with a token came: seconds of the machine's monotonic clock."""
-
-    sent: float
-    events: list[float]
-    tokens: int
 
 
 class Measured(NamedTuple):
@@ -73,7 +69,7 @@ class Client:
         bodies = [_body(model, load, rng) for _ in range(load.requests)]
         shares = max(min(self.processes, load.streams // STREAMS_PER_PROCESS), 1)
         started = [
-            self._pool.submit(ask, url, bodies[share::shares], len(range(share, load.streams, shares)))
+            self._pool.submit(put, url, bodies[share::shares], len(range(share, load.streams, shares)))
             for share in range(shares)
         ]
         answers = [answer for each in started for answer in each.result()]
@@ -116,52 +112,19 @@ def quiet_gaps(answers: Sequence[Answer]) -> list[float]:
     return quiet
 
 
-def ask(url: str, bodies: Sequence[bytes], streams: int) -> list[Answer]:
+def put(url: str, bodies: Sequence[bytes], streams: int) -> list[Answer]:
     """Send all of `bodies`, `streams` at a time."""
 
     async def together() -> list[Answer]:
-        free = asyncio.Semaphore(streams)
+        free, pool = asyncio.Semaphore(streams), Pool(read_url(url))
 
         async def one(body: bytes) -> Answer:
             async with free:
-                return await _answer(url, body)
+                return await ask(pool, PATHS["completions"], body, TIMEOUT_S)
 
-        return await asyncio.gather(*(one(body) for body in bodies))
+        try:
+            return await asyncio.gather(*(one(body) for body in bodies))
+        finally:
+            pool.close()
 
     return asyncio.run(together())
-
-
-async def _answer(url: str, body: bytes) -> Answer:
-    address = urlsplit(url)
-    sent = time.perf_counter()
-    reader, writer = await asyncio.open_connection(address.hostname, address.port)
-    try:
-        head = f"POST /v1/completions HTTP/1.1\r\nhost: {address.netloc}\r\nconnection: close\r\n"
-        head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body)
-        status = await reader.readline()
-        if b" 200 " not in status:
-            raise RuntimeError(f"{url} answered {status.decode().strip()}: {(await reader.read())[-300:]!r}")
-        while await reader.readline() != b"\r\n":
-            pass
-        events, last = [], b""
-        async for line in _lines(reader):
-            if line.startswith(b"data: {"):
-                events.append(time.perf_counter())
-                last = line
-    finally:
-        writer.close()
-    usage = json.loads(last.removeprefix(b"data: ") or b"{}").get("usage")
-    if not usage or len(events) < 2:
-        raise RuntimeError(f"{url} ended a stream after {len(events)} events with {last[-300:]!r}")
-    return Answer(sent, events[:-1], usage["completion_tokens"])  # the last event is the usage
-
-
-async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The lines of a body in HTTP chunks, each of which may hold several of them, or a part of one."""
-    rest = b""
-    while size := int(await reader.readline() or b"0", 16):
-        *lines, rest = (rest + await reader.readexactly(size)).split(b"\n")
-        await reader.readexactly(2)
-        for line in lines:
-            yield line

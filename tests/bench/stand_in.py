@@ -1,4 +1,5 @@
-"""A stand-in for `vllm serve` that generates at once: one event a token, in HTTP chunks that cut through lines."""
+"""A stand-in for a server of OpenAI's API that generates at once: one event a token, in HTTP chunks that cut through
+lines. It counts a word as a token."""
 
 from __future__ import annotations
 
@@ -8,32 +9,57 @@ import sys
 from typing import Any
 
 CHUNK = 50  # bytes; an event is longer
+MODELS = {"object": "list", "data": [{"id": "m", "max_model_len": 4096}]}
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """One request, then the connection is closed."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
     length = head.partition("content-length: ")[2].partition("\r\n")[0]
     body = json.loads(await reader.readexactly(int(length or 0)) or b"{}")
-    await respond(writer, body) if "/v1/completions" in head else refuse(writer)
+    if "/v1/models" in head:
+        reply(writer, 200, MODELS)
+    elif "completions" in head:
+        await respond(writer, body)
+    else:
+        reply(writer, 404, None)
     writer.close()
 
 
-def refuse(writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\n\r\nnull")
+def reply(writer: asyncio.StreamWriter, status: int, content: Any, headers: str = "") -> None:
+    body = json.dumps(content).encode()
+    writer.write(f"HTTP/1.1 {status} X\r\n{headers}content-length: {len(body)}\r\n\r\n".encode() + body)
 
 
 async def respond(writer: asyncio.StreamWriter, body: dict[str, Any]) -> None:
     if not body.get("stream"):
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        reply(writer, 200, {})
         return
-    events: list[dict[str, Any]] = [{"choices": [{"text": " word"}], "usage": None}] * body["max_tokens"]
-    events += [{"choices": [], "usage": {"completion_tokens": body["max_tokens"]}}]
-    lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+    events = [event(body, " word")] * body["max_tokens"]
+    if "messages" in body:
+        events.insert(0, event(body, ""))  # the role
+    prompt = body.get("prompt") or body["messages"][-1]["content"]
+    words = len(prompt.split() if isinstance(prompt, str) else prompt)
+    if "stream_options" in body:
+        usage = {"prompt_tokens": words, "completion_tokens": body["max_tokens"]}
+        events.append({"choices": [], "usage": usage})
+    await stream(writer, events)
+
+
+def event(body: dict[str, Any], text: str) -> dict[str, Any]:
+    choice: dict[str, Any] = {"text": text} if "prompt" in body else {"delta": {"content": text}}
+    return {"choices": [choice], "usage": None}
+
+
+async def stream(writer: asyncio.StreamWriter, events: list[dict[str, Any]], wait_s: float = 0) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
-    for at in range(0, len(lines), CHUNK):
-        part = lines[at : at + CHUNK]
-        writer.write(f"{len(part):x}\r\n{part}\r\n".encode())
-        await writer.drain()
+    lines = [f"data: {json.dumps(each)}\n\n" for each in events] + ["data: [DONE]\n\n"]
+    for text in lines if wait_s else ["".join(lines)]:
+        await asyncio.sleep(wait_s)
+        for at in range(0, len(text), CHUNK):
+            part = text[at : at + CHUNK]
+            writer.write(f"{len(part):x}\r\n{part}\r\n".encode())
+            await writer.drain()
     writer.write(b"0\r\n\r\n")
 
 

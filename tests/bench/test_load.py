@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 
 import pytest
 
-from tests.bench import stand_in
-from tests.bench.load import FIRST_TOKEN_ID, Answer, Load, _answer, _body, measured, quiet_gaps
-
-
-async def asked(body: bytes, respond=stand_in.answer) -> Answer:
-    server = await asyncio.start_server(respond, "127.0.0.1", 0)
-    async with server:
-        host, port = server.sockets[0].getsockname()
-        return await _answer(f"http://{host}:{port}", body)
+from appliance.bench.answers import Answer
+from tests.bench.load import FIRST_TOKEN_ID, Load, _body, measured, quiet_gaps
 
 
 def test_both_servers_get_the_same_prompts_and_nobody_the_same_twice():
@@ -29,29 +21,6 @@ def test_both_servers_get_the_same_prompts_and_nobody_the_same_twice():
     assert prompts("1") == prompts("1")
     assert len({tuple(prompt) for seed in ("1", "2") for prompt in prompts(seed)}) == 4
     assert all(len(prompt) == 16 and min(prompt) >= FIRST_TOKEN_ID for prompt in prompts("1"))
-
-
-async def test_events_are_counted_whatever_the_chunks_that_carry_them():
-    got = await asked(_body("m", Load(8, 5, 1, 1), random.Random(0)))
-    assert (len(got.events), got.tokens) == (5, 5)
-    assert got.sent <= got.events[0] <= got.events[-1]
-
-
-async def test_an_answer_that_is_refused_or_ends_early_is_no_figure():
-    async def refuses(reader, writer):
-        await reader.readuntil(b"{}")
-        stand_in.refuse(writer)
-        writer.close()
-
-    async def breaks(reader, writer):
-        await reader.readuntil(b"{}")
-        line = b'data: {"choices": [{"text": "a"}]}\n'
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(line), line))
-        writer.close()
-
-    for respond in (refuses, breaks):
-        with pytest.raises(RuntimeError):
-            await asked(b"{}", respond)
 
 
 def test_a_load_is_timed_from_its_first_request_to_its_last_token():

@@ -1,0 +1,1 @@
+"""`ingot bench`: a load on any OpenAI-compatible server, timed as a client sees it."""
