@@ -157,7 +157,8 @@ class StepKind(enum.StrEnum):
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine does now. Rates are over the last second; `cache_usage` is a share of 1; `steps` are counted by
-    their `StepKind` since it started, and empty where the engine does not say."""
+    their `StepKind` since it started, and empty where the engine does not say. `preemptions`, `cache_queries` and
+    `cache_hits` (prompt tokens looked up and found in the prefix cache) count since it started too."""
 
     running: int = 0
     waiting: int = 0
@@ -166,6 +167,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     cache_usage: float = 0.0
     prefix_cache_hit_rate: float = 0.0
     preemptions: int = 0
+    cache_queries: int = 0
+    cache_hits: int = 0
     steps: dict[StepKind, int] = {}
 
 
@@ -362,7 +365,8 @@ class FinishReason(enum.StrEnum):
 
 class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one step added to one request. The stop token itself is part of `token_ids` but not of the text:
-    `stop_token_id` says that the last one is it."""
+    `stop_token_id` says that the last one is it. The first output of a request says how long it was queued, until its
+    first step was launched, and how long its prefill took from there."""
 
     request_id: str
     token_ids: tuple[int, ...] = ()
@@ -373,6 +377,8 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     num_cached_tokens: int = 0
     error: str | None = None
     is_refusal: bool = False  # the error is one of what the request asks for
+    queued_s: float | None = None
+    prefill_s: float | None = None
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):

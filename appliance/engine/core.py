@@ -102,6 +102,8 @@ def _counters(engine: Engine) -> Counters:
         cache_usage=scheduler.pool.usage,
         prefix_cache_hit_rate=scheduler.prompt_tokens_cached / seen if seen else 0.0,
         preemptions=scheduler.num_preemptions,
+        cache_queries=seen,
+        cache_hits=scheduler.prompt_tokens_cached,
         steps=dict(engine.steps),
     )
 

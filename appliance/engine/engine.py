@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from pathlib import Path
@@ -23,7 +24,7 @@ from appliance.engine.inputs import StepInputs
 from appliance.engine.prompt_scores import PromptScores
 from appliance.engine.request import Request, sampling_refusal
 from appliance.engine.runner import LaunchedStep, Runner, StepResult
-from appliance.engine.scheduler import Limits, Scheduler
+from appliance.engine.scheduler import Limits, Scheduled, Scheduler
 from appliance.engine.weights import load_weights, unused_tensors
 from appliance.models.base import BuildContext
 from appliance.models.registry import build
@@ -196,6 +197,7 @@ class Engine:
             priority=message.priority,
             cache_salt=message.cache_salt,
             probe=message.probe,
+            submitted_at=time.perf_counter(),
         )
         refusal = (
             self.scheduler.refusal(request)
@@ -224,9 +226,7 @@ class Engine:
         step = self.scheduler.schedule()
         launched = None
         if step:
-            self.prompt_tokens_computed += sum(
-                item.num_tokens for item in step if not (item.request.num_sampled or item.request.probe)
-            )
+            self._note_prefills(step)
             computed = self._runner.compute(step)
             if any(item.request.needs_its_tokens for item in step):
                 outputs += self._read()  # while the device computes
@@ -235,6 +235,18 @@ class Engine:
         outputs += self._read()
         self._in_flight = launched
         return outputs if self.overlaps else outputs + self._read()
+
+    def _note_prefills(self, step: list[Scheduled]) -> None:
+        """Count the prompt tokens that clients' requests compute, and record when each request was first launched."""
+        now = time.perf_counter()
+        for item in step:
+            request = item.request
+            if request.num_sampled:
+                continue
+            if request.launched_at is None:
+                request.launched_at = now
+            if not request.probe:
+                self.prompt_tokens_computed += item.num_tokens
 
     def _admit_compiled(self) -> list[TokenOutput]:
         """Queue the requests whose grammars are compiled. Returns the outputs of those whose grammar cannot be."""
@@ -293,6 +305,9 @@ class Engine:
             return self._refuse(request, error)
         if reason is not None:
             self.scheduler.finish(request)
+        queued_s = prefill_s = None
+        if len(request.output_token_ids) == 1 and (launched_at := request.launched_at) is not None:
+            queued_s, prefill_s = launched_at - request.submitted_at, time.perf_counter() - launched_at
         return TokenOutput(
             request_id=request.request_id,
             token_ids=(token_id,),
@@ -301,6 +316,8 @@ class Engine:
             finish_reason=reason,
             stop_token_id=token_id if reason is FinishReason.STOP and request.stops_at(token_id, eos) else None,
             num_cached_tokens=request.num_cached_tokens,
+            queued_s=queued_s,
+            prefill_s=prefill_s,
         )
 
     def _refuse(self, request: Request, error: str) -> TokenOutput:

@@ -41,6 +41,8 @@ class Counters:
     cache_usage: float = 0.0
     prefix_cache_hit_rate: float = 0.0
     preemptions: int = 0
+    cache_queries: int = 0
+    cache_hits: int = 0
     steps: Mapping[StepKind, int] = field(default_factory=dict)
 
 
@@ -90,6 +92,8 @@ class Heartbeat:
             cache_usage=after.cache_usage,
             prefix_cache_hit_rate=after.prefix_cache_hit_rate,
             preemptions=after.preemptions,
+            cache_queries=after.cache_queries,
+            cache_hits=after.cache_hits,
             steps=dict(after.steps),
         )
         return CoreBeat(where=self._activity.where, busy_s=time.monotonic() - self._activity.since, load=load)

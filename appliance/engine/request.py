@@ -40,6 +40,8 @@ class Request:
     num_cached_tokens: int = 0  # of the prompt, found in the prefix cache when it was first admitted
     was_admitted: bool = False
     prompt_logprobs: dict[int, TokenLogprob] = field(default_factory=dict)  # by place in the prompt
+    submitted_at: float = 0.0  # on the engine's monotonic clock
+    launched_at: float | None = None  # its first step
     is_plain: bool = field(init=False)  # each step takes the largest raw logit, without logprobs
     stop_token_ids: frozenset[int] = field(init=False)
 

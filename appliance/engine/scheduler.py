@@ -229,10 +229,12 @@ class Scheduler:
             heapq.heappush(self._waiting, entry)
 
     def _count_prefix_hits(self, request: Request) -> None:
-        """Counts each request once, even if it is preempted and admitted again."""
-        if not request.was_admitted:
-            request.was_admitted = True
-            request.num_cached_tokens = request.num_computed_tokens
+        """Counts each of the clients' requests once, even if it is preempted and admitted again."""
+        if request.was_admitted:
+            return
+        request.was_admitted = True
+        request.num_cached_tokens = request.num_computed_tokens
+        if not request.probe:
             self.prompt_tokens_seen += len(request.prompt_token_ids)
             self.prompt_tokens_cached += request.num_computed_tokens
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from typing import Protocol
 
 from appliance.engine_client.channel import CoreGoneError
@@ -38,17 +39,32 @@ class Watcher(Protocol):
     def told(self, message: AboutCore) -> None: ...
 
 
+class TokenWatch(Protocol):
+    """Whoever times a generation."""
+
+    def arrived(self, output: TokenOutput, now: float) -> None:
+        """An output has come from the core, at `now` of the monotonic clock, read or not."""
+
+
 class Generation:
     """One request. Outputs that arrive while the reader is busy are merged, so a slow reader holds token ids only, at
     most as many as the context is long."""
 
-    def __init__(self, request_id: str, arrived: asyncio.Event, *, probe: bool = False) -> None:
+    def __init__(
+        self, request_id: str, arrived: asyncio.Event, *, probe: bool = False, watch: TokenWatch | None = None
+    ) -> None:
         self.request_id = request_id
         self.probe = probe
         self.finished = False
         self._waiting: list[TokenOutput] = []
         self._arrived = arrived
+        self._watch = watch
         self._error: EngineGoneError | None = None
+
+    @property
+    def failed(self) -> bool:
+        """The core is gone, and nothing more can arrive."""
+        return self._error is not None
 
     async def read(self) -> TokenOutput:
         """What has arrived since the last call; waits if there is nothing. The last one has a finish reason."""
@@ -66,7 +82,9 @@ class Generation:
             raise self._error
         return None
 
-    def add(self, output: TokenOutput) -> None:
+    def add(self, output: TokenOutput, now: float) -> None:
+        if self._watch is not None:
+            self._watch.arrived(output, now)
         self.finished = self.finished or output.finish_reason is not None
         self._waiting.append(output)
         self._arrived.set()
@@ -106,6 +124,7 @@ class CoreClient:
         cache_salt: str = "",
         arrived: asyncio.Event | None = None,
         probe: bool = False,
+        watch: TokenWatch | None = None,
     ) -> Generation:
         """`arrived` is set when there is something to take; several generations may share one. A `probe` is a request
         of our own: it is nobody's load, and must not be refused because clients have filled the queue."""
@@ -113,7 +132,7 @@ class CoreClient:
             raise EngineGoneError(self._gone)
         if len(self._generations) >= MAX_IN_FLIGHT and not probe:
             raise TooManyRequestsError(f"{MAX_IN_FLIGHT:,} requests are already running or waiting")
-        generation = Generation(f"r{next(self._numbers)}", arrived or asyncio.Event(), probe=probe)
+        generation = Generation(f"r{next(self._numbers)}", arrived or asyncio.Event(), probe=probe, watch=watch)
         submit = Submit(
             request_id=generation.request_id,
             prompt_token_ids=prompt_token_ids,
@@ -154,10 +173,11 @@ class CoreClient:
                 watcher.told(message)
 
     def deliver(self, message: Outputs) -> None:
+        now = time.perf_counter()
         for output in message.outputs:
             # It may have been released while its last outputs were in transit.
             if (generation := self._generations.get(output.request_id)) is not None:
-                generation.add(output)
+                generation.add(output, now)
 
     def fail(self, reason: str) -> None:
         """The core is gone: waiting requests fail with the reason, and new ones are refused."""

@@ -26,6 +26,8 @@ from appliance.serving.errors import ApiError
 Connection = ASGIConnection[Any, Any, Any, Any]
 
 CONSOLE = "the console"  # in place of a key's id: its token is no key
+NO_KEY = "no key"
+UNKNOWN_KEY = "unknown key"
 _KEY = "api_key_id"
 
 
@@ -57,6 +59,25 @@ class WatchedFile:
         except FileNotFoundError:
             self._signature = self._content = None
         return self._content
+
+
+class KeyNames:
+    """The names of the API keys by their ids, also of those that have been deleted since they were last used here."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = WatchedFile(file)
+        self._content: bytes | None = None
+        self._names: dict[str, str] = {"": NO_KEY, CONSOLE: CONSOLE}
+
+    def name(self, key_id: str) -> str:
+        try:
+            content = self._file.read()
+            if content is not None and content is not self._content:
+                self._names |= {key.id: key.name for key in msgspec.json.decode(content, type=KeyFile).keys}
+                self._content = content
+        except (OSError, msgspec.DecodeError):
+            pass  # whoever has been let in by it is still known
+        return self._names.get(key_id, UNKNOWN_KEY)
 
 
 PUBLISHED_ADDRESS: Final = "INGOT_PUBLISHED_ADDRESS"

@@ -19,7 +19,8 @@ from appliance.serving.sampling import SamplingFields, sampling_params
 from appliance.serving.served_model import ServedModel
 
 if TYPE_CHECKING:
-    from appliance.serving.metrics import Metrics, Stopwatch
+    from appliance.serving.metrics import Metrics
+    from appliance.serving.stopwatch import Stopwatch
 
 HEARTBEAT_S = 10.0
 NO_TOKENS: frozenset[int] = frozenset()
@@ -45,7 +46,6 @@ class Answering:
     def __init__(self, client: CoreClient, model: ServedModel, metrics: Metrics, ask: Ask, key_id: str = "") -> None:
         self.choices: list[Choice] = []
         self._client = client
-        self._metrics = metrics
         self._arrived = asyncio.Event()
         self._watches: list[Stopwatch] = []
         fields, reading = ask.fields, ask.reading
@@ -58,9 +58,17 @@ class Answering:
         ]
         try:
             for index, (prompt, sampling) in enumerate(params):
+                watch = metrics.stopwatch(len(prompt), model.name, key_id)
                 generation = client.start(
-                    prompt, sampling, priority=fields.priority or 0, cache_salt=salt, arrived=self._arrived
+                    prompt,
+                    sampling,
+                    priority=fields.priority or 0,
+                    cache_salt=salt,
+                    arrived=self._arrived,
+                    watch=watch,
                 )
+                watch.accepted()
+                self._watches.append(watch)
                 skip_special = fields.skip_special_tokens is not False
                 marker_ids = model.marker_ids if reading is not None and reading.keeps_special else NO_TOKENS
                 detokenizer = model.detokenizer(prompt, skip_special_tokens=skip_special, kept=marker_ids)
@@ -76,7 +84,6 @@ class Answering:
                         marker_ids=marker_ids if skip_special else NO_TOKENS,
                     )
                 )
-                self._watches.append(metrics.stopwatch(len(prompt)))
         except TooManyRequestsError as error:
             self.close()
             raise ApiError(429, f"Too many requests: {error}.", code="too_many_requests", headers=SOON) from None
@@ -113,23 +120,29 @@ class Answering:
 
     def close(self) -> None:
         for choice in self.choices:
-            if not choice.generation.finished and not choice.finished:
-                self._metrics.aborts.inc()
+            watch = self._watches[choice.index]
+            if not watch.ended and choice.generation.failed:
+                watch.failed()
+            elif not watch.ended:
+                watch.aborted()
             self._client.release(choice.generation)
         self.choices = []
 
     def _take(self, choice: Choice) -> Piece | None:
+        watch = self._watches[choice.index]
         try:
             piece = choice.take()
         except EngineGoneError as error:
             raise engine_gone(str(error)) from None
+        except ApiError:
+            watch.failed()
+            raise
         if piece is not None:
-            watch = self._watches[choice.index]
-            watch.tokens(len(piece.token_ids))
+            watch.read(len(piece.token_ids))
             if piece.finish_reason is not None:
                 # A stop string ends the answer here: tell the core now, not when the reader continues.
                 self._client.release(choice.generation)
-                watch.finished(piece.finish_reason, choice.num_tokens, choice.num_cached_tokens)
+                watch.finished(piece.finish_reason, choice.num_cached_tokens)
         return piece
 
     @staticmethod

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from appliance.engine_client.client import CoreClient
 from appliance.engines import engine_named
 from appliance.home import Home
+from appliance.serving.access import KeyNames
 from appliance.serving.errors import not_ready
 from appliance.serving.responses.store import ResponseStore
 from appliance.serving.served_model import ServedModel
@@ -33,7 +34,7 @@ class FrontDoor:
     def metrics(self) -> Metrics:
         from appliance.serving.metrics import Metrics  # late: the first answer does not wait for it
 
-        return Metrics(self.supervisor)
+        return Metrics(self.supervisor, KeyNames(self.home.api_keys).name)
 
     async def prepare(self, plan: NativePlan) -> None:
         """Load what serving this model needs beside the core. Raises CheckpointError."""

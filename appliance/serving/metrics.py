@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, disable_created_metrics, generate_latest
 
-from appliance.protocol import State
+from appliance.protocol import FinishReason
+from appliance.serving.engine_figures import EngineFigures
+from appliance.serving.histogram import Histogram
+from appliance.serving.stopwatch import ABORTED, ERROR, Stopwatch
 
 if TYPE_CHECKING:
     from appliance.supervisor.supervisor import Supervisor
     from appliance.vllm.figures import Figures
 
-FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
-REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+FIRST_TOKEN_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+TOKEN_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5)
+PHASE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+REQUEST_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+COUNT_BUCKETS: Final = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
+# vLLM's words for what ends a request, where ours differ.
+OUTCOMES_OF_VLLM: Final = {"abort": ABORTED}
 
 
 class Metrics:
-    def __init__(self, supervisor: Supervisor) -> None:
+    """`key_name` gives the name of an API key by its id."""
+
+    def __init__(self, supervisor: Supervisor, key_name: Callable[[str], str]) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._key_name = key_name
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(EngineGauges(supervisor))
+        self._registry.register(EngineFigures(supervisor))
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"ingot:{name}", text, labels, registry=self._registry)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"ingot:{name}", text, registry=self._registry, buckets=buckets)
+            made = Histogram(f"ingot:{name}", text, buckets)
+            self._registry.register(made)
+            return made
 
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens.")
         self.cached_tokens = counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
@@ -39,18 +48,45 @@ class Metrics:
         self.requests = counter("request_success", "Completed answers, by finish reason.", "finished_reason")
         self.failures = counter("request_failure", "Requests refused or failed, by HTTP status.", "status")
         self.aborts = counter("request_aborted", "Requests whose client disconnected before the end.")
+        self.outcomes = counter("requests", "Answers that the engine has begun and ended, by how.", "outcome")
+        for outcome in (FinishReason.STOP, FinishReason.LENGTH, ABORTED, ERROR):
+            self.outcomes.labels(outcome)
+        whose = ("model_name", "api_key")
+        self._prompt_tokens_of = counter("key_prompt_tokens", "Prompt tokens of ended answers, by API key.", *whose)
+        self._tokens_of = counter("key_generation_tokens", "Tokens of ended answers, by API key.", *whose)
+
         self.first_token = histogram(
             "time_to_first_token_seconds", "Time from a request's arrival to its first token.", FIRST_TOKEN_BUCKETS
         )
+        self.inter_token = histogram(
+            "inter_token_latency_seconds", "Time between two tokens of an answer.", TOKEN_BUCKETS
+        )
         self.token_time = histogram(
-            "inter_token_latency_seconds", "Average time between tokens of a request.", TOKEN_BUCKETS
+            "request_time_per_output_token_seconds", "Average time between the tokens of an answer.", TOKEN_BUCKETS
+        )
+        self.queue_time = histogram(
+            "request_queue_time_seconds", "Time from a request's arrival in the core to its first step.", PHASE_BUCKETS
+        )
+        self.prefill_time = histogram(
+            "request_prefill_time_seconds", "Time from a request's first step to its first token.", PHASE_BUCKETS
+        )
+        self.decode_time = histogram(
+            "request_decode_time_seconds", "Time from a request's first token to its last.", REQUEST_BUCKETS
         )
         self.request_time = histogram(
             "e2e_request_latency_seconds", "Time from a request's arrival to its last token.", REQUEST_BUCKETS
         )
+        self.request_prompt_tokens = histogram("request_prompt_tokens", "Prompt tokens of an answer.", COUNT_BUCKETS)
+        self.request_generation_tokens = histogram("request_generation_tokens", "Tokens of an answer.", COUNT_BUCKETS)
 
-    def stopwatch(self, prompt_tokens: int) -> Stopwatch:
-        return Stopwatch(self, prompt_tokens)
+    def stopwatch(self, prompt_tokens: int, model: str, key_id: str) -> Stopwatch:
+        return Stopwatch(self, prompt_tokens, model, key_id)
+
+    def spent(self, model: str, key_id: str, prompt_tokens: int, tokens: int) -> None:
+        """An answer has ended, and took so many tokens."""
+        whose = (model, self._key_name(key_id))
+        self._prompt_tokens_of.labels(*whose).inc(prompt_tokens)
+        self._tokens_of.labels(*whose).inc(tokens)
 
     def count(self, before: Figures, now: Figures) -> None:
         """What vLLM counted since the last look. Its counters restart at zero with it."""
@@ -62,72 +98,9 @@ class Metrics:
         self.cached_tokens.inc(since("cache_hits"))
         self.generation_tokens.inc(since("output_tokens"))
         for reason, number in now.finished.items():
-            self.requests.labels(reason).inc(max(number - before.finished.get(reason, 0.0), 0.0))
+            more = max(number - before.finished.get(reason, 0.0), 0.0)
+            self.requests.labels(reason).inc(more)
+            self.outcomes.labels(OUTCOMES_OF_VLLM.get(reason, reason)).inc(more)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
-
-
-class Stopwatch:
-    """The times of one answer, from the arrival of its request."""
-
-    def __init__(self, metrics: Metrics, prompt_tokens: int) -> None:
-        self._metrics = metrics
-        self._began = time.perf_counter()
-        self._first: float | None = None
-        metrics.prompt_tokens.inc(prompt_tokens)
-
-    def tokens(self, count: int) -> None:
-        if count and self._first is None:
-            self._first = time.perf_counter()
-            self._metrics.first_token.observe(self._first - self._began)
-        self._metrics.generation_tokens.inc(count)
-
-    def finished(self, reason: str, tokens: int, cached_tokens: int) -> None:
-        now = time.perf_counter()
-        self._metrics.requests.labels(reason).inc()
-        self._metrics.cached_tokens.inc(cached_tokens)
-        self._metrics.request_time.observe(now - self._began)
-        if self._first is not None and tokens > 1:
-            self._metrics.token_time.observe((now - self._first) / (tokens - 1))
-
-
-class EngineGauges(Collector):
-    """The current values from the supervisor and the core's last heartbeat."""
-
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
-
-    def collect(self) -> Iterator[Metric]:
-        load = self._supervisor.load
-        rows = (
-            ("num_requests_running", "Running requests.", load.running),
-            ("num_requests_waiting", "Waiting requests.", load.waiting),
-            ("kv_cache_usage_perc", "Share of the KV cache in use, from 0 to 1.", load.cache_usage),
-            (
-                "prefix_cache_hit_rate",
-                "Recent share of prompt tokens found in the prefix cache.",
-                load.prefix_cache_hit_rate,
-            ),
-            (
-                "num_preemptions",
-                "Requests preempted to free KV cache since the engine started.",
-                load.preemptions,
-            ),
-            ("prompt_tokens_per_second", "Prompt tokens computed in the last second.", load.prompt_tokens_per_s),
-            ("generation_tokens_per_second", "Tokens generated in the last second.", load.output_tokens_per_s),
-        )
-        for name, text, value in rows:
-            yield GaugeMetricFamily(f"ingot:{name}", text, value)
-        steps = CounterMetricFamily(
-            "ingot:steps",
-            "Steps, by how they were computed: in a CUDA graph, or why not.",
-            labels=["how"],
-        )
-        for kind, count in load.steps.items():
-            steps.add_metric([kind], count)
-        yield steps
-        state = GaugeMetricFamily("ingot:engine_state", "1 for the engine's current state.", labels=["state"])
-        for each in State:
-            state.add_metric([each], float(each is self._supervisor.state))
-        yield state

@@ -85,4 +85,6 @@ def load_between(before: Figures, now: Figures, seconds: float) -> Load:
         cache_usage=now.cache_usage,
         prefix_cache_hit_rate=min(max(hits / queries, 0.0), 1.0) if queries > 0 else 0.0,
         preemptions=int(now.preemptions),
+        cache_queries=int(now.cache_queries),
+        cache_hits=int(now.cache_hits),
     )

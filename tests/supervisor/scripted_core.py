@@ -198,6 +198,8 @@ class Core:
             finish_reason=(FinishReason.STOP if stopped else FinishReason.LENGTH) if last else None,
             stop_token_id=token if stopped else None,
             num_cached_tokens=3,
+            queued_s=0.25 if done == 1 else None,
+            prefill_s=0.5 if done == 1 else None,
         )
 
     def beat(self) -> None:
@@ -207,7 +209,9 @@ class Core:
             if os.getppid() != self.parent:
                 os._exit(1)
             if not self.silent:
-                load = Load(running=len(self.running), steps={StepKind.GRAPH: 3})
+                load = Load(
+                    running=len(self.running), preemptions=4, cache_queries=50, cache_hits=20, steps={StepKind.GRAPH: 3}
+                )
                 sender.send(encode(CoreBeat(where=self.where, busy_s=time.monotonic() - self.since, load=load)))
             time.sleep(self.script.get("beat_s", 0.2))
 
