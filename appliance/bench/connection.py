@@ -19,7 +19,11 @@ OnBody = Callable[[int, bytes, float], None]
 
 
 class ConnectionFailedError(OSError):
-    """The server cannot be connected to."""
+    """The server cannot be connected to. `remedy` is what to do about it."""
+
+    def __init__(self, why: str, remedy: str = "Check the address, and that the server runs.") -> None:
+        super().__init__(why)
+        self.remedy = remedy
 
 
 class ConnectionBrokenError(OSError):
@@ -79,7 +83,10 @@ class Pool:
         except TimeoutError:
             raise ConnectionFailedError(f"no answer to a connection within {CONNECT_TIMEOUT_S:g} s") from None
         except ssl.SSLCertVerificationError as error:
-            raise ConnectionFailedError(f"its certificate is not trusted: {error.verify_message}") from None
+            why = f"its certificate is not trusted: {error.verify_message}"
+            raise ConnectionFailedError(why, "Name the certificate of its authority in SSL_CERT_FILE.") from None
+        except UnicodeError:
+            raise ConnectionFailedError(f"{host} is not a valid host name") from None
         except OSError as error:
             raise ConnectionFailedError(error.strerror or str(error)) from None
         return connection
@@ -138,7 +145,7 @@ class _Connection(asyncio.Protocol):
     def _ends_with_connection(self) -> bool:
         """Neither a length nor chunks say where the body ends."""
         headers = self._head.headers
-        return bool(headers) and "content-length" not in headers and "transfer-encoding" not in headers
+        return bool(self._head.status) and "content-length" not in headers and "transfer-encoding" not in headers
 
     def _fail(self, error: Exception) -> None:
         if self._done is not None and not self._done.done():

@@ -38,25 +38,24 @@ class Distribution:
         for bucket, count in sorted(self._buckets.items()):
             rank -= count
             if rank <= 0:
-                return min(max(_middle(bucket), self.least), self.most)
+                return min(max(_from(bucket + 0.5), self.least), self.most)
         return 0.0
 
-    def histogram(self, bars: int) -> list[tuple[float, float, int]]:
-        """(from, to, how many) in `bars` equal steps of the logarithm, from the least to the most."""
+    def histogram(self, most_bars: int) -> list[tuple[float, float, int]]:
+        """(from, to, how many), in steps of as many buckets each, from the least to the most."""
         if not self.count:
             return []
-        low = math.log(max(self.least, LEAST_S)) - _LOG_GROWTH
-        step = (math.log(max(self.most, LEAST_S)) + _LOG_GROWTH - low) / bars
-        counts = [0] * bars
+        first, last = min(self._buckets), max(self._buckets)
+        step = -(-(last - first + 1) // most_bars)
+        counts = [0] * ((last - first) // step + 1)
         for bucket, count in self._buckets.items():
-            at = (math.log(_middle(bucket)) - low) / step
-            counts[min(max(int(at), 0), bars - 1)] += count
-        return [(math.exp(low + i * step), math.exp(low + (i + 1) * step), count) for i, count in enumerate(counts)]
+            counts[(bucket - first) // step] += count
+        return [(_from(first + i * step), _from(first + (i + 1) * step), count) for i, count in enumerate(counts)]
 
 
 def _bucket(seconds: float) -> int:
     return int(math.log(seconds / LEAST_S) / _LOG_GROWTH) if seconds > LEAST_S else 0
 
 
-def _middle(bucket: int) -> float:
-    return LEAST_S * math.exp((bucket + 0.5) * _LOG_GROWTH)
+def _from(bucket: float) -> float:
+    return LEAST_S * math.exp(bucket * _LOG_GROWTH)

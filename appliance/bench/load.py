@@ -41,6 +41,7 @@ class Generator:
         self._begun = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = asyncio.Event()
+        self._broken: BaseException | None = None
         self._end = float("inf")
 
     async def run(self) -> None:
@@ -53,7 +54,9 @@ class Generator:
         else:
             await self._arrive(began)
         while self._tasks:
-            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(self._tasks)
+        if self._broken is not None:
+            raise self._broken
 
     def stop(self) -> None:
         self._stopped.set()
@@ -119,9 +122,15 @@ class Generator:
 
         task = asyncio.create_task(run())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         if free is not None:
             task.add_done_callback(lambda _: free.release())
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken = error
+            self.stop()
 
     async def _send(self, due: float) -> bool:
         """Whether it was answered. Times count from when the request was due."""

@@ -3,6 +3,7 @@ make a prompt of so many tokens."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -13,6 +14,7 @@ from appliance.bench.prompts import Prompt, random_words
 
 PATHS: Final = {"chat": "/chat/completions", "completions": "/completions"}
 MOST_MODELS_BYTES: Final = 1 << 22
+MODELS_TIMEOUT_S: Final = 30.0
 PROBE_TIMEOUT_S: Final = 120.0
 FEW_WORDS: Final = 4
 MANY_WORDS: Final = 256
@@ -63,9 +65,12 @@ class Served(NamedTuple):
 
 
 async def find_model(pool: Pool, wanted: str | None) -> Served:
-    """The model that is served, or `wanted` among those that are. Raises ServerError."""
+    """The model that is served, or `wanted` among those that are, or where the server has no list. Raises
+    ServerError."""
     url = pool.target.url
     status, raw, retry_after = await _get(pool, "/models")
+    if status == 404 and wanted is not None:
+        return Served(wanted)
     if status != 200:
         raise _not_serving(pool, refused(status, raw, retry_after))
     try:
@@ -128,11 +133,16 @@ async def _get(pool: Pool, path: str) -> tuple[int, bytes, str]:
 
     url = pool.target.url
     try:
-        head = await pool.send("GET", path, b"", take)
+        async with asyncio.timeout(MODELS_TIMEOUT_S):
+            head = await pool.send("GET", path, b"", take)
+    except TimeoutError:
+        raise ServerError(f"{url} does not answer: nothing came within {MODELS_TIMEOUT_S:g} s.") from None
     except ConnectionFailedError as error:
-        raise ServerError(f"{url} cannot be reached: {error}. Check the address, and that the server runs.") from None
+        raise ServerError(f"{url} cannot be reached: {error}. {error.remedy}") from None
     except ConnectionBrokenError as error:
-        raise ServerError(f"{url} does not answer as an HTTP server: {error}. Check the address.") from None
+        raise ServerError(
+            f"{url} does not answer as an HTTP server: {error}. Check the address, and whether it begins with https."
+        ) from None
     return head.status, bytes(body), head.headers.get("retry-after", "")
 
 

@@ -56,5 +56,10 @@ def figures(report: Report) -> list[tuple[str, str]]:
         ("Output tokens/s", f"{report.output_tokens_per_s:,.1f}"),
         ("Tokens/s, in and out", f"{report.total_tokens_per_s:,.1f}"),
         ("Requests/s", f"{report.requests_per_s:,.2f}"),
-        ("Mean tokens in / out", f"{report.prompt_tokens / done:,.1f} / {report.output_tokens / done:,.1f}"),
+        ("Mean tokens in / out", f"{_mean(report.prompt_tokens, done)} / {_mean(report.output_tokens, done)}"),
     ]
+
+
+def _mean(tokens: int, answers: int) -> str:
+    mean = tokens / answers
+    return f"{mean:,.0f}" if mean >= 100 else f"{mean:,.1f}"

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, disable_created_metric
 
 from appliance.protocol import FinishReason
 from appliance.serving.engine_figures import EngineFigures
-from appliance.serving.histogram import Histogram
+from appliance.serving.instruments import Histogram, PlainCounter
 from appliance.serving.stopwatch import ABORTED, ERROR, Stopwatch
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class Metrics:
 
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens.")
         self.cached_tokens = counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
-        self.generation_tokens = counter("generation_tokens", "Generated tokens.")
+        self.generation_tokens = PlainCounter("ingot:generation_tokens", "Generated tokens.")
+        self._registry.register(self.generation_tokens)
         self.requests = counter("request_success", "Completed answers, by finish reason.", "finished_reason")
         self.failures = counter("request_failure", "Requests refused or failed, by HTTP status.", "status")
         self.aborts = counter("request_aborted", "Requests whose client disconnected before the end.")

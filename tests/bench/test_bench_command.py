@@ -8,6 +8,7 @@ import html.parser
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -63,7 +64,7 @@ class Server(threading.Thread):
         if self.status != 200:
             stand_in.reply(writer, self.status, error, self.headers)
         elif "/v1/models" in head:
-            stand_in.reply(writer, 200, self.models)
+            stand_in.reply(writer, 404 if self.models is None else 200, self.models)
         elif refused := [name for name in self.refuse if name in body]:
             stand_in.reply(writer, 400, {"error": {"message": self.refuse[refused[0]]}})
         else:
@@ -244,6 +245,28 @@ def test_a_model_that_is_not_served_and_a_load_beyond_its_context_are_told(serve
         result = run(server.url, *options)
         assert result.exit_code == 2
         assert len(server.bodies) == 0
+
+
+def test_a_server_without_a_list_of_models_is_asked_for_the_one_that_is_named(server: Server):
+    server.models = None
+    assert run(server.url, *SHORT).exit_code == 2
+    assert told(run(server.url, "--model", "mine", *SHORT))["model"] == "mine"
+
+
+def test_a_server_that_never_answers(monkeypatch):
+    monkeypatch.setattr("appliance.bench.server.MODELS_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        result = run(f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("host", ["a" * 70, "no-such-host.invalid"])
+def test_a_host_that_is_not_there(host: str):
+    result = run(f"http://{host}")
+    assert result.exit_code == 2
+    assert host in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_nobody_listens():

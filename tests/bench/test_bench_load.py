@@ -101,6 +101,15 @@ async def test_a_stop_ends_at_once_and_keeps_what_was_measured(rate):
     assert found.in_flight == 0
 
 
+@pytest.mark.parametrize("rate", [None, 1000.0])
+async def test_a_mistake_of_ours_ends_the_load_and_is_told(rate):
+    async def breaks(body: bytes) -> Answer:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await put(Load(concurrency=2, seconds=30, rate=rate), breaks)
+
+
 async def test_failures_are_counted_by_kind_with_the_first_message():
     numbers = itertools.count()
 

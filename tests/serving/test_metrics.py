@@ -18,7 +18,7 @@ from appliance.engine_process.errors import EngineGoneError
 from appliance.home import Home
 from appliance.protocol import FinishReason, Load, Outputs, SamplingParams, State, TokenOutput
 from appliance.serving.access import NO_KEY, UNKNOWN_KEY, KeyNames
-from appliance.serving.histogram import Histogram
+from appliance.serving.instruments import Histogram
 from appliance.serving.metrics import Metrics
 from appliance.supervisor.supervisor import Supervisor
 from appliance.vllm.figures import Figures
