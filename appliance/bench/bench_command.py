@@ -182,20 +182,25 @@ def _check_out_files(*files: Path | None) -> None:
 
 
 def _write(report: Report, json_file: Path | None, html_file: Path | None) -> None:
-    if json_file is not None:
-        text = msgspec.json.format(msgspec.json.encode(report)).decode() + "\n"
-        if json_file == STDOUT:
-            click.echo(text, nl=False)
-        else:
-            json_file.write_text(text)
-    if html_file is not None:
-        from appliance.bench.page import render
-
-        html_file.write_text(render(report))
-    if json_file != STDOUT:
+    """First on the terminal, which cannot be full."""
+    text = msgspec.json.format(msgspec.json.encode(report)).decode() + "\n"
+    if json_file == STDOUT:
+        click.echo(text, nl=False)
+    else:
         from appliance.bench.printing import show
 
         show(report)
-    for file in (json_file, html_file):
-        if file is not None and file != STDOUT:
-            click.echo(f"Wrote {file}", err=True)
+    if json_file is not None and json_file != STDOUT:
+        _save(json_file, text)
+    if html_file is not None:
+        from appliance.bench.page import render
+
+        _save(html_file, render(report))
+
+
+def _save(file: Path, text: str) -> None:
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be written: {error.strerror}.") from None
+    click.echo(f"Wrote {file}", err=True)

@@ -26,11 +26,7 @@ class EngineFigures(Collector):
             ("num_requests_running", "Running requests.", load.running),
             ("num_requests_waiting", "Waiting requests.", load.waiting),
             ("kv_cache_usage_perc", "Share of the KV cache in use, from 0 to 1.", load.cache_usage),
-            (
-                "prefix_cache_hit_rate",
-                "Recent share of prompt tokens found in the prefix cache.",
-                load.prefix_cache_hit_rate,
-            ),
+            ("prefix_cache_hit_rate", "Share of prompt tokens found in the prefix cache.", load.prefix_cache_hit_rate),
             ("prompt_tokens_per_second", "Prompt tokens computed in the last second.", load.prompt_tokens_per_s),
             ("generation_tokens_per_second", "Tokens generated in the last second.", load.output_tokens_per_s),
         )

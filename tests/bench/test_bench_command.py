@@ -205,6 +205,15 @@ def test_the_page_needs_nothing_else_and_escapes_what_servers_say(server: Server
     assert page.fetched == []
 
 
+def test_a_report_that_cannot_be_written_is_still_printed(server: Server, tmp_path: Path):
+    out = tmp_path / "report.json"
+    out.symlink_to("/dev/full")
+    result = run(server.url, *SHORT[:-2], "--json", out)
+    assert result.exit_code == 1
+    assert str(out) in result.stderr
+    assert server.url in result.stdout
+
+
 def test_a_page_of_a_load_that_got_no_answer_is_a_page(server: Server, tmp_path: Path, monkeypatch):
     def fail(writer, body, respond=stand_in.respond):
         return respond(writer, body) if len(server.bodies) <= 2 else stand_in.stream(writer, [])
