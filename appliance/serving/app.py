@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import secrets
-from typing import Any
+from typing import Any, Final
 
 from litestar import Litestar, Router
 from litestar.di import Provide
@@ -12,17 +10,21 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from appliance.serving.access import Access
+from appliance.serving.anthropic.routes import count_tokens, messages
 from appliance.serving.appliance_routes import attempt, drain, events, health, metrics, state
 from appliance.serving.chat import chat_completions
 from appliance.serving.completions import completions
-from appliance.serving.errors import MAX_BODY_BYTES, error_response
+from appliance.serving.error_shape import error_response
+from appliance.serving.errors import MAX_BODY_BYTES
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.hardware_route import hardware
 from appliance.serving.head import with_head
 from appliance.serving.models import list_models, show_model
-from appliance.serving.proxy import Proxy
+from appliance.serving.proxy import POST, Proxy
+from appliance.serving.request_id import name_request
 
-REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+# What belongs to no API is not counted among its failures.
+APIS: Final = ("/v1/", "/api/")
 
 
 def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
@@ -31,7 +33,16 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
 
     asked_with_key = Router(
         "/",
-        route_handlers=[chat_completions, completions, list_models, show_model, state, events],
+        route_handlers=[
+            chat_completions,
+            completions,
+            list_models,
+            show_model,
+            messages,
+            count_tokens,
+            state,
+            events,
+        ],
         guards=[access.require_key],
     )
     asked_by_console = Router("/", route_handlers=[attempt, drain, hardware], guards=[access.require_token])
@@ -59,15 +70,15 @@ def named(app: ASGIApp, front_door: FrontDoor) -> ASGIApp:
         if scope["type"] != ScopeType.HTTP:
             await app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        request_id = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16).encode()
+        request_id = name_request(scope)
+        of_api = scope["path"].startswith(APIS) or scope["path"] in POST
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                if message["status"] >= 400 and scope["path"].startswith("/v1/"):
+                if message["status"] >= 400 and of_api:
                     front_door.metrics.failures.labels(message["status"]).inc()
-                ours: list[Any] = [(b"server", b"ingot"), (b"x-request-id", request_id)]
-                message["headers"] = [*message["headers"], *ours]
+                ids: list[Any] = [(b"x-request-id", request_id), (b"request-id", request_id)]  # ours and Anthropic's
+                message["headers"] = [*message["headers"], (b"server", b"ingot"), *ids]
             await send(message)
 
         await app(scope, receive, send_named)

@@ -87,6 +87,11 @@ class Choice:
         return self._reader is not None and self._reader.called
 
     @property
+    def stop_string(self) -> str | None:
+        """The one that has ended the answer."""
+        return self._stops.matched
+
+    @property
     def reasoning_tokens(self) -> int:
         return 0 if self._reader is None else self._reader.reasoning_tokens
 

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape, and the one place where an exception becomes a response."""
+"""Errors in OpenAI's shape, and the one place where any other exception becomes one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import time
 import traceback
 from typing import Any
 
-import msgspec
-from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
 from appliance.protocol import State
@@ -83,16 +81,11 @@ def engine_gone(reason: str) -> ApiError:
     return ApiError(502, f"The engine stopped while answering: {reason}", code="engine_failed")
 
 
-def error_response(_request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """For every exception that leaves a route."""
-    if not isinstance(error, ApiError):
-        error = _from_framework(error) if isinstance(error, HTTPException) else _unexpected(error)
-    return Response(
-        msgspec.json.encode(error.content),
-        status_code=error.status,
-        media_type="application/json",
-        headers=error.headers,
-    )
+def api_error(error: Exception) -> ApiError:
+    """What a client is told of an exception that leaves a route."""
+    if isinstance(error, ApiError):
+        return error
+    return _from_framework(error) if isinstance(error, HTTPException) else _unexpected(error)
 
 
 def _from_framework(error: HTTPException) -> ApiError:

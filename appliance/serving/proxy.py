@@ -9,16 +9,15 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
 from litestar.types import Receive, Scope, Send
 
 from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
 from appliance.serving.access import Access
+from appliance.serving.error_shape import error_body, error_frame
 from appliance.serving.errors import ApiError, ClientGoneError, engine_gone, not_ready, too_large
 from appliance.serving.stream import HEADERS as STREAM_HEADERS
-from appliance.serving.stream import frame
 from appliance.vllm.http import Answer, UpstreamGoneError
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class Proxy:
         except ClientGoneError:
             self._front_door.metrics.aborts.inc()
         except ApiError as error:
-            await _refuse(error, send)
+            await _refuse(error, scope, send)
 
     def _vllm(self) -> VllmLaunch:
         supervisor = self._front_door.supervisor
@@ -90,7 +89,7 @@ class Proxy:
             ended = engine_gone(str(await vllm.client.gone(error)))
             if not reply.begun:
                 raise ended from None
-            await reply.break_off(ended)
+            await reply.break_off(error_frame(ended, scope))
         finally:
             gone.cancel()
             vllm.client.release(answer)
@@ -137,10 +136,10 @@ class _Reply:
     async def end(self, body: bytes = b"") -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def break_off(self, error: ApiError) -> None:
-        """End a stream in the error, as a frame of its own: what came last may have been cut in the middle of one."""
+    async def break_off(self, frame: bytes) -> None:
+        """End a stream in an error, as a frame of its own: what came last may have been cut in the middle of one."""
         broken = b"" if self.last.endswith(b"\n\n") or not self.last else b"\n\n"
-        await self.end(broken + frame(error.content))
+        await self.end(broken + frame)
 
 
 def _path(scope: Scope) -> str:
@@ -178,8 +177,8 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _refuse(error: ApiError, send: Send) -> None:
-    body = msgspec.json.encode(error.content)
+async def _refuse(error: ApiError, scope: Scope, send: Send) -> None:
+    body = error_body(error, scope)
     headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
     headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
