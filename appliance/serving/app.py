@@ -10,7 +10,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from appliance.serving.access import Access
-from appliance.serving.anthropic.routes import count_tokens, messages
+from appliance.serving.anthropic.routes import ROUTES as ANTHROPIC
 from appliance.serving.appliance_routes import attempt, drain, events, health, metrics, state
 from appliance.serving.chat import chat_completions
 from appliance.serving.completions import completions
@@ -22,6 +22,7 @@ from appliance.serving.head import with_head
 from appliance.serving.models import list_models, show_model
 from appliance.serving.proxy import POST, Proxy
 from appliance.serving.request_id import name_request
+from appliance.serving.tokenize import detokenize, tokenize
 
 # What belongs to no API is not counted among its failures.
 APIS: Final = ("/v1/", "/api/")
@@ -38,8 +39,9 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
             completions,
             list_models,
             show_model,
-            messages,
-            count_tokens,
+            tokenize,
+            detokenize,
+            *ANTHROPIC,
             state,
             events,
         ],

@@ -46,3 +46,6 @@ async def count_tokens(request: Request[Any, Any, Any], front_door: FrontDoor) -
     model.check_name(fields.model)
     count = await count_prompt(translate(fields, ignored), model, ignored)
     return Response({"input_tokens": count}, headers=ignored.headers)
+
+
+ROUTES = (messages, count_tokens)
