@@ -20,6 +20,7 @@ from appliance.serving.front_door import FrontDoor
 from appliance.serving.hardware_route import hardware
 from appliance.serving.head import with_head
 from appliance.serving.models import list_models, show_model
+from appliance.serving.ollama.routes import ROUTES as OLLAMA
 from appliance.serving.proxy import POST, Proxy
 from appliance.serving.request_id import name_request
 from appliance.serving.tokenize import detokenize, tokenize
@@ -42,6 +43,7 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
             tokenize,
             detokenize,
             *ANTHROPIC,
+            *OLLAMA,
             state,
             events,
         ],

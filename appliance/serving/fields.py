@@ -146,7 +146,7 @@ def decode_request(raw: bytes, type: type[T], *, strict: bool, api: Vocabulary =
         if name in known:
             given[name] = value
         elif name in api.partly_supported:
-            _check_accepted(name, value, api.partly_supported[name])
+            check_accepted(name, value, api.partly_supported[name])
         elif value is not None and name not in api.without_effect and (strict or name not in api.sent_by_clients):
             _refuse_misspelt(name, [*known, *api.partly_supported, *api.without_effect], ALIKE if strict else SLIP)
             ignored.add(name, name)
@@ -163,6 +163,7 @@ def decode_part(value: Any, type: type[T], param: str, ignored: Ignored) -> T:
     known = _names(type)
     for name in value:
         if name not in known:
+            _refuse_misspelt(name, known, SLIP, f"{param}.")
             ignored.add(re.sub(r"\[\d+\]", "[]", f"{param}.{name}"), f"{param}.{name}")
     try:
         return msgspec.convert({name: value[name] for name in value if name in known}, type)
@@ -197,7 +198,8 @@ def _parse(raw: bytes) -> Any:
         raise bad_request("The body is nested too deeply.", code="invalid_body") from None
 
 
-def _check_accepted(name: str, value: Any, row: Accepted) -> None:
+def check_accepted(name: str, value: Any, row: Accepted) -> None:
+    """Raises ApiError for a value that is not supported."""
     if value is None or value in row.values:
         return
     accepted = " or ".join(shown(value) for value in row.values)
@@ -206,9 +208,9 @@ def _check_accepted(name: str, value: Any, row: Accepted) -> None:
     raise bad_request(message, param=name, code="unsupported_field")
 
 
-def _refuse_misspelt(name: str, known: Collection[str], cutoff: float) -> None:
+def _refuse_misspelt(name: str, known: Collection[str], cutoff: float, within: str = "") -> None:
     if nearest := difflib.get_close_matches(name, known, n=1, cutoff=cutoff):
-        raise _unknown(name, f"Did you mean {nearest[0]}?")
+        raise _unknown(within + name, f"Did you mean {nearest[0]}?")
 
 
 def _unknown(param: str, remedy: str = "Remove it.") -> ApiError:

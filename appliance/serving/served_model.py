@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,10 @@ class ServedModel:
         self.eos_token_ids = plan.config.eos_token_ids
         self.digest = digest
         self.dtype = plan.dtype
+        self.family = plan.config.model_type
+        self.weight_bytes = plan.index.total_bytes
+        self.num_parameters = sum(math.prod(entry.shape) for entry in plan.index.tensors.values())
+        self.hidden_size = plan.config.hidden_size
         self.device = plan.device.gpu.name if plan.device.gpu else "cpu"
         self.sampling_defaults = plan.profile.sampling_defaults
         self.strict_requests = plan.profile.strict_requests
@@ -90,6 +95,10 @@ class ServedModel:
             raise bad_request(
                 f"The field {param!r} contains half of a surrogate pair, which is not valid text.", param
             ) from None
+
+    @property
+    def has_template(self) -> bool:
+        return self._template is not None
 
     @property
     def template(self) -> ChatTemplate:

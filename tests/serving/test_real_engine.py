@@ -11,6 +11,7 @@ from typing import Any
 
 import anthropic
 import httpx
+import ollama
 import openai
 import pytest
 
@@ -89,6 +90,30 @@ def test_a_call_that_is_demanded_is_one(url: str) -> None:
     (call,) = message.content
     assert (message.stop_reason, call.name, list(call.input)) == ("tool_use", "switch", ["on"])
     assert isinstance(call.input["on"], bool)
+
+
+def test_ollamas_client_gets_the_same_answers(url: str, client: openai.OpenAI) -> None:
+    """Greedy, of a chat and of a raw prompt, whole and streamed."""
+    local = ollama.Client(host=url)
+    messages: Any = [{"role": "user", "content": "grüße"}]
+    options = {"temperature": 0, "num_predict": 40}
+    chat = client.chat.completions.create(model="tiny", messages=messages, temperature=0, max_tokens=40)
+    whole = local.chat(model="tiny", messages=messages, options=options)
+    parts = list(local.chat(model="tiny", messages=messages, options=options, stream=True))
+    expected = chat.choices[0].message.content
+    assert whole.message.content == expected
+    assert "".join(part.message.content or "" for part in parts) == expected
+    assert (parts[-1].prompt_eval_count, parts[-1].eval_count) == (whole.prompt_eval_count, whole.eval_count)
+    completion = client.completions.create(model="tiny", prompt="once", temperature=0, max_tokens=40)
+    assert local.generate(model="tiny", prompt="once", raw=True, options=options).response == completion.choices[0].text
+
+
+def test_ollamas_format_is_kept(url: str) -> None:
+    """Whatever the model would rather say."""
+    schema = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
+    form = {**schema, "additionalProperties": False}
+    answer = ollama.Client(host=url).generate(model="tiny", prompt="x", format=form, options={"num_predict": 60})
+    assert isinstance(json.loads(answer.response)["on"], bool)
 
 
 def test_a_seed_repeats_an_answer_and_choices_differ(client: openai.OpenAI) -> None:
