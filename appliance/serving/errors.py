@@ -63,6 +63,14 @@ class ClientGoneError(ApiError):
         super().__init__(499, "The client disconnected.")
 
 
+class PromptTooLongError(ApiError):
+    """The context does not hold the prompt, which has at least `num_tokens`."""
+
+    def __init__(self, message: str, param: str, num_tokens: int) -> None:
+        super().__init__(400, message, param=param, code="context_length_exceeded")
+        self.num_tokens = num_tokens
+
+
 def bad_request(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
     return ApiError(400, message, param=param, code=code)
 

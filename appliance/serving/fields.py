@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
+import functools
 import json
 import re
 import urllib.parse
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -17,9 +19,11 @@ from appliance.serving.client_fields import SENT_BY_CLIENTS, WITHOUT_EFFECT
 from appliance.serving.errors import ApiError, ClientGoneError, bad_request
 
 T = TypeVar("T", bound=msgspec.Struct)
+R = TypeVar("R")
 
 IGNORED_HEADER: Final = "X-Ingot-Ignored-Fields"
 MAX_IGNORED: Final = 32
+INLINE_BYTES: Final = 1 << 15
 # How alike a name is to a known one before it is taken for a slip of the pen (`difflib`'s ratio), and before it is
 # suggested where every unknown name is refused.
 SLIP: Final = 0.8
@@ -99,6 +103,11 @@ async def read_body(request: Request[Any, Any, Any]) -> bytes:
         raise ClientGoneError from None
 
 
+async def beside_others(raw: bytes, work: Callable[[], R]) -> R:
+    """Work on the request `raw`: of a long one in a thread, so that no other request waits for it."""
+    return work() if len(raw) <= INLINE_BYTES else await asyncio.to_thread(work)
+
+
 class Ignored:
     """The fields of a request that are accepted without effect."""
 
@@ -171,6 +180,7 @@ def decode_part(value: Any, type: type[T], param: str, ignored: Ignored) -> T:
         raise _invalid(value, str(error), f"{param}.") from None
 
 
+@functools.cache
 def _names(type: type[msgspec.Struct]) -> list[str]:
     return [field.encode_name for field in msgspec.structs.fields(type)]
 

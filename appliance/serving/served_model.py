@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.errors import ApiError, PromptTooLongError, bad_request
 from appliance.serving.reading import ModelFormats
 from appliance.serving.structured import CheckedGrammars, Form, Thoughts
 
@@ -84,7 +84,7 @@ class ServedModel:
                 f"The prompt has {len(text):,} characters. This model's context of {self.max_model_len:,} tokens holds "
                 f"at most {most:,}. Shorten the prompt."
             )
-            raise bad_request(message, param, "context_length_exceeded")
+            raise PromptTooLongError(message, param, len(text) // self.tokenizer.longest_token)
 
         def encode() -> list[int]:
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -138,7 +138,7 @@ class ServedModel:
                 f"The prompt has {prompt_tokens:,} tokens. This model's context of {self.max_model_len:,} tokens must "
                 "hold prompt and answer. Shorten the prompt."
             )
-            raise bad_request(message, param, "context_length_exceeded")
+            raise PromptTooLongError(message, param, prompt_tokens)
         if max_tokens is not None and max_tokens > left:
             message = (
                 f"The prompt has {prompt_tokens:,} tokens and max_tokens is {max_tokens:,}, together "

@@ -11,6 +11,7 @@ import pytest
 from anthropic.types import MessageParam, ToolParam
 
 from appliance.home import Home
+from appliance.serving.fields import IGNORED_HEADER
 from tests.serving.talking_door import talking_door
 from tests.supervisor.scripted import Door
 
@@ -194,6 +195,36 @@ def test_the_beta_api_is_the_same(client: anthropic.Anthropic) -> None:
         extra_body={"seed": TEXT},
     )
     assert message.content[0].model_dump()["text"] == ANSWERS[TEXT]
+
+
+def test_what_claude_code_sends(talking: Door) -> None:
+    """The fields of its first request (2.1.197), each shortened: all have a meaning here, or need none."""
+    cached = {"type": "ephemeral"}
+    body: dict[str, Any] = {
+        "model": "tiny",
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "<system-reminder>...</system-reminder>"},
+                                         {"type": "text", "text": "What does note.txt say?", "cache_control": cached}]},
+            {"role": "system", "content": "Available agent types for the Agent tool: ..."},
+        ],
+        "system": [{"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.707; cch=00000;"},
+                   {"type": "text", "text": "You are a Claude agent.", "cache_control": cached}],
+        "tools": [{"name": "Read", "description": "Reads a file", "input_schema": {
+            "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object",
+            "properties": {"file_path": {"type": "string"}}, "required": ["file_path"]}}],
+        "metadata": {"user_id": "{}"},
+        "max_tokens": 32_000,
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "high"},
+        "stream": True,
+        "seed": THOUGHT_AND_CALL,
+    }  # fmt: skip
+    headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "claude-code-20250219,effort-2025-11-24"}
+    response = talking.http.post("/v1/messages?beta=true", json=body, headers=headers)
+    assert response.status_code == 200, response.text
+    assert IGNORED_HEADER not in response.headers
+    assert "tool_use" in response.text
 
 
 def test_a_schema_for_the_answer(client: anthropic.Anthropic) -> None:

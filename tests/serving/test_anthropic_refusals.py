@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,9 +119,12 @@ def test_wrong_messages_are_named_by_their_place(door: Door, messages: list[Any]
 
 
 def test_a_prompt_that_no_context_holds(door: Door) -> None:
-    """With the code that OpenAI's clients get, too."""
-    status, error = refused(door, {"max_tokens": 16, "messages": [{"role": "user", "content": "x" * 1000}]})
-    assert (status, error["param"], error["code"]) == (400, "messages", "context_length_exceeded")
+    """In Anthropic's own words and figures, which Claude Code reads to compact the conversation."""
+    for length in (1000, 100_000):
+        status, error = refused(door, {"max_tokens": 16, "messages": [{"role": "user", "content": "x" * length}]})
+        assert (status, error["param"], error["code"]) == (400, "messages", "context_length_exceeded")
+        figures = re.search(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)", error["message"])
+        assert int(figures[1]) > int(figures[2]) == 512
 
 
 @pytest.mark.parametrize(

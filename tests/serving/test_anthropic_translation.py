@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from appliance.serving.anthropic.fields import MESSAGES, MessagesFields
 from appliance.serving.anthropic.request import translate
 from appliance.serving.chat_request import ChatFields
-from appliance.serving.fields import decode_request
+from appliance.serving.fields import INLINE_BYTES, beside_others, decode_request
 
 USE = {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}
 
@@ -48,6 +49,14 @@ def test_blocks_become_messages() -> None:
         {"role": "tool", "tool_call_id": "t1", "content": "a\nb"},
         {"role": "user", "content": "and?"},
     ]
+
+
+def test_a_systems_message_within_the_conversation_is_part_of_the_users_turn() -> None:
+    """Claude Code sends such; most templates take one at the head only."""
+    system = {"role": "system", "content": "Mind the gap."}
+    messages = chat({"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}, system).messages
+    said = "hi\n<system-reminder>\nMind the gap.\n</system-reminder>"
+    assert messages == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": said}]
 
 
 def test_turns_of_the_same_role_are_one() -> None:
@@ -97,3 +106,9 @@ def test_thinking_is_off_unless_it_is_asked_for() -> None:
     for thinking, expected in ((None, False), ("disabled", False), ("enabled", True), ("adaptive", True)):
         fields = {} if thinking is None else {"thinking": {"type": thinking}}
         assert chat(user(text("x")), **fields, output_config={"effort": "high"}).enable_thinking is expected
+
+
+async def test_a_long_request_keeps_nobody_waiting() -> None:
+    """It is translated beside the event loop."""
+    threads = [await beside_others(b"x" * length, threading.current_thread) for length in (10, INLINE_BYTES + 1)]
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]

@@ -14,6 +14,9 @@ from appliance.serving.fields import Ignored, decode_part, shown
 ROLES: Final = ("user", "assistant", "system")
 # Claude Code's, with a number that changes at each request: no prefix of its prompts would be found in the cache.
 BILLING: Final = "x-anthropic-billing-header:"
+# Most templates take a system's message at the head only. Later ones go to the user's turn, in the form that Claude
+# Code gives such remarks there.
+REMINDER: Final = "<system-reminder>\n{}\n</system-reminder>"
 FAILED: Final = ("error", "<tool_use_error>")
 
 
@@ -125,7 +128,11 @@ class Conversation:
 
     def _system_text(self, block: dict[str, Any], param: str) -> None:
         text = self._text(block, param)
-        if text and not text.startswith(BILLING):
+        if not text or text.startswith(BILLING):
+            return
+        if self.messages and self.messages[-1]["role"] != "system":
+            self._say("user", REMINDER.format(text))
+        else:
             self._say("system", text)
 
     def _call(self, block: dict[str, Any], param: str) -> None:

@@ -18,7 +18,7 @@ from appliance.serving.anthropic.fields import (
     ToolFields,
 )
 from appliance.serving.chat_request import ChatFields, chat_ask, chat_prompt
-from appliance.serving.errors import bad_request
+from appliance.serving.errors import PromptTooLongError, bad_request
 from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.fields import Ignored, decode_part, shown
 from appliance.serving.served_model import ServedModel
@@ -81,7 +81,12 @@ async def messages_ask(translated: Translated, model: ServedModel, ignored: Igno
     """An answer for which the context has too little room is cut short, as Anthropic's are. Raises ApiError."""
     unused = Ignored(strict=False)
     with translated.origins.in_errors():
-        ask = await chat_ask(translated.chat, model, unused, shorten=True)
+        try:
+            ask = await chat_ask(translated.chat, model, unused, shorten=True)
+        except PromptTooLongError as error:
+            # In Anthropic's words and figures: Claude Code then compacts the conversation by itself.
+            error.message = f"prompt is too long: {error.num_tokens} tokens > {model.max_model_len} maximum"
+            raise
     translated.origins.note(unused, ignored)
     return ask
 

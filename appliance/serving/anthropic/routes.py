@@ -12,7 +12,7 @@ from appliance.serving.answering import Answering
 from appliance.serving.anthropic.answer import MessageAnswer
 from appliance.serving.anthropic.fields import COUNT, MESSAGES, MessagesFields, PromptFields
 from appliance.serving.anthropic.request import count_prompt, messages_ask, translate
-from appliance.serving.fields import decode_request, read_body
+from appliance.serving.fields import beside_others, decode_request, read_body
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.request_id import request_id
 from appliance.serving.respond import respond
@@ -24,7 +24,7 @@ async def messages(request: Request[Any, Any, Any], front_door: FrontDoor) -> St
     body = await read_body(request)
     fields, ignored = decode_request(body, MessagesFields, strict=model.strict_requests, api=MESSAGES)
     model.check_name(fields.model)
-    translated = translate(fields, ignored)
+    translated = await beside_others(body, lambda: translate(fields, ignored))
     ask = await messages_ask(translated, model, ignored)
     with translated.origins.in_errors():
         answering = Answering(client, model, front_door.metrics, ask, key_of(request))
@@ -44,7 +44,8 @@ async def count_tokens(request: Request[Any, Any, Any], front_door: FrontDoor) -
     body = await read_body(request)
     fields, ignored = decode_request(body, PromptFields, strict=model.strict_requests, api=COUNT)
     model.check_name(fields.model)
-    count = await count_prompt(translate(fields, ignored), model, ignored)
+    translated = await beside_others(body, lambda: translate(fields, ignored))
+    count = await count_prompt(translated, model, ignored)
     return Response({"input_tokens": count}, headers=ignored.headers)
 
 

@@ -13,7 +13,7 @@ from appliance.serving.access import key_of
 from appliance.serving.answering import Answering, Ask
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.field_origins import FieldOrigins
-from appliance.serving.fields import decode_request, read_body
+from appliance.serving.fields import beside_others, decode_request, read_body
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.ollama import models
 from appliance.serving.ollama.answer import ChatAnswer, GenerateAnswer, GenerationAnswer
@@ -30,12 +30,13 @@ Answered = Stream | Response[dict[str, Any]]
 async def chat(request: AnyRequest, front_door: FrontDoor) -> Answered:
     began = time.perf_counter()
     _, model = _serving(front_door)
-    fields, ignored = decode_request(await read_body(request), ChatFields, strict=model.strict_requests, api=OLLAMA)
+    body = await read_body(request)
+    fields, ignored = decode_request(body, ChatFields, strict=model.strict_requests, api=OLLAMA)
     models.check_name(fields.model, model)
     answer = ChatAnswer(fields.model or model.name, shows_thinking=fields.think is not False, began=began)
     if not fields.messages:
         return _loaded(fields, answer)
-    translated = translate_chat(fields, model, ignored)
+    translated = await beside_others(body, lambda: translate_chat(fields, model, ignored))
     ask = await generation_ask(translated, model, ignored)
     return await _answer(request, front_door, fields, ask, translated.origins, answer, ignored.headers)
 
