@@ -102,9 +102,10 @@ class Conversation:
         for index, block in sorted(enumerate(blocks), key=lambda each: each[1].get("type") != "tool_result"):
             place = param if isinstance(content, str) else f"{param}[{index}]"
             kind = block.get("type")
-            if kind not in self._read[role]:
+            read = self._read[role].get(kind) if isinstance(kind, str) else None
+            if read is None:
                 raise _unsupported(role, kind, f"{place}.type")
-            self._read[role][kind](block, place)
+            read(block, place)
 
     def _turn(self, role: str) -> dict[str, Any]:
         """The message that the last one of this role goes on in."""
