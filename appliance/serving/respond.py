@@ -13,6 +13,9 @@ from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import ApiError
 from appliance.serving.stream import SSE, ending_in_error, frame, streamed
 
+GENERATING = (404, 429, 502, 503)
+"""The errors of every route that has the model answer, beside those of its request."""
+
 
 class Answer(Protocol):
     """How one API writes its answers."""

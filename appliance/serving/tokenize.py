@@ -39,13 +39,33 @@ class DetokenizeFields(msgspec.Struct, frozen=True, kw_only=True):
     tokens: list[Annotated[int, Meta(ge=0, le=1 << 31)]]
 
 
+class Tokens(msgspec.Struct, forbid_unknown_fields=True):
+    """The answer; nothing is encoded through it, nor through the next."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str | None] | None
+
+
+class TokensText(msgspec.Struct, forbid_unknown_fields=True):
+    prompt: str
+
+
 # What a client sends to /v1/chat/completions can be sent here as it stands.
 VOCABULARY: Final = OPENAI._replace(
     without_effect=OPENAI.without_effect | set(ChatFields.__struct_fields__) - set(TokenizeFields.__struct_fields__)
 )
 
 
-@post("/tokenize", status_code=200)
+@post(
+    "/tokenize",
+    status_code=200,
+    summary="A prompt's tokens",
+    body=TokenizeFields,
+    answer=Tokens,
+    errors=(404, 503),
+)
 async def tokenize(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[dict[str, Any]]:
     _, model = front_door.serving()
     body = await read_body(request)
@@ -57,7 +77,14 @@ async def tokenize(request: Request[Any, Any, Any], front_door: FrontDoor) -> Re
     return Response(answer, headers=ignored.headers)
 
 
-@post("/detokenize", status_code=200)
+@post(
+    "/detokenize",
+    status_code=200,
+    summary="The text of tokens",
+    body=DetokenizeFields,
+    answer=TokensText,
+    errors=(404, 503),
+)
 async def detokenize(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[dict[str, Any]]:
     """Special tokens are part of the text."""
     _, model = front_door.serving()

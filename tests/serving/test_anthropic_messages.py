@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
+import msgspec
 import pytest
 from anthropic.types import MessageParam, ToolParam
 
 from appliance.home import Home
+from appliance.serving.anthropic.answers import AnthropicMessage, AnthropicTokenCount
 from appliance.serving.fields import IGNORED_HEADER
 from tests.serving.talking_door import talking_door
 from tests.supervisor.scripted import Door
@@ -171,6 +173,16 @@ def test_the_events_of_a_stream(talking: Door) -> None:
     assert ended["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
     assert ended["usage"]["input_tokens"] == begun["usage"]["input_tokens"]
     assert ended["usage"]["output_tokens"] == len(ANSWERS[THOUGHT_AND_CALL].encode()) + 1
+
+
+@pytest.mark.parametrize("seed", range(len(ANSWERS)))
+def test_whole_answers_are_as_documented(talking: Door, seed: int) -> None:
+    """Nothing is missing or beside it."""
+    body = {"messages": HELLO, "max_tokens": 1000, "tools": TOOLS, "thinking": ADAPTIVE, "seed": seed}
+    msgspec.json.decode(talking.http.post("/v1/messages", json=body).content, type=AnthropicMessage)
+    del body["max_tokens"]
+    counted = talking.http.post("/v1/messages/count_tokens", json=body)
+    msgspec.json.decode(counted.content, type=AnthropicTokenCount)
 
 
 def test_counted_tokens_are_those_that_an_answer_is_charged(client: anthropic.Anthropic) -> None:

@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import ollama
 import pytest
 
 from appliance.home import Home
 from appliance.serving.fields import IGNORED_HEADER
+from appliance.serving.ollama import answers
 from tests.serving.talking_door import talking_door
 from tests.supervisor.scripted import Door
 
@@ -164,6 +166,35 @@ def test_a_raw_prompt_goes_past_the_template(talking: Door) -> None:
     assert answer["response"] == ANSWERS[THOUGHT_AND_CALL]
     counted = talking.http.post("/tokenize", json={"prompt": "<|user|>How?"}).json()["count"]
     assert answer["prompt_eval_count"] == counted
+
+
+@pytest.mark.parametrize("seed", range(len(ANSWERS)))
+@pytest.mark.parametrize("stream", [False, True])
+def test_answers_are_as_documented(talking: Door, seed: int, stream: bool) -> None:
+    """Every line of them, and what describes the model; nothing is missing or beside it."""
+    both = {"options": {"seed": seed}, "stream": stream}
+    tools = [{"type": "function", "function": {"name": "get_weather"}}]
+    chat = talking.http.post("/api/chat", json={"messages": [HELLO], "tools": tools, **both})
+    generated = talking.http.post("/api/generate", json={"prompt": "x", **both})
+    msgspec.json.Decoder(answers.OllamaChatAnswer).decode_lines(chat.content)
+    msgspec.json.Decoder(answers.OllamaGenerateAnswer).decode_lines(generated.content)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "answer"),
+    [
+        ("POST", "/api/chat", answers.OllamaChatAnswer),
+        ("POST", "/api/generate", answers.OllamaGenerateAnswer),
+        ("POST", "/api/show", answers.OllamaShownModel),
+        ("GET", "/api/tags", answers.OllamaModels),
+        ("GET", "/api/ps", answers.OllamaRunningModels),
+        ("GET", "/api/version", answers.OllamaVersion),
+    ],
+)
+def test_what_describes_the_model_is_as_documented(talking: Door, method: str, path: str, answer: Any) -> None:
+    """So is the answer to a request for nothing."""
+    response = talking.http.request(method, path, content=b"{}" if method == "POST" else b"")
+    msgspec.json.decode(response.content, type=answer)
 
 
 def test_lines_of_json(talking: Door) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from appliance.serving.tokenize import Tokens, TokensText
 from tests.supervisor.scripted import Door
 
+DOCUMENTED = {"/tokenize": Tokens, "/detokenize": TokensText}
 HELLO = [{"role": "user", "content": "grüße"}]
 
 
 def post(door: Door, path: str, **body: Any) -> dict[str, Any]:
     response = door.http.post(path, json=body)
     assert response.status_code == 200, response.text
+    if path in DOCUMENTED:
+        msgspec.json.decode(response.content, type=DOCUMENTED[path])
     return dict(response.json())
 
 

@@ -10,15 +10,25 @@ from litestar.response import Stream
 from appliance.serving.access import key_of
 from appliance.serving.answering import Answering
 from appliance.serving.anthropic.answer import MessageAnswer
+from appliance.serving.anthropic.answers import AnthropicError, AnthropicMessage, AnthropicTokenCount
 from appliance.serving.anthropic.fields import COUNT, MESSAGES, MessagesFields, PromptFields
 from appliance.serving.anthropic.request import count_prompt, messages_ask, translate
 from appliance.serving.fields import beside_others, decode_request, read_body
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.request_id import request_id
-from appliance.serving.respond import respond
+from appliance.serving.respond import GENERATING, respond
 
 
-@post("/v1/messages", status_code=200)
+@post(
+    "/v1/messages",
+    status_code=200,
+    summary="Answer messages, as Anthropic's API",
+    body=MessagesFields,
+    answer=AnthropicMessage,
+    streams=True,
+    errors=GENERATING,
+    error=AnthropicError,
+)
 async def messages(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
     client, model = front_door.serving()
     body = await read_body(request)
@@ -37,7 +47,15 @@ async def messages(request: Request[Any, Any, Any], front_door: FrontDoor) -> St
     return await respond(request, answering, answer, stream=fields.stream, headers=ignored.headers)
 
 
-@post("/v1/messages/count_tokens", status_code=200)
+@post(
+    "/v1/messages/count_tokens",
+    status_code=200,
+    summary="Count a prompt's tokens, as Anthropic's API",
+    body=PromptFields,
+    answer=AnthropicTokenCount,
+    errors=(404, 503),
+    error=AnthropicError,
+)
 async def count_tokens(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[dict[str, Any]]:
     """Of a prompt of any length."""
     _, model = front_door.serving()

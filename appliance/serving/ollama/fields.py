@@ -30,18 +30,18 @@ class GenerationFields(msgspec.Struct, frozen=True, kw_only=True):
     priority: Annotated[int, Meta(ge=-(1 << 31), le=1 << 31)] | None = None
 
 
-class ChatFields(GenerationFields, frozen=True, kw_only=True):
+class OllamaChatFields(GenerationFields, frozen=True, kw_only=True):
     messages: list[dict[str, Any]] = []
     tools: Any = None
 
 
-class GenerateFields(GenerationFields, frozen=True, kw_only=True):
+class OllamaGenerateFields(GenerationFields, frozen=True, kw_only=True):
     prompt: str = ""
     system: str | None = None
     raw: bool | None = None
 
 
-class ShowFields(msgspec.Struct, frozen=True, kw_only=True):
+class OllamaShowFields(msgspec.Struct, frozen=True, kw_only=True):
     """`name` is what `model` was called before."""
 
     model: str | None = None

@@ -9,7 +9,7 @@ from appliance.serving.answering import Ask
 from appliance.serving.errors import bad_request
 from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.fields import Ignored, decode_part, shown
-from appliance.serving.ollama.fields import ChatFields, GenerateFields, GenerationFields, Options
+from appliance.serving.ollama.fields import GenerationFields, OllamaChatFields, OllamaGenerateFields, Options
 from appliance.serving.ollama.messages import translate_messages
 from appliance.serving.served_model import ServedModel
 from appliance.serving.structured import wanted_form
@@ -29,13 +29,13 @@ class Translated(NamedTuple):
     origins: FieldOrigins
 
 
-def translate_chat(fields: ChatFields, model: ServedModel, ignored: Ignored) -> Translated:
+def translate_chat(fields: OllamaChatFields, model: ServedModel, ignored: Ignored) -> Translated:
     """Raises ApiError naming the field."""
     messages = translate_messages(fields.messages, ignored)
     return _translate(fields, messages, fields.tools, FieldOrigins(ORIGINS), model, ignored)
 
 
-def translate_generate(fields: GenerateFields, model: ServedModel, ignored: Ignored) -> Translated:
+def translate_generate(fields: OllamaGenerateFields, model: ServedModel, ignored: Ignored) -> Translated:
     messages = [{"role": "user", "content": fields.prompt}]
     if fields.system:
         messages.insert(0, {"role": "system", "content": fields.system})

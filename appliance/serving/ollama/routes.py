@@ -15,23 +15,38 @@ from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.fields import beside_others, decode_request, read_body
 from appliance.serving.front_door import FrontDoor
-from appliance.serving.ollama import models
-from appliance.serving.ollama.answer import ChatAnswer, GenerateAnswer, GenerationAnswer
-from appliance.serving.ollama.fields import OLLAMA, ChatFields, GenerateFields, GenerationFields, ShowFields
+from appliance.serving.ollama import answers, models
+from appliance.serving.ollama.answer import LINES, ChatAnswer, GenerateAnswer, GenerationAnswer
+from appliance.serving.ollama.fields import (
+    OLLAMA,
+    GenerationFields,
+    OllamaChatFields,
+    OllamaGenerateFields,
+    OllamaShowFields,
+)
 from appliance.serving.ollama.request import generation_ask, raw_ask, translate_chat, translate_generate
-from appliance.serving.respond import respond
+from appliance.serving.respond import GENERATING, respond
 from appliance.serving.served_model import ServedModel
 
 AnyRequest = Request[Any, Any, Any]
 Answered = Stream | Response[dict[str, Any]]
 
 
-@post("/api/chat", status_code=200)
+@post(
+    "/api/chat",
+    status_code=200,
+    summary="Answer messages, as Ollama's API",
+    body=OllamaChatFields,
+    answer=answers.OllamaChatAnswer,
+    streams=LINES,
+    errors=(*GENERATING, 501),
+    error=answers.OllamaError,
+)
 async def chat(request: AnyRequest, front_door: FrontDoor) -> Answered:
     began = time.perf_counter()
     _, model = _serving(front_door)
     body = await read_body(request)
-    fields, ignored = decode_request(body, ChatFields, strict=model.strict_requests, api=OLLAMA)
+    fields, ignored = decode_request(body, OllamaChatFields, strict=model.strict_requests, api=OLLAMA)
     models.check_name(fields.model, model)
     answer = ChatAnswer(fields.model or model.name, shows_thinking=fields.think is not False, began=began)
     if not fields.messages:
@@ -41,12 +56,21 @@ async def chat(request: AnyRequest, front_door: FrontDoor) -> Answered:
     return await _answer(request, front_door, fields, ask, translated.origins, answer, ignored.headers)
 
 
-@post("/api/generate", status_code=200)
+@post(
+    "/api/generate",
+    status_code=200,
+    summary="Complete a prompt, as Ollama's API",
+    body=OllamaGenerateFields,
+    answer=answers.OllamaGenerateAnswer,
+    streams=LINES,
+    errors=(*GENERATING, 501),
+    error=answers.OllamaError,
+)
 async def generate(request: AnyRequest, front_door: FrontDoor) -> Answered:
     began = time.perf_counter()
     _, model = _serving(front_door)
     body = await read_body(request)
-    fields, ignored = decode_request(body, GenerateFields, strict=model.strict_requests, api=OLLAMA)
+    fields, ignored = decode_request(body, OllamaGenerateFields, strict=model.strict_requests, api=OLLAMA)
     models.check_name(fields.model, model)
     answer = GenerateAnswer(fields.model or model.name, shows_thinking=fields.think is not False, began=began)
     if not fields.prompt:
@@ -59,27 +83,54 @@ async def generate(request: AnyRequest, front_door: FrontDoor) -> Answered:
     return await _answer(request, front_door, fields, ask, translated.origins, answer, ignored.headers)
 
 
-@get("/api/tags")
+@get(
+    "/api/tags",
+    summary="The served model, as Ollama's API lists models",
+    answer=answers.OllamaModels,
+    errors=(501, 503),
+    error=answers.OllamaError,
+)
 async def tags(front_door: FrontDoor) -> dict[str, Any]:
     _, model = _serving(front_door)
     return {"models": [models.listed(model)]}
 
 
-@get("/api/ps")
+@get(
+    "/api/ps",
+    summary="The served model, as Ollama's API lists running ones",
+    answer=answers.OllamaRunningModels,
+    errors=(501, 503),
+    error=answers.OllamaError,
+)
 async def running(front_door: FrontDoor) -> dict[str, Any]:
     _, model = _serving(front_door)
     return {"models": [models.running(model)]}
 
 
-@post("/api/show", status_code=200)
+@post(
+    "/api/show",
+    status_code=200,
+    summary="Describe the served model, as Ollama's API",
+    body=OllamaShowFields,
+    answer=answers.OllamaShownModel,
+    errors=(404, 501, 503),
+    error=answers.OllamaError,
+)
 async def show(request: AnyRequest, front_door: FrontDoor) -> Response[dict[str, Any]]:
     _, model = _serving(front_door)
-    fields, ignored = decode_request(await read_body(request), ShowFields, strict=model.strict_requests, api=OLLAMA)
+    fields, ignored = decode_request(
+        await read_body(request), OllamaShowFields, strict=model.strict_requests, api=OLLAMA
+    )
     models.check_name(fields.model or fields.name, model)
     return Response(models.shown_model(model), headers=ignored.headers)
 
 
-@get("/api/version")
+@get(
+    "/api/version",
+    summary="The version of Ollama's API",
+    answer=answers.OllamaVersion,
+    error=answers.OllamaError,
+)
 async def version() -> dict[str, str]:
     return {"version": models.API_VERSION}
 
