@@ -104,7 +104,7 @@ class Access:
     def require_key(self, connection: Connection, _handler: BaseRouteHandler | None) -> None:
         """A guard: a key or the console's token if keys are required; otherwise anyone but other sites' pages and those
         who show a key that was revoked. Clients that need some key send a made-up one, which counts as none."""
-        shown = _bearer(connection)
+        shown = _bearer(connection) or _anthropic_key(connection)
         if shown is not None and self._is_token(shown):
             _accept(connection, CONSOLE)
             return
@@ -121,7 +121,7 @@ class Access:
             raise _unauthorized(
                 "This API key is not valid."
                 if shown
-                else "This API requires a key. Send it in the header `Authorization: Bearer KEY`."
+                else "This API requires a key. Send it in the header `Authorization: Bearer KEY` or `x-api-key: KEY`."
             )
         if not self._may_be_keyless(connection):
             raise _unauthorized(
@@ -197,6 +197,11 @@ def _may_be_rebound(host: str) -> bool:
 def _bearer(connection: Connection) -> str | None:
     scheme, _, value = connection.headers.get("authorization", "").partition(" ")
     return value.strip() or None if scheme.lower() == "bearer" else None
+
+
+def _anthropic_key(connection: Connection) -> str | None:
+    """As Anthropic's clients send it."""
+    return connection.headers.get("x-api-key", "").strip() or None
 
 
 def _digest(key: str) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import secrets
-from typing import Any
+from typing import Any, Final
 
 from litestar import Litestar, Router
 from litestar.di import Provide
@@ -14,19 +12,25 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from appliance.address import host_name
 from appliance.profile.shown import MAX_SHOWN
 from appliance.serving.access import Access
+from appliance.serving.anthropic.routes import ROUTES as ANTHROPIC
 from appliance.serving.appliance_routes import attempt, drain, events, health, metrics, state
 from appliance.serving.chat import chat_completions
 from appliance.serving.completions import completions
-from appliance.serving.errors import MAX_BODY_BYTES, ApiError, error_response, send_error
+from appliance.serving.error_shape import error_response, send_error
+from appliance.serving.errors import MAX_BODY_BYTES, ApiError
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.hardware_route import hardware
 from appliance.serving.head import with_head
 from appliance.serving.models import list_models, show_model
+from appliance.serving.ollama.routes import ROUTES as OLLAMA
 from appliance.serving.openapi.route import openapi
-from appliance.serving.proxy import Proxy
+from appliance.serving.proxy import POST, Proxy
+from appliance.serving.request_id import name_request
 from appliance.serving.responses.routes import create_response, delete_response, list_input_items, show_response
+from appliance.serving.tokenize import detokenize, tokenize
 
-REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+# What belongs to no API is not counted among its failures.
+APIS: Final = ("/v1/", "/api/")
 
 
 def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
@@ -35,7 +39,7 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
 
     async def passed_on_or_answered(scope: Scope, receive: Receive, send: Send) -> None:
         if (refused := malformed_host(scope)) is not None:
-            await send_error(refused, send)
+            await send_error(refused, scope, send)
         else:
             await (proxy if proxy.takes(scope) else app)(scope, receive, send)
 
@@ -61,6 +65,10 @@ def make_routes(front_door: FrontDoor, access: Access) -> Litestar:
             show_response,
             delete_response,
             list_input_items,
+            tokenize,
+            detokenize,
+            *ANTHROPIC,
+            *OLLAMA,
         ],
         guards=[access.require_key],
         opt={"access": "key"},
@@ -101,15 +109,15 @@ def named(app: ASGIApp, front_door: FrontDoor) -> ASGIApp:
         if scope["type"] != ScopeType.HTTP:
             await app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        request_id = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16).encode()
+        request_id = name_request(scope)
+        of_api = scope["path"].startswith(APIS) or scope["path"] in POST
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                if message["status"] >= 400 and scope["path"].startswith("/v1/"):
+                if message["status"] >= 400 and of_api:
                     front_door.metrics.failures.labels(message["status"]).inc()
-                ours: list[Any] = [(b"server", b"ingot"), (b"x-request-id", request_id)]
-                message["headers"] = [*message["headers"], *ours]
+                ids: list[Any] = [(b"x-request-id", request_id), (b"request-id", request_id)]  # ours and Anthropic's
+                message["headers"] = [*message["headers"], (b"server", b"ingot"), *ids]
             await send(message)
 
         await app(scope, receive, send_named)

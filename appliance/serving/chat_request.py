@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
 
@@ -32,20 +32,22 @@ class ChatFields(SamplingFields, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-async def chat_ask(fields: ChatFields, model: ServedModel, ignored: Ignored) -> Ask:
-    """Raises ApiError that names the field. What the model's template cannot use is noted in `ignored`."""
+class ChatPrompt(NamedTuple):
+    text: str
+    token_ids: list[int]
+
+
+async def chat_ask(fields: ChatFields, model: ServedModel, ignored: Ignored, *, shorten: bool = False) -> Ask:
+    """Raises ApiError that names the field. What the model's template cannot use is noted in `ignored`. `shorten`: if
+    the context has no room for as many tokens as are asked for, the answer gets fewer."""
     check_logprobs(fields.top_logprobs, "top_logprobs")
     if fields.top_logprobs and not fields.logprobs:
         raise bad_request("top_logprobs needs logprobs; set logprobs to true.", "top_logprobs")
     use = check_tools(fields.tools, fields.tool_choice, fields.parallel_tool_calls, ignored)
     form = enforced_form(use, wanted_form(fields))
-    text = await _render(fields, model, use, ignored)
-    # The template writes the special tokens itself.
-    prompt = await model.encode(text, "messages", add_special_tokens=False)
-    if not prompt:
-        raise bad_request("The model's chat template produces an empty prompt for these messages.", "messages")
+    text, prompt = await chat_prompt(fields, model, use, ignored)
     asked = fields.max_completion_tokens or fields.max_tokens
-    room = model.room(len(prompt), asked, "messages")
+    room = model.room(len(prompt), None if shorten else asked, "messages")
     wanted = asked or model.sampling_defaults.get("max_tokens", room)
     return Ask(
         prompts=[prompt],
@@ -55,6 +57,16 @@ async def chat_ask(fields: ChatFields, model: ServedModel, ignored: Ignored) -> 
         grammar=await model.grammar(form, model.formats.thoughts(text)) if form else None,
         reading=model.formats.reading(text, use),
     )
+
+
+async def chat_prompt(fields: ChatFields, model: ServedModel, use: ToolUse, ignored: Ignored) -> ChatPrompt:
+    """What the model is given, however long that is. Raises ApiError as `chat_ask`."""
+    text = await _render(fields, model, use, ignored)
+    # The template writes the special tokens itself.
+    token_ids = await model.encode(text, "messages", add_special_tokens=False)
+    if not token_ids:
+        raise bad_request("The model's chat template produces an empty prompt for these messages.", "messages")
+    return ChatPrompt(text, token_ids)
 
 
 async def _render(fields: ChatFields, model: ServedModel, use: ToolUse, ignored: Ignored) -> str:

@@ -3,6 +3,7 @@ and tool calls where the model writes such."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,8 @@ class Choice:
         self.num_tokens = 0
         self.num_cached_tokens = 0
         self.finished = False
+        self.first_token_at: float | None = None
+        """By `time.perf_counter`."""
         self._detokenizer = detokenizer
         self._stops = StopStrings(stops)
         self._min_tokens = min_tokens
@@ -86,6 +89,11 @@ class Choice:
     def called(self) -> bool:
         """Whether the answer has tool calls, of which the last is complete too."""
         return self._reader is not None and self._reader.called
+
+    @property
+    def stop_string(self) -> str | None:
+        """The one that has ended the answer."""
+        return self._stops.matched
 
     @property
     def reasoning_tokens(self) -> int:
@@ -101,6 +109,7 @@ class Choice:
         if output.finish_reason is FinishReason.ERROR:
             message = f"The engine could not run this request: {output.error}."
             raise bad_request(message) if output.is_refusal else ApiError(500, message, code="engine_error")
+        self.first_token_at = self.first_token_at or time.perf_counter()
         self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
         self.prompt_logprobs = self.prompt_logprobs or output.prompt_logprobs
         piece = Piece()

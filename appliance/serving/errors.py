@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape, and the one place where an exception becomes a response."""
+"""Errors in OpenAI's shape, and the one place where any other exception becomes one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ import time
 import traceback
 from typing import Any
 
-import msgspec
-from litestar import Request, Response
 from litestar.exceptions import HTTPException
-from litestar.types import Send
 
 from appliance.protocol import State
 
@@ -66,6 +63,14 @@ class ClientGoneError(ApiError):
         super().__init__(499, "The client disconnected.")
 
 
+class PromptTooLongError(ApiError):
+    """The context does not hold the prompt, which has at least `num_tokens`."""
+
+    def __init__(self, message: str, param: str, num_tokens: int) -> None:
+        super().__init__(400, message, param=param, code="context_length_exceeded")
+        self.num_tokens = num_tokens
+
+
 def bad_request(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
     return ApiError(400, message, param=param, code=code)
 
@@ -84,25 +89,11 @@ def engine_gone(reason: str) -> ApiError:
     return ApiError(502, f"The engine stopped while answering: {reason}", code="engine_failed")
 
 
-def error_response(_request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """For every exception that leaves a route."""
-    if not isinstance(error, ApiError):
-        error = _from_framework(error) if isinstance(error, HTTPException) else _unexpected(error)
-    return Response(
-        msgspec.json.encode(error.content),
-        status_code=error.status,
-        media_type="application/json",
-        headers=error.headers,
-    )
-
-
-async def send_error(error: ApiError, send: Send) -> None:
-    """As an answer, where no route is asked."""
-    body = msgspec.json.encode(error.content)
-    headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-    headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+def api_error(error: Exception) -> ApiError:
+    """What a client is told of an exception that leaves a route."""
+    if isinstance(error, ApiError):
+        return error
+    return _from_framework(error) if isinstance(error, HTTPException) else _unexpected(error)
 
 
 def _from_framework(error: HTTPException) -> ApiError:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import functools
 import json
 import re
 import urllib.parse
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -18,9 +19,11 @@ from appliance.serving.client_fields import SENT_BY_CLIENTS, WITHOUT_EFFECT
 from appliance.serving.errors import ApiError, ClientGoneError, bad_request
 
 T = TypeVar("T", bound=msgspec.Struct)
+R = TypeVar("R")
 
 IGNORED_HEADER: Final = "X-Ingot-Ignored-Fields"
 MAX_IGNORED: Final = 32
+INLINE_BYTES: Final = 1 << 15
 # How alike a name is to a known one before it is taken for a slip of the pen (`difflib`'s ratio), and before it is
 # suggested where every unknown name is refused.
 SLIP: Final = 0.8
@@ -63,6 +66,17 @@ PARTLY_SUPPORTED: dict[str, Accepted] = {
     "chat_template": Accepted((), "the engine always uses the model's own chat template"),
 }
 
+
+class Vocabulary(NamedTuple):
+    """What the requests of one API may hold beside the fields that we use."""
+
+    partly_supported: Mapping[str, Accepted]
+    without_effect: frozenset[str] = WITHOUT_EFFECT
+    sent_by_clients: frozenset[str] = SENT_BY_CLIENTS
+
+
+OPENAI: Final = Vocabulary(PARTLY_SUPPORTED)
+
 MAX_SHOWN = 60
 
 # msgspec's names of types, and ours.
@@ -88,6 +102,11 @@ async def read_body(request: Request[Any, Any, Any]) -> bytes:
         raise ClientGoneError from None
 
 
+async def beside_others(raw: bytes, work: Callable[[], R]) -> R:
+    """Work on the request `raw`: of a long one in a thread, so that no other request waits for it."""
+    return work() if len(raw) <= INLINE_BYTES else await asyncio.to_thread(work)
+
+
 class Ignored:
     """The fields of a request that are accepted without effect."""
 
@@ -107,6 +126,10 @@ class Ignored:
         self._names[name] = None
 
     @property
+    def names(self) -> list[str]:
+        return list(self._names)
+
+    @property
     def headers(self) -> dict[str, str]:
         names = [urllib.parse.quote(name[:MAX_SHOWN], safe="[].") for name in self._names]
         more = ["..."] if len(names) > MAX_IGNORED else []
@@ -119,21 +142,21 @@ def decode(raw: bytes, type: type[T]) -> T:
     return fields
 
 
-def decode_request(raw: bytes, type: type[T], *, strict: bool) -> tuple[T, Ignored]:
+def decode_request(raw: bytes, type: type[T], *, strict: bool, api: Vocabulary = OPENAI) -> tuple[T, Ignored]:
     """As `decode`, but unless `strict`, fields that are unknown, and not a known one misspelt, are ignored."""
     content = _parse(raw)
     if not isinstance(content, dict):
         raise bad_request(f"The body is {_kind(content)}; send a JSON object.", code="invalid_body")
-    known = {field.encode_name for field in msgspec.structs.fields(type)}
+    known = _names(type)
     given = {}
     ignored = Ignored(strict=strict)
     for name, value in content.items():
         if name in known:
             given[name] = value
-        elif name in PARTLY_SUPPORTED:
-            check_accepted(name, value, PARTLY_SUPPORTED[name])
-        elif value is not None and name not in WITHOUT_EFFECT and (strict or name not in SENT_BY_CLIENTS):
-            _refuse_misspelt(name, known, ALIKE if strict else SLIP)
+        elif name in api.partly_supported:
+            check_accepted(name, value, api.partly_supported[name])
+        elif value is not None and name not in api.without_effect and (strict or name not in api.sent_by_clients):
+            _refuse_misspelt(name, [*known, *api.partly_supported, *api.without_effect], ALIKE if strict else SLIP)
             ignored.add(name, name)
     for outer, names in _nested(type).items():
         inner = given.get(outer)
@@ -154,6 +177,26 @@ def _nested(type: type[msgspec.Struct]) -> dict[str, frozenset[str]]:
             if isinstance(each, msgspec.inspect.StructType) and not each.forbid_unknown_fields:
                 nested[field.encode_name] = frozenset(inner.encode_name for inner in each.fields)
     return nested
+
+
+def decode_part(value: Any, type: type[T], param: str, ignored: Ignored) -> T:
+    """An object within a request, at the path `param`. Raises ApiError as `decode_request`."""
+    if not isinstance(value, dict):
+        raise bad_request(f"{param}: {shown(value)} is not valid; use an object.", param)
+    known = _names(type)
+    for name in value:
+        if name not in known:
+            _refuse_misspelt(name, known, SLIP, f"{param}.")
+            ignored.add(re.sub(r"\[\d+\]", "[]", f"{param}.{name}"), f"{param}.{name}")
+    try:
+        return msgspec.convert({name: value[name] for name in value if name in known}, type)
+    except msgspec.ValidationError as error:
+        raise _invalid(value, str(error), f"{param}.") from None
+
+
+@functools.cache
+def _names(type: type[msgspec.Struct]) -> list[str]:
+    return [field.encode_name for field in msgspec.structs.fields(type)]
 
 
 def shown(value: Any) -> str:
@@ -189,21 +232,21 @@ def check_accepted(name: str, value: Any, row: Accepted) -> None:
     raise bad_request(message, param=name, code="unsupported_field")
 
 
-def _refuse_misspelt(name: str, known: Collection[str], cutoff: float) -> None:
-    names = [*known, *PARTLY_SUPPORTED, *WITHOUT_EFFECT]
-    if nearest := difflib.get_close_matches(name, names, n=1, cutoff=cutoff):
-        raise _unknown(name, f"Did you mean {nearest[0]}?")
+def _refuse_misspelt(name: str, known: Collection[str], cutoff: float, within: str = "") -> None:
+    if nearest := difflib.get_close_matches(name, known, n=1, cutoff=cutoff):
+        raise _unknown(within + name, f"Did you mean {nearest[0]}?")
 
 
 def _unknown(param: str, remedy: str = "Remove it.") -> ApiError:
     return bad_request(f"{shown(param)} is not a known field. {remedy}", param, "unknown_field")
 
 
-def _invalid(given: dict[str, Any], message: str) -> ApiError:
-    """msgspec says "Expected `int` >= 1 - at `$.n`"; show people the value as well."""
+def _invalid(given: dict[str, Any], message: str, within: str = "") -> ApiError:
+    """msgspec says "Expected `int` >= 1 - at `$.n`"; show people the value as well. `within` is the path to `given`."""
     what, _, where = message.partition(" - at `$")
-    param = where.rstrip("`").lstrip(".") or None
-    value = _at(given, param) if param else None
+    path = where.rstrip("`").lstrip(".")
+    param = f"{within}{path}".rstrip(".") or None
+    value = _at(given, path) if path else None
     if what.startswith("Object missing required field"):
         field = re.sub(r".*`(.+)`", r"\1", what)
         param = f"{param}.{field}" if param else field

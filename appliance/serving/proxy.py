@@ -15,9 +15,9 @@ from litestar.types import Receive, Scope, Send
 
 from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
 from appliance.serving.access import Access
-from appliance.serving.errors import ApiError, ClientGoneError, engine_gone, not_ready, send_error, too_large
+from appliance.serving.error_shape import error_frame, send_error
+from appliance.serving.errors import ApiError, ClientGoneError, engine_gone, not_ready, too_large
 from appliance.serving.stream import HEADERS as STREAM_HEADERS
-from appliance.serving.stream import frame
 from appliance.vllm.http import Answer, UpstreamGoneError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Proxy:
         except ClientGoneError:
             self._front_door.metrics.aborts.inc()
         except ApiError as error:
-            await send_error(error, send)
+            await send_error(error, scope, send)
 
     def _vllm(self) -> VllmLaunch:
         supervisor = self._front_door.supervisor
@@ -89,7 +89,7 @@ class Proxy:
             ended = engine_gone(str(await vllm.client.gone(error)))
             if not reply.begun:
                 raise ended from None
-            await reply.break_off(ended)
+            await reply.break_off(error_frame(ended, scope))
         finally:
             gone.cancel()
             vllm.client.release(answer)
@@ -136,10 +136,10 @@ class _Reply:
     async def end(self, body: bytes = b"") -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def break_off(self, error: ApiError) -> None:
-        """End a stream in the error, as a frame of its own: what came last may have been cut in the middle of one."""
+    async def break_off(self, frame: bytes) -> None:
+        """End a stream in an error, as a frame of its own: what came last may have been cut in the middle of one."""
         broken = b"" if self.last.endswith(b"\n\n") or not self.last else b"\n\n"
-        await self.end(broken + frame(error.content))
+        await self.end(broken + frame)
 
 
 def _path(scope: Scope) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from litestar import Request, Response
 from litestar.response import Stream
@@ -11,7 +11,10 @@ from litestar.response import Stream
 from appliance.serving.answering import Answering, whole_unless_gone
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import ApiError
-from appliance.serving.stream import ending_in_error, frame, sse
+from appliance.serving.stream import SSE, ending_in_error, frame, streamed
+
+GENERATING = (404, 429, 502, 503)
+"""The errors of every route that has the model answer, beside those of its request."""
 
 GENERATING = (404, 429, 502, 503)
 """The errors of every route that has the model answer, beside those of its request."""
@@ -19,6 +22,9 @@ GENERATING = (404, 429, 502, 503)
 
 class Answer(Protocol):
     """How one API writes its answers."""
+
+    media_type: ClassVar[str] = SSE
+    """Of a stream."""
 
     def frames(self, answering: Answering) -> AsyncIterator[bytes]: ...
 
@@ -39,7 +45,8 @@ async def respond(
 ) -> Stream | Response[dict[str, Any]]:
     """Frees every slot once the answer has ended or its client has disconnected."""
     if stream:
-        return sse(ending_in_error(answer.frames(answering), answer.error_frame), headers)
+        frames = ending_in_error(answer.frames(answering), answer.error_frame)
+        return streamed(frames, answer.media_type, headers)
     choices = answering.choices
     pieces = await whole_unless_gone(request, answering)
     return Response(answer.whole(choices, pieces), headers=headers)

@@ -36,7 +36,7 @@ CANNOT_WRITE = 5
 )
 @click.option("--jit", is_flag=True, help="Compile GPU kernels on demand, for development.")
 def serve(host: str, port: int, profile_file: Path | None, jit: bool) -> None:
-    """Run the engine and answer the OpenAI API."""
+    """Run the engine and answer the APIs of OpenAI, Anthropic and Ollama."""
     gc.disable()  # until everything is imported: collecting in between only costs time
     from appliance.home import Home
     from appliance.home_lock import HomeInUseError, Owner, OwnerLock

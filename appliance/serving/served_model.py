@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.errors import ApiError, PromptTooLongError, bad_request
 from appliance.serving.reading import ModelFormats
 from appliance.serving.structured import CheckedGrammars, Form, Thoughts
 
@@ -45,6 +46,10 @@ class ServedModel:
         self.eos_token_ids = plan.config.eos_token_ids
         self.digest = digest
         self.dtype = plan.dtype
+        self.family = plan.config.model_type
+        self.weight_bytes = plan.index.total_bytes
+        self.num_parameters = sum(math.prod(entry.shape) for entry in plan.index.tensors.values())
+        self.hidden_size = plan.config.hidden_size
         self.device = plan.device.gpu.name if plan.device.gpu else "cpu"
         self.sampling_defaults = plan.profile.sampling_defaults
         self.strict_requests = plan.profile.strict_requests
@@ -95,7 +100,7 @@ class ServedModel:
                 f"The prompt has {len(text):,} characters. This model's context of {self.max_model_len:,} tokens holds "
                 f"at most {most:,}. Shorten the prompt."
             )
-            raise bad_request(message, param, "context_length_exceeded")
+            raise PromptTooLongError(message, param, len(text) // self.tokenizer.longest_token)
 
         def encode() -> list[int]:
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
@@ -106,6 +111,10 @@ class ServedModel:
             raise bad_request(
                 f"The field {param!r} contains half of a surrogate pair, which is not valid text.", param
             ) from None
+
+    @property
+    def has_template(self) -> bool:
+        return self._template is not None
 
     @property
     def template(self) -> ChatTemplate:
@@ -145,7 +154,7 @@ class ServedModel:
                 f"The prompt has {prompt_tokens:,} tokens. This model's context of {self.max_model_len:,} tokens must "
                 "hold prompt and answer. Shorten the prompt."
             )
-            raise bad_request(message, param, "context_length_exceeded")
+            raise PromptTooLongError(message, param, prompt_tokens)
         if max_tokens is not None and max_tokens > left:
             message = (
                 f"The prompt has {prompt_tokens:,} tokens and max_tokens is {max_tokens:,}, together "

@@ -4,7 +4,7 @@ status."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from litestar.response import Stream
@@ -16,6 +16,8 @@ DONE = b"data: [DONE]\n\n"
 
 # For proxies: do not buffer, do not store.
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+SSE: Final = "text/event-stream"
 
 encode = msgspec.json.Encoder().encode
 
@@ -29,8 +31,12 @@ def named_frame(event: str, content: Any, id: str | None) -> bytes:
     return head.encode() + frame(content)
 
 
-def sse(frames: AsyncIterator[bytes], headers: Mapping[str, str] | None = None) -> Stream:
-    return Stream(frames, media_type="text/event-stream", headers={**HEADERS, **(headers or {})})
+def sse(frames: AsyncIterator[bytes]) -> Stream:
+    return streamed(frames, SSE, {})
+
+
+def streamed(frames: AsyncIterator[bytes], media_type: str, headers: Mapping[str, str]) -> Stream:
+    return Stream(frames, media_type=media_type, headers={**HEADERS, **headers})
 
 
 async def ending_in_error(

@@ -9,7 +9,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import anthropic
 import httpx
+import ollama
 import openai
 import pytest
 
@@ -51,6 +53,67 @@ def test_streamed_and_whole_answers_are_the_same(client: openai.OpenAI) -> None:
     chunks = client.chat.completions.create(**ask, stream=True)
     assert whole.choices[0].message.content
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
+
+
+def test_anthropics_client_gets_the_same_answers(url: str, client: openai.OpenAI) -> None:
+    """Greedy, whole and streamed, as OpenAI's does; the second time the prompt comes from the cache."""
+    claude = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
+    said = "the same beginning " * 8
+    ask: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": said}], "max_tokens": 40}
+    theirs = client.chat.completions.create(**ask, temperature=0).choices[0].message.content
+    greedy = {"temperature": 0}
+    whole: Any = claude.messages.create(**ask, extra_body=greedy)
+    with claude.messages.stream(**ask, extra_body=greedy) as stream:
+        streamed: Any = stream.get_final_message()
+    for message in (whole, streamed):
+        assert "".join(block.text for block in message.content) == theirs
+        assert (message.usage.cache_read_input_tokens or 0) > 100
+    assert streamed.usage == whole.usage
+    assert claude.messages.count_tokens(model="tiny", messages=ask["messages"]).input_tokens == (
+        whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+    )
+
+
+def test_a_call_that_is_demanded_is_one(url: str) -> None:
+    """Of the tool that is named, with arguments that fit its schema, whatever the model would rather say."""
+    claude = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
+    schema = {
+        "type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": False,
+    }  # fmt: skip
+    message: Any = claude.messages.create(
+        model="tiny",
+        max_tokens=100,
+        messages=[{"role": "user", "content": "x"}],
+        tools=[{"name": "switch", "input_schema": schema}, {"name": "other", "input_schema": schema}],
+        tool_choice={"type": "tool", "name": "switch"},
+    )
+    (call,) = message.content
+    assert (message.stop_reason, call.name, list(call.input)) == ("tool_use", "switch", ["on"])
+    assert isinstance(call.input["on"], bool)
+
+
+def test_ollamas_client_gets_the_same_answers(url: str, client: openai.OpenAI) -> None:
+    """Greedy, of a chat and of a raw prompt, whole and streamed."""
+    local = ollama.Client(host=url)
+    messages: Any = [{"role": "user", "content": "grüße"}]
+    options = {"temperature": 0, "num_predict": 40}
+    chat = client.chat.completions.create(model="tiny", messages=messages, temperature=0, max_tokens=40)
+    whole = local.chat(model="tiny", messages=messages, options=options)
+    parts = list(local.chat(model="tiny", messages=messages, options=options, stream=True))
+    expected = chat.choices[0].message.content
+    assert whole.message.content == expected
+    assert "".join(part.message.content or "" for part in parts) == expected
+    assert (parts[-1].prompt_eval_count, parts[-1].eval_count) == (whole.prompt_eval_count, whole.eval_count)
+    completion = client.completions.create(model="tiny", prompt="once", temperature=0, max_tokens=40)
+    assert local.generate(model="tiny", prompt="once", raw=True, options=options).response == completion.choices[0].text
+
+
+def test_ollamas_format_is_kept(url: str) -> None:
+    """Whatever the model would rather say."""
+    schema = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
+    form = {**schema, "additionalProperties": False}
+    answer = ollama.Client(host=url).generate(model="tiny", prompt="x", format=form, options={"num_predict": 60})
+    assert isinstance(json.loads(answer.response)["on"], bool)
 
 
 def test_a_seed_repeats_an_answer_and_choices_differ(client: openai.OpenAI) -> None:

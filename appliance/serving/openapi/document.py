@@ -2,7 +2,8 @@
 
 Its router's `opt` says who may call a route (`access`), and its own the rest: `body` is the struct that decodes its
 request, `answer` the struct of its answer, or the media type where that has none, `streams` whether it may come as
-events, `errors` the statuses that are its own, and `other_answers` those that come with another struct than errors do.
+events, or the other media type that it then has, `error` the struct of its errors where that is not OpenAI's,
+`errors` the statuses that are its own, and `other_answers` those that come with another struct than errors do.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ ERRORS: Final = {
     422: "Preflight refuses the profile; the launch that it would have been.",
     429: "The queue is full; try again later.",
     500: "The front door failed.",
+    501: "Not with `engine: vllm`.",
     502: "The engine ended during the answer.",
     503: "The engine is not ready.",
 }
@@ -75,7 +77,7 @@ def _handlers(routes: Sequence[BaseRoute]) -> Iterator[tuple[str, HTTPRouteHandl
 
 def _structs(handler: HTTPRouteHandler) -> Iterator[Any]:
     opt = handler.opt
-    yield from (struct for struct in (opt.get("body"), opt["answer"]) if isinstance(struct, type))
+    yield from (struct for struct in (opt.get("body"), opt["answer"], opt.get("error")) if isinstance(struct, type))
     yield from opt.get("other_answers", {}).values()
 
 
@@ -99,7 +101,7 @@ def _operation(path: str, handler: HTTPRouteHandler, schemas: dict[Any, Schema])
         errors |= {400, 413}
         operation["requestBody"] = {"required": True, "content": _json(schemas[body])}
     others = {status: schemas[struct] for status, struct in opt.get("other_answers", {}).items()}
-    failures = dict.fromkeys(errors, schemas[Error]) | others
+    failures = dict.fromkeys(errors, schemas[opt.get("error", Error)]) | others
     operation["responses"] = {
         str(handler.status_code): {"description": "The answer.", "content": _answer(opt, schemas)},
         **{
@@ -122,7 +124,9 @@ def _parameters(path: str, handler: HTTPRouteHandler) -> Iterator[dict[str, Any]
 def _answer(opt: dict[str, Any], schemas: dict[Any, Schema]) -> dict[str, Any]:
     answer = opt["answer"]
     content = {answer: {}} if isinstance(answer, str) else _json(schemas[answer])
-    return {**content, "text/event-stream": {"schema": {"type": "string"}}} if opt.get("streams") else content
+    streams = opt.get("streams", False)
+    media_type = streams if isinstance(streams, str) else "text/event-stream"
+    return {**content, media_type: {"schema": {"type": "string"}}} if streams else content
 
 
 def _json(schema: Schema) -> dict[str, Any]:

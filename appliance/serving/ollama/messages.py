@@ -1,0 +1,62 @@
+"""Ollama's messages as those of /v1/chat/completions. Its calls have no ids of their own: a result names the tool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from appliance.serving.errors import bad_request
+from appliance.serving.fields import Ignored, decode_part, shown
+from appliance.serving.ollama.fields import Call, Function, Message
+
+
+def translate_messages(messages: list[dict[str, Any]], ignored: Ignored) -> list[dict[str, Any]]:
+    """Each becomes one, so that paths stay the same. Raises ApiError naming the field."""
+    conversation = _Conversation(ignored)
+    return [conversation.translate(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+class _Conversation:
+    def __init__(self, ignored: Ignored) -> None:
+        self._ignored = ignored
+        self._open: list[tuple[str, str]] = []  # the calls without a result: id, name
+        self._calls = 0
+
+    def translate(self, given: dict[str, Any], param: str) -> dict[str, Any]:
+        message = decode_part(given, Message, param, self._ignored)
+        if message.images:
+            place = f"{param}.images"
+            raise bad_request(f"{place} is not supported: the engine takes text only.", place, "unsupported_content")
+        translated = {"role": message.role, "content": "" if message.content is None else message.content}
+        if message.thinking:
+            translated["reasoning_content"] = message.thinking
+        if message.tool_calls:
+            translated["tool_calls"] = [
+                self._call(call, f"{param}.tool_calls[{index}]") for index, call in enumerate(message.tool_calls)
+            ]
+        if message.role == "tool":
+            translated["tool_call_id"] = self._answered(message, param)
+        return translated
+
+    def _call(self, given: dict[str, Any], param: str) -> dict[str, Any]:
+        call = decode_part(given, Call, param, self._ignored)
+        function = decode_part(call.function, Function, f"{param}.function", self._ignored)
+        self._calls += 1
+        call_id = call.id or f"call_{self._calls}"
+        self._open.append((call_id, function.name))
+        return {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": function.name, "arguments": function.arguments},
+        }
+
+    def _answered(self, message: Message, param: str) -> str:
+        """The id of the call: the first open one of those that it may belong to."""
+        for call_id, name in self._open:
+            if call_id == (message.tool_call_id or call_id) and name == (message.tool_name or name):
+                self._open.remove((call_id, name))
+                return call_id
+        if message.tool_call_id is not None:
+            place, wanted = f"{param}.tool_call_id", f"with the id {shown(message.tool_call_id)}"
+        else:
+            place, wanted = f"{param}.tool_name", f"of {shown(message.tool_name)}" if message.tool_name else "left"
+        raise bad_request(f"{place}: no call {wanted} waits for a result; send the call, too.", place)

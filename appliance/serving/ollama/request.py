@@ -1,0 +1,114 @@
+"""A request of Ollama's API as one of /v1/chat/completions, or of /v1/completions where its prompt is raw."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from appliance.serving import chat_request
+from appliance.serving.answering import Ask
+from appliance.serving.errors import bad_request
+from appliance.serving.field_origins import FieldOrigins
+from appliance.serving.fields import Ignored, decode_part, shown
+from appliance.serving.ollama.fields import GenerationFields, OllamaChatFields, OllamaGenerateFields, Options
+from appliance.serving.ollama.messages import translate_messages
+from appliance.serving.served_model import ServedModel
+from appliance.serving.structured import wanted_form
+
+ORIGINS: Final = {
+    "stop": "options.stop",
+    "tools": "tools",
+    "response_format": "format",
+    "response_format.json_schema.schema": "format",
+}
+
+
+class Translated(NamedTuple):
+    """`origins` names a field of `chat` as the client did."""
+
+    chat: chat_request.ChatFields
+    origins: FieldOrigins
+
+
+def translate_chat(fields: OllamaChatFields, model: ServedModel, ignored: Ignored) -> Translated:
+    """Raises ApiError naming the field."""
+    messages = translate_messages(fields.messages, ignored)
+    return _translate(fields, messages, fields.tools, FieldOrigins(ORIGINS), model, ignored)
+
+
+def translate_generate(fields: OllamaGenerateFields, model: ServedModel, ignored: Ignored) -> Translated:
+    messages = [{"role": "user", "content": fields.prompt}]
+    if fields.system:
+        messages.insert(0, {"role": "system", "content": fields.system})
+    return _translate(fields, messages, None, FieldOrigins(ORIGINS | {"messages": "prompt"}), model, ignored)
+
+
+async def generation_ask(translated: Translated, model: ServedModel, ignored: Ignored) -> Ask:
+    """An answer for which the context has too little room is cut short. Raises ApiError."""
+    unused = Ignored(strict=False)
+    with translated.origins.in_errors():
+        ask = await chat_request.chat_ask(translated.chat, model, unused, shorten=True)
+    translated.origins.note(unused, ignored)
+    return ask
+
+
+async def raw_ask(translated: Translated, prompt: str, model: ServedModel) -> Ask:
+    """Of a prompt that is the model's as it stands."""
+    chat = translated.chat
+    with translated.origins.in_errors():
+        token_ids = await model.encode(prompt, "prompt")
+        room = model.room(len(token_ids), None, "prompt")
+        form = wanted_form(chat)
+        return Ask(
+            prompts=[token_ids],
+            fields=chat,
+            max_tokens=[min(int(chat.max_tokens or model.sampling_defaults.get("max_tokens", room)), room)],
+            grammar=await model.grammar(form) if form else None,
+        )
+
+
+def _translate(
+    fields: GenerationFields,
+    messages: list[dict[str, Any]],
+    tools: Any,
+    origins: FieldOrigins,
+    model: ServedModel,
+    ignored: Ignored,
+) -> Translated:
+    options = decode_part(fields.options or {}, Options, "options", ignored)
+    if options.num_ctx is not None and options.num_ctx > model.max_model_len:
+        ignored.add_unused("options.num_ctx")
+    effort = fields.think if isinstance(fields.think, str) else None
+    enabled = fields.think if isinstance(fields.think, bool) else None
+    for field, value in (("reasoning_effort", effort), ("enable_thinking", enabled)):
+        if value is not None:
+            origins.add(field, "think")
+    chat = chat_request.ChatFields(
+        messages=messages,
+        tools=tools,
+        reasoning_effort=effort,
+        enable_thinking=enabled,
+        response_format=_response_format(fields.format),
+        max_tokens=options.num_predict if options.num_predict and options.num_predict > 0 else None,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        seed=None if options.seed == -1 else options.seed,  # its default, which stands for any
+        stop=options.stop,
+        repetition_penalty=options.repeat_penalty,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        cache_salt=fields.cache_salt,
+        priority=fields.priority,
+    )
+    return Translated(chat, origins)
+
+
+def _response_format(form: Any) -> dict[str, Any] | None:
+    if form is None or form == "":
+        return None
+    if form == "json":
+        return {"type": "json_object"}
+    if isinstance(form, dict):
+        return {"type": "json_schema", "json_schema": {"schema": form}}
+    raise bad_request(f'format: {shown(form)} is not valid; use "json" or a JSON schema.', "format")

@@ -1,0 +1,168 @@
+"""Ollama's paths: /api/chat, /api/generate, /api/tags, /api/show, /api/ps, /api/version."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from litestar import Request, Response, get, post
+from litestar.response import Stream
+
+from appliance.engine_client.client import CoreClient
+from appliance.serving.access import key_of
+from appliance.serving.answering import Answering, Ask
+from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.field_origins import FieldOrigins
+from appliance.serving.fields import beside_others, decode_request, read_body
+from appliance.serving.front_door import FrontDoor
+from appliance.serving.ollama import answers, models
+from appliance.serving.ollama.answer import LINES, ChatAnswer, GenerateAnswer, GenerationAnswer
+from appliance.serving.ollama.fields import (
+    OLLAMA,
+    GenerationFields,
+    OllamaChatFields,
+    OllamaGenerateFields,
+    OllamaShowFields,
+)
+from appliance.serving.ollama.request import generation_ask, raw_ask, translate_chat, translate_generate
+from appliance.serving.respond import GENERATING, respond
+from appliance.serving.served_model import ServedModel
+
+AnyRequest = Request[Any, Any, Any]
+Answered = Stream | Response[dict[str, Any]]
+
+
+@post(
+    "/api/chat",
+    status_code=200,
+    summary="Answer messages, as Ollama's API",
+    body=OllamaChatFields,
+    answer=answers.OllamaChatAnswer,
+    streams=LINES,
+    errors=(*GENERATING, 501),
+    error=answers.OllamaError,
+)
+async def chat(request: AnyRequest, front_door: FrontDoor) -> Answered:
+    began = time.perf_counter()
+    _, model = _serving(front_door)
+    body = await read_body(request)
+    fields, ignored = decode_request(body, OllamaChatFields, strict=model.strict_requests, api=OLLAMA)
+    models.check_name(fields.model, model)
+    answer = ChatAnswer(fields.model or model.name, shows_thinking=fields.think is not False, began=began)
+    if not fields.messages:
+        return _loaded(fields, answer)
+    translated = await beside_others(body, lambda: translate_chat(fields, model, ignored))
+    ask = await generation_ask(translated, model, ignored)
+    return await _answer(request, front_door, fields, ask, translated.origins, answer, ignored.headers)
+
+
+@post(
+    "/api/generate",
+    status_code=200,
+    summary="Complete a prompt, as Ollama's API",
+    body=OllamaGenerateFields,
+    answer=answers.OllamaGenerateAnswer,
+    streams=LINES,
+    errors=(*GENERATING, 501),
+    error=answers.OllamaError,
+)
+async def generate(request: AnyRequest, front_door: FrontDoor) -> Answered:
+    began = time.perf_counter()
+    _, model = _serving(front_door)
+    body = await read_body(request)
+    fields, ignored = decode_request(body, OllamaGenerateFields, strict=model.strict_requests, api=OLLAMA)
+    models.check_name(fields.model, model)
+    answer = GenerateAnswer(fields.model or model.name, shows_thinking=fields.think is not False, began=began)
+    if not fields.prompt:
+        return _loaded(fields, answer)
+    translated = translate_generate(fields, model, ignored)
+    if fields.raw:
+        ask = await raw_ask(translated, fields.prompt, model)
+    else:
+        ask = await generation_ask(translated, model, ignored)
+    return await _answer(request, front_door, fields, ask, translated.origins, answer, ignored.headers)
+
+
+@get(
+    "/api/tags",
+    summary="The served model, as Ollama's API lists models",
+    answer=answers.OllamaModels,
+    errors=(501, 503),
+    error=answers.OllamaError,
+)
+async def tags(front_door: FrontDoor) -> dict[str, Any]:
+    _, model = _serving(front_door)
+    return {"models": [models.listed(model)]}
+
+
+@get(
+    "/api/ps",
+    summary="The served model, as Ollama's API lists running ones",
+    answer=answers.OllamaRunningModels,
+    errors=(501, 503),
+    error=answers.OllamaError,
+)
+async def running(front_door: FrontDoor) -> dict[str, Any]:
+    _, model = _serving(front_door)
+    return {"models": [models.running(model)]}
+
+
+@post(
+    "/api/show",
+    status_code=200,
+    summary="Describe the served model, as Ollama's API",
+    body=OllamaShowFields,
+    answer=answers.OllamaShownModel,
+    errors=(404, 501, 503),
+    error=answers.OllamaError,
+)
+async def show(request: AnyRequest, front_door: FrontDoor) -> Response[dict[str, Any]]:
+    _, model = _serving(front_door)
+    fields, ignored = decode_request(
+        await read_body(request), OllamaShowFields, strict=model.strict_requests, api=OLLAMA
+    )
+    models.check_name(fields.model or fields.name, model)
+    return Response(models.shown_model(model), headers=ignored.headers)
+
+
+@get(
+    "/api/version",
+    summary="The version of Ollama's API",
+    answer=answers.OllamaVersion,
+    error=answers.OllamaError,
+)
+async def version() -> dict[str, str]:
+    return {"version": models.API_VERSION}
+
+
+ROUTES = (chat, generate, tags, running, show, version)
+
+
+def _serving(front_door: FrontDoor) -> tuple[CoreClient, ServedModel]:
+    if front_door.on_vllm:
+        message = "Ollama's API is available with `engine: native` only. Use /v1/chat/completions or /v1/messages."
+        raise ApiError(501, message, code="not_with_vllm")
+    return front_door.serving()
+
+
+async def _answer(
+    request: AnyRequest,
+    front_door: FrontDoor,
+    fields: GenerationFields,
+    ask: Ask,
+    origins: FieldOrigins,
+    answer: GenerationAnswer,
+    headers: dict[str, str],
+) -> Answered:
+    """Streamed unless the client says otherwise."""
+    client, model = front_door.serving()
+    with origins.in_errors():
+        answering = Answering(client, model, front_door.metrics, ask, key_of(request))
+    return await respond(request, answering, answer, stream=fields.stream is not False, headers=headers)
+
+
+def _loaded(fields: GenerationFields, answer: GenerationAnswer) -> Response[dict[str, Any]]:
+    if fields.keep_alive in (0, "0", "0s"):
+        message = "keep_alive: no request unloads the model; stop the engine in the console."
+        raise bad_request(message, "keep_alive", "unsupported_field")
+    return Response(answer.loaded())
