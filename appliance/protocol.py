@@ -146,6 +146,28 @@ class DiagnosisReport(msgspec.Struct, frozen=True, tag="diagnosis"):
     diagnosis: Diagnosis
 
 
+class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a process of the engine ended. `status` is as subprocess has it (negative for a signal), None where the
+    kernel does not tell. `line` is the last line of the log that had been read by then. `aftermath`: the engine had
+    ended before it, or Ingot ended it. `out_of_memory`: whether the kernel killed it because memory ran out, None where
+    that is unknown; `kernel` is its record of that."""
+
+    pid: int
+    name: str
+    time: float
+    status: int | None = None
+    line: int = 0
+    aftermath: bool = False
+    out_of_memory: bool | None = None
+    kernel: str = ""
+
+
+class ProcessEnded(msgspec.Struct, frozen=True, tag="process-end"):
+    """A later one about the same process replaces the earlier one: the kernel's record is read last."""
+
+    end: ProcessEnd
+
+
 class StepKind(enum.StrEnum):
     """How a step was computed, and where it was not by a CUDA graph, why."""
 
@@ -179,7 +201,7 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
     load: Load
 
 
-EventBody = StateChange | PhaseChange | FindingReport | LogLines | DiagnosisReport | Beat
+EventBody = StateChange | PhaseChange | FindingReport | LogLines | DiagnosisReport | ProcessEnded | Beat
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +231,7 @@ class LaunchRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One attempt to run one revision, as far as it has come. Rewritten to `launches/<id>/launch.json` at each change
     of state. `attempt`: preflight refused it while another launch went on serving. `restart_of` is the launch that
     failed before it, where the supervisor started it again by itself. `cut_off`: its front door ended before it could
-    record an end, and a later one did."""
+    record an end, and a later one did. `process_ends` are in the order in which the processes ended."""
 
     id: str
     profile: str
@@ -228,6 +250,7 @@ class LaunchRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     attempt: bool = False
     restart_of: str | None = None
     cut_off: bool = False
+    process_ends: list[ProcessEnd] = []
 
 
 class ApplianceState(msgspec.Struct, kw_only=True):

@@ -10,6 +10,7 @@ from jinja2 import pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup, escape
 
+from appliance.launches.process_ends import how
 from appliance.protocol import PhaseRecord
 from console import authors
 
@@ -139,6 +140,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "seconds": seconds,
     "exact": exact,
     "ago": ago,
+    "how_it_ended": how,
     "since": since,
     "until": until,
     "counted": counted,

@@ -13,7 +13,7 @@ from appliance.diagnosis.dressing import plain, undress
 from appliance.diagnosis.error_lines import QUIET
 from appliance.diagnosis.telling import shown
 from appliance.exit_status import KILLED_BY
-from appliance.protocol import Diagnosis, EvidenceLine, Fix
+from appliance.protocol import Diagnosis, EvidenceLine, Fix, ProcessEnd
 
 LAST_LINES = 5
 CONTAINER_SIGNAL = 128  # a container's exit status is this and the signal's number
@@ -39,6 +39,16 @@ _KILLED_SILENTLY = Diagnosis(
     family="memory",
     cause="killed",
     fix=_KILLED_FIX,
+)
+_KILLED_FROM_OUTSIDE = Diagnosis(
+    summary="Killed with SIGKILL, and not by the kernel: its count of out-of-memory kills did not rise.",
+    family="host",
+    cause="killed-from-outside",
+    fix=Fix(
+        text="Find out who ended it: a person, a service manager, a job scheduler, or a program such as earlyoom. Then "
+        "start it again.",
+        command="journalctl --since '-10 min' | grep -i -e oom -e kill",
+    ),
 )
 SIGNALS: dict[int, Diagnosis] = {
     signal.SIGKILL: Diagnosis(
@@ -110,6 +120,35 @@ def by_exit_status(exit_status: int | None, lines: Sequence[EvidenceLine]) -> Di
     return msgspec.structs.replace(SIGNALS[number], evidence=evidence)
 
 
+def by_death(died: ProcessEnd | None) -> Diagnosis | None:
+    """Of the process that ended first, where a signal ended it; None where that does not explain it."""
+    if died is None or died.status is None or -died.status not in SIGNALS:
+        return None
+    found = SIGNALS[-died.status]
+    if died.status == -signal.SIGKILL and died.out_of_memory is False:
+        found = _KILLED_FROM_OUTSIDE
+    return msgspec.structs.replace(found, summary=f"{_named(died)} ended first. {found.summary}")
+
+
+def lines_of(died: ProcessEnd, lines: Sequence[EvidenceLine]) -> list[EvidenceLine]:
+    """Those that are no aftermath of its end. Native code that crashes may leave lines that are read a moment later;
+    they bear no other process's name."""
+    quiet = died.status == -signal.SIGKILL
+    return [
+        line
+        for line in lines
+        if line.number <= died.line or not (quiet or _is_another(died, undress(plain(line.text)).key))
+    ]
+
+
+def _is_another(died: ProcessEnd, key: str) -> bool:
+    return bool(key) and str(died.pid) not in re.findall(r"\d+", key)
+
+
+def _named(died: ProcessEnd) -> str:
+    return f"{died.name[:1].upper()}{died.name[1:]} (process {died.pid})"
+
+
 def reported_exit(lines: Sequence[EvidenceLine], *, after: int, silent: bool) -> Diagnosis | None:
     """What another process reports, later than line number `after`, of one that died and logged nothing itself. A
     report without a status proves that only in a log with lines of the engine core before it, or where the caller knows
@@ -126,21 +165,24 @@ def reported_exit(lines: Sequence[EvidenceLine], *, after: int, silent: bool) ->
     return None
 
 
-def killed_by_kernel(record: str) -> Diagnosis:
+def killed_by_kernel(record: str, died: ProcessEnd | None = None) -> Diagnosis:
     """`record` is the line in the kernel log, or its counter."""
     said = " ".join(record.split())[:300]
+    whom = _named(died) if died is not None and died.status == -signal.SIGKILL else "the engine"
     return Diagnosis(
-        summary=f"The kernel killed the engine because memory ran out: {said}",
+        summary=f"The kernel killed {whom} because memory ran out: {said}",
         family="memory",
         cause="oom-killed",
         fix=_OOM_FIX,
     )
 
 
-def without_a_word(lines: Sequence[EvidenceLine], exit_status: int | None) -> Diagnosis:
-    how = f" with exit status {exit_status}" if exit_status is not None and exit_status >= 0 else ""
+def without_a_word(lines: Sequence[EvidenceLine], exit_status: int | None, died: ProcessEnd | None = None) -> Diagnosis:
+    status = died.status if died is not None else exit_status
+    how = f" with exit status {status}" if status is not None and status >= 0 else ""
+    who = f"{_named(died)} ended first," if died is not None else "The engine ended"
     return Diagnosis(
-        summary=f"The engine ended{how}, with no exception in its log.",
+        summary=f"{who}{how}, with no exception in its log.",
         evidence=_last(lines),
         fix=Fix(text="Read the end of the log. If that does not explain it, start again, and send the log to support."),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +28,7 @@ from appliance.diagnosis.provenance import LaunchSettings
 from appliance.diagnosis.reading import Reading, best_of, causes_of_line, chains_of
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
-from appliance.protocol import Diagnosis, EvidenceLine, Fatal, Outcome
+from appliance.protocol import Diagnosis, EvidenceLine, Fatal, Outcome, ProcessEnd
 
 LOOP = "crash-loop"  # the reason for the restarts is better, where there is one
 
@@ -39,6 +40,7 @@ def diagnose(
     fatal: Fatal | None = None,
     hang: str | None = None,
     killed_by_kernel: str | None = None,
+    died: ProcessEnd | None = None,
     stacks: str | None = None,
     profile: Mapping[str, Any] | None = None,
     failed: bool = False,
@@ -46,7 +48,8 @@ def diagnose(
     """What ended the launch.
 
     `fatal` is the core's own report, which takes precedence over the log. `exit_status` is as subprocess has it
-    (negative for a signal), or a container's (137 for SIGKILL). `hang` says why the engine counted as hung, and
+    (negative for a signal), or a container's (137 for SIGKILL). `died` is the process that ended first: where a signal
+    ended it, what the others logged after that is aftermath. `hang` says why the engine counted as hung, and
     `stacks` is py-spy's dump of its processes. `killed_by_kernel` is the kernel's record that it killed the engine.
     With none of them, and without `failed`, it is not known that the engine failed: the outcome may then be that it
     serves, that it is not ready where the log ends, or that the log does not show it. An engine may fail and exit with
@@ -54,12 +57,15 @@ def diagnose(
     `profile` is the launched document; without it, the settings that the log prints are used.
     """
     if killed_by_kernel is not None:
-        return deaths.killed_by_kernel(killed_by_kernel)
+        return deaths.killed_by_kernel(killed_by_kernel, died)
     if fatal is not None:
         told = _told(fatal, lines)
         best = best_of([told])
         settings = LaunchSettings(Searchable(lines), profile)
         return best.diagnosis(settings) if best else telling.unknown(told, settings)
+    death = deaths.by_death(died)
+    if died is not None and death is not None:
+        return _Failures(deaths.lines_of(died, lines), True, profile, whole=True).explained(died) or death
     whole = failed  # a caller that knows this has the log from its first line
     failed = failed or bool(exit_status) or hang is not None
     failures = _Failures(lines, failed, profile, whole)
@@ -73,7 +79,7 @@ def diagnose(
             return ended
     if found is not None:
         return failures.with_restarts(found)
-    return deaths.without_a_word(lines, exit_status) if failed else without_failure(failures.log)
+    return deaths.without_a_word(lines, exit_status, died) if failed else without_failure(failures.log)
 
 
 @dataclass
@@ -132,6 +138,17 @@ class _Failures:
             or self._loops()
             or self._only_gave_up(told)
         )
+
+    def explained(self, died: ProcessEnd) -> Diagnosis | None:
+        """Why a signal ended that process, as far as the log says it: an exception that ended another before, or what
+        native code said as it crashed."""
+        chains = list(chains_of(exceptions_in(self.lines)))
+        first = self._first([chain for chain in chains if _ends_a_process(chain)])
+        if first is None and died.status != -signal.SIGKILL:
+            judged = {link.line.number for chain in chains for link in chain}
+            found = (self._first(filter(self._counts, chains)), self._line([], judged, before=None))
+            first = next((reading for reading in found if reading is not None and reading.specific), None)
+        return first.diagnosis(self.settings) if first is not None else None
 
     def certain(self) -> Diagnosis | None:
         """A known cause of an exception that ends a process, whatever else happened."""

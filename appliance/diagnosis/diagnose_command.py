@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from appliance.diagnosis.outcome import by_state
 from appliance.given_file import PIECE_BYTES, is_pipe, pieces
 from appliance.home import Home
 from appliance.launches.folder import LOG, LaunchFolder
-from appliance.protocol import Diagnosis, Outcome, State
+from appliance.launches.process_ends import first_failure, in_order
+from appliance.protocol import Diagnosis, Outcome, ProcessEnd, State
 
 MAX_STREAM_BYTES = 2 << 30
 # 2 is click's, for what cannot be read.
@@ -37,19 +38,23 @@ def diagnose(source: str, as_json: bool) -> None:
     Exit status: 0 the engine serves, 1 it failed, 2 the log could not be read, 3 it is not ready where the log ends, 4
     the log does not show it.
     """
-    diagnosis = _of_stream(_standard_input(), "standard input") if source == "-" else _of_path(_find(source))
+    path = None if source == "-" else _find(source)
+    diagnosis = _of_stream(_standard_input(), "standard input") if path is None else _of_path(path)
+    ends = _process_ends(path) if path is not None and path.is_dir() else []
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(as_data(diagnosis))).decode())
+        click.echo(msgspec.json.format(msgspec.json.encode(as_data(diagnosis, ends))).decode())
     else:
-        from appliance.diagnosis.printing import show  # rich takes longer to import than most logs to read
+        from appliance.diagnosis.printing import show, show_ends  # rich takes longer to import than most logs to read
 
         show(diagnosis)
+        show_ends(ends)
     sys.exit(EXIT_STATUS[diagnosis.outcome])
 
 
-def as_data(diagnosis: Diagnosis) -> dict[str, Any]:
+def as_data(diagnosis: Diagnosis, ends: Sequence[ProcessEnd] = ()) -> dict[str, Any]:
     """What a program gets."""
-    return {
+    processes = {"processes": ends} if ends else {}
+    return processes | {
         "outcome": diagnosis.outcome,
         "family": diagnosis.family,
         "cause": diagnosis.cause,
@@ -122,6 +127,10 @@ def _of_log(path: Path, name: str, told: dict[str, Any] | None = None) -> Diagno
     return diagnose_lines(lines, **(told or {}))
 
 
+def _process_ends(launch: Path) -> list[ProcessEnd]:
+    return in_order(LaunchFolder(launch).record().process_ends)
+
+
 def _known_of(folder: LaunchFolder) -> dict[str, Any]:
     """What the supervisor knew of this launch besides its log."""
     known: dict[str, Any] = {"profile": _profile_of(folder)}
@@ -129,6 +138,8 @@ def _known_of(folder: LaunchFolder) -> dict[str, Any]:
     if record is None:
         return known
     known["failed"] = record.state in (State.FAILED, State.HUNG)
+    if known["failed"] and (died := first_failure(record)) is not None:
+        known |= {"died": died, "killed_by_kernel": died.kernel or None}
     if record.state is not State.HUNG:
         return known
     return {**known, "stacks": folder.read_stacks(), "hang": record.reason}

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from appliance.protocol import Diagnosis, EvidenceLine, Fatal, Fix
+from appliance.protocol import Diagnosis, EvidenceLine, Fatal, Fix, ProcessEnd
 
 WORKER = (sys.executable, "-m", "appliance.diagnosis.worker")
 # A megabyte takes 10 to 50 ms.
@@ -33,6 +33,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     fatal: Fatal | None = None
     hang: str | None = None
     killed_by_kernel: str | None = None
+    died: ProcessEnd | None = None
     stacks: str | None = None
     profile: dict[str, Any] | None = None
     last_line: int | None = None
@@ -83,9 +84,9 @@ def without_reading(log: Path, known: Circumstances, why: str) -> Answer:
     headline = f"{known.fatal.exception}: {known.fatal.message}".splitlines()[0] if known.fatal else None
     evidence = last_errors(log)
     if known.killed_by_kernel is not None:
-        found: Diagnosis | None = deaths.killed_by_kernel(known.killed_by_kernel)
+        found: Diagnosis | None = deaths.killed_by_kernel(known.killed_by_kernel, known.died)
     else:
-        found = deaths.by_exit_status(known.exit_status, evidence)
+        found = deaths.by_death(known.died) or deaths.by_exit_status(known.exit_status, evidence)
     if found is None:
         last = headline or known.hang or (evidence[-1].text if evidence else "")
         found = Diagnosis(

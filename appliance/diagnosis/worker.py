@@ -33,6 +33,7 @@ def answer(log: Path, known: Circumstances) -> Answer:
         fatal=known.fatal,
         hang=known.hang,
         killed_by_kernel=known.killed_by_kernel,
+        died=known.died,
         stacks=known.stacks,
         profile=known.profile,
         failed=True,

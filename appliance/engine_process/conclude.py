@@ -15,6 +15,7 @@ from appliance.engine_process.launch_journal import LaunchJournal
 from appliance.engine_process.stacks import dump_stacks, has_stacks
 from appliance.exit_status import exit_in_words
 from appliance.launches.folder import LaunchFolder
+from appliance.launches.process_ends import first_failure
 from appliance.profile.schema import ProfileError
 from appliance.protocol import Diagnosis, Fatal, State
 
@@ -100,6 +101,7 @@ def _read_log(
             fatal=fatal,
             hang=hang,
             killed_by_kernel=killed_by_kernel,
+            died=first_failure(launch.record),
             stacks=launch.folder.read_stacks() if hang is not None else None,
             profile=launch.document,
             last_line=last_line if hang is not None else None,

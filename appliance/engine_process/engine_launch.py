@@ -15,20 +15,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from appliance.checkpoint.errors import CheckpointError
 from appliance.diagnosis.fatal_watch import FatalWatch
 from appliance.engine_process.child import Child
 from appliance.engine_process.conclude import End, conclude, end_processes
 from appliance.engine_process.deadlines import FLOORS_S, Watch
 from appliance.engine_process.errors import EngineGoneError, NotListeningError
-from appliance.engine_process.kernel_log import KernelLog, of_this_end, out_of_memory
+from appliance.engine_process.kernel_log import KernelLog, KernelRecord, of_this_end, out_of_memory
 from appliance.engine_process.launch_journal import LaunchJournal
 from appliance.engine_process.log_capture import LogCapture
 from appliance.engine_process.probe import ProbeError, ProbeTimer
+from appliance.engine_process.process_ledger import ProcessLedger
 from appliance.engines import engine_named
 from appliance.home import Home
 from appliance.launches.catalogue import Catalogue
-from appliance.protocol import Fatal, Load, Phase, Progress, State
+from appliance.protocol import Fatal, Load, Phase, ProcessEnd, Progress, State
 from appliance.selftest.launch_check import SelfTestError
 
 if TYPE_CHECKING:
@@ -70,6 +73,7 @@ class EngineLaunch(ABC):
         self.gpus: tuple[Gpu, ...] = ()  # as they were before the launch; none on a CPU
         self._home = home
         self._capture: LogCapture | None = None
+        self._ledger: ProcessLedger | None = None
         self._kernel_log = KernelLog()
         self._fatal_watch = FatalWatch()
         self._loop = asyncio.get_running_loop()
@@ -144,22 +148,22 @@ class EngineLaunch(ABC):
             self._bring_up.cancel()
         if end.reason:
             self.fail_requests(end.reason)  # first, so that clients get this reason and not the engine's shutdown error
-        last_line = self._capture.count if self._capture is not None else 0
+        last_line = self._lines_read()
+        if self._ledger is not None:
+            self._ledger.expect_ends()
         status = await end_processes(end, self.child, self.ask_to_end, self.launch.folder)
         killed_by_kernel: str | None = None
         if self._capture is not None:
             await asyncio.to_thread(self._capture.drained, DRAIN_S)
+        if self._ledger is not None:
+            await asyncio.to_thread(self._ledger.close)
         said = await asyncio.to_thread(self._kernel_log.since_start)  # which closes it, too
         if self._capture is not None:
             if end.state is not State.STOPPED:
-                several = engine_named(self.launch.record.engine).several_processes
-                said = of_this_end(
-                    said,
-                    killed=several or status == -signal.SIGKILL,
-                    crashed=several or (status is not None and -status in CRASHES),
-                )
+                said = self._of_this_end(said, status)
                 self._capture.add([str(word) for word in said])
                 killed_by_kernel = out_of_memory(said)
+                self._explain_kills(killed_by_kernel)
             self.launch.log(*self._capture.take())
         reason = end.reason
         try:
@@ -171,6 +175,33 @@ class EngineLaunch(ABC):
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self.close()
         await asyncio.to_thread(self._see_memory_free)
+
+    def _of_this_end(self, said: list[KernelRecord], status: int | None) -> list[KernelRecord]:
+        """What the kernel says of this engine's end, by how its processes ended."""
+        ends = [known.status for known in self.launch.record.process_ends if not known.aftermath]
+        several = engine_named(self.launch.record.engine).several_processes
+        unknown = several and (not ends or None in ends)
+        statuses = {status, *ends}
+        crashed = any(-number in statuses for number in CRASHES)
+        return of_this_end(said, killed=unknown or -signal.SIGKILL in statuses, crashed=unknown or crashed)
+
+    def _explain_kills(self, killed_by_kernel: str | None) -> None:
+        """What the kernel's record, or that there is none, means for the processes that were killed."""
+        if killed_by_kernel is None and not self._kernel_log.counts_kills:
+            return
+        for known in list(self.launch.record.process_ends):
+            if known.status == -signal.SIGKILL and not known.aftermath:
+                self.launch.process_ended(
+                    msgspec.structs.replace(
+                        known, out_of_memory=killed_by_kernel is not None, kernel=killed_by_kernel or ""
+                    )
+                )
+
+    def _lines_read(self) -> int:
+        return self._capture.count if self._capture is not None else 0
+
+    def _process_ended(self, end: ProcessEnd) -> None:
+        self._loop.call_soon_threadsafe(self.launch.process_ended, end)
 
     def kill(self) -> None:
         """At once, without an event loop."""
@@ -189,6 +220,7 @@ class EngineLaunch(ABC):
     def _attach(self, child: Child) -> None:
         """From here on everything the process says is kept, and its end is noted."""
         self.child = child
+        self._ledger = ProcessLedger(child.pid, self._process_ended, self._lines_read)
         self._capture = LogCapture(child.output, self.launch.folder.log, self._read_log, self.read_progress)
         for work in (self._await_exit(child), self._pass_on_log(self._capture), self._watch_for_stops(child)):
             self._do(work)
@@ -222,6 +254,8 @@ class EngineLaunch(ABC):
     def _read_log(self, first: int, lines: list[str]) -> None:
         self.read_log(first, lines)
         for number, line in enumerate(lines, start=first):
+            if self._ledger is not None:
+                self._ledger.heard(line)
             if (found := self._fatal_watch.feed(number, line)) is not None:
                 self._loop.call_soon_threadsafe(self._logged_its_end, found.headline)
 

@@ -61,16 +61,21 @@ class KernelLog:
 
         self._now = now
         self._group = group or own_memory_group()
-        self._kills_at_start = self._kills = self._count_kills()
+        self._kills_at_start = self._kills = self._count_kills() or 0
         self._killed_at = 0.0
         self._handle = -1
         with contextlib.suppress(OSError):  # not root, or no such device: the counter remains
             self._handle = os.open(kmsg, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.lseek(self._handle, 0, os.SEEK_END)
 
+    @property
+    def counts_kills(self) -> bool:
+        """Whether every out-of-memory kill in this control group would be known."""
+        return self._count_kills() is not None
+
     def look(self) -> None:
         """Note when the counter of kills rises. To be called regularly: the counter itself has no timestamps."""
-        kills = self._count_kills()
+        kills = self._count_kills() or 0
         if kills > self._kills:
             self._kills, self._killed_at = kills, self._now()
 
@@ -109,12 +114,14 @@ class KernelLog:
             except OSError:
                 return b""
 
-    def _count_kills(self) -> int:
-        """From memory.events in cgroup v2, memory.oom_control in v1."""
+    def _count_kills(self) -> int | None:
+        """From memory.events in cgroup v2, memory.oom_control in v1; None where neither has it."""
         if self._group is None:
-            return 0
+            return None
         for name in ("memory.events", "memory.oom_control"):
             with contextlib.suppress(OSError, ValueError):
                 pairs = (line.split() for line in (self._group / name).read_text().splitlines())
-                return next((int(pair[1]) for pair in pairs if pair[0] == "oom_kill"), 0)
-        return 0
+                counted = next((int(pair[1]) for pair in pairs if pair[0] == "oom_kill"), None)
+                if counted is not None:
+                    return counted
+        return None

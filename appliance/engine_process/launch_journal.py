@@ -13,6 +13,7 @@ from appliance.home import Home
 from appliance.launches.event_stream import EventStream
 from appliance.launches.events import EventLog
 from appliance.launches.folder import LaunchFolder
+from appliance.launches.record import note_end
 from appliance.launches.states import ENDED, check_transition
 from appliance.protocol import (
     Beat,
@@ -27,6 +28,8 @@ from appliance.protocol import (
     Phase,
     PhaseChange,
     PhaseRecord,
+    ProcessEnd,
+    ProcessEnded,
     Progress,
     Severity,
     State,
@@ -140,6 +143,12 @@ class LaunchJournal:
         except OSError as error:
             self._complain(error)
         self._tell(DiagnosisReport(diagnosis))
+
+    def process_ended(self, end: ProcessEnd) -> None:
+        """Called again with the same end where more is known of it."""
+        if not self.ended:
+            note_end(self.record.process_ends, end)
+            self._tell(ProcessEnded(end))
 
     def log(self, first: int, lines: tuple[str, ...]) -> None:
         if lines:

@@ -37,15 +37,24 @@ def _all_processes() -> list[int]:
 
 
 def _parent(pid: int) -> int:
-    return int(_statistics(pid)[1])
+    return int(statistics_of(pid)[1])
 
 
 def state_of(pid: int) -> str:
     """The kernel's letter: R running, S sleeping, D in uninterruptible sleep, T stopped, Z zombie; empty for none."""
-    return _statistics(pid)[0]
+    return statistics_of(pid)[0]
 
 
-def _statistics(pid: int) -> list[str]:
+def command_of(pid: int) -> list[str]:
+    """Its arguments; empty if there is no such process, or no program of a user."""
+    try:
+        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return raw.rstrip(b"\0").decode(errors="replace").split("\0") if raw else []
+
+
+def statistics_of(pid: int) -> list[str]:
     """The fields after the name: state, parent, and so on. The state is empty if there is no such process."""
     try:
         # pid (name) state parent ...: the name may hold anything, a bracket too.

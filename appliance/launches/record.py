@@ -12,6 +12,8 @@ from appliance.protocol import (
     LaunchRecord,
     PhaseChange,
     PhaseRecord,
+    ProcessEnd,
+    ProcessEnded,
     State,
     StateChange,
 )
@@ -42,7 +44,7 @@ def folded(events: list[Event], record: LaunchRecord | None, *, launch_id: str, 
             restart_of=record.restart_of,
             cut_off=record.cut_off,
         )
-    told.phases, told.findings = [], []
+    told.phases, told.findings, told.process_ends = [], [], []
     for event in events:
         _apply(told, event)
     if record is None:
@@ -52,6 +54,7 @@ def folded(events: list[Event], record: LaunchRecord | None, *, launch_id: str, 
             setattr(told, name, getattr(record, name))
     told.phases = told.phases or record.phases
     told.findings = told.findings or record.findings
+    told.process_ends = told.process_ends or record.process_ends
     told.diagnosis = told.diagnosis or record.diagnosis
     told.reason = told.reason or record.reason
     return told
@@ -70,6 +73,17 @@ def _apply(told: LaunchRecord, event: Event) -> None:
             told.findings.append(finding)
         case DiagnosisReport(diagnosis=diagnosis):
             told.diagnosis = diagnosis
+        case ProcessEnded(end=end):
+            note_end(told.process_ends, end)
+
+
+def note_end(ends: list[ProcessEnd], end: ProcessEnd) -> None:
+    """In place of what was known of the same end."""
+    for at, known in enumerate(ends):
+        if (known.pid, known.time) == (end.pid, end.time):
+            ends[at] = end
+            return
+    ends.append(end)
 
 
 def _apply_phase(phases: list[PhaseRecord], change: PhaseChange, time: float) -> None:

@@ -15,9 +15,10 @@ from appliance.home import Home
 from appliance.home_lock import may_be_held
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import LaunchFolder
+from appliance.launches.process_ends import in_order
 from console import formats
 from console.launches.given import find_launch, launch_numbers
-from console.launches.outcome import cause, outcome, under_way
+from console.launches.outcome import cause, outcome, sentence, under_way
 
 LATEST = "latest"
 LISTED = 20
@@ -37,7 +38,7 @@ class Row(NamedTuple):
 
 @click.group()
 def launches() -> None:
-    """List launches, and export one to send to support."""
+    """List launches, show one, and export one to send to support."""
 
 
 @launches.command("list")
@@ -86,6 +87,29 @@ def _print(rows: list[Row], columns: int) -> None:
 
 def _line(row: Row, widths: list[int]) -> str:
     return GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+@launches.command("show")
+@click.argument("launch", metavar="ID|NUMBER|latest")
+@click.option("--json", "as_json", is_flag=True, help="Print the record as JSON.")
+def show(launch: str, as_json: bool) -> None:
+    """Show one launch: outcome, phases, cause and fix, and how its processes ended."""
+    from appliance.diagnosis import printing  # late: rich is slow to import
+
+    catalogue = Catalogue(Home.from_environment())
+    record = _folder(catalogue, launch).read().record
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(record)).decode())
+        return
+    runs = under_way(record, catalogue.current(), engine_runs=may_be_held(catalogue.home.lock))
+    click.secho(f"{record.id}  {record.profile} {record.revision}".rstrip(), bold=True)
+    click.echo(f"{sentence(record, runs=runs)} Started {formats.exact(record.started)}.")
+    for phase in record.phases:
+        click.echo(f"  {phase.phase}: {phase.outcome or 'running'}, {formats.seconds(phase.seconds)}")
+    if record.diagnosis is not None:
+        click.echo()
+        printing.show(record.diagnosis)
+    printing.show_ends(in_order(record.process_ends))
 
 
 @launches.command("export")

@@ -11,8 +11,9 @@ import msgspec
 from appliance.engines import Engine, engine_named
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import STACKS, LaunchFolder
+from appliance.launches.process_ends import first_failure, in_order
 from appliance.launches.states import ENDED
-from appliance.protocol import Event, Fix, LaunchRecord, Phase, State
+from appliance.protocol import Event, Fix, LaunchRecord, Phase, ProcessEnd, State
 from console.launches.fixes import together
 from console.launches.neighbours import Neighbours, document, neighbours
 from console.launches.outcome import Outcome, broken_phase, cause, outcome, sentence, under_way
@@ -77,6 +78,14 @@ class LaunchDetails:
     @property
     def engine(self) -> Engine:
         return engine_named(self.record.engine)
+
+    @property
+    def process_ends(self) -> list[ProcessEnd]:
+        return in_order(self.record.process_ends)
+
+    @property
+    def first_failure(self) -> ProcessEnd | None:
+        return first_failure(self.record)
 
 
 class Launches:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from appliance.protocol import DiagnosisReport, Event, FindingReport, Phase, PhaseChange, PhaseRecord, StateChange
+from appliance.launches.process_ends import how
+from appliance.protocol import (
+    DiagnosisReport,
+    Event,
+    FindingReport,
+    Phase,
+    PhaseChange,
+    PhaseRecord,
+    ProcessEnded,
+    StateChange,
+)
 from console.formats import progress, seconds
 
 BRIEF_S: Final = 0.05
@@ -23,11 +33,12 @@ class TimelineEntry(NamedTuple):
 
 def timeline(events: Iterable[Event], started: float) -> list[TimelineEntry]:
     """In order. A phase is one row, at its end, or at its beginning if it has not ended. A cause shown in its own card
-    is not repeated."""
+    is not repeated, nor are the processes that ended after the engine had."""
     rows = []
     events = list(events)
     ended = {event.body.phase for event in events if isinstance(event.body, PhaseChange) and event.body.outcome}
     begun = set(ended)
+    died: set[int] = set()
     causes = [event.body.diagnosis.summary for event in events if isinstance(event.body, DiagnosisReport)]
     for event in events:
         text, bad = "", False
@@ -45,6 +56,9 @@ def timeline(events: Iterable[Event], started: float) -> list[TimelineEntry]:
             case FindingReport(finding=finding):
                 kind, text = "finding", f"{finding.severity}: {finding.message}"
                 bad = finding.severity == "error"
+            case ProcessEnded(end=end) if not end.aftermath and end.pid not in died:
+                died.add(end.pid)
+                kind, text, bad = "process", f"{end.name} ({end.pid}) ended: {how(end)}", bool(end.status)
             case DiagnosisReport():
                 kind, text, bad = "diagnosis", "see the cause above", True
         if text:

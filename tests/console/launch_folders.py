@@ -19,6 +19,8 @@ from appliance.protocol import (
     LogLines,
     PhaseChange,
     PhaseRecord,
+    ProcessEnd,
+    ProcessEnded,
     Progress,
     State,
     StateChange,
@@ -94,6 +96,10 @@ class WrittenLaunch:
         with path.open("ab") as file:
             file.write("".join(f"{line}\n" for line in lines).encode())
         self.tell(LogLines(first=first, lines=lines))
+
+    def process_ended(self, end: ProcessEnd) -> None:
+        self.record.process_ends.append(end)
+        self.tell(ProcessEnded(end))
 
     def diagnose(self, diagnosis: Diagnosis = DIAGNOSIS) -> None:
         self.record.diagnosis = diagnosis

@@ -1,7 +1,8 @@
-"""`ingot launches list` on a terminal and in a pipe: the cause of a failure is always there, and whole."""
+"""`ingot launches list` and `show`, on a terminal and in a pipe: the cause of a failure is always there, and whole."""
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import shutil
@@ -12,6 +13,7 @@ import sys
 import msgspec
 import pytest
 
+from appliance.protocol import ProcessEnd
 from tests.console.launch_folders import DIAGNOSIS, failed_launch, ready_launch
 
 OLD, NEW = "20261120-100000-aaaa", "20261120-110000-bbbb"
@@ -70,3 +72,20 @@ def test_a_launch_is_listed_with_the_number_that_other_commands_take(environment
     assert (new.split()[1], old.split()[1]) == ("qwen3-8b", "41")
     listed = subprocess.run([*COMMAND, "--json"], **run).stdout.splitlines()
     assert [(row["id"], row["number"]) for row in map(msgspec.json.decode, listed)] == [(NEW, None), (OLD, 41)]
+
+
+def test_one_launch_is_shown_with_how_its_processes_ended(environment, home):
+    launch = failed_launch(home, "20261120-120000-cccc")
+    for pid, name, status in ((12, "Worker_TP1", -9), (11, "APIServer", 1)):
+        launch.process_ended(ProcessEnd(pid=pid, name=name, time=launch.time + status, status=status))
+    launch.save()
+    show = [*COMMAND[:-1], "show", "20261120-120000-cccc"]
+    text = subprocess.run(show, env=environment, capture_output=True, text=True, timeout=30, check=True).stdout
+    assert DIAGNOSIS.summary in text
+    assert text.index("Worker_TP1") < text.index("APIServer")
+    assert "SIGKILL" in text
+    told = subprocess.run([*show, "--json"], env=environment, capture_output=True, timeout=30, check=True).stdout
+    assert [(end["name"], end["status"]) for end in json.loads(told)["process_ends"]] == [
+        ("Worker_TP1", -9),
+        ("APIServer", 1),
+    ]

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select
 
 from appliance.launches.catalogue import Catalogue
-from appliance.protocol import Finding, FindingReport, Fix, Progress, Severity, State
+from appliance.protocol import Finding, FindingReport, Fix, ProcessEnd, Progress, Severity, State
 from console.app import create_app
 from console.db.launch_index import LaunchIndex
 from console.db.models import Launch
@@ -267,3 +267,18 @@ async def test_the_page_follows_a_launch(home, console, engine_runs):
             if message is not None and "The MoE kernel" in message.data:
                 break
     await messages.aclose()
+
+
+async def test_the_process_that_failed_first_is_marked_and_the_others_are_aftermath(client, home, console):
+    launch = failed_launch(home, BAD)
+    launch.process_ended(ProcessEnd(pid=12, name="Worker_TP1", time=launch.time, status=-9))
+    launch.process_ended(ProcessEnd(pid=11, name="APIServer", time=launch.time + 1, status=1))
+    launch.process_ended(ProcessEnd(pid=13, name="Worker_TP0", time=launch.time + 1, status=-9, aftermath=True))
+    launch.save()
+    await console.follower.look()
+    text = (await client.get(f"/launches/{BAD}")).text
+    table = text[text.index('id="processes-title"') :]
+    rows = re.findall(r"<tr([^>]*)><td.*?<td>(\w+)</td>", table)
+    assert [name for _, name in rows] == ["Worker_TP1", "APIServer", "Worker_TP0"]
+    assert ["data-first" in marks for marks, _ in rows] == [True, False, False]
+    assert ["data-aftermath" in marks for marks, _ in rows] == [False, False, True]

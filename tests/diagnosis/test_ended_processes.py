@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.log_text import number_lines
-from appliance.protocol import EvidenceLine, Fatal, Outcome
+from appliance.launches.process_ends import first_failure
+from appliance.protocol import EvidenceLine, Fatal, LaunchRecord, Outcome, ProcessEnd
 
 TEXT = """\
 (APIServer pid=7) INFO 11-20 17:35:01 [utils.py:286] non-default args: {'model': 'm'}
@@ -142,3 +144,43 @@ def test_a_death_after_which_an_engine_serves_is_over(record: str, after: str) -
 def test_words_of_a_death_in_an_ordinary_line_are_no_death() -> None:
     text = STARTED + f"INFO 11-20 10:05:00 [logger.py:43] Received request 1: prompt: '{WORKER.strip()}'\n"
     assert diagnose(number_lines(text)).fix is None
+
+
+WORKER_KILLED = ProcessEnd(pid=12, name="Worker_TP1", time=10.0, status=-9, line=2)
+
+
+@pytest.mark.parametrize(
+    ("died", "family", "cause"),
+    [
+        ({}, "memory", "killed"),
+        ({"out_of_memory": False}, "host", "killed-from-outside"),
+        ({"status": -11}, "kernel-crash", "segmentation-fault"),
+        ({"line": 99}, "memory", "gpu-out-of-memory"),  # the core had failed before, and ended its workers
+    ],
+)
+def test_what_others_say_after_a_death_is_aftermath(died: dict[str, object], family: str, cause: str) -> None:
+    end = msgspec.structs.replace(WORKER_KILLED, **died)
+    found = diagnose(number_lines(STARTED.splitlines()[0] + "\nINFO: loading\n" + CORE), died=end, failed=True)
+    assert (found.family, found.cause) == (family, cause)
+    assert ("process 12" in found.summary) is (cause != "gpu-out-of-memory")
+
+
+def test_a_death_is_the_cause_of_a_hang() -> None:
+    """The others wait for one that is gone."""
+    found = diagnose([], hang="no answer", stacks="", died=WORKER_KILLED, failed=True)
+    assert (found.family, found.cause) == ("memory", "killed")
+
+
+def record(*ends: ProcessEnd, ready_after_s: float | None = None) -> LaunchRecord:
+    return LaunchRecord(id="a", profile="p", started=0.0, process_ends=list(ends), ready_after_s=ready_after_s)
+
+
+def test_the_first_failure_is_the_first_that_was_not_survived() -> None:
+    done = ProcessEnd(pid=1, name="inspection", time=1.0, status=0)
+    gone = ProcessEnd(pid=2, name="helper", time=2.0, status=1)
+    last = ProcessEnd(pid=11, name="APIServer", time=1000.0, status=1)
+    after = msgspec.structs.replace(WORKER_KILLED, aftermath=True, time=1001.0)
+    assert first_failure(record(done, gone, WORKER_KILLED, last)) == WORKER_KILLED
+    assert first_failure(record(done, gone, last, after)) == last
+    assert first_failure(record(WORKER_KILLED, last, ready_after_s=20.0)) == last
+    assert first_failure(record(done)) is None

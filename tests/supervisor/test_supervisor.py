@@ -88,7 +88,7 @@ async def test_a_core_that_dies_is_failed_with_its_first_exception(home: Home, a
     assert record.reason.startswith(reason)
     assert record.diagnosis is not None
     if do == "kill":
-        assert record.diagnosis.family == "memory"
+        assert record.diagnosis.cause in ("killed", "killed-from-outside")  # whether the kernel counts its kills
         assert record.exit_status is not None
         assert "SIGKILL" in record.exit_status
     if do.startswith("raise"):

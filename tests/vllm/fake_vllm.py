@@ -4,7 +4,8 @@ FAKE_VLLM, as JSON, says what goes otherwise: `fails` (lines, then exit status 1
 `hangs` (after so many lines, with a `bar` in the next), `nan`, `only` (an answer by route, of a model that generates
 nothing; the rest is not there, or `unsupported` with this status), `breaks` (killed after so many pieces of a
 stream), `waits_s` between pieces, `deaf` (to SIGTERM), `leaves` (a process in a session of its own), `silent`
-(generates nothing after `ready`), `cries` (lines, which it logs when it is asked for tokens of a text, and lives on).
+(generates nothing after `ready`), `cries` (lines, which it logs when it is asked for tokens of a text, and lives on),
+`worker` (the signal that ends a worker of its own; it then reports an error of the core).
 """
 
 from __future__ import annotations
@@ -38,6 +39,14 @@ START = """\
 BEHAVIOUR: dict[str, Any] = json.loads(os.environ.get("FAKE_VLLM", "{}"))
 MAX_MODEL_LEN = 480
 SELF_TEST_QUESTIONS = 2
+# What vLLM says when a worker is gone.
+WORKER_GONE = """\
+(EngineCore pid={pid}) ERROR 11-20 16:21:09 [core.py:1100] EngineCore encountered a fatal error.
+(EngineCore pid={pid}) ERROR 11-20 16:21:09 [core.py:1100] Traceback (most recent call last):
+(EngineCore pid={pid}) ERROR 11-20 16:21:09 [core.py:1100]   File "/x/vllm/v1/engine/core.py", line 1091, in run
+(EngineCore pid={pid}) ERROR 11-20 16:21:09 [core.py:1100] RuntimeError: CUDA error: an illegal memory access
+(APIServer pid={pid}) RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {{}}
+"""
 counters = {"prompt": 0, "output": 0, "stop": 0}
 running = 0
 
@@ -56,11 +65,23 @@ def main() -> None:
         time.sleep(BEHAVIOUR.get("line_s", 0.01))
     for line in BEHAVIOUR.get("fails", BEHAVIOUR.get("stays", ())):
         print(line, flush=True)
+    if "worker" in BEHAVIOUR:
+        lose_worker(BEHAVIOUR["worker"])
     if "stays" in BEHAVIOUR:
         time.sleep(600)
     if "fails" in BEHAVIOUR:
         sys.exit(1)
     asyncio.run(serve(arguments["uds"], arguments["served-model-name"]))
+
+
+def lose_worker(number: int) -> None:
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    print(f"(Worker_TP1 pid={worker.pid}) INFO 11-20 16:21:06 [worker.py:1] ready", flush=True)
+    time.sleep(1.5)
+    worker.send_signal(number)
+    worker.wait()
+    print(WORKER_GONE.format(pid=os.getpid()), end="", flush=True)
+    sys.exit(1)
 
 
 async def serve(path: str, model: str) -> None:

@@ -108,6 +108,28 @@ def test_what_ends_a_start_is_told_with_the_line_that_says_so(tmp_path: Path, pr
         assert state["launch"]["exit_status"] == "exit status 1"
 
 
+@pytest.mark.parametrize(
+    ("number", "causes"),
+    [
+        (signal.SIGKILL, {"killed", "killed-from-outside"}),  # whether the kernel counts its kills here
+        (signal.SIGSEGV, {"segmentation-fault"}),
+    ],
+)
+def test_a_worker_that_was_killed_is_the_cause_whatever_its_parent_says_then(
+    tmp_path: Path, program: Path, number: signal.Signals, causes: set[str]
+) -> None:
+    """The core calls it an error of its own, with a traceback: that is aftermath. Only who watches the worker knows."""
+    with started(tmp_path, program, worker=number) as engine:
+        state = engine.wait("failed", timeout_s=30)
+        first, *others = state["launch"]["process_ends"]
+        assert (first["name"], first["status"]) == ("Worker_TP1", -number)
+        assert [(end["name"], end["status"]) for end in others if not end.get("aftermath")] == [("APIServer", 1)]
+        diagnosis = state["launch"]["diagnosis"]
+        assert diagnosis["cause"] in causes
+        assert f"process {first['pid']}" in diagnosis["summary"]
+        assert state["launch"]["exit_status"] == "exit status 1"
+
+
 def test_an_engine_that_logs_its_end_and_stays_has_failed(tmp_path: Path, program: Path) -> None:
     """It is not starting for ever; and it is ended."""
     with started(tmp_path, program, stays=OUT_OF_MEMORY) as engine:

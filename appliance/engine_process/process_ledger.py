@@ -1,0 +1,169 @@
+"""Who of an engine's processes ended first, and how: each is watched from outside, since only its parent may ask.
+
+A handle (pidfd) of a process becomes readable at its end. Its status then stands in /proc until its parent asks for it,
+and in the handle after that (Linux 6.15).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from appliance.engine_process.process_names import PREFIX, is_guard, name_of
+from appliance.engine_process.process_tree import command_of, descendants, statistics_of
+from appliance.protocol import ProcessEnd
+
+# How often new processes are looked for.
+LOOK_S = 0.5
+MAX_ENDS = 64
+# From linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info), its first version.
+PIDFD_INFO_BYTES = 64
+PIDFD_GET_INFO = (3 << 30) | (PIDFD_INFO_BYTES << 16) | (0xFF << 8) | 11
+PIDFD_INFO_EXIT = 1 << 3
+EXIT_CODE_AT = 60
+STATUS_FIELD = 49  # of /proc/PID/stat, after the name
+# Between the end of a process and its parent's question neither of the two may tell, for a moment.
+TRIES, AGAIN_S = 10, 0.001
+# Nobody sends these to the others when the main process has ended.
+CRASHES = (-signal.SIGSEGV, -signal.SIGILL, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGABRT)
+
+
+@dataclass
+class _Watched:
+    pid: int
+    handle: int
+    order: int
+    command: list[str]
+    python: bool
+    main: bool
+
+
+class ProcessLedger:
+    """Of the process `root` and all below it, in a thread. `tell` is called there with each end, in order; `lines` says
+    how many lines of the log have been read. The main process is the first that is not the guard."""
+
+    def __init__(self, root: int, tell: Callable[[ProcessEnd], None], lines: Callable[[], int]) -> None:
+        self._root = root
+        self._tell = tell
+        self._lines = lines
+        self._watched: dict[int, _Watched] = {}  # by handle
+        self._named: dict[int, str] = {}
+        self._found = self._told = 0
+        self._main_seen = self._over = False
+        self._closing = threading.Event()
+        self._poll = select.epoll()
+        self._wake, self._woken = os.pipe()
+        self._poll.register(self._wake, select.EPOLLIN)
+        self._thread = threading.Thread(target=self._run, name="process-ledger", daemon=True)
+        self._thread.start()
+
+    def heard(self, line: str) -> None:
+        """A line of the log: it may say what a process is called."""
+        if line[:1] == "(" and (found := PREFIX.match(line)) is not None:
+            self._named[int(found["pid"])] = found["name"]
+
+    def expect_ends(self) -> None:
+        """From here on Ingot ends what is left."""
+        self._over = True
+
+    def close(self) -> None:
+        """Blocking. Tells the ends that have come until now."""
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            os.write(self._woken, b"x")
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._look()
+                self._collect(self._poll.poll(LOOK_S))
+            self._collect(self._poll.poll(0))
+        finally:
+            self._poll.close()
+            for handle in (*self._watched, self._wake, self._woken):
+                os.close(handle)
+
+    def _look(self) -> None:
+        known = {process.pid: process for process in self._watched.values()}
+        for pid in (self._root, *descendants(self._root)):
+            command = command_of(pid)
+            if (process := known.get(pid)) is None:
+                self._watch(pid, command)
+            elif command:
+                process.command, process.python = command, process.python or _runs_python(pid)
+
+    def _watch(self, pid: int, command: list[str]) -> None:
+        if is_guard(command):
+            return
+        try:
+            handle = os.pidfd_open(pid)
+        except OSError:  # it has ended, or no more files are to be had
+            return
+        main, self._main_seen = not self._main_seen, True
+        self._found += 1
+        self._watched[handle] = _Watched(pid, handle, self._found, command, _runs_python(pid), main)
+        self._poll.register(handle, select.EPOLLIN)
+
+    def _collect(self, events: list[tuple[int, int]]) -> None:
+        now, line = time.time(), self._lines()
+        ended = [self._watched.pop(handle) for handle, _ in events if handle in self._watched]
+        statuses = {process.pid: status_of_ended(process.pid, process.handle) for process in ended}
+        for process in sorted(ended, key=lambda process: _rank(process, statuses[process.pid])):
+            os.close(process.handle)
+            end = ProcessEnd(
+                pid=process.pid,
+                name=self._named.get(process.pid) or name_of(process.command),
+                time=now,
+                status=statuses[process.pid],
+                line=line,
+                aftermath=self._over,
+            )
+            self._over = self._over or process.main
+            if self._counts(process, end):
+                self._told += 1
+                self._tell(end)
+
+    def _counts(self, process: _Watched, end: ProcessEnd) -> bool:
+        """Compilers and other helpers only if a signal ended them; and of very many, only what may be a cause."""
+        failed = end.status != 0 and not end.aftermath
+        if self._told >= MAX_ENDS and not failed and not process.main:
+            return False
+        return process.python or process.main or (failed and end.status is not None and end.status < 0)
+
+
+def _rank(process: _Watched, status: int | None) -> tuple[int, int]:
+    """Of several that were found at once: one that crashed, the main process, and those that were ended after it."""
+    return (0 if status in CRASHES else 1 if process.main else 2), -process.order
+
+
+def _runs_python(pid: int) -> bool:
+    try:
+        return "python" in os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return False
+
+
+def status_of_ended(pid: int, handle: int) -> int | None:
+    """As subprocess has it; None where the kernel does not tell."""
+    for _ in range(TRIES):
+        fields = statistics_of(pid)
+        if fields[0] == "Z":
+            return os.waitstatus_to_exitcode(int(fields[STATUS_FIELD]))
+        info = bytearray(struct.pack("Q", PIDFD_INFO_EXIT).ljust(PIDFD_INFO_BYTES, b"\0"))
+        try:
+            fcntl.ioctl(handle, PIDFD_GET_INFO, info)
+        except OSError:  # an older kernel
+            return None
+        if struct.unpack_from("Q", info)[0] & PIDFD_INFO_EXIT:
+            return os.waitstatus_to_exitcode(struct.unpack_from("i", info, EXIT_CODE_AT)[0])
+        time.sleep(AGAIN_S)
+    return None

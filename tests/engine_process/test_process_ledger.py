@@ -1,0 +1,152 @@
+"""Which process of an engine ended first, and how, told from outside: with real processes and real signals."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from appliance.engine_process import process_ledger
+from appliance.engine_process.process_ledger import ProcessLedger, status_of_ended
+from appliance.engine_process.process_names import name_of
+from appliance.protocol import ProcessEnd
+
+SLEEP = "import time; time.sleep(600)"
+# A parent that waits for its workers, as engines do, and exits with 1 as soon as one of them has gone.
+ENGINE = f"""
+import subprocess, sys
+workers = [subprocess.Popen([sys.executable, "-c", {SLEEP!r}, "worker", str(rank)]) for rank in range(2)]
+print(*(worker.pid for worker in workers), flush=True)
+while all(worker.poll() is None for worker in workers):
+    import time; time.sleep(0.01)
+for worker in workers:
+    worker.terminate()
+    worker.wait()
+sys.exit(1)
+"""
+WITHIN_S = 30
+
+
+class Watched:
+    def __init__(self, process: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(process_ledger, "LOOK_S", 0.05)
+        self.process = process
+        self.told: queue.Queue[ProcessEnd] = queue.Queue()
+        self.line = 7
+        self.ledger = ProcessLedger(process.pid, self.told.put, lambda: self.line)
+
+    def knows(self, *pids: int) -> None:
+        deadline = time.monotonic() + WITHIN_S
+        while not {*pids} <= {process.pid for process in self.ledger._watched.values() if process.command}:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def next(self) -> ProcessEnd:
+        return self.told.get(timeout=WITHIN_S)
+
+
+@contextmanager
+def watched(code: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Watched, list[int]]]:
+    command = [sys.executable, "-c", code]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    pids = list(map(int, process.stdout.readline().split()))
+    found = Watched(process, monkeypatch)
+    try:
+        found.knows(process.pid, *pids)
+        yield found, pids
+    finally:
+        for pid in (process.pid, *pids):
+            if Path(f"/proc/{pid}").exists():
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        found.ledger.close()
+
+
+def test_the_worker_that_was_killed_comes_before_its_parent_and_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though none of them is a child of who watches, and the parent asks for their status at once."""
+    with watched(ENGINE, monkeypatch) as (engine, workers):
+        os.kill(workers[1], signal.SIGKILL)
+        engine.process.wait()
+        ends = [engine.next(), engine.next(), engine.next()]
+        assert [(end.pid, end.status) for end in ends] == [
+            (workers[1], -signal.SIGKILL),
+            (workers[0], -signal.SIGTERM),
+            (engine.process.pid, 1),
+        ]
+        assert [end.line for end in ends] == [7, 7, 7]
+        assert not any(end.aftermath for end in ends)
+
+
+def test_what_is_ended_after_the_main_process_is_aftermath(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(ENGINE, monkeypatch) as (engine, workers):
+        os.kill(engine.process.pid, signal.SIGSEGV)
+        engine.process.wait()
+        first = engine.next()
+        assert (first.pid, first.status, first.aftermath) == (engine.process.pid, -signal.SIGSEGV, False)
+        os.kill(workers[0], signal.SIGKILL)
+        second = engine.next()
+        assert (second.pid, second.status, second.aftermath) == (workers[0], -signal.SIGKILL, True)
+
+
+def test_what_ingot_ends_is_aftermath(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(ENGINE, monkeypatch) as (engine, workers):
+        engine.ledger.expect_ends()
+        os.kill(workers[0], signal.SIGKILL)
+        assert engine.next().aftermath
+
+
+def test_a_process_has_the_name_that_its_log_lines_bear(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(ENGINE, monkeypatch) as (engine, workers):
+        engine.ledger.heard(f"(Worker_TP1 pid={workers[1]}) INFO ready")
+        os.kill(workers[1], signal.SIGKILL)
+        assert engine.next().name == "Worker_TP1"
+
+
+def test_a_helper_counts_only_where_a_signal_ended_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that the kernel killed explains a failure; one that is done does not."""
+    code = "import subprocess; dies = subprocess.Popen(['sleep', '600']); print(dies.pid, flush=True); dies.wait()"
+    with watched(code, monkeypatch) as (engine, (dies,)):
+        os.kill(dies, signal.SIGKILL)
+        told = engine.next()
+        assert (told.pid, told.name, told.status) == (dies, "sleep", -signal.SIGKILL)
+    quiet = "import subprocess; done = subprocess.Popen(['sleep', '0.5']); print(done.pid, flush=True); done.wait()"
+    with watched(quiet, monkeypatch) as (engine, _):
+        assert engine.next().pid == engine.process.pid
+
+
+@pytest.mark.parametrize("ending", [0, 3, -signal.SIGKILL])
+def test_a_status_is_told_of_a_zombie(ending: int) -> None:
+    """Whose parent has not asked yet, as on kernels whose handles keep no status."""
+    code = f"import os, sys; os.kill(os.getpid(), {-ending}) if {ending} < 0 else sys.exit({ending})"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    handle = os.pidfd_open(process.pid)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert status_of_ended(process.pid, handle) == ending
+    process.wait()
+    os.close(handle)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["VLLM::EngineCore_DP0"], "EngineCore_DP0"),
+        (["/usr/bin/python3", "-m", "appliance.engine", "--connect", "/tmp/x"], "core"),
+        (["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main()"], "spawned process"),
+        (["python", "-c", "from multiprocessing.resource_tracker import main;main(7)"], "resource tracker"),
+        (["/opt/venv/bin/python3", "/opt/venv/bin/vllm", "serve", "/models/m"], "vllm"),
+        (["/usr/local/cuda/bin/ptxas", "-v"], "ptxas"),
+        ([], "process"),
+    ],
+)
+def test_a_process_is_named_by_its_command(command: list[str], name: str) -> None:
+    assert name_of(command) == name
