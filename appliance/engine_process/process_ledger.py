@@ -21,8 +21,10 @@ from appliance.engine_process.process_names import PREFIX, is_guard, name_of
 from appliance.engine_process.process_tree import command_of, descendants, statistics_of
 from appliance.protocol import ProcessEnd
 
-# How often new processes are looked for.
-LOOK_S = 0.5
+# How often new processes are looked for, and how seldom where there have been none for a while: with hundreds of
+# threads a look takes tens of milliseconds. Ends are noticed at once.
+LOOK_S, LOOK_LESS = 0.5, 1.2
+MOST_S = 5.0
 MAX_ENDS = 64
 # From linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info), its first version.
 PIDFD_INFO_BYTES = 64
@@ -82,10 +84,13 @@ class ProcessLedger:
         self._thread.join()
 
     def _run(self) -> None:
+        pause_s = LOOK_S
         try:
             while not self._closing.is_set():
+                before = self._found
                 self._look()
-                self._collect(self._poll.poll(LOOK_S))
+                pause_s = LOOK_S if self._found > before else min(pause_s * LOOK_LESS, MOST_S)
+                self._collect(self._poll.poll(pause_s))
             self._collect(self._poll.poll(0))
         finally:
             self._poll.close()
