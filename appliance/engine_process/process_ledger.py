@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from appliance.engine_process.process_names import PREFIX, is_guard, name_of
 from appliance.engine_process.process_tree import command_of, descendants, statistics_of
+from appliance.launches.process_names import PREFIX, is_guard, name_of
 from appliance.protocol import ProcessEnd
 
 # How often new processes are looked for, and how seldom where there have been none for a while: with hundreds of

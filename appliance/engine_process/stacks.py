@@ -1,4 +1,5 @@
-"""Where every process of a hung engine is: its kernel state and its Python stacks, taken from outside by py-spy."""
+"""Where every process of a hung engine is: its kernel state, what it waits for there, and its Python stacks, taken from
+outside by py-spy."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from appliance.engine_process.process_tree import descendants, state_of
+from appliance.engine_process.waits import waits_of
 
 DUMP_TIMEOUT_S = 5.0
 # All processes are looked at at the same time, so that eight workers take no longer than one.
@@ -23,7 +25,7 @@ def dump_stacks(pid: int) -> str:
 
 
 def _dump(pid: int) -> str:
-    head = _in_kernel(pid)
+    head = "\n".join((_in_kernel(pid), *waits_of(pid)))
     if not _is_python(pid):
         return head
     return f"{head}\n{_python_stacks(pid)}"

@@ -8,16 +8,17 @@ from typing import Any
 
 import msgspec
 
+from appliance.diagnosis.stuck_processes import where_they_are
 from appliance.engines import Engine, engine_named
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import STACKS, LaunchFolder
 from appliance.launches.process_ends import first_failure, in_order
+from appliance.launches.stacks import Stacks, read_stacks
 from appliance.launches.states import ENDED
 from appliance.protocol import Event, Fix, LaunchRecord, Phase, ProcessEnd, State
 from console.launches.fixes import together
 from console.launches.neighbours import Neighbours, document, neighbours
 from console.launches.outcome import Outcome, broken_phase, cause, outcome, sentence, under_way
-from console.launches.stacks import Stacks, read_stacks
 from console.launches.waiting import Expectation, expectation
 
 PAGE = 25
@@ -78,6 +79,11 @@ class LaunchDetails:
     @property
     def engine(self) -> Engine:
         return engine_named(self.record.engine)
+
+    @property
+    def doing(self) -> dict[str, str]:
+        """What each process of a hung launch waited for or worked on, by its id, as far as its stacks show."""
+        return {pid: stuck.place.doing for pid, stuck in where_they_are(self.stacks).items()} if self.stacks else {}
 
     @property
     def process_ends(self) -> list[ProcessEnd]:

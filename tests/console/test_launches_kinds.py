@@ -16,12 +16,13 @@ from msgspec import structs
 
 from appliance.engine_process.deadlines import FLOORS_S
 from appliance.engine_process.stacks import dump_stacks, has_stacks
+from appliance.launches import stacks
 from appliance.launches.catalogue import Catalogue
 from appliance.protocol import Event, Finding, Fix, LaunchRecord, PhaseChange, Progress, Severity, State
 from appliance.vllm import deadlines as vllm_deadlines
 from console.db.models import Launch
 from console.engine_control.base import EngineStatus
-from console.launches import fixes, stacks
+from console.launches import fixes
 from console.launches.follow_up import read_follow_up, write_follow_up
 from console.launches.outcome import FACES, Kind, kind_of, sentence
 from console.launches.timeline import timeline
@@ -200,6 +201,7 @@ async def test_the_stacks_of_a_hung_launch_can_be_read(client, home):
     )
     assert "all_reduce torch/distributed/distributed_c10d.py:2806" in text
     assert "no stacks, since py-spy says" in text
+    assert re.findall(r'data-doing="(\d+)"', page.text) == ["4107", "4133"]
     assert (await client.get(f"/launches/{ids['hung']}/stacks")).text == STACKS
     assert "stacks" not in (await client.get(f"/launches/{ids['failed']}")).text.partition("Its files")[2][:400]
 

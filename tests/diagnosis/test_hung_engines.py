@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
+import socket
 import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from appliance.diagnosis.diagnose import diagnose
+from appliance.diagnosis.stuck_processes import stuck_processes
+from appliance.engine_process.process_tree import state_of
 from appliance.engine_process.stacks import dump_stacks
 
 IN_A_COLLECTIVE = """Process 7: python -m vllm
@@ -46,3 +53,114 @@ def test_a_compiler_that_hangs_is_found_as_the_supervisor_writes_it(named: str, 
         process.kill()
         process.wait()
     assert (found.family, found.cause) == ("jit-toolchain", "compiling")
+
+
+@contextmanager
+def waiting(code: str, *arguments: str, until: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
+    """A process that waits, and what is written of it once it does."""
+    process = subprocess.Popen([sys.executable, "-c", code, *arguments])
+    try:
+        deadline = time.monotonic() + 30
+        while not until(stacks := dump_stacks(process.pid)):
+            assert time.monotonic() < deadline, stacks
+            assert state_of(process.pid) not in ("Z", "")
+        yield process.pid, stacks
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_who_waits_for_a_lock_is_told_with_its_file_and_its_holder(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.lock"
+    code = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX)"
+    holder = f"{code}; import time; time.sleep(600)"
+    with (
+        waiting(holder, str(path), until=lambda _: is_locked(path)) as (holds, _),
+        waiting(code, str(path), until=lambda text: "Waits for the lock" in text) as (waits, stacks),
+    ):
+        found = diagnose([], hang="no progress in the weights phase for 900 s", stacks=stacks)
+        assert (found.family, found.cause) == ("jit-toolchain", "build-lock")
+        assert f"Process {waits}" in found.summary
+        assert f"{path}, held by process {holds}" in found.summary
+
+
+def is_locked(path: Path) -> bool:
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def test_who_waits_for_a_socket_is_told_with_its_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        code = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))).recv(1)"
+        address = f"{host}:{port}"
+        with waiting(code, str(port), until=lambda text: f"Waits for data from the socket {address}" in text) as (
+            _,
+            text,
+        ):
+            (stuck,) = stuck_processes(text)
+            assert (stuck.place.cause, address in stuck.at) == ("waits-for-socket", True)
+
+
+def test_who_waits_for_a_pipe_is_told(tmp_path: Path) -> None:
+    code = "import os; os.read(os.pipe()[0], 1)"
+    with waiting(code, until=lambda text: "Waits for data from a pipe" in text) as (_, text):
+        (stuck,) = stuck_processes(text)
+        assert stuck.place.cause == "waits-for-worker"
+
+
+def process(pid: int, *frames: str, command: str = "vllm", thread: str = "MainThread") -> str:
+    return f'Process {pid}, state S: {command}\nThread {pid} (idle): "{thread}"\n' + "".join(
+        f"    {f}\n" for f in frames
+    )
+
+
+def test_every_process_is_told_and_the_one_that_works_comes_first() -> None:
+    """Two ranks wait for a third, which compiles; the server waits for them all."""
+    stacks = (
+        process(1, "acquire_read (vllm/shm_broadcast.py:500)", command="VLLM::EngineCore")
+        + process(2, "all_reduce (torch/distributed/distributed_c10d.py:9)", command="VLLM::Worker_TP0")
+        + process(3, "wait (threading.py:3)", "compile (triton/compiler/compiler.py:300)", command="VLLM::Worker_TP1")
+        + process(4, "all_reduce (torch/distributed/distributed_c10d.py:9)", command="VLLM::Worker_TP2")
+    )
+    found = stuck_processes(stacks)
+    assert [(stuck.name, stuck.place.cause) for stuck in found] == [
+        ("Worker_TP1 (process 3)", "compiling"),
+        ("Worker_TP0 (process 2)", "waits-in-collective"),
+        ("Worker_TP2 (process 4)", "waits-in-collective"),
+        ("EngineCore (process 1)", "waits-for-worker"),
+    ]
+    told = diagnose([], hang="no heartbeat", stacks=stacks)
+    assert told.cause == "compiling"
+    assert all(name in told.summary for name in ("Worker_TP1 (process 3)", "Worker_TP0 (process 2)", "4", "EngineCore"))
+
+
+@pytest.mark.parametrize(
+    ("frames", "cause"),
+    [
+        (("_acquire (filelock/_unix.py:9)", "compile (triton/compiler/compiler.py:9)"), "build-lock"),
+        (("all_reduce (torch/distributed/distributed_c10d.py:9)", "load_weights (vllm/a.py:9)"), "waits-in-collective"),
+        (("read (safetensors/torch.py:9)", "load_weights (vllm/a.py:9)"), "slow-storage"),
+        (("synchronize (torch/cuda/streams.py:3)", "run (flashinfer/autotuner.py:9)"), "tuning"),
+        (("synchronize (torch/cuda/streams.py:3)", "step (vllm/v1/engine/core.py:9)"), "gpu-does-not-finish"),
+        (("wait (threading.py:9)", "main (own.py:9)"), None),
+    ],
+)
+def test_the_innermost_frame_of_a_domain_counts(frames: tuple[str, ...], cause: str | None) -> None:
+    found = stuck_processes(process(7, *frames))
+    assert [stuck.place.cause for stuck in found] == ([cause] if cause else [])
+
+
+def test_another_thread_counts_where_the_main_one_only_waits() -> None:
+    text = process(7, "wait_for_ready (vllm/v1/executor.py:9)")
+    text += 'Thread 9 (active): "compile"\n    compile (triton/compiler/compiler.py:300)\n'
+    assert [stuck.place.cause for stuck in stuck_processes(text)] == ["compiling"]
+
+
+def test_a_helper_that_always_waits_explains_nothing() -> None:
+    command = "python -c from multiprocessing.resource_tracker import main;main(7)"
+    assert stuck_processes(process(7, "recv (socket.py:9)", command=command)) == []

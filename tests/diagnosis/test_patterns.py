@@ -15,9 +15,9 @@ from appliance.diagnosis.causes import CATALOGUE
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.fatal_watch import FatalWatch
 from appliance.diagnosis.log_text import number_lines
+from appliance.launches.stacks import parse as parse_stacks
 from appliance.vllm.log_phases import PhaseReader
 from console.launches.redaction import Redactor
-from console.launches.stacks import parse as parse_stacks
 from console.logs import ansi
 from console.logs.classify import Classifier, prefix_length
 from tests.diagnosis.open_patterns import open_repetitions, patterns_of, phrases

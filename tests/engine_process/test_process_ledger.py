@@ -16,7 +16,7 @@ import pytest
 
 from appliance.engine_process import process_ledger
 from appliance.engine_process.process_ledger import ProcessLedger, status_of_ended
-from appliance.engine_process.process_names import name_of
+from appliance.launches.process_names import name_of
 from appliance.protocol import ProcessEnd
 
 SLEEP = "import time; time.sleep(600)"

@@ -16,7 +16,13 @@ STARTED_BY = {
     "multiprocessing.spawn": "spawned process",
     "compile_worker": "compile worker",
 }
+HELPERS = ("resource tracker", "fork server")
 GUARD = "appliance.engine_process.guard"
+
+
+def is_helper(command: Sequence[str]) -> bool:
+    """Whether it always waits for the others, and works for none."""
+    return is_guard(command) or name_of(command) in HELPERS
 
 
 def is_guard(command: Sequence[str]) -> bool:
