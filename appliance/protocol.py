@@ -146,6 +146,12 @@ class DiagnosisReport(msgspec.Struct, frozen=True, tag="diagnosis"):
     diagnosis: Diagnosis
 
 
+class ErrorLogged(msgspec.Struct, frozen=True, tag="error-logged"):
+    """The first line of the log, while the engine starts, that reports an error. It may be survived."""
+
+    line: EvidenceLine
+
+
 class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a process of the engine ended. `status` is as subprocess has it (negative for a signal), None where the
     kernel does not tell. `line` is the last line of the log that had been read by then. `aftermath`: the engine had
@@ -201,7 +207,7 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
     load: Load
 
 
-EventBody = StateChange | PhaseChange | FindingReport | LogLines | DiagnosisReport | ProcessEnded | Beat
+EventBody = StateChange | PhaseChange | FindingReport | LogLines | ErrorLogged | DiagnosisReport | ProcessEnded | Beat
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +237,8 @@ class LaunchRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One attempt to run one revision, as far as it has come. Rewritten to `launches/<id>/launch.json` at each change
     of state. `attempt`: preflight refused it while another launch went on serving. `restart_of` is the launch that
     failed before it, where the supervisor started it again by itself. `cut_off`: its front door ended before it could
-    record an end, and a later one did. `process_ends` are in the order in which the processes ended."""
+    record an end, and a later one did. `process_ends` are in the order in which the processes ended. `first_error`
+    is the first line of the start's log that reports one."""
 
     id: str
     profile: str
@@ -251,6 +258,7 @@ class LaunchRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     restart_of: str | None = None
     cut_off: bool = False
     process_ends: list[ProcessEnd] = []
+    first_error: EvidenceLine | None = None
 
 
 class ApplianceState(msgspec.Struct, kw_only=True):

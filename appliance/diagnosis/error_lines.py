@@ -76,7 +76,7 @@ def error_lines(lines: Sequence[EvidenceLine]) -> Iterator[ErrorLine]:
     if len(positions) > FIRST + LAST:
         positions = [*positions[:FIRST], *positions[-LAST:]]
     for position in positions:
-        found = _read(log.lines[position], lines)
+        found = error_line(log.lines[position], lines)
         if found is not None:
             yield found
 
@@ -99,7 +99,8 @@ def _is_quiet(head: str) -> bool:
     return (" INFO " in head or "DEBUG " in head or head.startswith("INFO")) and "o platform" not in head
 
 
-def _read(line: EvidenceLine, lines: Sequence[EvidenceLine]) -> ErrorLine | None:
+def error_line(line: EvidenceLine, lines: Sequence[EvidenceLine]) -> ErrorLine | None:
+    """One of `lines`, if it reports an error."""
     dressed = undress(plain(line.text))
     words = dressed.words.strip()
     lowered = words.lower()

@@ -19,6 +19,7 @@ import msgspec
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.diagnosis.fatal_watch import FatalWatch
+from appliance.diagnosis.first_error import FirstError
 from appliance.engine_process.child import Child
 from appliance.engine_process.conclude import End, conclude, end_processes
 from appliance.engine_process.deadlines import FLOORS_S, Watch
@@ -76,6 +77,7 @@ class EngineLaunch(ABC):
         self._ledger: ProcessLedger | None = None
         self._kernel_log = KernelLog()
         self._fatal_watch = FatalWatch()
+        self._first_error = FirstError()
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[End] = self._loop.create_future()
         record = launch.record
@@ -256,6 +258,11 @@ class EngineLaunch(ABC):
         for number, line in enumerate(lines, start=first):
             if self._ledger is not None:
                 self._ledger.heard(line)
+            if (
+                self.launch.record.state is State.STARTING
+                and (error := self._first_error.feed(number, line)) is not None
+            ):
+                self._loop.call_soon_threadsafe(self.launch.error_logged, error)
             if (found := self._fatal_watch.feed(number, line)) is not None:
                 self._loop.call_soon_threadsafe(self._logged_its_end, found.headline)
 

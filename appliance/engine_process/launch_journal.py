@@ -19,7 +19,9 @@ from appliance.protocol import (
     Beat,
     Diagnosis,
     DiagnosisReport,
+    ErrorLogged,
     EventBody,
+    EvidenceLine,
     Finding,
     FindingReport,
     LaunchRecord,
@@ -143,6 +145,11 @@ class LaunchJournal:
         except OSError as error:
             self._complain(error)
         self._tell(DiagnosisReport(diagnosis))
+
+    def error_logged(self, line: EvidenceLine) -> None:
+        if self.record.state is State.STARTING:
+            self.record.first_error = line
+            self._tell(ErrorLogged(line))
 
     def process_ended(self, end: ProcessEnd) -> None:
         """Called again with the same end where more is known of it."""

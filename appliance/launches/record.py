@@ -7,6 +7,7 @@ import msgspec
 from appliance.launches.states import ENDED
 from appliance.protocol import (
     DiagnosisReport,
+    ErrorLogged,
     Event,
     FindingReport,
     LaunchRecord,
@@ -55,6 +56,7 @@ def folded(events: list[Event], record: LaunchRecord | None, *, launch_id: str, 
     told.phases = told.phases or record.phases
     told.findings = told.findings or record.findings
     told.process_ends = told.process_ends or record.process_ends
+    told.first_error = told.first_error or record.first_error
     told.diagnosis = told.diagnosis or record.diagnosis
     told.reason = told.reason or record.reason
     return told
@@ -73,6 +75,8 @@ def _apply(told: LaunchRecord, event: Event) -> None:
             told.findings.append(finding)
         case DiagnosisReport(diagnosis=diagnosis):
             told.diagnosis = diagnosis
+        case ErrorLogged(line=line):
+            told.first_error = line
         case ProcessEnded(end=end):
             note_end(told.process_ends, end)
 

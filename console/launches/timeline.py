@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from appliance.launches.process_ends import how
 from appliance.protocol import (
     DiagnosisReport,
+    ErrorLogged,
     Event,
     FindingReport,
     Phase,
@@ -56,6 +57,8 @@ def timeline(events: Iterable[Event], started: float) -> list[TimelineEntry]:
             case FindingReport(finding=finding):
                 kind, text = "finding", f"{finding.severity}: {finding.message}"
                 bad = finding.severity == "error"
+            case ErrorLogged(line=line):
+                kind, text = "log", f"first error, line {line.number:,}: {line.text}"
             case ProcessEnded(end=end) if not end.aftermath and end.pid not in died:
                 died.add(end.pid)
                 kind, text, bad = "process", f"{end.name} ({end.pid}) ended: {how(end)}", bool(end.status)

@@ -12,7 +12,17 @@ import pytest
 from sqlalchemy import select
 
 from appliance.launches.catalogue import Catalogue
-from appliance.protocol import Finding, FindingReport, Fix, ProcessEnd, Progress, Severity, State
+from appliance.protocol import (
+    ErrorLogged,
+    EvidenceLine,
+    Finding,
+    FindingReport,
+    Fix,
+    ProcessEnd,
+    Progress,
+    Severity,
+    State,
+)
 from console.app import create_app
 from console.db.launch_index import LaunchIndex
 from console.db.models import Launch
@@ -265,6 +275,27 @@ async def test_the_page_follows_a_launch(home, console, engine_runs):
     async with asyncio.timeout(30):
         async for message in messages:
             if message is not None and "The MoE kernel" in message.data:
+                break
+    await messages.aclose()
+
+
+async def test_the_first_error_is_on_the_page_within_two_seconds(home, console, engine_runs):
+    """While it starts; once it serves, it has survived it."""
+    launch = WrittenLaunch(home, NOW)
+    launch.phase(*PHASES[0])
+    launch.change(State.STARTING)
+    await console.follower.look()
+    messages = console.hub.listen({f"launch:{NOW}": ""})
+    assert "data-first-error" not in (await asyncio.wait_for(anext(messages), 5)).data
+    launch.tell(ErrorLogged(EvidenceLine(7, "Cannot open the tuned configuration")))
+    async with asyncio.timeout(2):
+        async for message in messages:
+            if message is not None and 'data-first-error="7"' in message.data:
+                break
+    launch.change(State.READY)
+    async with asyncio.timeout(30):
+        async for message in messages:
+            if message is not None and "data-first-error" not in message.data:
                 break
     await messages.aclose()
 

@@ -7,10 +7,10 @@ import pytest
 
 from appliance.diagnosis.causes import CATALOGUE, FAMILIES
 from appliance.diagnosis.diagnose import diagnose
-from appliance.diagnosis.hangs import PLACES
 from appliance.diagnosis.log_text import number_lines
 from appliance.diagnosis.own_settings import own_settings
 from appliance.diagnosis.searchable import Searchable
+from appliance.diagnosis.stuck_processes import PLACES
 from appliance.profile.schema import SETTINGS
 from appliance.profile.vllm_options import FLAGS, VARIABLES
 

@@ -5,7 +5,8 @@ FAKE_VLLM, as JSON, says what goes otherwise: `fails` (lines, then exit status 1
 nothing; the rest is not there, or `unsupported` with this status), `breaks` (killed after so many pieces of a
 stream), `waits_s` between pieces, `deaf` (to SIGTERM), `leaves` (a process in a session of its own), `silent`
 (generates nothing after `ready`), `cries` (lines, which it logs when it is asked for tokens of a text, and lives on),
-`worker` (the signal that ends a worker of its own; it then reports an error of the core).
+`worker` (the signal that ends a worker of its own; it then reports an error of the core), `errs` (a line, which it logs
+with the time in the middle of its start, and goes on).
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ def main() -> None:
             print(BEHAVIOUR.get("bar", ""), end="", flush=True)
             time.sleep(600)
         print(line, flush=True)
+        if number == len(START) // 2 and "errs" in BEHAVIOUR:
+            print(f"{BEHAVIOUR['errs']}{time.time()}", flush=True)
         time.sleep(BEHAVIOUR.get("line_s", 0.01))
     for line in BEHAVIOUR.get("fails", BEHAVIOUR.get("stays", ())):
         print(line, flush=True)

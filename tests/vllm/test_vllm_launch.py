@@ -130,6 +130,22 @@ def test_a_worker_that_was_killed_is_the_cause_whatever_its_parent_says_then(
         assert state["launch"]["exit_status"] == "exit status 1"
 
 
+def test_the_first_error_of_a_start_is_an_event_within_two_seconds(tmp_path: Path, program: Path) -> None:
+    """Of what it logged, and whoever follows the events has it: a start that goes on for minutes hides no trouble. What
+    it survives is no failure."""
+    line = "(EngineCore pid=2) ERROR 11-20 16:20:37 [fused.py:9] Cannot open the tuned configuration at "
+    with started(tmp_path, program, errs=line, line_s=0.3) as engine:
+        engine.wait("preflight", "starting", timeout_s=30)
+        with urllib.request.urlopen(f"{engine.url}/appliance/events", timeout=30) as events:
+            told = next(raw for raw in events if b'"error-logged"' in raw)
+            came = time.time()
+        error = json.loads(told.partition(b":")[2])["body"]["line"]
+        logged = float(error["text"].rpartition(" ")[2])
+        assert came - logged < 2
+        assert line.rpartition("] ")[2] in engine.log().splitlines()[error["number"] - 1]
+        assert "diagnosis" not in engine.wait("ready", timeout_s=30)["launch"]
+
+
 def test_an_engine_that_logs_its_end_and_stays_has_failed(tmp_path: Path, program: Path) -> None:
     """It is not starting for ever; and it is ended."""
     with started(tmp_path, program, stays=OUT_OF_MEMORY) as engine:
