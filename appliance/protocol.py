@@ -28,13 +28,15 @@ class Fix(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A change that a program can apply (`patch`), or a command for a person (`command`); `text` says it in words.
 
     `patch` maps dotted profile keys to new values: `{"backends.moe": "auto", "max-model-len": 4096}`; None removes the
-    key, so that its default holds again. `options` are patches of which a person chooses one.
+    key, so that its default holds again. `options` are patches of which a person chooses one. `blocked` is what
+    preflight says against the start with the patch; where that is because of it, there is no patch.
     """
 
     text: str
     patch: dict[str, Any] | None = None
     command: str | None = None
     options: tuple[dict[str, Any], ...] = ()
+    blocked: tuple[str, ...] = ()
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from appliance.engines import NATIVE
 from appliance.protocol import Fix
 
 Groups = Mapping[str, str]
 Derived = Callable[[Groups], Any]
 UNKNOWN = "?"
+CAST = "Run from a cast, which compiles nothing. Otherwise: "
 NAMING = ("port", "pid", "xid")
 
 
@@ -30,6 +32,7 @@ class Cause:
     `warning`: even in one that a logger marked as a warning.
     `deadly`: no process goes on after it, so that it counts after the engine was ready, too.
     `aside`: such a line may stand in a healthy log; it tells why something ended, never that it did.
+    `compiles`: a kernel is compiled at run time, which an engine that runs from a cast never does.
     `vague`: what else the log says of the same failure is better, if it says anything.
     """
 
@@ -47,6 +50,7 @@ class Cause:
     warning: bool = False
     deadly: bool = False
     aside: bool = False
+    compiles: bool = False
     vague: bool = False
 
     # Compiled when they are first needed: a diagnosis begins within a tenth of a second and tries few rows.
@@ -104,8 +108,9 @@ class Cause:
         patch = {
             key: value for key, value in values.items() if value is not None or not callable((self.patch or {})[key])
         }
+        text = self.fix.format_map(_grouped(groups))
         return Fix(
-            text=self.fix.format_map(_grouped(groups)),
+            text=f"{CAST}{text}" if self.compiles and own.get("engine") == NATIVE.name else text,
             patch=patch or None,
             command=self._command_for(groups),
         )

@@ -114,6 +114,11 @@ def _of_launch(path: Path) -> Diagnosis:
         return found
     if found.family is None and record.diagnosis is not None:
         return record.diagnosis  # the supervisor knew how it ended: a status, the kernel, a check
+    if record.diagnosis is not None and (found.family, found.cause) == (
+        record.diagnosis.family,
+        record.diagnosis.cause,
+    ):
+        found = msgspec.structs.replace(found, fix=record.diagnosis.fix)  # which preflight has seen
     return found if found.outcome is Outcome.FAILED else by_state(record) or found
 
 

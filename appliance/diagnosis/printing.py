@@ -34,6 +34,8 @@ def _show_fix(fix: Fix, console: Console) -> None:
     console.print(Text.assemble(("Fix: ", "green"), fix.text))
     for key, value in (fix.patch or {}).items():
         console.print(Text(f"  remove {key}" if value is None else f"  {key}: {value}", "green"))
+    for message in fix.blocked:
+        console.print(Text(f"  Preflight refuses it: {message}", "yellow"))
     if fix.command:
         console.print(Text(f"  $ {fix.command}", "green"))
 

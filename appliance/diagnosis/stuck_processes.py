@@ -75,8 +75,7 @@ PLACES = (
            "jit-toolchain", "tuning", "is tuning or warming up kernels", _MORE_TIME),
     _place(r"huggingface_hub|urllib3|requests/|httpx|httpcore|socket\.create_connection|getaddrinfo|modelscope",
            "offline", "hub-asked", "is waiting for the network",
-           Fix(text="Copy the whole model to this machine and use its path; the profile can forbid downloads.",
-               patch={"vllm.environment.HF_HUB_OFFLINE": "1"})),
+           Fix(text="Copy the whole model folder to this machine and use its path.")),
     _place(r"distributed_c10d|pynccl|ncclComm|all_reduce|all_gather|broadcast \(torch|barrier|init_process_group"
            r"|TCPStore|rendezvous|ProcessGroup|nvshmem|deep_ep",
            "nccl", "waits-in-collective", "is waiting for another rank in a collective",

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,8 +16,10 @@ from appliance.engine_process.stacks import dump_stacks, has_stacks
 from appliance.exit_status import exit_in_words
 from appliance.launches.folder import LaunchFolder
 from appliance.launches.process_ends import first_failure
-from appliance.profile.schema import ProfileError
 from appliance.protocol import Diagnosis, Fatal, State
+
+if TYPE_CHECKING:
+    from appliance.engine_process.offered_fix import Check
 
 # An engine holds nothing that would be lost: it is asked first only so that its log ends in peace.
 TERM_GRACE_S = 1.0
@@ -65,9 +67,10 @@ async def conclude(
     exit_status: int | None,
     killed_by_kernel: str | None,
     last_line: int,
+    check: Check,
 ) -> str:
     """Writes diagnosis and final state; the reason in one sentence. What a hung engine printed after `last_line`, as it
-    was ended, is no evidence."""
+    was ended, is no evidence. `check` judges a profile that a fix would change."""
     exit_words = exit_in_words(exit_status) if exit_status is not None else None
     reason = end.reason
     if end.state is not State.STOPPED and not end.explained:
@@ -76,7 +79,7 @@ async def conclude(
         found, diagnosis = await asyncio.to_thread(
             _read_log, launch, exit_status, told, hang, killed_by_kernel, last_line
         )
-        launch.diagnose(_without_idle_patch(diagnosis, launch.document))
+        launch.diagnose(await asyncio.to_thread(_offered, diagnosis, launch, check))
         ended = f"the engine ended: {exit_words}" if exit_words else end.otherwise or "the engine was stopped"
         reason = reason or found or ended
     launch.change(end.state, reason, exit_words)
@@ -110,18 +113,11 @@ def _read_log(
     return answer.headline, answer.diagnosis
 
 
-def _without_idle_patch(diagnosis: Diagnosis, document: dict[str, Any]) -> Diagnosis:
-    """A row knows what fixes such a failure, not what this profile already says: a patch without effect is dropped."""
-    from appliance.profile import document as documents  # late, as the diagnosis
+def _offered(diagnosis: Diagnosis, launch: LaunchJournal, check: Check) -> Diagnosis:
+    """Blocking."""
+    from appliance.engine_process.offered_fix import with_offered_fix  # late, as the diagnosis
 
-    fix = diagnosis.fix
-    if fix is None or not fix.patch:
-        return diagnosis
-    try:
-        same = documents.load(documents.apply_patch(document, fix.patch)) == documents.load(document)
-    except ProfileError:
-        return diagnosis  # the page shows the change, and says what is wrong with it
-    return msgspec.structs.replace(diagnosis, fix=msgspec.structs.replace(fix, patch=None)) if same else diagnosis
+    return with_offered_fix(diagnosis, launch.document, check)
 
 
 def _as_fatal(error: BaseException | None) -> Fatal | None:

@@ -36,6 +36,7 @@ from appliance.protocol import Fatal, Load, Phase, ProcessEnd, Progress, State
 from appliance.selftest.launch_check import SelfTestError
 
 if TYPE_CHECKING:
+    from appliance.engine_process.offered_fix import Check
     from appliance.hardware import Gpu
     from appliance.plan.launch import LaunchPlan
 
@@ -71,6 +72,7 @@ class EngineLaunch(ABC):
         self.load = Load()
         self.fatal: Fatal | None = None
         self.child: Child | None = None
+        self.check: Check = lambda _document: ()  # preflight's, once it has let this launch pass
         self.gpus: tuple[Gpu, ...] = ()  # as they were before the launch; none on a CPU
         self._home = home
         self._capture: LogCapture | None = None
@@ -169,7 +171,7 @@ class EngineLaunch(ABC):
             self.launch.log(*self._capture.take())
         reason = end.reason
         try:
-            reason = await conclude(end, self.launch, self.fatal, status, killed_by_kernel, last_line)
+            reason = await conclude(end, self.launch, self.fatal, status, killed_by_kernel, last_line, self.check)
         finally:  # even a bug in the diagnosis must not leave callers waiting
             self.fail_requests(reason or "the engine was stopped")
             for task in self._tasks:

@@ -178,6 +178,8 @@ _COUNT: Final = r"[0-9]{1,12}"
 VARIABLES: Final = (
     Variable("CUDA_DEVICE_MAX_CONNECTIONS", _COUNT, "Hardware queues for each GPU."),
     Variable("GLOO_SOCKET_IFNAME", _WORD, "Which network interfaces gloo uses."),
+    Variable("LANG", r"[A-Za-z_]{1,10}\.UTF-8", "Language and character set of the engine's processes."),
+    Variable("MAX_JOBS", _COUNT, "How many compilers may run at the same time."),
     Variable("NCCL_ALGO", _WORD, "Algorithms that NCCL may use."),
     Variable("NCCL_BUFFSIZE", _COUNT, "NCCL's buffer between two GPUs, in bytes."),
     Variable("NCCL_CUMEM_ENABLE", _SWITCH, "Allocate NCCL memory with cuMem."),
@@ -204,6 +206,7 @@ VARIABLES: Final = (
     Variable("VLLM_USE_DEEP_GEMM", _SWITCH, "Use DeepGEMM for FP8."),
     Variable("VLLM_USE_FLASHINFER_SAMPLER", _SWITCH, "FlashInfer's sampler."),
     Variable("VLLM_WORKER_MULTIPROC_METHOD", r"spawn|fork|forkserver", "How workers are started."),
+    Variable("VLLM_WSL2_ENABLE_PIN_MEMORY", _SWITCH, "Use pinned host memory under WSL 2."),
 )
 
 FLAG_BY_NAME: Final = {flag.name: flag for flag in FLAGS}

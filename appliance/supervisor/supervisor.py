@@ -363,6 +363,7 @@ class Supervisor:
             return
         self.plan = plan
         engine.gpus = plan.taken
+        engine.check = lambda document: run_preflight(self._home, document).findings
         await engine.start(plan)
 
 

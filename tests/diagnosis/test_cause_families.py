@@ -185,3 +185,18 @@ def test_a_patch_takes_its_value_from_the_log(cause: str, patch: dict[str, objec
     found = diagnose(number_lines(line))
     assert found.fix is not None
     assert found.fix.patch == patch
+
+
+@pytest.mark.parametrize(("engine", "cast"), [("native", True), ("vllm", False), (None, False)])
+def test_only_an_engine_that_can_run_from_a_cast_is_advised_to(engine: str | None, cast: bool) -> None:
+    lines = number_lines("RuntimeError: Ninja build failed: ninja -v: returned non-zero exit status 1")
+    profile = {"schema": 1, "name": "m", "engine": engine} if engine else None
+    found = diagnose(lines, exit_status=1, profile=profile)
+    assert (found.cause, found.fix is not None) == ("build-failed", True)
+    assert (found.fix is not None and "cast" in found.fix.text) is cast
+
+
+def test_no_fix_is_a_line_for_somebodys_shell() -> None:
+    """A variable of the engine's environment belongs into the profile."""
+    fixes = [cause.command or "" for cause in CATALOGUE] + [place.fix.command or "" for place in PLACES]
+    assert [command for command in fixes if command.startswith(("export ", "set ", "unset "))] == []

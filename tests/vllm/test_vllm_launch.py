@@ -130,6 +130,18 @@ def test_a_worker_that_was_killed_is_the_cause_whatever_its_parent_says_then(
         assert state["launch"]["exit_status"] == "exit status 1"
 
 
+@pytest.mark.parametrize(("fits", "patch"), [("64", {"max-model-len": 64}), ("999999", None)])
+def test_a_change_is_offered_only_where_preflight_would_let_it_start(
+    tmp_path: Path, program: Path, fits: str, patch: dict[str, Any] | None
+) -> None:
+    """vLLM suggests a context that this model does not have."""
+    lines = [line.replace("length is 64", f"length is {fits}") for line in OUT_OF_MEMORY]
+    with started(tmp_path, program, fails=lines) as engine:
+        fix = engine.wait("failed", timeout_s=30)["launch"]["diagnosis"]["fix"]
+        assert fix.get("patch") == patch
+        assert bool(fix.get("blocked")) is (patch is None)
+
+
 def test_the_first_error_of_a_start_is_an_event_within_two_seconds(tmp_path: Path, program: Path) -> None:
     """Of what it logged, and whoever follows the events has it: a start that goes on for minutes hides no trouble. What
     it survives is no failure."""

@@ -43,7 +43,8 @@ CAUSES = (
         r"|startup).{0,80}(?:time|ready|fail)|(?:timed? ?out|ready).{0,80}(?:engine|worker|server|core|rpc)",
         summary="The engine or one of its workers did not respond in time.",
         fix="Start it again and take its processes' stacks while it waits. If it compiles kernels, allow more time "
-        "(VLLM_ENGINE_READY_TIMEOUT_S) or run from a cast.",
+        "(VLLM_ENGINE_READY_TIMEOUT_S).",
+        compiles=True,
         command=_STACKS,
         line=True,
         vague=True,

@@ -50,7 +50,7 @@ CAUSES = (
         summary="The engine needs pinned host memory, which is not available here (WSL 2 turns it off).",
         fix="Under WSL 2, set VLLM_WSL2_ENABLE_PIN_MEMORY=1 in the engine's environment; elsewhere, raise the "
         "locked-memory limit.",
-        command="export VLLM_WSL2_ENABLE_PIN_MEMORY=1",
+        patch={"vllm.environment.VLLM_WSL2_ENABLE_PIN_MEMORY": "1"},
     ),
     Cause(
         family="host",
@@ -88,7 +88,7 @@ CAUSES = (
         pattern=r"'ascii' codec|locale|surrogates not allowed",
         summary="The system's character set is not UTF-8.",
         fix="Set LANG=C.UTF-8 in the engine's environment.",
-        command="export LANG=C.UTF-8",
+        patch={"vllm.environment.LANG": "C.UTF-8"},
     ),
     Cause(
         family="host",

@@ -2,7 +2,7 @@
 
 from appliance.diagnosis.cause import Cause
 
-_CAST = "Run from a cast, which compiles nothing, or use an image with "
+_IMAGE = "Use an image with "
 
 CAUSES = (
     Cause(
@@ -11,7 +11,8 @@ CAUSES = (
         signs=("python.h",),
         pattern=r"Python\.h['\"]?:? ?(?:no such file|not found|file not found)",
         summary="A kernel build failed: Python.h is missing.",
-        fix=_CAST + "the Python headers.",
+        fix=_IMAGE + "the Python headers.",
+        compiles=True,
         command="apt-get install python3-dev",
         line=True,
     ),
@@ -24,7 +25,8 @@ CAUSES = (
         r"|PATH).{0,60}(?:not set|undefined|not found|is None)|CUDA toolkit.{0,40}not (?:found|installed)"
         r"|could not find (?:the )?CUDA",
         summary="The engine tried to compile a kernel, and nvcc is missing.",
-        fix=_CAST + "the CUDA toolkit and CUDA_HOME set.",
+        fix=_IMAGE + "the CUDA toolkit and CUDA_HOME set.",
+        compiles=True,
         command="which nvcc; echo $CUDA_HOME",
         line=True,
     ),
@@ -35,7 +37,8 @@ CAUSES = (
         pattern=r"ninja is required|No such file or directory: '(?:[^']{0,200}/)?ninja'"
         r"|ninja['\"]?:? ?(?:command )?not found|could not find ninja|no module named 'ninja'",
         summary="The engine tried to compile a kernel, and ninja is missing.",
-        fix=_CAST + "ninja on its PATH.",
+        fix=_IMAGE + "ninja on its PATH.",
+        compiles=True,
         command="which ninja",
         line=True,
     ),
@@ -47,7 +50,8 @@ CAUSES = (
                "g++: not found", "cc: not found", "c++: not found", "invalidcxxcompiler", "no working c++ compiler",
                "cc1plus", "gcc: command not found", "g++: command not found"),
         summary="The engine tried to compile a kernel, and there is no C or C++ compiler.",
-        fix=_CAST + "gcc and g++.",
+        fix=_IMAGE + "gcc and g++.",
+        compiles=True,
         command="apt-get install build-essential",
         line=True,
     ),
@@ -59,9 +63,8 @@ CAUSES = (
         r"|unsupported gpu architecture '?(?P<also>\w{0,60})'?|ptxas fatal\s{0,4}: Unsupported \.?(?:version|target)"
         r"|not supported on \.target)",
         summary="The assembler or compiler is too old for this GPU's architecture.",
-        fix="Use a newer CUDA toolkit's tools (TRITON_PTXAS_PATH for Triton, CUDA_HOME for the others), or run from "
-        "a cast for this architecture.",
-        command="export TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas",
+        fix="Use a newer CUDA toolkit's tools: TRITON_PTXAS_PATH for Triton, CUDA_HOME for the others.",
+        compiles=True,
         line=True,
     ),
     Cause(
@@ -71,7 +74,8 @@ CAUSES = (
         pattern=r"fatal error: (?P<header>[\w./+-]{1,120}): No such file"
         r"|cannot open source file \"(?P<also>[^\"]{1,120})\"",
         summary="A kernel build failed: a header is missing: {header}.",
-        fix=_CAST + "the complete CUDA toolkit, including headers.",
+        fix=_IMAGE + "the complete CUDA toolkit, including headers.",
+        compiles=True,
         line=True,
     ),
     Cause(
@@ -79,7 +83,8 @@ CAUSES = (
         name="linker-library-missing",
         signs=("cannot find -l", "libcuda.so cannot found", "libcuda.so cannot be found", "unable to find library -l"),
         summary="A kernel build failed: the linker cannot find a CUDA library.",
-        fix="Set TRITON_LIBCUDA_PATH (or LIBRARY_PATH) to the folder of libcuda.so, or run from a cast.",
+        fix="Set TRITON_LIBCUDA_PATH (or LIBRARY_PATH) to the folder of libcuda.so.",
+        compiles=True,
         command="ldconfig -p | grep libcuda",
         line=True,
     ),
@@ -116,8 +121,8 @@ CAUSES = (
         name="jit-forbidden",
         signs=("flashinfer_disable_jit", "jit compilation is disabled", "jit is disabled", "disable_jit"),
         summary="A compiled kernel is missing, and compiling is not allowed here.",
-        fix="Cast the kernel, or allow compiling.",
-        command="ingot cast",
+        fix="Use an image that includes the compiled kernel, or allow compiling.",
+        compiles=True,
     ),
     Cause(
         family="jit-toolchain",
@@ -127,7 +132,8 @@ CAUSES = (
                "internal triton ptx codegen error", "cicc", "nvjitlink", "cannot select: intrinsic"),
         pattern=r"fatal|error|unsupported|fail|cannot select",
         summary="A compiler rejected a kernel: its version does not support the kernel or this GPU.",
-        fix="Run from a cast, or use an image whose CUDA toolkit, Triton and compiler match and support this GPU.",
+        compiles=True,
+        fix="Use an image whose CUDA toolkit, Triton and compiler match and support this GPU.",
         command="nvcc --version; gcc --version",
         line=True,
         vague=True,
@@ -138,7 +144,8 @@ CAUSES = (
         signs=("detected cuda version", "different cuda version", "cuda version mismatch",
                "mismatches the version that was used"),
         summary="The CUDA toolkit and PyTorch have different CUDA versions.",
-        fix="Run from a cast, or set CUDA_HOME to the toolkit of PyTorch's CUDA version.",
+        compiles=True,
+        fix="Set CUDA_HOME to the toolkit of PyTorch's CUDA version.",
         command="nvcc --version; python -c 'import torch; print(torch.version.cuda)'",
     ),
     Cause(
@@ -149,7 +156,8 @@ CAUSES = (
                "error compiling", "jit compilation failed", "build failed", "nvcc"),
         pattern=r"ninja|extension|terminated|compil|nvcc",
         summary="A kernel failed to compile.",
-        fix="Run from a cast, or use an image that includes the compiled kernels. The compiler's output is in the "
+        compiles=True,
+        fix="Use an image that includes the compiled kernels. The compiler's output is in the "
         "log above.",
         line=True,
         vague=True,
@@ -160,7 +168,8 @@ CAUSES = (
         signs=("calledprocesserror",),
         pattern=r"(?:gcc|g\+\+|nvcc|ninja|ptxas|/cc\b|c\+\+|cicc|clang)",
         summary="A compiler started by the engine failed.",
-        fix="Run from a cast, or use an image that includes the compiled kernels. The compiler's output is in the "
+        compiles=True,
+        fix="Use an image that includes the compiled kernels. The compiler's output is in the "
         "log above.",
         vague=True,
     ),
@@ -171,7 +180,8 @@ CAUSES = (
         where=r"(?:flashinfer/jit|triton/(?:compiler|backends|runtime/(?:build|jit))|torch/utils/cpp_extension"
         r"|tvm_ffi/cpp|cute/|tilelang/jit)[^\n]{0,200}$",
         summary="A kernel could not be compiled or loaded at run time.",
-        fix="Run from a cast, or use an image that includes the compiled kernels.",
+        compiles=True,
+        fix="Use an image that includes the compiled kernels.",
         vague=True,
     ),
 )  # fmt: skip

@@ -54,8 +54,9 @@ CAUSES = (
         signs=("died due to signal 9", "fatal error: killed signal terminated program",
                "killed signal terminated program"),
         summary="The kernel killed a compiler started by the engine because memory ran out.",
-        fix="Limit the number of parallel compilers, or run from a cast, which compiles nothing.",
-        command="export MAX_JOBS=2",
+        fix="Run one compiler at a time.",
+        patch={"vllm.environment.MAX_JOBS": "1"},
+        compiles=True,
         line=True,
     ),
     Cause(

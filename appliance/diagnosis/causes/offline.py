@@ -2,7 +2,7 @@
 
 from appliance.diagnosis.cause import Cause
 
-_LOCAL = "Copy the whole model folder to this machine and use its path. HF_HUB_OFFLINE=1 turns off requests to the hub."
+_LOCAL = "Copy the whole model folder to this machine and use its path."
 
 CAUSES = (
     Cause(
@@ -37,7 +37,6 @@ CAUSES = (
         details=r"huggingface\.co/(?P<what>[\w.-]{1,80}/[\w.-]{1,80})",
         summary="The engine needs a file from the hub that is not on this machine, and the hub cannot be reached.",
         fix=_LOCAL,
-        command="export HF_HUB_OFFLINE=1",
     ),
     Cause(
         family="offline",
@@ -60,7 +59,6 @@ CAUSES = (
         summary="A tokenizer library tried to download its vocabulary.",
         fix="Copy the vocabulary files to this machine and set TIKTOKEN_ENCODINGS_BASE (or TIKTOKEN_CACHE_DIR) to "
         "their folder.",
-        command="export TIKTOKEN_ENCODINGS_BASE=/models/tiktoken",
     ),
     Cause(
         family="offline",
@@ -100,7 +98,6 @@ CAUSES = (
         r"|proxy|ssl|violation|cannot reach|connect|no such host|download|closed|urlopen|disconnect|incomplete)",
         summary="The engine tried to reach something outside this machine and could not.",
         fix=_LOCAL,
-        command="export HF_HUB_OFFLINE=1",
     ),
     Cause(
         family="offline",
@@ -110,7 +107,6 @@ CAUSES = (
         pattern=r"^(?!.{0,40}(?:PermissionError|No space|Errno 28|Errno 13|JSONDecode))",
         summary="A request to a model hub failed.",
         fix=_LOCAL,
-        command="export HF_HUB_OFFLINE=1",
         vague=True,
     ),
 )  # fmt: skip

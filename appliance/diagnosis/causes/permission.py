@@ -22,7 +22,7 @@ CAUSES = (
         summary="The engine may not write to its cache folder {path}, because it runs as another user.",
         fix="Set HOME (and TRITON_CACHE_DIR, VLLM_CACHE_ROOT, XDG_CACHE_HOME) to a folder that this user may write "
         "to.",
-        command="export HOME=/tmp VLLM_CACHE_ROOT=/tmp/vllm TRITON_CACHE_DIR=/tmp/triton; id; ls -ld {path}",
+        command="id; ls -ld {path}",
     ),
     Cause(
         family="permission",
@@ -40,7 +40,7 @@ CAUSES = (
         summary="The engine runs as a user ID that has no name on this system.",
         fix="Set USER and HOME in its environment (HOME to a folder that it may write to), or run it as a known "
         "user.",
-        command="export USER=engine HOME=/tmp",
+        command="id",
     ),
     Cause(
         family="permission",
