@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from appliance.diagnosis import deaths_without_exception as deaths
@@ -43,6 +44,7 @@ def diagnose(
     died: ProcessEnd | None = None,
     stacks: str | None = None,
     profile: Mapping[str, Any] | None = None,
+    model: Path | None = None,
     failed: bool = False,
 ) -> Diagnosis:
     """What ended the launch.
@@ -54,21 +56,22 @@ def diagnose(
     With none of them, and without `failed`, it is not known that the engine failed: the outcome may then be that it
     serves, that it is not ready where the log ends, or that the log does not show it. An engine may fail and exit with
     0, as vLLM does when its core is killed.
-    `profile` is the launched document; without it, the settings that the log prints are used.
+    `profile` is the launched document; without it, the settings that the log prints are used. `model` is the folder of
+    its model.
     """
     if killed_by_kernel is not None:
         return deaths.killed_by_kernel(killed_by_kernel, died)
     if fatal is not None:
         told = _told(fatal, lines)
         best = best_of([told])
-        settings = LaunchSettings(Searchable(lines), profile)
+        settings = LaunchSettings(Searchable(lines), profile, model)
         return best.diagnosis(settings) if best else telling.unknown(told, settings)
     death = deaths.by_death(died)
     if died is not None and death is not None:
-        return _Failures(deaths.lines_of(died, lines), True, profile, whole=True).explained(died) or death
+        return _Failures(deaths.lines_of(died, lines), True, profile, model, whole=True).explained(died) or death
     whole = failed  # a caller that knows this has the log from its first line
     failed = failed or bool(exit_status) or hang is not None
-    failures = _Failures(lines, failed, profile, whole)
+    failures = _Failures(lines, failed, profile, model, whole)
     if hang is not None:
         certain = failures.certain()
         return certain if certain is not None else hangs.diagnose_hang(hang, stacks, lines)
@@ -89,6 +92,7 @@ class _Failures:
     lines: Sequence[EvidenceLine]
     failed: bool
     profile: Mapping[str, Any] | None
+    model: Path | None
     whole: bool
     log: Searchable = field(init=False)
     settings: LaunchSettings = field(init=False)
@@ -97,7 +101,7 @@ class _Failures:
 
     def __post_init__(self) -> None:
         self.log = Searchable(self.lines)
-        self.settings = LaunchSettings(self.log, self.profile)
+        self.settings = LaunchSettings(self.log, self.profile, self.model)
         self.ready = self._number(ready_at(self.log))
         self.healthy = self._number(healthy_until(self.log))
 

@@ -138,7 +138,8 @@ def _process_ends(launch: Path) -> list[ProcessEnd]:
 
 def _known_of(folder: LaunchFolder) -> dict[str, Any]:
     """What the supervisor knew of this launch besides its log."""
-    known: dict[str, Any] = {"profile": _profile_of(folder)}
+    profile = _profile_of(folder)
+    known: dict[str, Any] = {"profile": profile, "model": _model_of(profile)}
     record = folder.stored_record()
     if record is None:
         return known
@@ -148,6 +149,19 @@ def _known_of(folder: LaunchFolder) -> dict[str, Any]:
     if record.state is not State.HUNG:
         return known
     return {**known, "stacks": folder.read_stacks(), "hang": record.reason}
+
+
+def _model_of(profile: dict[str, Any] | None) -> Path | None:
+    """The folder of its model; None where it is not on this machine."""
+    from appliance.checkpoint.errors import CheckpointError
+    from appliance.checkpoint.folder import locate
+    from appliance.profile.validation import get
+
+    path = get(profile or {}, "model.path")
+    try:
+        return locate(path, Home.from_environment()) if isinstance(path, str) else None
+    except CheckpointError:
+        return None
 
 
 def _profile_of(folder: LaunchFolder) -> dict[str, Any] | None:

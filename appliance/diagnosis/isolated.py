@@ -36,6 +36,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     died: ProcessEnd | None = None
     stacks: str | None = None
     profile: dict[str, Any] | None = None
+    model: str | None = None
     last_line: int | None = None
 
 

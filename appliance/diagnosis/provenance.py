@@ -1,4 +1,5 @@
-"""Where a value that a message quotes comes from: the launch's profile, or the command line that its log prints."""
+"""Where a value that a message quotes comes from: the launch's profile, or the command line that its log prints, or the
+model's files."""
 
 from __future__ import annotations
 
@@ -6,10 +7,13 @@ import difflib
 import functools
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from appliance.diagnosis.cause import Groups
+from appliance.diagnosis.model_values import ModelValue, model_value_in
 from appliance.diagnosis.own_settings import DUMPS, MAX_LINES, own_settings
+from appliance.diagnosis.quoting import LEAST_VALUE, NAME, QUOTED, TOO_COMMON
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.stripping import without_dumps
 from appliance.protocol import Fix
@@ -19,12 +23,8 @@ MAX_TEXT = 2000
 MAX_DUMP = 20_000
 MAX_VALUE = 100
 MISSPELT = 0.8  # so alike are a name and the one that was meant
-LEAST_VALUE = 3  # characters of a value that may be looked up without its setting's name
-TOO_COMMON = ("true", "false", "none", "auto", "null", "default", "model", "vllm")
-QUOTED = tuple(re.compile(quotes) for quotes in (r"'([^'\n]{1,200})'", r'"([^"\n]{1,200})"', r"`([^`'\n]{1,200})[`']"))
 FLAG = re.compile(r"(?<![\w-])--?([a-z][a-z0-9_-]{2,60})")
 VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]{1,20}(?:_[A-Z0-9]{1,20}){1,8}\b")
-NAME = re.compile(r"\b[a-z][a-z0-9]{1,30}(?:_[a-z0-9]{1,30}){1,6}\b")
 # What is allowed instead: at least two names with commas between them.
 CHOICES = re.compile(
     r"(?:choo{0,1}se from|one of|should be|must be|supported|available|allowed|valid|expected|registered|options)\b"
@@ -56,11 +56,13 @@ class Origin(NamedTuple):
 
 
 class LaunchSettings:
-    """What a launch was set to: by its profile, where that is known, else as its log prints it."""
+    """What a launch was set to: by its profile, where that is known, else as its log prints it. `model` is the folder
+    of its model, where that is known."""
 
-    def __init__(self, log: Searchable, profile: Mapping[str, Any] | None) -> None:
+    def __init__(self, log: Searchable, profile: Mapping[str, Any] | None, model: Path | None = None) -> None:
         self._log = log
         self._profile = profile
+        self._model = model
 
     @functools.cached_property
     def groups(self) -> Groups:
@@ -81,6 +83,10 @@ class LaunchSettings:
             if origin.value in quoted and len(origin.value) >= LEAST_VALUE and origin.value.lower() not in TOO_COMMON:
                 return origin
         return None
+
+    def model_value_of(self, message: str) -> ModelValue | None:
+        """What a message speaks of that stands in the model's files."""
+        return model_value_in(without_dumps(message[:MAX_TEXT]), self._model) if self._model is not None else None
 
     def fix_of(self, origin: Origin, message: str) -> Fix:
         """The nearest value that the message allows, or else the default."""

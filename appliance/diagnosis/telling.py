@@ -13,6 +13,7 @@ import msgspec
 from appliance.diagnosis.axes import axes_of
 from appliance.diagnosis.catalogue import Match
 from appliance.diagnosis.cause import Cause
+from appliance.diagnosis.model_values import ModelValue
 from appliance.diagnosis.own_bugs import EXPORT, is_own_bug
 from appliance.diagnosis.provenance import LaunchSettings
 from appliance.diagnosis.stripping import without_dumps
@@ -24,6 +25,8 @@ MAX_TEXT = 500
 UNRECOGNISED = "unrecognised"  # where only the wording hints at the family
 MAX_EVIDENCE = 6
 SETTINGS_FAMILY = "config"
+# A value in the model's files may explain these.
+MODEL_FAMILIES = ("model-config", "quant-dtype", "weights", "backend")
 OWN_FRAMES = 3
 MATCHING_LINES = 2
 # An engine's own code, rather than what it calls.
@@ -60,7 +63,7 @@ def known(
         return found
     message = exceptions[0].text if exceptions else line.text if line is not None else ""
     named = with_origin(found, message, settings)
-    return named if cause.patch is None or _is_narrower(named.fix, cause.patch) else found
+    return named if cause.patch is None or named.fix == found.fix or _is_narrower(named.fix, cause.patch) else found
 
 
 def unknown(exception: LoggedException, settings: LaunchSettings) -> Diagnosis:
@@ -100,16 +103,31 @@ def _own_bug(exception: LoggedException) -> Diagnosis:
 
 
 def with_origin(found: Diagnosis, message: str, settings: LaunchSettings) -> Diagnosis:
-    """With the setting that a message speaks of, and a fix that changes it."""
+    """With the setting that a message speaks of, and a fix that changes it; or else with what the model's files say."""
     origin = settings.origin_of(message)
     if origin is None:
-        return found
+        return _with_model_value(found, settings.model_value_of(message))
     return msgspec.structs.replace(
         found,
         summary=f"{found.summary.rstrip('.')}. {origin.key} is {origin.value[:MAX_TEXT]}.",
         family=found.family or SETTINGS_FAMILY,
         cause=found.cause or UNRECOGNISED,
         fix=settings.fix_of(origin, message),
+    )
+
+
+def _with_model_value(found: Diagnosis, value: ModelValue | None) -> Diagnosis:
+    """A known cause has a fix of its own."""
+    if value is None or found.family not in (None, *MODEL_FAMILIES):
+        return found
+    place = f"{value.key} in the model's {value.file}"
+    own = found.cause is not None and found.cause != UNRECOGNISED
+    return msgspec.structs.replace(
+        found,
+        summary=f"{found.summary.rstrip('.')}. {place} is {value.value[:MAX_TEXT]}.",
+        family=found.family or MODEL_FAMILIES[0],
+        cause=found.cause or UNRECOGNISED,
+        fix=found.fix if own else Fix(text=f"Correct {place}, or use a model that this engine supports."),
     )
 
 

@@ -36,6 +36,7 @@ def answer(log: Path, known: Circumstances) -> Answer:
         died=known.died,
         stacks=known.stacks,
         profile=known.profile,
+        model=Path(known.model) if known.model is not None else None,
         failed=True,
     )
     return Answer(headline=headline, diagnosis=found)

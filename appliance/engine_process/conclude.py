@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -60,25 +61,23 @@ async def end_processes(
     return None
 
 
-async def conclude(
-    end: End,
-    launch: LaunchJournal,
-    fatal: Fatal | None,
-    exit_status: int | None,
-    killed_by_kernel: str | None,
-    last_line: int,
-    check: Check,
-) -> str:
-    """Writes diagnosis and final state; the reason in one sentence. What a hung engine printed after `last_line`, as it
-    was ended, is no evidence. `check` judges a profile that a fix would change."""
-    exit_words = exit_in_words(exit_status) if exit_status is not None else None
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What the supervisor saw of an end. What a hung engine printed after `last_line`, as it was ended, is no
+    evidence. `model` is the folder of its model, where it came so far."""
+
+    fatal: Fatal | None
+    exit_status: int | None
+    killed_by_kernel: str | None
+    last_line: int
+    model: Path | None
+
+
+async def conclude(end: End, launch: LaunchJournal, seen: Seen, check: Check) -> str:
+    """Writes diagnosis and final state; the reason in one sentence. `check` judges a profile as a fix changes it."""
+    exit_words = exit_in_words(seen.exit_status) if seen.exit_status is not None else None
     reason = end.reason
     if end.state is not State.STOPPED and not end.explained:
-        told = fatal or _as_fatal(end.error)
-        hang = end.reason if end.state is State.HUNG else None
-        found, diagnosis = await asyncio.to_thread(
-            _read_log, launch, exit_status, told, hang, killed_by_kernel, last_line
-        )
+        found, diagnosis = await asyncio.to_thread(_read_log, end, launch, seen)
         launch.diagnose(await asyncio.to_thread(_offered, diagnosis, launch, check))
         ended = f"the engine ended: {exit_words}" if exit_words else end.otherwise or "the engine was stopped"
         reason = reason or found or ended
@@ -86,28 +85,23 @@ async def conclude(
     return reason
 
 
-def _read_log(
-    launch: LaunchJournal,
-    exit_status: int | None,
-    fatal: Fatal | None,
-    hang: str | None,
-    killed_by_kernel: str | None,
-    last_line: int,
-) -> tuple[str | None, Diagnosis]:
+def _read_log(end: End, launch: LaunchJournal, seen: Seen) -> tuple[str | None, Diagnosis]:
     """Blocking. The first exception in one line, if there is one, and what it means."""
     from appliance.diagnosis.isolated import Circumstances, diagnose_isolated  # late: only a failed launch needs it
 
+    hung = end.state is State.HUNG
     answer = diagnose_isolated(
         launch.folder.log,
         Circumstances(
-            exit_status=exit_status,
-            fatal=fatal,
-            hang=hang,
-            killed_by_kernel=killed_by_kernel,
+            exit_status=seen.exit_status,
+            fatal=seen.fatal or _as_fatal(end.error),
+            hang=end.reason if hung else None,
+            killed_by_kernel=seen.killed_by_kernel,
             died=first_failure(launch.record),
-            stacks=launch.folder.read_stacks() if hang is not None else None,
+            stacks=launch.folder.read_stacks() if hung else None,
             profile=launch.document,
-            last_line=last_line if hang is not None else None,
+            model=str(seen.model) if seen.model is not None else None,
+            last_line=seen.last_line if hung else None,
         ),
     )
     return answer.headline, answer.diagnosis

@@ -13,6 +13,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,7 +22,7 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.diagnosis.fatal_watch import FatalWatch
 from appliance.diagnosis.first_error import FirstError
 from appliance.engine_process.child import Child
-from appliance.engine_process.conclude import End, conclude, end_processes
+from appliance.engine_process.conclude import End, Seen, conclude, end_processes
 from appliance.engine_process.deadlines import FLOORS_S, Watch
 from appliance.engine_process.errors import EngineGoneError, NotListeningError
 from appliance.engine_process.kernel_log import KernelLog, KernelRecord, of_this_end, out_of_memory
@@ -73,6 +74,7 @@ class EngineLaunch(ABC):
         self.fatal: Fatal | None = None
         self.child: Child | None = None
         self.check: Check = lambda _document: ()  # preflight's, once it has let this launch pass
+        self.model: Path | None = None  # its folder, likewise
         self.gpus: tuple[Gpu, ...] = ()  # as they were before the launch; none on a CPU
         self._home = home
         self._capture: LogCapture | None = None
@@ -171,7 +173,14 @@ class EngineLaunch(ABC):
             self.launch.log(*self._capture.take())
         reason = end.reason
         try:
-            reason = await conclude(end, self.launch, self.fatal, status, killed_by_kernel, last_line, self.check)
+            seen = Seen(
+                fatal=self.fatal,
+                exit_status=status,
+                killed_by_kernel=killed_by_kernel,
+                last_line=last_line,
+                model=self.model,
+            )
+            reason = await conclude(end, self.launch, seen, self.check)
         finally:  # even a bug in the diagnosis must not leave callers waiting
             self.fail_requests(reason or "the engine was stopped")
             for task in self._tasks:

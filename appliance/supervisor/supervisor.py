@@ -362,7 +362,7 @@ class Supervisor:
             engine.finish(End(state=State.FAILED, reason=reason, explained=True))
             return
         self.plan = plan
-        engine.gpus = plan.taken
+        engine.gpus, engine.model = plan.taken, plan.folder
         engine.check = lambda document: run_preflight(self._home, document).findings
         await engine.start(plan)
 
