@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.engines import NATIVE
+from appliance.engines import engine_named
 from appliance.protocol import Fix
 
 Groups = Mapping[str, str]
@@ -110,7 +110,9 @@ class Cause:
         }
         text = self.fix.format_map(_grouped(groups))
         return Fix(
-            text=f"{CAST}{text}" if self.compiles and own.get("engine") == NATIVE.name else text,
+            text=f"{CAST}{text}"
+            if self.compiles and "engine" in own and engine_named(own["engine"]).sealable
+            else text,
             patch=patch or None,
             command=self._command_for(groups),
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from appliance.engines import VLLM, engine_named
+from appliance.engines import ENGINES, engine_named
 from appliance.profile import document as documents
 from appliance.profile.schema import ProfileError
 from appliance.protocol import Diagnosis, Finding, Fix, Severity
@@ -41,7 +41,9 @@ def _offered(fix: Fix, whole: Mapping[str, Any], document: Mapping[str, Any], ch
 
 
 def _concerns(key: str, document: Mapping[str, Any]) -> bool:
-    return not key.startswith("vllm.") or engine_named(document.get("engine")) is VLLM
+    """A section that bears an engine's name is that engine's."""
+    section = key.partition(".")[0]
+    return section not in ENGINES or engine_named(document.get("engine")).name == section
 
 
 def _is_idle(patch: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
