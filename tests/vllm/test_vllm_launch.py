@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
