@@ -111,13 +111,13 @@ class Ignored:
     """The fields of a request that are accepted without effect."""
 
     def __init__(self, *, strict: bool) -> None:
-        self._strict = strict
+        self.strict = strict
         self._names: dict[str, None] = {}
 
     def add(self, name: str, param: str) -> None:
         """An unknown one: `name` stands for the field wherever it occurs, `param` for this occurrence. Raises ApiError
         where the profile says that requests are to be strict."""
-        if self._strict:
+        if self.strict:
             raise _unknown(param)
         self._names[name] = None
 

@@ -266,7 +266,7 @@ def test_what_has_no_effect_is_named(talking: Door) -> None:
         "/v1/responses",
         json={
             "input": [{"role": "user", "content": "Hello", "weight": 2}],
-            "tools": [{**WEATHER, "defer_loading": True}],
+            "tools": [{"type": "web_search"}, {**WEATHER, "defer_loading": True}, {"type": "namespace", "name": "mcp"}],
             "text": {"verbosity": "low"},
             "reasoning": {"summary": "auto", "depth": 3},
             "include": ["reasoning.encrypted_content"],
@@ -278,5 +278,6 @@ def test_what_has_no_effect_is_named(talking: Door) -> None:
     assert response.status_code == 200, response.text
     assert set(response.headers["x-ingot-ignored-fields"].split(", ")) == {
         "reasoning.depth", "text.verbosity", "reasoning.summary", "input[].weight", "tools[].defer_loading",
+        "tools[0]", "tools[2]",
     }  # fmt: skip
     assert response.json()["store"] is False

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from appliance.home import Home
+from appliance.serving.errors import ApiError
 from appliance.serving.fields import Ignored
 from appliance.serving.responses.items import check_items
 from appliance.serving.responses.messages import chat_messages
+from appliance.serving.responses.tools import chat_tools
 from tests.serving.test_lifetime import core_of
 from tests.supervisor.scripted import Door
 
@@ -114,3 +116,9 @@ def test_a_stream_that_fails_ends_in_the_error(home: Home) -> None:
     assert failed["response"]["status"] == "failed"
     assert failed["response"]["error"]["code"] == "server_error"
     assert failed["response"]["id"] == found[0]["response"]["id"]
+
+
+def test_a_tool_that_runs_elsewhere_is_refused_where_requests_are_strict():
+    with pytest.raises(ApiError) as refused:
+        chat_tools([{"type": "web_search"}], Ignored(strict=True))
+    assert refused.value.param == "tools[0].type"

@@ -13,7 +13,7 @@ from appliance.serving.responses.fields import ResponseFields, TextOptions
 from appliance.serving.responses.items import Item, check_items
 from appliance.serving.responses.messages import Message, chat_messages
 from appliance.serving.responses.store import ResponseStore
-from appliance.serving.responses.tools import chat_tool_choice, chat_tools
+from appliance.serving.responses.tools import chat_tool_choice, chat_tools, is_hosted
 from appliance.serving.responses.truncation import ask_that_fits
 from appliance.serving.sampling import SamplingFields
 from appliance.serving.served_model import ServedModel
@@ -52,7 +52,27 @@ async def response_ask(
         raise bad_request("input has nothing that the model could answer; send at least one message.", "input")
     chat = _chat_fields(fields, messages, ignored)
     make_ask = ask_that_fits if fields.truncation == "auto" else chat_ask
-    return ResponseAsk(fields, await make_ask(chat, model, ignored), items, store.is_on and fields.store is not False)
+    try:
+        ask = await make_ask(chat, model, ignored)
+    except ApiError as error:
+        raise _with_place_of_tool(error, fields.tools or []) from None
+    return ResponseAsk(fields, ask, items, store.is_on and fields.store is not False)
+
+
+def _with_place_of_tool(error: ApiError, tools: list[Any]) -> ApiError:
+    """An error in the third function of a request speaks of its fourth tool, if one was left out before it."""
+    found = re.match(r"tools\[(\d+)\]", error.param or "")
+    if found is None:
+        return error
+    places = [index for index, tool in enumerate(tools) if not is_hosted(tool)]
+    right = f"tools[{places[int(found[1])]}]"
+    return ApiError(
+        error.status,
+        error.message.replace(found[0], right),
+        param=(error.param or "").replace(found[0], right, 1),
+        code=error.code,
+        headers=error.headers,
+    )
 
 
 def in_terms_of_responses(error: ApiError) -> ApiError:

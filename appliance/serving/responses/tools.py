@@ -11,8 +11,19 @@ FIELDS: Final = ("name", "description", "parameters", "strict")
 
 
 def chat_tools(tools: list[Any], ignored: Ignored) -> list[Any]:
-    """Raises ApiError for tools that run elsewhere: there is nothing here that could run them."""
-    return [_chat_tool(tool, f"tools[{index}]", ignored) for index, tool in enumerate(tools)]
+    """The functions. What would run elsewhere (a search, an MCP server) is left out and noted, since agents send such
+    tools whether or not they need them; where requests are to be strict, ApiError."""
+    functions = []
+    for index, tool in enumerate(tools):
+        if is_hosted(tool) and not ignored.strict:
+            ignored.add_unused(f"tools[{index}]")
+        else:
+            functions.append(_chat_tool(tool, f"tools[{index}]", ignored))
+    return functions
+
+
+def is_hosted(tool: Any) -> bool:
+    return isinstance(tool, dict) and isinstance(tool.get("type"), str) and tool["type"] != "function"
 
 
 def _chat_tool(tool: Any, param: str, ignored: Ignored) -> dict[str, Any]:
