@@ -39,7 +39,7 @@ from console.db.sessions import Database
 from console.engine_control import routes as engine
 from console.engine_control.base import EngineControl
 from console.engine_control.operations import EngineOperations
-from console.error_answers import EXCEPTION_HANDLERS
+from console.error_answers import EXCEPTION_HANDLERS, refuse_json_forms
 from console.hardware import live as hardware_live
 from console.hardware import routes as hardware
 from console.hardware.machines import Machines
@@ -185,6 +185,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
             ),
         },
         middleware=[Guard(ClientAddresses(config.proxy), answers)],
+        before_request=refuse_json_forms,
         before_send=[answers.redirect, add_security_headers],
         exception_handlers=EXCEPTION_HANDLERS,
         template_config=pages.template_config(templates),

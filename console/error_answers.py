@@ -123,6 +123,15 @@ def wants_page(request: Request[Any, Any, Any]) -> bool:
     return "text/html" in accept or (accept in ("", "*/*") and not request.scope["path"].startswith("/live"))
 
 
+async def refuse_json_forms(request: Request[Any, Any, Any]) -> None:
+    """Before a form is read: JSON would be read as an empty one, and blamed for what it holds."""
+    takes_form = "data" in request.route_handler.parsed_fn_signature.parameters
+    if takes_form and request.content_type[0] == "application/json":
+        raise Refusal(
+            415, "This address takes a form, not JSON.", "Send the same fields as application/x-www-form-urlencoded."
+        )
+
+
 def _answer(request: Request[Any, Any, Any], refusal: Refusal) -> Response[Any]:
     if request.headers.get("hx-request") == "true":
         return fragment("pieces/error.html", refusal=refusal, status_code=refusal.status, headers=refusal.headers)

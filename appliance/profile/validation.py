@@ -90,9 +90,10 @@ def _unknown(document: Mapping[str, Any], section: str, key: Any, known: list[st
         remedy = f"Write it as `{_as_yaml(right)}`."
     else:
         remedy = f"Remove it. Known settings: {', '.join(sorted(known))}."
-    patch: dict[str, Any] = {field: None}
-    if right in BY_KEY and get(document, right) is MISSING and not list(_judge(BY_KEY[right], value)):
-        patch[right] = value
+    patch: dict[str, Any] | None = {field: None}
+    if right in BY_KEY and get(document, right) is MISSING:
+        # Where the value does not fit either, removing it would lose what was meant.
+        patch = None if list(_judge(BY_KEY[right], value)) else {field: None, right: value}
     return Problem(
         field=plain(field)[:128],
         value=shown(value),
@@ -144,18 +145,20 @@ def _judge(setting: Setting, value: Any) -> Iterator[Problem]:
             yield _problem(setting, value, "Not a size.", remedy)
             return
     if setting.allowed and value not in setting.allowed:
-        choices = ", ".join(map(str, setting.allowed))
-        nearest = difflib.get_close_matches(str(value)[:64], list(map(str, setting.allowed)), n=1)
+        allowed = {str(each): each for each in setting.allowed}
+        choices = ", ".join(allowed)
+        nearest = difflib.get_close_matches(str(value)[:64], list(allowed), n=1)
         remedy = f"Did you mean `{nearest[0]}`? One of: {choices}." if nearest else f"Choose one of: {choices}."
-        yield _problem(setting, value, "Not one of the allowed values.", remedy)
+        patch = {setting.key: allowed[nearest[0]]} if nearest else None
+        yield _problem(setting, value, "Not one of the allowed values.", remedy, patch)
     elif isinstance(number, str):
         yield from _judge_text(setting, number)
     elif not isinstance(number, bool):
         yield from _judge_number(setting, number, value)
 
 
-def _problem(setting: Setting, value: Any, message: str, remedy: str) -> Problem:
-    return Problem(field=setting.key, value=shown(value), message=message, remedy=remedy)
+def _problem(setting: Setting, value: Any, message: str, remedy: str, patch: dict[str, Any] | None = None) -> Problem:
+    return Problem(field=setting.key, value=shown(value), message=message, remedy=remedy, patch=patch)
 
 
 def _type_remedy(setting: Setting, value: Any) -> str:

@@ -178,7 +178,11 @@ _COUNT: Final = r"[0-9]{1,12}"
 VARIABLES: Final = (
     Variable("CUDA_DEVICE_MAX_CONNECTIONS", _COUNT, "Hardware queues for each GPU."),
     Variable("GLOO_SOCKET_IFNAME", _WORD, "Which network interfaces gloo uses."),
-    Variable("LANG", r"[A-Za-z_]{1,10}\.UTF-8", "Language and character set of the engine's processes."),
+    Variable(
+        "LANG",
+        r"[A-Za-z_]{1,10}\.(UTF-8|utf8)",
+        "Language and character set of the engine's processes, such as C.UTF-8.",
+    ),
     Variable("MAX_JOBS", _COUNT, "How many compilers may run at the same time."),
     Variable("NCCL_ALGO", _WORD, "Algorithms that NCCL may use."),
     Variable("NCCL_BUFFSIZE", _COUNT, "NCCL's buffer between two GPUs, in bytes."),

@@ -1,4 +1,4 @@
-"""How a person names a launch in a terminal: by its id, or by the number that the console shows."""
+"""How a person names a launch in a terminal: by its id, by the number that the console shows, or as the latest."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from appliance.home import Home
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import LaunchFolder
 
+LATEST = "latest"
 LONGEST_NUMBER = 18
 """Digits; SQLite's integers have room for them."""
 
 
 def find_launch(catalogue: Catalogue, given: str) -> LaunchFolder | None:
+    if given == LATEST:
+        current = catalogue.current()
+        return catalogue.find(current) if current else None
     return catalogue.find(_id_of_number(catalogue.home, given) or given)
 
 

@@ -20,7 +20,6 @@ from console import formats
 from console.launches.given import find_launch, launch_numbers
 from console.launches.outcome import cause, outcome, sentence, under_way
 
-LATEST = "latest"
 LISTED = 20
 GAP = "  "
 
@@ -154,8 +153,7 @@ def export_(launch: str, out: Path | None) -> None:
 
 
 def _folder(catalogue: Catalogue, launch: str) -> LaunchFolder:
-    name = (catalogue.current() or "") if launch == LATEST else launch
-    folder = find_launch(catalogue, name) if name else None
+    folder = find_launch(catalogue, launch)
     if folder is None:
         known = ", ".join(catalogue.ids()[:5]) or "none yet"
         raise click.ClickException(f"There is no launch {launch!r} in {catalogue.home.launches}. The latest: {known}.")

@@ -26,10 +26,10 @@ from console.parts import Folder, PageRequest, Session, TheCatalogue, TheFollowe
 from console.refusals import Refusal
 
 FILES = {
-    "log": (LOG, "text/plain; charset=utf-8", "log"),
+    "log": (LOG, "text/plain", "log"),
     "events": (EVENTS, "application/jsonl", EVENTS),
     "profile": (PROFILE, "application/yaml", "profile.yaml"),
-    "stacks": (STACKS, "text/plain; charset=utf-8", STACKS),
+    "stacks": (STACKS, "text/plain", STACKS),
 }
 """What can be downloaded: file, media type, and how its name ends there."""
 

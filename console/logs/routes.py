@@ -143,7 +143,7 @@ async def log_matches(
 async def log_download(catalogue: TheCatalogue, launch: FromQuery[str] = CURRENT) -> Stream:
     """The file as it is now, byte for byte."""
     folder = _folder(catalogue, launch)
-    return download(folder.log, f"{folder.id}.log", "text/plain; charset=utf-8")
+    return download(folder.log, f"{folder.id}.log", "text/plain")
 
 
 def download(path: Path, name: str, media_type: str) -> Stream:

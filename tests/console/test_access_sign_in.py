@@ -119,6 +119,16 @@ async def test_a_program_is_refused_sign_in_in_json(client):
     assert (answer.status_code, answer.json()["field"]) == (422, "password")
 
 
+@pytest.mark.parametrize("address", ["/setup", "/sign-in"])
+async def test_json_is_no_form_and_counts_as_no_guess(visitor, code, address):
+    content = {"code": code, "name": "ada", "password": PASSWORD}
+    for _ in range(FAILURES + 1):
+        answer = await visitor.post(address, json=content, headers={"Accept": "application/json"})
+        assert (answer.status_code, "field" in answer.json()) == (415, False)
+    answer = await visitor.post("/setup", data=content, follow_redirects=False)
+    assert answer.status_code == 303
+
+
 async def test_guessing_the_code_is_throttled(visitor, code):
     """After five wrong codes even the right one has to wait."""
     for _ in range(FAILURES):

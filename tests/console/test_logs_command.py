@@ -33,6 +33,7 @@ def test_the_present_log(home):
     assert run(home, "-n", "1").output == "ERROR out of ␀memory\n"
     assert run(home, "--lines", "0").output == ""
     assert run(home, "--lines", "all", "--launch", OLD).output == "INFO core starts\nINFO reading weights\n"
+    assert run(home, "-n", "1", "--launch", "latest").output == "ERROR out of ␀memory\n"
 
 
 def test_for_programs(home):

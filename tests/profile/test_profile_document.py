@@ -159,6 +159,22 @@ def test_the_patch_of_an_unknown_key_mends_the_document(key: str) -> None:
     assert check(apply_patch(document, problem.patch)) == []
 
 
+@pytest.mark.parametrize(
+    ("change", "patch"),
+    [
+        ({"dtype": "bfloat17"}, {"dtype": "bfloat16"}),
+        ({"dtype": "int3"}, None),
+        (
+            {"sampling-defaults": {"temperatur": 1}},
+            {"sampling-defaults.temperatur": None, "sampling-defaults.temperature": 1},
+        ),
+        ({"sampling-defaults": {"temperatur": "hot"}}, None),
+    ],
+)
+def test_a_patch_keeps_what_was_meant_or_there_is_none(change: dict[str, Any], patch: dict[str, Any] | None) -> None:
+    assert [problem.patch for problem in check(GOOD | change)] == [patch]
+
+
 def test_null_is_taken_only_where_a_row_says_what_it_means() -> None:
     """`max-model-len: null` is the model's own; `engine: null` is a mistake."""
     assert load({**GOOD, "max-model-len": None}).max_model_len is None
