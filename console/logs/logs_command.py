@@ -41,7 +41,10 @@ def _line_count(ctx: click.Context, param: click.Parameter, value: str) -> int |
 
 @click.command()
 @click.option(
-    "--launch", "launch_id", metavar="ID|NUMBER", help="The launch whose log to print, or latest.  [default: the current one]"
+    "--launch",
+    "launch_id",
+    metavar="ID|NUMBER|latest",
+    help="The launch whose log to print.  [default: the current one]",
 )
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines, across restarts, until Ctrl-C.")
 @click.option(
