@@ -16,9 +16,6 @@ from appliance.serving.stream import SSE, ending_in_error, frame, streamed
 GENERATING = (404, 429, 502, 503)
 """The errors of every route that has the model answer, beside those of its request."""
 
-GENERATING = (404, 429, 502, 503)
-"""The errors of every route that has the model answer, beside those of its request."""
-
 
 class Answer(Protocol):
     """How one API writes its answers."""
