@@ -8,7 +8,7 @@ import functools
 import json
 import re
 import urllib.parse
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -23,11 +23,15 @@ R = TypeVar("R")
 
 IGNORED_HEADER: Final = "X-Ingot-Ignored-Fields"
 MAX_IGNORED: Final = 32
+MAX_UNKNOWN: Final = 256
 INLINE_BYTES: Final = 1 << 15
 # How alike a name is to a known one before it is taken for a slip of the pen (`difflib`'s ratio), and before it is
 # suggested where every unknown name is refused.
 SLIP: Final = 0.8
 ALIKE: Final = 0.6
+# Looking for slips takes time: only among the first unknown names of a request, and no longer ones.
+MAX_LOOKED_UP: Final = 32
+MAX_SLIP_LENGTH: Final = 64
 
 
 class Accepted(NamedTuple):
@@ -113,13 +117,28 @@ class Ignored:
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict
         self._names: dict[str, None] = {}
+        self._num_unknown = 0
 
     def add(self, name: str, param: str) -> None:
         """An unknown one: `name` stands for the field wherever it occurs, `param` for this occurrence. Raises ApiError
-        where the profile says that requests are to be strict."""
+        where the profile says that requests are to be strict, and for too many."""
         if self.strict:
             raise _unknown(param)
+        if name in self._names:
+            return
         self._names[name] = None
+        self._num_unknown += 1
+        if self._num_unknown > MAX_UNKNOWN:
+            message = f"{shown(param)} is one of more than {MAX_UNKNOWN:,} unknown fields. Remove them."
+            raise bad_request(message, param[:MAX_SHOWN], "unknown_field")
+
+    def add_unless_misspelt(self, name: str, param: str, field: str, known: Sequence[str]) -> None:
+        """As `add`. Raises ApiError if `field`, the last part of the name, is taken for a slip of one that is known."""
+        looked_up = name not in self._names and self._num_unknown < MAX_LOOKED_UP and len(field) <= MAX_SLIP_LENGTH
+        cutoff = ALIKE if self.strict else SLIP
+        if looked_up and (nearest := difflib.get_close_matches(field, known, n=1, cutoff=cutoff)):
+            raise _unknown(param, f"Did you mean {nearest[0]}?")
+        self.add(name, param)
 
     def add_unused(self, name: str) -> None:
         """A known one that this model has no use for."""
@@ -148,6 +167,7 @@ def decode_request(raw: bytes, type: type[T], *, strict: bool, api: Vocabulary =
     if not isinstance(content, dict):
         raise bad_request(f"The body is {_kind(content)}; send a JSON object.", code="invalid_body")
     known = _names(type)
+    alike = [*known, *api.partly_supported, *api.without_effect]
     given = {}
     ignored = Ignored(strict=strict)
     for name, value in content.items():
@@ -156,8 +176,7 @@ def decode_request(raw: bytes, type: type[T], *, strict: bool, api: Vocabulary =
         elif name in api.partly_supported:
             check_accepted(name, value, api.partly_supported[name])
         elif value is not None and name not in api.without_effect and (strict or name not in api.sent_by_clients):
-            _refuse_misspelt(name, [*known, *api.partly_supported, *api.without_effect], ALIKE if strict else SLIP)
-            ignored.add(name, name)
+            ignored.add_unless_misspelt(name, name, name, alike)
     for outer, names in _nested(type).items():
         inner = given.get(outer)
         for name in [name for name in inner if name not in names] if isinstance(inner, dict) else ():
@@ -186,8 +205,8 @@ def decode_part(value: Any, type: type[T], param: str, ignored: Ignored) -> T:
     known = _names(type)
     for name in value:
         if name not in known:
-            _refuse_misspelt(name, known, SLIP, f"{param}.")
-            ignored.add(re.sub(r"\[\d+\]", "[]", f"{param}.{name}"), f"{param}.{name}")
+            place = f"{param}.{name}"
+            ignored.add_unless_misspelt(re.sub(r"\[\d+\]", "[]", place), place, name, known)
     try:
         return msgspec.convert({name: value[name] for name in value if name in known}, type)
     except msgspec.ValidationError as error:
@@ -230,11 +249,6 @@ def check_accepted(name: str, value: Any, row: Accepted) -> None:
     remedy = f"Remove it, or send {accepted}." if accepted else "Remove it."
     message = f"{name}: {shown(value)} is not supported: {row.why}. {remedy}"
     raise bad_request(message, param=name, code="unsupported_field")
-
-
-def _refuse_misspelt(name: str, known: Collection[str], cutoff: float, within: str = "") -> None:
-    if nearest := difflib.get_close_matches(name, known, n=1, cutoff=cutoff):
-        raise _unknown(within + name, f"Did you mean {nearest[0]}?")
 
 
 def _unknown(param: str, remedy: str = "Remove it.") -> ApiError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,18 @@ from appliance.home import Home
 from appliance.serving.chat_request import ChatFields
 from appliance.serving.client_fields import SENT_BY_CLIENTS, WITHOUT_EFFECT
 from appliance.serving.errors import ApiError
-from appliance.serving.fields import IGNORED_HEADER, MAX_IGNORED, PARTLY_SUPPORTED, decode_request
+from appliance.serving.fields import (
+    IGNORED_HEADER,
+    MAX_IGNORED,
+    MAX_LOOKED_UP,
+    MAX_SLIP_LENGTH,
+    MAX_UNKNOWN,
+    PARTLY_SUPPORTED,
+    Ignored,
+    decode_part,
+    decode_request,
+)
+from appliance.serving.sampling import StreamOptions
 from tests.supervisor.scripted import Door, make_profile
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -69,11 +81,49 @@ def test_a_strict_profile_refuses_every_unknown_field(strict_door: Door, path: s
 
 def test_the_header_stays_short() -> None:
     """However many fields there are, and however long their names."""
-    body: dict[str, Any] = {"messages": HELLO, **{f"{number:03}" + "ü" * 1000: 1 for number in range(500)}}
+    body: dict[str, Any] = {"messages": HELLO, **{f"{number:03}" + "ü" * 1000: 1 for number in range(200)}}
     _, ignored = decode_request(msgspec.json.encode(body), ChatFields, strict=False)
     names = ignored.headers[IGNORED_HEADER].split(", ")
     assert len(names) == MAX_IGNORED + 1
     assert len(ignored.headers[IGNORED_HEADER]) < 16_384
+
+
+@pytest.fixture
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names for which a slip was looked for."""
+    names: list[str] = []
+
+    def look(name: str, *_: Any, **__: Any) -> list[str]:
+        names.append(name)
+        return []
+
+    monkeypatch.setattr(difflib, "get_close_matches", look)
+    return names
+
+
+@pytest.mark.parametrize("count", [MAX_UNKNOWN, MAX_UNKNOWN + 1, 40_000])
+def test_unknown_fields_are_bounded(looked_up: list[str], count: int) -> None:
+    """Too many are refused, and only the first are compared with known names."""
+    body: dict[str, Any] = {"messages": HELLO, **{f"field_{number}": 1 for number in range(count)}}
+    if count > MAX_UNKNOWN:
+        with pytest.raises(ApiError) as refused:
+            decode_request(msgspec.json.encode(body), ChatFields, strict=False)
+        assert (refused.value.status, refused.value.code) == (400, "unknown_field")
+        assert str(MAX_UNKNOWN) in refused.value.message
+    else:
+        _, ignored = decode_request(msgspec.json.encode(body), ChatFields, strict=False)
+        assert len(ignored.names) == MAX_UNKNOWN
+    assert len(looked_up) == MAX_LOOKED_UP
+
+
+def test_a_field_that_each_part_has_is_compared_once(looked_up: list[str]) -> None:
+    """And a name that is far too long for a slip, never."""
+    ignored = Ignored(strict=False)
+    part = {"frobnicate": 1, "x" * (MAX_SLIP_LENGTH + 1): 1}
+    for index in range(100):
+        decode_part(part, StreamOptions, f"parts[{index}]", ignored)
+    assert looked_up == ["frobnicate"]
+    assert len(ignored.names) == 2
 
 
 def test_no_field_stands_in_two_tables() -> None:
