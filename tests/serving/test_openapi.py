@@ -6,12 +6,15 @@ from typing import Any
 
 import jsonschema
 import pytest
+from litestar import Litestar
 from litestar.routes import HTTPRoute
+from litestar.testing import AsyncTestClient
 
 from appliance.home import Home
 from appliance.serving.access import Access
 from appliance.serving.app import make_routes
 from appliance.serving.front_door import FrontDoor
+from appliance.serving.openapi.route import openapi
 from tests.supervisor.scripted import Door
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -167,3 +170,19 @@ def test_requests_are_described_by_the_structs_that_decode_them(document: dict[s
     assert chat["temperature"]["anyOf"][0] == {"type": "number", "minimum": 0, "maximum": 100}
     assert schemas["ChatFields"]["required"] == ["messages"]
     assert schemas["ResponseFields"]["required"] == ["input"]
+
+
+async def test_the_document_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may request it, as often as they like."""
+    built = []
+
+    def build(routes: Any) -> dict[str, Any]:
+        built.append(routes)
+        return {"openapi": "3.1.0"}
+
+    monkeypatch.setattr("appliance.serving.openapi.document.openapi_document", build)
+    async with AsyncTestClient(Litestar([openapi], openapi_config=None)) as client:
+        answers = [await client.get("/openapi.json") for _ in range(3)]
+    assert [answer.json() for answer in answers] == [{"openapi": "3.1.0"}] * 3
+    assert answers[0].headers["content-type"] == "application/json"
+    assert len(built) == 1
