@@ -160,7 +160,19 @@ def test_a_request_may_ask_not_to_be_kept(client: openai.OpenAI) -> None:
         client.responses.retrieve(made.id)
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "order=up", "after=msg_0"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=0",
+        "limit=101",
+        "limit=x",
+        "limit=0000000500",
+        f"limit=5{'0' * 5000}",
+        "limit=٣",
+        "order=up",
+        "after=msg_0",
+    ],
+)
 def test_a_wrong_page_is_refused(client: openai.OpenAI, keeping: Door, query: str) -> None:
     """By the name of the parameter."""
     made = client.responses.create(model="tiny", input="x", extra_body={"seed": RAIN})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from litestar import Request, Response, delete, get, post
@@ -85,10 +86,11 @@ async def list_input_items(
     items = front_door.responses.get(key_of(request), response_id).input
     if order not in ("asc", "desc"):
         raise bad_request(f"order: {order[:20]!r} is not valid; use asc or desc.", "order")
-    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= MAX_LISTED:
+    most = int(limit) if re.fullmatch("[0-9]{1,3}", limit) else 0
+    if not 1 <= most <= MAX_LISTED:
         raise bad_request(f"limit: {limit[:20]!r} is not valid; use 1 to {MAX_LISTED}.", "limit")
     listed = _after(items if order == "asc" else items[::-1], after)
-    page = listed[: int(limit)]
+    page = listed[:most]
     ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": "", "last_id": ""}
     return {"object": "list", "data": page, **ends, "has_more": len(page) < len(listed)}
 
