@@ -8,7 +8,7 @@ import functools
 import json
 import re
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -184,7 +184,7 @@ def decode_request(raw: bytes, type: type[T], *, strict: bool, api: Vocabulary =
     try:
         return msgspec.convert(given, type), ignored
     except msgspec.ValidationError as error:
-        raise _invalid(given, str(error)) from None
+        raise _invalid(given, type, str(error)) from None
 
 
 @functools.cache
@@ -210,7 +210,7 @@ def decode_part(value: Any, type: type[T], param: str, ignored: Ignored) -> T:
     try:
         return msgspec.convert({name: value[name] for name in value if name in known}, type)
     except msgspec.ValidationError as error:
-        raise _invalid(value, str(error), f"{param}.") from None
+        raise _invalid(value, type, str(error), f"{param}.") from None
 
 
 @functools.cache
@@ -255,7 +255,7 @@ def _unknown(param: str, remedy: str = "Remove it.") -> ApiError:
     return bad_request(f"{shown(param)} is not a known field. {remedy}", param, "unknown_field")
 
 
-def _invalid(given: dict[str, Any], message: str, within: str = "") -> ApiError:
+def _invalid(given: dict[str, Any], type: type[msgspec.Struct], message: str, within: str = "") -> ApiError:
     """msgspec says "Expected `int` >= 1 - at `$.n`"; show people the value as well. `within` is the path to `given`."""
     what, _, where = message.partition(" - at `$")
     path = where.rstrip("`").lstrip(".")
@@ -268,8 +268,25 @@ def _invalid(given: dict[str, Any], message: str, within: str = "") -> ApiError:
     if what.startswith("Object contains unknown field"):
         field = re.sub(r".*`(.+)`", r"\1", what, flags=re.DOTALL)
         return _unknown(f"{param}.{field}")
-    wrong = _wrong(what.removeprefix("Expected ").split(", got ")[0])
+    if what.startswith("Invalid enum value"):
+        wrong = f"is not valid; use {' or '.join(map(shown, _choices(msgspec.inspect.type_info(type), path)))}"
+    else:
+        wrong = _wrong(what.removeprefix("Expected ").split(", got ")[0])
     return bad_request(f"{param or 'The body'}: {shown(value)} {wrong}.", param)
+
+
+def _choices(type: msgspec.inspect.Type, path: str) -> Iterator[Any]:
+    """The values of the Literal at `path` within the type."""
+    if isinstance(type, msgspec.inspect.UnionType):
+        for each in type.types:
+            yield from _choices(each, path)
+    elif isinstance(type, msgspec.inspect.StructType):
+        name, _, rest = path.partition(".")
+        for field in type.fields:
+            if field.encode_name == name:
+                yield from _choices(field.type, rest)
+    elif isinstance(type, msgspec.inspect.LiteralType):
+        yield from type.values
 
 
 def _wrong(expected: str) -> str:

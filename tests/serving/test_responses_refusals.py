@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -42,6 +43,7 @@ OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "x"}
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_tokens": 1_000_000}, "max_output_tokens"),
         ({"max_tokens": 5}, "max_tokens"),
+        ({"max_tokens": 1}, "max_tokens"),
         ({"response_format": {"type": "text"}}, "response_format"),
         ({"n": 2}, "n"),
         ({"temperature": -1}, "temperature"),
@@ -103,3 +105,14 @@ def test_nothing_is_kept_unless_the_profile_says_so(door: Door, method: str, pat
     """404, with a code that says why."""
     response = door.http.request(method, f"/v1/responses/resp_1{path}")
     assert (response.status_code, response.json()["error"]["code"]) == (404, "responses_not_stored")
+
+
+def test_the_accepted_values_are_listed(door: Door) -> None:
+    """Those of the field's type, as JSON."""
+    message = door.http.post("/v1/responses", json={"input": "x", "truncation": "x"}).json()["error"]["message"]
+    assert re.findall(r'"([^"]*)"', message) == ["x", "auto", "disabled"]
+
+
+def test_one_answer_may_be_requested(door: Door) -> None:
+    """There is one in any case."""
+    assert door.http.post("/v1/responses", json={"input": "x", "n": 1, "max_output_tokens": 1}).status_code == 200

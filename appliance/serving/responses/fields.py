@@ -25,12 +25,12 @@ UNSUPPORTED: Final = {
     "background": Accepted((False,), "answers are generated while the client waits"),
     "conversation": Accepted((), "conversations are not kept; use previous_response_id"),
     "prompt": Accepted((), "prompt templates are not kept; use instructions and input"),
+    "n": Accepted((1,), "each request has one answer, so send several requests"),
 }
 # Fields of the other APIs, and what this one calls them.
 MISPLACED: Final = {
     "max_tokens": "max_output_tokens",
     "response_format": "text.format",
-    "n": "several requests",
 }
 
 
@@ -77,7 +77,7 @@ def check_fields(fields: ResponseFields, ignored: Ignored) -> None:
     for name, row in UNSUPPORTED.items():
         check_accepted(name, getattr(fields, name), row)
     for name, ours in MISPLACED.items():
-        if getattr(fields, name) not in (None, 1):
+        if getattr(fields, name) is not None:
             raise bad_request(f"{name} is not a field of this API. Use {ours}.", name, "unknown_field")
     check_logprobs(fields.top_logprobs, "top_logprobs")
     for index, name in enumerate(fields.include or ()):
