@@ -30,11 +30,16 @@ def check_messages(messages: Sequence[dict[str, Any]], ignored: Ignored) -> list
     """Raises ApiError naming the message and its field."""
     if not messages:
         raise bad_request("messages is empty; send at least one message.", "messages")
+    check_count(messages)
+    conversation = _Conversation(ignored)
+    return [conversation.check(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def check_count(messages: Sequence[dict[str, Any]]) -> None:
+    """Raises ApiError for too many."""
     if len(messages) > MAX_MESSAGES:
         many = f"messages: {len(messages):,} messages are too many; send {MAX_MESSAGES:,} or fewer."
         raise bad_request(f"{many} Remove the oldest, or join some.", "messages")
-    conversation = _Conversation(ignored)
-    return [conversation.check(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
 def with_short_ids(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
