@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import msgspec
+import pytest
 
+from appliance.serving.anthropic.conversation import MAX_BLOCKS
 from appliance.serving.anthropic.fields import MESSAGES, MessagesFields
 from appliance.serving.anthropic.request import translate
 from appliance.serving.chat_request import ChatFields
+from appliance.serving.errors import ApiError
 from appliance.serving.fields import INLINE_BYTES, beside_others, decode_request
+from appliance.serving.messages import MAX_MESSAGES
 
 USE = {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}
 
@@ -112,3 +117,38 @@ async def test_a_long_request_keeps_nobody_waiting() -> None:
     """It is translated beside the event loop."""
     threads = [await beside_others(b"x" * length, threading.current_thread) for length in (10, INLINE_BYTES + 1)]
     assert [thread is threading.main_thread() for thread in threads] == [True, False]
+
+
+def test_a_turn_of_many_blocks_takes_time_in_proportion() -> None:
+    """Texts and reasoning alike."""
+    long = "x" * 500
+    thought = {"type": "thinking", "thinking": long}
+    said = {"role": "assistant", "content": [thought, text(long)] * (MAX_BLOCKS // 2 - 1)}
+    began = time.process_time()
+    messages = chat(said, user(text("go on"))).messages
+    assert time.process_time() - began < 1.5
+    assert len(messages[0]["content"]) == 500 * (MAX_BLOCKS // 2 - 1)
+    assert messages[0]["reasoning_content"].count("\n") == MAX_BLOCKS // 2 - 2
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([user(*[text("x")] * (MAX_BLOCKS + 1))], "messages[0].content"),
+        ([user(text("x"))] * MAX_BLOCKS + [user(text("x"), text("x"))], "messages"),
+        ([user(*[text("x")] * MAX_BLOCKS), user(text("x"))], "messages[1].content"),
+        (
+            [
+                {"role": "assistant", "content": [USE]},
+                user({"type": "tool_result", "tool_use_id": "t1", "content": [text("x")] * MAX_BLOCKS}),
+            ],
+            "messages[1].content[0].content",
+        ),
+        ([user()] * (MAX_MESSAGES + 1), "messages"),
+    ],
+)
+def test_too_many_blocks_are_refused(messages: list[Any], param: str) -> None:
+    """Those of the whole request count, and those within results."""
+    with pytest.raises(ApiError) as refused:
+        chat(*messages)
+    assert (refused.value.status, refused.value.param) == (400, param)

@@ -10,6 +10,7 @@ import msgspec
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.fields import Ignored, decode_part, shown
+from appliance.serving.messages import MAX_MESSAGES
 
 ROLES: Final = ("user", "assistant", "system")
 # Claude Code's, with a number that changes at each request: no prefix of its prompts would be found in the cache.
@@ -18,6 +19,10 @@ BILLING: Final = "x-anthropic-billing-header:"
 # Code gives such remarks there.
 REMINDER: Final = "<system-reminder>\n{}\n</system-reminder>"
 FAILED: Final = ("error", "<tool_use_error>")
+# Between the texts of one turn; citations cut an assistant's into blocks.
+BETWEEN: Final = {"assistant": ""}
+# Each takes a few tokens at least, as messages do.
+MAX_BLOCKS: Final = MAX_MESSAGES
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +66,12 @@ class RedactedThinking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conversation:
-    """`messages` as /v1/chat/completions takes them: turns of the same role that follow each other are one, as
-    Anthropic has it, and a tool's result is a message of its own."""
+    """Messages as /v1/chat/completions takes them: turns of the same role that follow each other are one, as Anthropic
+    has it, and a tool's result is a message of its own."""
 
     def __init__(self, origins: FieldOrigins, ignored: Ignored) -> None:
-        self.messages: list[dict[str, Any]] = []
+        self._turns: list[dict[str, Any]] = []  # whose content and reasoning are lists of texts
+        self._num_blocks = 0
         self._origins = origins
         self._ignored = ignored
         self._origin = ""  # of the message that is being added
@@ -79,6 +85,10 @@ class Conversation:
             },
             "system": {"text": self._system_text},
         }
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        return [_message(turn) for turn in self._turns]
 
     def add_system(self, system: str | list[dict[str, Any]] | None) -> None:
         """The field of that name."""
@@ -95,7 +105,7 @@ class Conversation:
 
     def _add_blocks(self, role: str, content: Any, param: str) -> None:
         self._origin = param.removesuffix(".content")
-        blocks = _blocks(content, param)
+        blocks = self._blocks(content, param)
         if not blocks and role != "system":
             self._turn(role)
         # A result follows its call; what the user says comes after it.
@@ -109,14 +119,13 @@ class Conversation:
 
     def _turn(self, role: str) -> dict[str, Any]:
         """The message that the last one of this role goes on in."""
-        if not self.messages or self.messages[-1]["role"] != role:
-            self._origins.add(f"messages[{len(self.messages)}]", self._origin)
-            self.messages.append({"role": role, "content": ""})
-        return self.messages[-1]
+        if not self._turns or self._turns[-1]["role"] != role:
+            self._origins.add(f"messages[{len(self._turns)}]", self._origin)
+            self._turns.append({"role": role, "content": []})
+        return self._turns[-1]
 
-    def _say(self, role: str, text: str, between: str = "\n") -> None:
-        turn = self._turn(role)
-        turn["content"] += between + text if turn["content"] and text else text
+    def _say(self, role: str, text: str) -> None:
+        self._turn(role)["content"].append(text)
 
     def _text(self, block: dict[str, Any], param: str) -> str:
         return decode_part(block, Text, param, self._ignored).text
@@ -125,13 +134,13 @@ class Conversation:
         self._say("user", self._text(block, param))
 
     def _assistant_text(self, block: dict[str, Any], param: str) -> None:
-        self._say("assistant", self._text(block, param), between="")  # citations cut texts into blocks
+        self._say("assistant", self._text(block, param))
 
     def _system_text(self, block: dict[str, Any], param: str) -> None:
         text = self._text(block, param)
         if not text or text.startswith(BILLING):
             return
-        if self.messages and self.messages[-1]["role"] != "system":
+        if self._turns and self._turns[-1]["role"] != "system":
             self._say("user", REMINDER.format(text))
         else:
             self._say("system", text)
@@ -139,16 +148,14 @@ class Conversation:
     def _call(self, block: dict[str, Any], param: str) -> None:
         use = decode_part(block, ToolUse, param, self._ignored)
         calls = self._turn("assistant").setdefault("tool_calls", [])
-        place = f"messages[{len(self.messages) - 1}].tool_calls[{len(calls)}]"
+        place = f"messages[{len(self._turns) - 1}].tool_calls[{len(calls)}]"
         self._origins.add(place, param)
         self._origins.add(f"{place}.function", param)
         calls.append({"id": use.id, "type": "function", "function": {"name": use.name, "arguments": use.input}})
 
     def _thinking(self, block: dict[str, Any], param: str) -> None:
         thinking = decode_part(block, ThinkingBlock, param, self._ignored).thinking
-        turn = self._turn("assistant")
-        before = turn.get("reasoning_content")
-        turn["reasoning_content"] = f"{before}\n{thinking}" if before else thinking
+        self._turn("assistant").setdefault("reasoning_content", []).append(thinking)
 
     def _redacted(self, block: dict[str, Any], param: str) -> None:
         """Nobody here can read it."""
@@ -160,18 +167,38 @@ class Conversation:
         text = self._result_text(result.content, f"{param}.content")
         if result.is_error and not text.lower().startswith(FAILED):
             text = f"Error: {text}"
-        self._origins.add(f"messages[{len(self.messages)}].tool_call_id", f"{param}.tool_use_id")
-        self._origins.add(f"messages[{len(self.messages)}]", param)
-        self.messages.append({"role": "tool", "tool_call_id": result.tool_use_id, "content": text})
+        self._origins.add(f"messages[{len(self._turns)}].tool_call_id", f"{param}.tool_use_id")
+        self._origins.add(f"messages[{len(self._turns)}]", param)
+        self._turns.append({"role": "tool", "tool_call_id": result.tool_use_id, "content": [text]})
 
     def _result_text(self, content: Any, param: str) -> str:
         texts = []
-        for index, block in enumerate(_blocks("" if content is None else content, param)):
+        for index, block in enumerate(self._blocks("" if content is None else content, param)):
             place = f"{param}[{index}]"
             if block.get("type") != "text":
                 raise _unsupported("tool_result", block.get("type"), f"{place}.type")
             texts.append(self._text(block, place))
         return "\n".join(texts)
+
+    def _blocks(self, content: Any, param: str) -> list[dict[str, Any]]:
+        """Raises ApiError also where there are too many in the whole request."""
+        blocks = _blocks(content, param)
+        self._num_blocks += len(blocks)
+        if self._num_blocks > MAX_BLOCKS:
+            many = f"{param}: with these, the request has {self._num_blocks:,} blocks; send {MAX_BLOCKS:,} or fewer."
+            raise bad_request(f"{many} Remove the oldest, or join some.", param)
+        return blocks
+
+
+def _message(turn: dict[str, Any]) -> dict[str, Any]:
+    message = {**turn, "content": _joined(turn["content"], BETWEEN.get(turn["role"], "\n"))}
+    if "reasoning_content" in turn:
+        message["reasoning_content"] = _joined(turn["reasoning_content"], "\n")
+    return message
+
+
+def _joined(texts: list[str], between: str) -> str:
+    return between.join(text for text in texts if text)
 
 
 def _blocks(content: Any, param: str) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from appliance.serving.chat_request import ChatFields, chat_ask, chat_prompt
 from appliance.serving.errors import PromptTooLongError, bad_request
 from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.fields import Ignored, decode_part, shown
+from appliance.serving.messages import check_count
 from appliance.serving.served_model import ServedModel
 from appliance.serving.tools import check_tools
 
@@ -104,6 +105,7 @@ async def count_prompt(translated: Translated, model: ServedModel, ignored: Igno
 def _messages(fields: PromptFields, origins: FieldOrigins, ignored: Ignored) -> list[dict[str, Any]]:
     if not fields.messages:
         raise bad_request("messages is empty; send at least one message.", "messages")
+    check_count(fields.messages)
     conversation = Conversation(origins, ignored)
     conversation.add_system(fields.system)
     for index, message in enumerate(fields.messages):
