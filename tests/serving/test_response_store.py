@@ -13,7 +13,7 @@ import pytest
 
 from appliance.home import Home
 from appliance.serving.errors import ApiError
-from appliance.serving.responses.store import ResponseStore, StoredResponse
+from appliance.serving.responses.store import MAX_REFERENCED_BYTES, ResponseStore, StoredItems, StoredResponse
 from tests.serving.talking_door import talking_door
 from tests.supervisor.scripted import Door
 
@@ -65,15 +65,46 @@ def test_an_owner_finds_no_others_answers() -> None:
     """Neither to read nor to delete, nor an item of one."""
     store = ResponseStore(10)
     store.keep("one", stored("a"))
-    for look in (store.get, store.delete, store.item):
+    for look in (store.get, store.delete, lambda owner, name: StoredItems(store, owner).item(name, "id")):
         for name in ("a", "msg_a"):
             with pytest.raises(ApiError):
                 look("two", name)
-    assert store.item("one", "msg_a")["type"] == "message"
-    assert store.item("one", "in_a") == {"id": "in_a"}
+    assert StoredItems(store, "one").item("msg_a", "id")["type"] == "message"
+    assert StoredItems(store, "one").item("in_a", "id") == {"id": "in_a"}
     store.delete("one", "a")
     with pytest.raises(ApiError):
-        store.item("one", "msg_a")
+        StoredItems(store, "one").item("msg_a", "id")
+
+
+def test_a_request_decodes_each_answer_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And has each item once, however often it refers to it."""
+    store = ResponseStore(10)
+    for name in "ab":
+        store.keep("", stored(name, 1000))
+    decoded = []
+    get = ResponseStore.get
+
+    def counting(*args: Any) -> StoredResponse:
+        decoded.append(args[2])
+        return get(*args)
+
+    monkeypatch.setattr(ResponseStore, "get", counting)
+    items = StoredItems(store, "")
+    found = [items.item(f"msg_{name}", "id") for name in "ab" * 100]
+    assert decoded == ["a", "b"]
+    assert len({id(item) for item in found}) == 2
+
+
+def test_what_a_request_refers_to_is_bounded() -> None:
+    """As is the request itself; the item that is one too many is named."""
+    store = ResponseStore(10)
+    store.keep("", stored("a", MAX_REFERENCED_BYTES // 3))
+    items = StoredItems(store, "")
+    for index in range(2):
+        items.item("msg_a", f"input[{index}].id")
+    with pytest.raises(ApiError) as refused:
+        items.item("msg_a", "input[2].id")
+    assert (refused.value.status, refused.value.param) == (400, "input[2].id")
 
 
 @pytest.fixture(scope="module")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from typing import Any
 
 import pytest
 
 from appliance.home import Home
 from appliance.serving.errors import ApiError
-from appliance.serving.fields import Ignored
+from appliance.serving.fields import INLINE_BYTES, Ignored
+from appliance.serving.responses import request
+from appliance.serving.responses.fields import ResponseFields
 from appliance.serving.responses.items import check_items
 from appliance.serving.responses.messages import chat_messages
+from appliance.serving.responses.store import ResponseStore
 from appliance.serving.responses.tools import chat_tools
 from tests.serving.test_lifetime import core_of
 from tests.supervisor.scripted import Door
@@ -63,7 +68,7 @@ def call(call_id: str, name: str) -> dict[str, Any]:
 def test_items_are_messages(items: Any, messages: list[dict[str, Any]]) -> None:
     """Those of one turn are one message of the assistant."""
 
-    def find(_: str) -> Any:
+    def find(*_: str) -> Any:
         raise AssertionError
 
     checked = check_items(items, [], find, Ignored(strict=True))
@@ -73,7 +78,7 @@ def test_items_are_messages(items: Any, messages: list[dict[str, Any]]) -> None:
 
 def test_instructions_come_first(door: Door) -> None:
     """Together with what else the system says at the beginning."""
-    checked = check_items([{"role": "system", "content": "b"}, USER], [], lambda _: {}, Ignored(strict=True))
+    checked = check_items([{"role": "system", "content": "b"}, USER], [], lambda *_: {}, Ignored(strict=True))
     assert chat_messages("a", checked)[0] == {"role": "system", "content": "a\n\nb"}
 
 
@@ -122,3 +127,40 @@ def test_a_tool_that_runs_elsewhere_is_refused_where_requests_are_strict():
     with pytest.raises(ApiError) as refused:
         chat_tools([{"type": "web_search"}], Ignored(strict=True))
     assert refused.value.param == "tools[0].type"
+
+
+def test_a_conversation_of_many_items_takes_time_in_proportion() -> None:
+    """Systems' texts at its beginning, and what the assistant says and thinks around its calls."""
+    count, long = 6_000, "x" * 1000
+    system = {"type": "message", "role": "system", "content": [{"text": long}]}
+    thought = {"type": "reasoning", "summary": [{"text": long}]}
+    said = {"type": "message", "role": "assistant", "content": [{"text": long}]}
+    began = time.process_time()
+    messages = chat_messages("Be brief.", [system] * count + [CALL] + [thought, said] * count)
+    assert time.process_time() - began < 1
+    assert [message["role"] for message in messages] == ["system", "assistant"]
+    assert len(messages[0]["content"]) == len("Be brief.") + count * (len(long) + 2)
+    assert len(messages[1]["content"]) == len(messages[1]["reasoning_content"]) == count * (len(long) + 1) - 1
+
+
+@pytest.mark.parametrize(
+    ("length", "kept", "beside"),
+    [(10, 0, False), (INLINE_BYTES + 1, 0, True), (10, 1, True)],
+)
+async def test_a_long_input_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, length: int, kept: int, beside: bool
+) -> None:
+    """It is translated beside the event loop; so is a short one, if it may refer to what is kept."""
+    threads = []
+
+    def translate(*_: Any) -> Any:
+        threads.append(threading.current_thread())
+        raise ApiError(400, "")
+
+    monkeypatch.setattr(request, "_translate", translate)
+    model: Any = None
+    with pytest.raises(ApiError):
+        await request.response_ask(
+            b"x" * length, ResponseFields(input="x"), model, ResponseStore(kept), "", Ignored(strict=True)
+        )
+    assert [thread is not threading.main_thread() for thread in threads] == [beside]

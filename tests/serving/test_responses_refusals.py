@@ -37,7 +37,7 @@ OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "x"}
         ({"input": [CALL, {**OUTPUT, "output": 3}]}, "input[1].output"),
         ({"input": [{"type": "reasoning", "summary": "x"}]}, "input[0].summary"),
         ({"input": [{"type": "reasoning", "content": [{"type": "x"}]}]}, "input[0].content[0].type"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].id"),
         ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
         ({"input": "x" * 100_000}, "input"),
         ({"max_output_tokens": 0}, "max_output_tokens"),

@@ -34,9 +34,10 @@ def output_text(text: str) -> dict[str, Any]:
 
 
 def check_items(
-    given: str | list[Any], history: Sequence[Item], find: Callable[[str], Item], ignored: Ignored
+    given: str | list[Any], history: Sequence[Item], find: Callable[[str, str], Item], ignored: Ignored
 ) -> list[Item]:
-    """The items of `input`, which follow `history`. `find` returns the item of an id; it and this raise ApiError."""
+    """The items of `input`, which follow `history`. `find` returns the item of an id that stands at a path;
+    it and this raise ApiError."""
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
     if not given and not history:
@@ -51,7 +52,7 @@ def check_items(
 class _Checker:
     """Items in their order: an output belongs to a call before it."""
 
-    def __init__(self, history: Sequence[Item], find: Callable[[str], Item], ignored: Ignored) -> None:
+    def __init__(self, history: Sequence[Item], find: Callable[[str, str], Item], ignored: Ignored) -> None:
         self._find = find
         self._ignored = ignored
         self._answered: dict[str, bool] = {}  # by the id of the call
@@ -76,7 +77,7 @@ class _Checker:
 
     def _checked(self, kind: str, item: dict[str, Any], param: str) -> Item:
         if kind == "item_reference":
-            return self._find(_string(item, "id", param))
+            return self._find(_string(item, "id", param), f"{param}.id")
         item_id = _string(item, "id", param) if item.get("id") is not None else new_item_id(kind)
         head = {"id": item_id, "type": kind}
         match kind:

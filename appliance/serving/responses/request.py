@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any, Final, NamedTuple
 
 from appliance.serving.answering import Ask
 from appliance.serving.chat_request import ChatFields, chat_ask
 from appliance.serving.errors import ApiError, bad_request
-from appliance.serving.fields import Ignored
+from appliance.serving.fields import Ignored, beside_others
 from appliance.serving.responses.fields import ResponseFields, TextOptions
 from appliance.serving.responses.items import Item, check_items
 from appliance.serving.responses.messages import Message, chat_messages
-from appliance.serving.responses.store import ResponseStore
+from appliance.serving.responses.store import ResponseStore, StoredItems
 from appliance.serving.responses.tools import chat_tool_choice, chat_tools, is_hosted
 from appliance.serving.responses.truncation import ask_that_fits
 from appliance.serving.sampling import SamplingFields
@@ -40,23 +41,33 @@ class ResponseAsk(NamedTuple):
 
 
 async def response_ask(
-    fields: ResponseFields, model: ServedModel, store: ResponseStore, owner: str, ignored: Ignored
+    body: bytes, fields: ResponseFields, model: ServedModel, store: ResponseStore, owner: str, ignored: Ignored
 ) -> ResponseAsk:
-    """Raises ApiError, which names some fields as chat does: see `in_terms_of_responses`."""
-    history: list[Item] = []
-    if fields.previous_response_id is not None:
-        history = store.get(owner, fields.previous_response_id, "previous_response_id").items
-    items = [*history, *check_items(fields.input, history, lambda item_id: store.item(owner, item_id), ignored)]
-    messages = chat_messages(fields.instructions, items)
-    if not messages:
-        raise bad_request("input has nothing that the model could answer; send at least one message.", "input")
-    chat = _chat_fields(fields, messages, ignored)
+    """`body` holds the `fields`. Raises ApiError, which names some fields as chat does: see `in_terms_of_responses`."""
+
+    def translate() -> tuple[list[Item], ChatFields]:
+        return _translate(fields, StoredItems(store, owner), ignored)
+
+    # However short a request is, what it refers to may be long.
+    items, chat = await (asyncio.to_thread(translate) if store.is_on else beside_others(body, translate))
     make_ask = ask_that_fits if fields.truncation == "auto" else chat_ask
     try:
         ask = await make_ask(chat, model, ignored)
     except ApiError as error:
         raise _with_place_of_tool(error, fields.tools or []) from None
     return ResponseAsk(fields, ask, items, store.is_on and fields.store is not False)
+
+
+def _translate(fields: ResponseFields, stored: StoredItems, ignored: Ignored) -> tuple[list[Item], ChatFields]:
+    """All that the answer follows, and as a chat."""
+    history: list[Item] = []
+    if fields.previous_response_id is not None:
+        history = stored.of(fields.previous_response_id, "previous_response_id")
+    items = [*history, *check_items(fields.input, history, stored.item, ignored)]
+    messages = chat_messages(fields.instructions, items)
+    if not messages:
+        raise bad_request("input has nothing that the model could answer; send at least one message.", "input")
+    return items, _chat_fields(fields, messages, ignored)
 
 
 def _with_place_of_tool(error: ApiError, tools: list[Any]) -> ApiError:

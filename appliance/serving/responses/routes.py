@@ -34,12 +34,13 @@ MAX_LISTED = 100
 )
 async def create_response(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
     client, model = front_door.serving()
-    fields, ignored = decode_request(await read_body(request), ResponseFields, strict=model.strict_requests)
+    body = await read_body(request)
+    fields, ignored = decode_request(body, ResponseFields, strict=model.strict_requests)
     model.check_name(fields.model)
     check_fields(fields, ignored)
     owner, store = key_of(request), front_door.responses
     try:
-        asked = await response_ask(fields, model, store, owner, ignored)
+        asked = await response_ask(body, fields, model, store, owner, ignored)
         answering = Answering(client, model, front_door.metrics, asked.ask, owner)
     except ApiError as error:
         raise in_terms_of_responses(error) from None

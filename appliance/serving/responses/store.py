@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.errors import MAX_BODY_BYTES, ApiError, bad_request
 from appliance.serving.responses.items import Item
 
 MAX_BYTES: Final = 64 << 20
+# Of the items that a request refers to, as many as it could hold itself.
+MAX_REFERENCED_BYTES: Final = MAX_BODY_BYTES
 SETTING: Final = "response-store"
 
 
@@ -33,7 +36,7 @@ class _Entry(NamedTuple):
 
 class ResponseStore:
     """At most `most` answers, and `most_bytes` of them together. Owners are ids of API keys, "" where none is needed;
-    one owner's answers do not exist for another."""
+    one owner's answers do not exist for another. Threads may share it."""
 
     def __init__(self, most: int = 0, most_bytes: int = MAX_BYTES) -> None:
         self._most = most
@@ -41,47 +44,55 @@ class ResponseStore:
         self._bytes = 0
         self._entries: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
         self._of_items: dict[tuple[str, str], str] = {}
+        self._lock = threading.Lock()
 
     @property
     def is_on(self) -> bool:
         return self._most > 0
 
     def resize(self, most: int) -> None:
-        self._most = most
-        self._shrink()
+        with self._lock:
+            self._most = most
+            self._shrink()
 
     def keep(self, owner: str, stored: StoredResponse) -> None:
         """Forgets those used least recently, and this one at once where it is larger than all may be."""
         response_id = stored.response["id"]
         entry = _Entry(msgspec.json.encode(stored), [item["id"] for item in stored.items])
-        self._entries[owner, response_id] = entry
-        self._bytes += len(entry.encoded)
-        self._of_items.update({(owner, item_id): response_id for item_id in entry.item_ids})
-        self._shrink()
+        with self._lock:
+            self._entries[owner, response_id] = entry
+            self._bytes += len(entry.encoded)
+            self._of_items.update({(owner, item_id): response_id for item_id in entry.item_ids})
+            self._shrink()
 
     def get(self, owner: str, response_id: str, param: str | None = None) -> StoredResponse:
         """Raises ApiError; `param` names the field that asks, None if it is the address."""
+        with self._lock:
+            encoded = self._find(owner, response_id, param).encoded
+            self._entries.move_to_end((owner, response_id))
+        return msgspec.json.decode(encoded, type=StoredResponse)
+
+    def id_with_item(self, owner: str, item_id: str, param: str) -> str:
+        """The id of the answer that has the item. Raises ApiError."""
+        if not self.is_on:
+            raise _off(param)
+        response_id = self._of_items.get((owner, item_id))
+        if response_id is None:
+            raise _unknown(item_id, param)
+        return response_id
+
+    def delete(self, owner: str, response_id: str) -> None:
+        """Raises ApiError."""
+        with self._lock:
+            self._find(owner, response_id, None)
+            self._remove((owner, response_id))
+
+    def _find(self, owner: str, response_id: str, param: str | None) -> _Entry:
         if not self.is_on:
             raise _off(param)
         if (owner, response_id) not in self._entries:
             raise _unknown(response_id, param)
-        self._entries.move_to_end((owner, response_id))
-        return msgspec.json.decode(self._entries[owner, response_id].encoded, type=StoredResponse)
-
-    def item(self, owner: str, item_id: str) -> Item:
-        """Raises ApiError."""
-        if not self.is_on:
-            raise _off("input")
-        response_id = self._of_items.get((owner, item_id))
-        if response_id is None:
-            raise _unknown(item_id, "input")
-        items = self.get(owner, response_id).items
-        return next(item for item in items if item["id"] == item_id)
-
-    def delete(self, owner: str, response_id: str) -> None:
-        """Raises ApiError."""
-        self.get(owner, response_id)
-        self._remove((owner, response_id))
+        return self._entries[owner, response_id]
 
     def _shrink(self) -> None:
         while len(self._entries) > self._most or self._bytes > self._most_bytes:
@@ -94,6 +105,38 @@ class ResponseStore:
         for item_id in entry.item_ids:
             if self._of_items.get((owner, item_id)) == response_id:
                 del self._of_items[owner, item_id]
+
+
+class StoredItems:
+    """The items that one request refers to. Each answer is decoded once, and an item that is referred to again is
+    shared."""
+
+    def __init__(self, store: ResponseStore, owner: str) -> None:
+        self._store = store
+        self._owner = owner
+        self._items: dict[str, Item] = {}
+        self._sizes: dict[str, int] = {}
+        self._bytes = 0
+
+    def of(self, response_id: str, param: str) -> list[Item]:
+        """What follows on an answer follows these. Raises ApiError."""
+        items = self._store.get(self._owner, response_id, param).items
+        self._items.update({item["id"]: item for item in items})
+        return items
+
+    def item(self, item_id: str, param: str) -> Item:
+        """Raises ApiError, also where all items together become too large."""
+        if item_id not in self._items:
+            self.of(self._store.id_with_item(self._owner, item_id, param), param)
+        item = self._items[item_id]
+        if item_id not in self._sizes:
+            self._sizes[item_id] = len(msgspec.json.encode(item))
+        self._bytes += self._sizes[item_id]
+        if self._bytes > MAX_REFERENCED_BYTES:
+            limit = MAX_REFERENCED_BYTES >> 20
+            message = f"{param}: the items referred to hold more than {limit} MiB in all. Refer to fewer."
+            raise bad_request(message, param, "request_too_large")
+        return item
 
 
 def _off(param: str | None) -> ApiError:
