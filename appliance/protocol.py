@@ -390,6 +390,19 @@ class TokenLogprob(msgspec.Struct, frozen=True, omit_defaults=True):
     top: tuple[tuple[int, float], ...] = ()
 
 
+class PromptLogprobs(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The same of a prompt's tokens from the second on, in columns: made and read in a few large steps. Each token has
+    equally many alternatives, and these follow each other in one list."""
+
+    logprobs: list[float] = []
+    top_token_ids: list[int] = []
+    top_logprobs: list[float] = []
+
+    @property
+    def num_alternatives(self) -> int:
+        return len(self.top_token_ids) // max(len(self.logprobs), 1)
+
+
 class FinishReason(enum.StrEnum):
     STOP = "stop"
     LENGTH = "length"
@@ -404,7 +417,7 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     request_id: str
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # of the prompt's tokens from the second on; with the first output
+    prompt_logprobs: PromptLogprobs | None = None  # with the first output
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     num_cached_tokens: int = 0

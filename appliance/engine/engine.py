@@ -35,6 +35,7 @@ from appliance.protocol import (
     Loaded,
     Phase,
     Progress,
+    PromptLogprobs,
     StepKind,
     Submit,
     TokenLogprob,
@@ -387,19 +388,24 @@ def _token_logprobs(sampled: list[Request], result: StepResult) -> list[tuple[To
 
 
 def _keep_scores(scores: PromptScores) -> None:
-    request, start, *found = scores
-    own, tops = (each.nan_to_num(nan=LEAST_LOGPROB).clamp(min=LEAST_LOGPROB).tolist() for each in found[:2])
-    top_ids = scores.top_token_ids.tolist()
-    for place, (logprob, ids, top) in enumerate(zip(own, top_ids, tops, strict=True), start):
-        token_id = request.prompt_token_ids[place]
-        request.prompt_logprobs[place] = TokenLogprob(token_id, logprob, tuple(zip(ids, top, strict=True)))
+    """In place of those that were known before a preemption, if these are computed again."""
+    known, first = scores.request.prompt_logprobs, scores.start - 1
+    count, alternatives = scores.top_token_ids.shape
+    own, tops = (
+        each.nan_to_num(nan=LEAST_LOGPROB).clamp(min=LEAST_LOGPROB).flatten().tolist()
+        for each in (scores.logprobs, scores.top_logprobs)
+    )
+    known.logprobs[first : first + count] = own
+    of_tops = slice(first * alternatives, (first + count) * alternatives)
+    known.top_logprobs[of_tops] = tops
+    known.top_token_ids[of_tops] = scores.top_token_ids.flatten().tolist()
 
 
-def _prompt_logprobs(request: Request) -> tuple[TokenLogprob, ...]:
+def _prompt_logprobs(request: Request) -> PromptLogprobs | None:
     """With the first token of the output."""
     if len(request.output_token_ids) != 1 or request.sampling.prompt_logprobs is None:
-        return ()
-    return tuple(request.prompt_logprobs[place] for place in range(1, len(request.prompt_token_ids)))
+        return None
+    return request.prompt_logprobs
 
 
 def _torch_dtype(name: str) -> torch.dtype:

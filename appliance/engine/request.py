@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from appliance.protocol import BIAS_LIMITS, MAX_BIASES, SAMPLING_LIMITS, FinishReason, SamplingParams, TokenLogprob
+from appliance.protocol import BIAS_LIMITS, MAX_BIASES, SAMPLING_LIMITS, FinishReason, PromptLogprobs, SamplingParams
 
 if TYPE_CHECKING:
     from appliance.engine.grammar import Constraint
@@ -39,7 +39,7 @@ class Request:
     num_published_blocks: int = 0  # its leading blocks that the prefix cache may know
     num_cached_tokens: int = 0  # of the prompt, found in the prefix cache when it was first admitted
     was_admitted: bool = False
-    prompt_logprobs: dict[int, TokenLogprob] = field(default_factory=dict)  # by place in the prompt
+    prompt_logprobs: PromptLogprobs = field(default_factory=PromptLogprobs)
     submitted_at: float = 0.0  # on the engine's monotonic clock
     launched_at: float | None = None  # its first step
     is_plain: bool = field(init=False)  # each step takes the largest raw logit, without logprobs
@@ -89,7 +89,7 @@ class Request:
     def wants_prompt_scores(self) -> bool:
         """Its prompt has to be computed, all of it, as some token's probability is not known yet."""
         wanted = self.sampling.prompt_logprobs is not None
-        return wanted and len(self.prompt_logprobs) < len(self.prompt_token_ids) - 1
+        return wanted and len(self.prompt_logprobs.logprobs) < len(self.prompt_token_ids) - 1
 
     @property
     def needs_its_tokens(self) -> bool:

@@ -32,9 +32,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     prompts: list[list[int]]
     fields: SamplingFields
-    max_tokens: list[int]  # for each prompt
+    max_tokens: list[int]  # for each prompt; 0 for the prompt alone
     logprobs: int | None = None
-    prompt_logprobs: int | None = None
+    prompt_logprobs: int | None = None  # alternatives of each of a prompt's tokens
     grammar: str | None = None
     reading: Reading | None = None
 
@@ -51,13 +51,14 @@ class Answering:
         fields, reading = ask.fields, ask.reading
         stops = fields.stops
         salt = model.cache_salt(key_id, fields.cache_salt)
+        n = fields.n or 1
         params = [
-            (prompt, self._sampling(ask, model, choice, room))
+            (prompt, room, self._sampling(ask, model, choice, room))
             for prompt, room in zip(ask.prompts, ask.max_tokens, strict=True)
-            for choice in range(fields.n or 1)
+            for choice in range(n)
         ]
         try:
-            for index, (prompt, sampling) in enumerate(params):
+            for index, (prompt, room, sampling) in enumerate(params):
                 watch = metrics.stopwatch(len(prompt), model.name, key_id)
                 generation = client.start(
                     prompt,
@@ -78,8 +79,10 @@ class Answering:
                         generation,
                         detokenizer,
                         prompt_token_ids=prompt,
+                        max_tokens=room,
                         stops=stops,
                         min_tokens=sampling.min_tokens,
+                        scored_by=self._scored_by(ask, index - index % n),
                         reader=reading.reader() if reading is not None else None,
                         marker_ids=marker_ids if skip_special else NO_TOKENS,
                     )
@@ -98,6 +101,8 @@ class Answering:
             self._arrived.clear()
             came = False
             for choice in open_choices:
+                if choice.waits_for_scores:
+                    continue
                 if (piece := self._take(choice)) is not None:
                     came = True
                     yield choice, piece
@@ -145,14 +150,19 @@ class Answering:
                 watch.finished(piece.finish_reason, choice.num_cached_tokens)
         return piece
 
+    def _scored_by(self, ask: Ask, first: int) -> Choice | None:
+        """The first choice of the same prompt, for those after it."""
+        return self.choices[first] if ask.prompt_logprobs is not None and first < len(self.choices) else None
+
     @staticmethod
     def _sampling(ask: Ask, model: ServedModel, choice: int, room: int) -> SamplingParams:
+        """A prompt is scored once, for its first choice."""
         return sampling_params(
             ask.fields,
             model.sampling_defaults,
             max_tokens=room,
             logprobs=ask.logprobs,
-            prompt_logprobs=ask.prompt_logprobs,
+            prompt_logprobs=ask.prompt_logprobs if choice == 0 else None,
             grammar=ask.grammar,
             choice=choice,
             vocab_size=model.vocab_size,

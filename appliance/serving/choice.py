@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from appliance.engine_client.client import Generation
-from appliance.protocol import FinishReason, TokenLogprob, TokenOutput
+from appliance.protocol import FinishReason, PromptLogprobs, TokenLogprob, TokenOutput
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.parsers.base import CallDelta, Delta
 from appliance.serving.stop_strings import StopStrings
@@ -62,17 +62,21 @@ class Choice:
         detokenizer: IncrementalDetokenizer,
         *,
         prompt_token_ids: Sequence[int],
+        max_tokens: int,
         stops: Sequence[str],
         min_tokens: int = 0,
+        scored_by: Choice | None = None,
         reader: AnswerReader | None = None,
         marker_ids: frozenset[int] = frozenset(),
     ) -> None:
         """Without a `reader`, the text is content as it stands. `marker_ids` are special tokens that may be markers for
-        it, and are no part of the text otherwise."""
+        it, and are no part of the text otherwise. `scored_by` is the choice with the scores of their prompt, if that is
+        another."""
         self.index = index
         self.generation = generation
         self.prompt_token_ids = prompt_token_ids
-        self.prompt_logprobs: Sequence[TokenLogprob] = ()  # of its tokens from the second on
+        self._prompt_logprobs: PromptLogprobs | None = None
+        self._scored_by = scored_by
         self.num_tokens = 0
         self.num_cached_tokens = 0
         self.finished = False
@@ -80,10 +84,22 @@ class Choice:
         """By `time.perf_counter`."""
         self._detokenizer = detokenizer
         self._stops = StopStrings(stops)
+        self._max_tokens = max_tokens
         self._min_tokens = min_tokens
         self._reader = reader
         self._marker_ids = marker_ids
         self._text_length = 0
+
+    @property
+    def prompt_logprobs(self) -> PromptLogprobs:
+        """Of a prompt that was to be scored, once there is a first piece."""
+        scores = (self._scored_by or self)._prompt_logprobs
+        assert scores is not None
+        return scores
+
+    @property
+    def waits_for_scores(self) -> bool:
+        return self._scored_by is not None and self._scored_by.first_token_at is None
 
     @property
     def called(self) -> bool:
@@ -111,7 +127,10 @@ class Choice:
             raise bad_request(message) if output.is_refusal else ApiError(500, message, code="engine_error")
         self.first_token_at = self.first_token_at or time.perf_counter()
         self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
-        self.prompt_logprobs = self.prompt_logprobs or output.prompt_logprobs
+        self._prompt_logprobs = self._prompt_logprobs or output.prompt_logprobs
+        if self._max_tokens == 0:
+            self.finished = True
+            return Piece(finish_reason=FinishReason.LENGTH)
         piece = Piece()
         text: list[str] = []
         last = len(output.token_ids) - 1

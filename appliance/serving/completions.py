@@ -10,7 +10,6 @@ from litestar import Request, Response, post
 from litestar.response import Stream
 from msgspec import Meta
 
-from appliance.protocol import TokenLogprob
 from appliance.serving.access import key_of
 from appliance.serving.answer_format import TokenTexts, finish_reason, new_id, usage
 from appliance.serving.answering import Answering, Ask
@@ -20,19 +19,21 @@ from appliance.serving.fields import decode_request, read_body
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.openapi.answers import TextCompletion
 from appliance.serving.respond import GENERATING, Answer, respond
-from appliance.serving.sampling import MAX_CHOICES, SamplingFields, check_logprobs
+from appliance.serving.sampling import MAX_CHOICES, Count, SamplingFields, check_logprobs
 from appliance.serving.served_model import NO_ECHO, Echo, ServedModel
 from appliance.serving.stream import DONE, HEARTBEAT, frame
 from appliance.serving.structured import wanted_form
 
 DEFAULT_MAX_TOKENS = 16
 MAX_PROMPTS = 128
+MAX_SCORES = 1 << 17  # log probabilities of prompts in one answer: of 8,192 tokens, 15 alternatives each
 
 TokenId = Annotated[int, Meta(ge=0, le=1 << 31)]
 
 
 class CompletionFields(SamplingFields, frozen=True, kw_only=True):
     prompt: str | list[str | TokenId | list[TokenId]]
+    max_tokens: Count | None = None  # none but the prompt's own, with `echo`
     echo: bool | None = None
     logprobs: int | None = None
     add_special_tokens: bool | None = None
@@ -52,20 +53,27 @@ async def completions(request: Request[Any, Any, Any], front_door: FrontDoor) ->
     fields, ignored = decode_request(await read_body(request), CompletionFields, strict=model.strict_requests)
     model.check_name(fields.model)
     ask = await _ask(fields, model)
+    echoes = [await model.echo(prompt) for prompt in ask.prompts] if fields.echo else [NO_ECHO] * len(ask.prompts)
     answering = Answering(client, model, front_door.metrics, ask, key_of(request))
-    answer = CompletionAnswer(model, ask, fields)
+    answer = CompletionAnswer(model, ask, fields, echoes)
     return await respond(request, answering, answer, stream=fields.stream, headers=ignored.headers)
 
 
 async def _ask(fields: CompletionFields, model: ServedModel) -> Ask:
     check_logprobs(fields.logprobs, "logprobs")
+    if fields.max_tokens == 0 and not fields.echo:
+        raise bad_request("max_tokens: 0 is too small; use 1 or more, or 0 with echo.", "max_tokens")
     prompts = [await _encode(prompt, fields, model, param) for prompt, param in _prompts(fields.prompt)]
     if len(prompts) * (fields.n or 1) > MAX_CHOICES:
         raise bad_request(
             f"n: the prompts times n make more than {MAX_CHOICES} answers; send fewer prompts or a smaller n.", "n"
         )
+    if fields.echo and fields.logprobs is not None:
+        _check_scores(prompts, fields.logprobs, fields.n or 1)
     room = [model.room(len(prompt), fields.max_tokens, "prompt") for prompt in prompts]
-    wanted = fields.max_tokens or model.sampling_defaults.get("max_tokens", DEFAULT_MAX_TOKENS)
+    wanted = fields.max_tokens
+    if wanted is None:
+        wanted = model.sampling_defaults.get("max_tokens", DEFAULT_MAX_TOKENS)
     return Ask(
         prompts=prompts,
         fields=fields,
@@ -101,15 +109,28 @@ async def _encode(prompt: str | list[int], fields: CompletionFields, model: Serv
     return token_ids
 
 
-class CompletionAnswer(Answer):
-    """Writes answers in the form of /v1/completions."""
+def _check_scores(prompts: list[list[int]], alternatives: int, n: int) -> None:
+    """Raises ApiError for an echo that others would have to wait for."""
+    tokens = sum(map(len, prompts))
+    count = tokens * (alternatives + 1) * n
+    if count > MAX_SCORES:
+        message = (
+            f"logprobs: an echo of {tokens:,} tokens with {alternatives} alternatives each, in {n} choices, has "
+            f"{count:,} log probabilities; {MAX_SCORES:,} are allowed. Use fewer alternatives, a smaller n, or shorter "
+            "or fewer prompts."
+        )
+        raise bad_request(message, "logprobs")
 
-    def __init__(self, model: ServedModel, ask: Ask, fields: CompletionFields) -> None:
-        self._model = model
+
+class CompletionAnswer(Answer):
+    """Writes answers in the form of /v1/completions. `echoes` are the prompts as texts."""
+
+    def __init__(self, model: ServedModel, ask: Ask, fields: CompletionFields, echoes: list[Echo]) -> None:
         self._ask = ask
         self._fields = fields
         self._texts = TokenTexts(model)
-        self._echoes: dict[int, Echo] = {}  # by choice
+        self._echoes = echoes
+        self._scores: dict[int, dict[str, list[Any]]] = {}  # by prompt
         self._head = {
             "id": new_id("cmpl"),
             "object": "text_completion",
@@ -141,7 +162,7 @@ class CompletionAnswer(Answer):
             answering.close()
 
     def _choice(self, choice: Choice, piece: Piece, *, first: bool) -> dict[str, Any]:
-        echo = self._echo(choice)
+        echo = self._echoes[self._prompt(choice)]
         written = {
             "index": choice.index,
             "text": (echo.text if first else "") + piece.text,
@@ -154,23 +175,31 @@ class CompletionAnswer(Answer):
                 written["prompt_token_ids"] = choice.prompt_token_ids
         return written
 
-    def _echo(self, choice: Choice) -> Echo:
-        if choice.index not in self._echoes:
-            self._echoes[choice.index] = self._model.echo(choice.prompt_token_ids) if self._fields.echo else NO_ECHO
-        return self._echoes[choice.index]
+    def _prompt(self, choice: Choice) -> int:
+        return choice.index // (self._fields.n or 1)
 
     def _logprobs(self, choice: Choice, piece: Piece, echo: Echo, *, first: bool) -> dict[str, list[Any]]:
-        offsets = [len(echo.text) + offset for offset in piece.offsets]
-        entries: list[TokenLogprob | None] = list(piece.logprobs)
-        tokens = [entry.token_id for entry in piece.logprobs]
-        if first and echo.offsets:
-            offsets = [*echo.offsets, *offsets]
-            tokens = [*choice.prompt_token_ids, *tokens]
-            entries = [None, *choice.prompt_logprobs, *entries]  # nothing comes before the first token
         texts = self._texts
+        written: dict[str, list[Any]] = {
+            "tokens": [texts(entry.token_id) for entry in piece.logprobs],
+            "token_logprobs": [entry.logprob for entry in piece.logprobs],
+            "top_logprobs": [{texts(token): logprob for token, logprob in entry.top} for entry in piece.logprobs],
+            "text_offset": [len(echo.text) + offset for offset in piece.offsets],
+        }
+        if not first or not echo.offsets:
+            return written
+        prompt = self._prompt(choice)
+        if prompt not in self._scores:
+            self._scores[prompt] = self._prompt_scores(choice, echo)
+        return {name: [*scores, *written[name]] for name, scores in self._scores[prompt].items()}
+
+    def _prompt_scores(self, choice: Choice, echo: Echo) -> dict[str, list[Any]]:
+        scores, texts = choice.prompt_logprobs, self._texts
+        width = scores.num_alternatives
+        top = list(zip(map(texts, scores.top_token_ids), scores.top_logprobs, strict=True))
         return {
-            "tokens": list(map(texts, tokens)),
-            "token_logprobs": [entry and entry.logprob for entry in entries],
-            "top_logprobs": [entry and {texts(token): logprob for token, logprob in entry.top} for entry in entries],
-            "text_offset": offsets,
+            "tokens": list(map(texts, choice.prompt_token_ids)),
+            "token_logprobs": [None, *scores.logprobs],  # nothing comes before the first token
+            "top_logprobs": [None, *(dict(top[at * width : (at + 1) * width]) for at in range(len(scores.logprobs)))],
+            "text_offset": echo.offsets,
         }

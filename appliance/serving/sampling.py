@@ -120,7 +120,7 @@ def sampling_params(
         raise bad_request(message, "stop_token_ids")
     return SamplingParams(
         **values,
-        max_tokens=max_tokens,
+        max_tokens=max(max_tokens, 1),  # the engine reads a prompt by sampling what comes next
         min_tokens=fields.min_tokens or 0,
         seed=None if fields.seed is None else _seed(fields.seed, choice),
         stop_token_ids=tuple(stop_token_ids),

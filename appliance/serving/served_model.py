@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from appliance.checkpoint.tokenizer import IncrementalDetokenizer, Tokenizer
     from appliance.plan.launch import NativePlan
 
-# Longer texts, and chats of more messages, are rendered and encoded in a thread, so that nobody else waits for them.
+# Longer texts and prompts, and chats of more messages, are rendered, encoded and decoded in a thread, so that nobody
+# else waits for them.
 INLINE_CHARACTERS = 4096
 INLINE_MESSAGES = 64
+INLINE_TOKENS = 512
 
 
 class Echo(NamedTuple):
@@ -88,10 +90,13 @@ class ServedModel:
             prompt_token_ids=prompt_token_ids,
         )
 
-    def echo(self, prompt_token_ids: Sequence[int]) -> Echo:
-        detokenizer = self.detokenizer((), skip_special_tokens=True, kept=frozenset())
-        pieces = [detokenizer.push((token_id,)) for token_id in prompt_token_ids]
-        return Echo("".join(pieces) + detokenizer.finish(), list(accumulate(map(len, pieces[:-1]), initial=0)))
+    async def echo(self, prompt_token_ids: Sequence[int]) -> Echo:
+        def echo() -> Echo:
+            detokenizer = self.detokenizer((), skip_special_tokens=True, kept=frozenset())
+            pieces = [detokenizer.push((token_id,)) for token_id in prompt_token_ids]
+            return Echo("".join(pieces) + detokenizer.finish(), list(accumulate(map(len, pieces[:-1]), initial=0)))
+
+        return echo() if len(prompt_token_ids) <= INLINE_TOKENS else await asyncio.to_thread(echo)
 
     async def encode(self, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
         most = self.max_model_len * self.tokenizer.longest_token

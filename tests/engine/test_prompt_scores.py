@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from appliance.protocol import SamplingParams, Submit, TokenOutput
+from appliance.protocol import PromptLogprobs, SamplingParams, Submit, TokenOutput
 from tests.parity.conftest import generate, make_engine, tokens
 from tests.tiny import write_checkpoint
 
@@ -33,13 +33,14 @@ def expected(folder) -> torch.Tensor:
 
 def check(output: TokenOutput, expected: torch.Tensor, alternatives: int) -> None:
     scores = output.prompt_logprobs
-    assert [score.token_id for score in scores] == PROMPT[1:]
-    own = torch.tensor([score.logprob for score in scores])
+    assert scores is not None
+    own = torch.tensor(scores.logprobs)
     torch.testing.assert_close(own, expected.gather(1, torch.tensor(PROMPT[1:])[:, None])[:, 0], atol=1e-4, rtol=0)
-    assert {len(score.top) for score in scores} == {alternatives}
-    for score, row in zip(scores, expected, strict=True):
-        for token, logprob in score.top:
-            assert logprob == pytest.approx(float(row[token]), abs=1e-4)
+    assert scores.num_alternatives == alternatives
+    ids = torch.tensor(scores.top_token_ids, dtype=torch.int64).view(len(own), alternatives)
+    top = torch.tensor(scores.top_logprobs).view(len(own), alternatives)
+    torch.testing.assert_close(top, expected.gather(1, ids), atol=1e-4, rtol=0)
+    torch.testing.assert_close(top, expected.topk(alternatives).values, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("tokens_a_step", [16, 33, 128])
@@ -83,5 +84,6 @@ def test_scores_survive_preemption(folder, expected):
 
 
 def test_a_prompt_of_one_token_has_none(folder):
-    outputs = generate(make_engine(folder), {"r": [7]}, max_tokens=2, prompt_logprobs=3)["r"]
-    assert [output.prompt_logprobs for output in outputs] == [(), ()]
+    first, second = generate(make_engine(folder), {"r": [7]}, max_tokens=2, prompt_logprobs=3)["r"]
+    assert first.prompt_logprobs == PromptLogprobs()
+    assert second.prompt_logprobs is None

@@ -121,6 +121,25 @@ def test_an_echo_has_logprobs_too(door: Door, streamed: bool) -> None:
     ]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_echo_may_be_all_of_an_answer(door: Door, streamed: bool) -> None:
+    """Evaluation suites score texts so: nothing is generated, or counted."""
+    body = {"prompt": [70, 71, 72], "max_tokens": 0, "echo": True, "logprobs": 1, "return_token_ids": True, "n": 2}
+    if streamed:
+        frames = stream(door, "/v1/completions", **body, stream_options={"include_usage": True})
+        usage, choices = frames[-1]["usage"], [frame["choices"][0] for frame in frames[:-1]]
+    else:
+        answer = door.http.post("/v1/completions", json=body).json()
+        usage, choices = answer["usage"], answer["choices"]
+    assert len(choices) == 2
+    for choice in choices:
+        assert (choice["finish_reason"], choice["token_ids"]) == ("length", [])
+        assert choice["logprobs"]["token_logprobs"] == [None, -0.25, -0.25]
+        assert "".join(choice["logprobs"]["tokens"]) == choice["text"] != ""
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (3, 0)
+    assert door.http.post("/v1/completions", json={**body, "min_tokens": 1}).status_code == 400
+
+
 def test_a_chat(client: openai.OpenAI) -> None:
     """Message, finish reason and usage; without max_tokens it may go on to the end of the context."""
     answer = client.chat.completions.create(model="tiny", messages=HELLO, max_completion_tokens=9)

@@ -34,6 +34,7 @@ from appliance.protocol import (
     Outputs,
     Phase,
     Progress,
+    PromptLogprobs,
     Shutdown,
     StepKind,
     Submit,
@@ -187,9 +188,10 @@ class Core:
             told = self.script.get("logprob", -0.5)
             top = tuple((token + i, told - i) for i in range(submit.sampling.logprobs))
             logprobs = (TokenLogprob(token_id=token, logprob=told, top=top),)
-        scores: tuple[TokenLogprob, ...] = ()
+        scores = None
         if submit.sampling.prompt_logprobs is not None and done == 1:
-            scores = tuple(TokenLogprob(each, -0.25, ((each, -0.25),)) for each in submit.prompt_token_ids[1:])
+            scored = submit.prompt_token_ids[1:]
+            scores = PromptLogprobs([-0.25] * len(scored), scored, [-0.25] * len(scored))
         return TokenOutput(
             request_id=submit.request_id,
             token_ids=(token,),
