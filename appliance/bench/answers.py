@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http
 import time
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -29,11 +30,12 @@ class Answer(NamedTuple):
 class RequestFailedError(Exception):
     """A request without a usable answer. `kind` is what failures are counted by."""
 
-    def __init__(self, kind: str, message: str, *, status: int = 0, retry_after: str = "") -> None:
+    def __init__(self, kind: str, message: str, *, status: int = 0, retry_after: str = "", location: str = "") -> None:
         super().__init__(message[:MOST_MESSAGE])
         self.kind = kind
         self.status = status
         self.retry_after = retry_after
+        self.location = location[:MOST_MESSAGE]
 
 
 class _Delta(msgspec.Struct):
@@ -128,7 +130,7 @@ async def ask(pool: Pool, path: str, body: bytes, timeout_s: float) -> Answer:
     except ConnectionBrokenError as error:
         raise RequestFailedError("connection broken", str(error)) from None
     if head.status != http.HTTPStatus.OK:
-        raise refused(head.status, stream.refusal, head.headers.get("retry-after", ""))
+        raise refused(head.status, stream.refusal, head.headers)
     if not stream.events:
         said = f": {_text(stream.strays)}" if stream.strays else ""
         raise RequestFailedError("no token", f"the answer has no event with a token{said}")
@@ -138,7 +140,7 @@ async def ask(pool: Pool, path: str, body: bytes, timeout_s: float) -> Answer:
     return Answer(sent, stream.events, tokens, prompt_tokens, usage is not None)
 
 
-def refused(status: int, body: bytes, retry_after: str = "") -> RequestFailedError:
+def refused(status: int, body: bytes, headers: Mapping[str, str]) -> RequestFailedError:
     """What a status other than 200 says, in whichever of the usual shapes."""
     try:
         told = msgspec.json.decode(body)
@@ -146,7 +148,13 @@ def refused(status: int, body: bytes, retry_after: str = "") -> RequestFailedErr
         message = _text(body)
     else:
         message = error_message(told.get("error", told) if isinstance(told, dict) else told)
-    return RequestFailedError(f"HTTP {status}", message or "(no message)", status=status, retry_after=retry_after)
+    return RequestFailedError(
+        f"HTTP {status}",
+        message or "(no message)",
+        status=status,
+        retry_after=headers.get("retry-after", ""),
+        location=headers.get("location", ""),
+    )
 
 
 def error_message(error: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import secrets
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -17,7 +18,7 @@ import msgspec
 from appliance.bench.load import Arrivals, Load
 from appliance.bench.prompts import Prompt, from_file
 from appliance.bench.report import Report
-from appliance.bench.run import Options, Run
+from appliance.bench.run import Options, Run, StoppedError
 from appliance.bench.server import PATHS, ServerError
 from appliance.bench.target import Target, read_url
 from appliance.given_file import read_given
@@ -28,6 +29,7 @@ DEFAULT_REQUESTS: Final = 100
 DEFAULT_CONCURRENCY: Final = 8
 OPEN_CONCURRENCY: Final = 512
 SPARE_FILES: Final = 64  # what this process has open besides connections
+MOST_SEED: Final = 1_000_000_000  # of those chosen here: short enough to be typed again
 STDOUT: Final = Path("-")
 SOME_FAILED: Final = 1
 NOT_MEASURABLE: Final = 2
@@ -66,7 +68,7 @@ OutFile = click.Path(dir_okay=False, writable=True, path_type=Path)
 )
 @click.option("--output-tokens", type=Count(1), default=128, show_default=True, help="Length of the answers.")
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="The same seed gives the same prompts and arrivals."
+    "--seed", type=int, help="The same seed gives the same prompts and arrivals. [default: another one each time]"
 )
 @click.option("--timeout", "timeout_s", type=float, callback=_positive, default=600, show_default=True,
               help="Seconds after which a request has failed.")  # fmt: skip
@@ -86,7 +88,7 @@ def bench(
     input_tokens: int | None,
     prompt_file: Path | None,
     output_tokens: int,
-    seed: int,
+    seed: int | None,
     timeout_s: float,
     key_file: Path | None,
     json_file: Path | None,
@@ -98,7 +100,7 @@ def bench(
     a server that falls behind cannot hide it.
 
     Exits with 1 if a request failed, 2 if the server cannot be measured, and 130 after Ctrl-C, with the report of what
-    was measured until then.
+    was measured until then, if the load had begun.
     """
     if arrivals is not None and rate is None:
         raise click.UsageError(f"--arrivals {arrivals} needs --rate: give the requests per second.")
@@ -112,13 +114,16 @@ def bench(
         seconds=seconds,
         rate=rate,
         arrivals=arrivals or "poisson",
-        seed=seed,
+        seed=secrets.randbelow(MOST_SEED) if seed is None else seed,
     )
     _allow_connections(load.concurrency)
     _check_out_files(json_file, html_file)
     options = Options(load, api, model, prompts, input_tokens or 128, output_tokens, warmup, timeout_s)
     try:
         report = asyncio.run(Run(target, options).report())
+    except StoppedError:
+        click.echo("Interrupted before the load began.", err=True)
+        sys.exit(INTERRUPTED)
     except ServerError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(NOT_MEASURABLE)
@@ -174,9 +179,13 @@ def _allow_connections(wanted: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def _check_out_files(*files: Path | None) -> None:
+def _check_out_files(json_file: Path | None, html_file: Path | None) -> None:
     """Rather than after the load."""
-    for file in files:
+    if html_file == STDOUT:
+        raise click.UsageError("--html - is not possible: give the name of a file.")
+    if json_file is not None and html_file is not None and json_file.resolve() == html_file.resolve():
+        raise click.UsageError(f"--json and --html both name {html_file}: give two names.")
+    for file in (json_file, html_file):
         if file is not None and file != STDOUT and not os.access(file.parent, os.W_OK):
             raise click.UsageError(f"{file} cannot be written: {file.parent} is not a writable folder.")
 

@@ -33,6 +33,10 @@ class Options(NamedTuple):
     timeout_s: float
 
 
+class StoppedError(Exception):
+    """Ctrl-C came before the load."""
+
+
 class Run:
     """Ctrl-C ends the load at once, and the report tells what was measured until then."""
 
@@ -40,22 +44,28 @@ class Run:
         self._pool = Pool(target)
         self._options = options
         self._generator: Generator | None = None
+        self._preparing: asyncio.Future[tuple[Form, Iterator[bytes]]] | None = None
         self._interrupted = False
 
     async def report(self) -> Report:
-        """Raises ServerError."""
+        """Raises ServerError, StoppedError."""
         options, load = self._options, self._options.load
         try:
-            form, bodies = await self._prepare()
+            self._preparing = asyncio.ensure_future(self._prepare())
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._stop)
+            form, bodies = await self._preparing
             if options.warmup:
                 several = min(load.concurrency, options.warmup)
                 warm_up = Load(several, requests=options.warmup)
                 await self._put(warm_up, form, islice(bodies, options.warmup))
             started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             measured = await self._put(load, form, bodies, shown=True)
+        except asyncio.CancelledError:
+            if not self._preparing.cancelled():
+                raise
+            raise StoppedError from None
         finally:
             self._pool.close()
         return make_report(
@@ -103,5 +113,7 @@ class Run:
 
     def _stop(self) -> None:
         self._interrupted = True
+        if self._preparing is not None:
+            self._preparing.cancel()
         if self._generator is not None:
             self._generator.stop()

@@ -68,11 +68,11 @@ async def find_model(pool: Pool, wanted: str | None) -> Served:
     """The model that is served, or `wanted` among those that are, or where the server has no list. Raises
     ServerError."""
     url = pool.target.url
-    status, raw, retry_after = await _get(pool, "/models")
+    status, raw, headers = await _get(pool, "/models")
     if status == 404 and wanted is not None:
         return Served(wanted)
     if status != 200:
-        raise _not_serving(pool, refused(status, raw, retry_after))
+        raise _not_serving(pool, refused(status, raw, headers))
     try:
         rows = msgspec.json.decode(raw)["data"]
         models = {str(row["id"]): row for row in rows}
@@ -124,8 +124,8 @@ async def _first(pool: Pool, form: Form, prompt: str) -> tuple[Form, Answer]:
             form = simpler
 
 
-async def _get(pool: Pool, path: str) -> tuple[int, bytes, str]:
-    """Status, the beginning of the body, and `Retry-After`."""
+async def _get(pool: Pool, path: str) -> tuple[int, bytes, dict[str, str]]:
+    """Status, the beginning of the body, and the headers."""
     body = bytearray()
 
     def take(_status: int, piece: bytes, _now: float) -> None:
@@ -143,7 +143,7 @@ async def _get(pool: Pool, path: str) -> tuple[int, bytes, str]:
         raise ServerError(
             f"{url} does not answer as an HTTP server: {error}. Check the address, and whether it begins with https."
         ) from None
-    return head.status, bytes(body), head.headers.get("retry-after", "")
+    return head.status, bytes(body), head.headers
 
 
 def _not_serving(pool: Pool, error: RequestFailedError) -> ServerError:
@@ -155,6 +155,9 @@ def _not_serving(pool: Pool, error: RequestFailedError) -> ServerError:
             text = (
                 f"{url} requires an API key: {said}. Set INGOT_API_KEY, or name a file that holds it with --key-file."
             )
+        case status if 300 <= status < 400:
+            where = f" to {error.location}" if error.location else ""
+            text = f"{url} redirects{where} ({status}) instead of answering. Check the address."
         case 404:
             text = f"{url} answers, but not as an OpenAI-compatible server does (404: {said}). Check the address."
         case 503:

@@ -38,7 +38,7 @@ def describe_load(report: Report) -> str:
     else:
         how = f"{load.concurrency:,} at a time"
     given = "prompts of a file" if load.input_tokens is None else f"{load.input_tokens:,} tokens in"
-    return f"{how}; {given}, up to {load.output_tokens:,} out"
+    return f"{how}; {given}, up to {load.output_tokens:,} out; seed {load.seed}"
 
 
 def describe_requests(report: Report) -> str:

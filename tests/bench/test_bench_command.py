@@ -132,6 +132,16 @@ def test_the_same_seed_asks_the_same_prompts_and_no_prompt_twice(server: Server)
     assert len({*first, *other}) == 12
 
 
+def test_without_a_seed_each_run_has_its_own_and_the_report_names_it(server: Server):
+    first, second = told(run(server.url, *SHORT)), told(run(server.url, *SHORT))
+    assert len({body["prompt"] for body in server.bodies}) == 2 * (2 + 6)
+    again = told(run(server.url, "--seed", first["load"]["seed"], *SHORT))
+    assert again["load"]["seed"] == first["load"]["seed"] != second["load"]["seed"]
+    prompts = [body["prompt"] for body in server.bodies]
+    assert sorted(prompts[2:8]) == sorted(prompts[18:24])
+    assert str(first["load"]["seed"]) in run(server.url, "--seed", first["load"]["seed"], *SHORT[:-2]).stdout
+
+
 def test_the_prompts_of_a_file_are_asked_in_turn(server: Server, tmp_path: Path):
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "one"}\n\n"two"\n{"messages": [{"role": "user", "content": "three"}]}\n')
@@ -231,6 +241,8 @@ def test_a_page_of_a_load_that_got_no_answer_is_a_page(server: Server, tmp_path:
         (401, "", "--key-file"),
         (404, "", "404"),
         (500, "", "HTTP 500"),
+        (303, "location: /login\r\n", "/login"),
+        (302, "", "302"),
     ],
 )
 def test_a_server_that_cannot_be_measured_is_told_in_one_line(server: Server, status: int, headers: str, said: str):
@@ -320,6 +332,8 @@ def test_the_key_comes_from_a_file_or_the_environment(server: Server, tmp_path: 
         (["URL", "--key-file", "FOLDER/bad"], "bad"),
         (["URL", "--json", "FOLDER/absent/x.json"], "absent"),
         (["URL", "--html", "FOLDER"], "FOLDER"),
+        (["URL", "--html", "-"], "--html -"),
+        (["URL", "--json", "FOLDER/x", "--html", "FOLDER/../FOLDER_NAME/x"], "FOLDER_NAME/x"),
     ],
 )
 def test_a_bad_flag_is_refused_with_its_value_before_anything_is_asked(
@@ -329,10 +343,13 @@ def test_a_bad_flag_is_refused_with_its_value_before_anything_is_asked(
     (tmp_path / "bad").write_text('{"prompt": "a"}\nno json\n')
     (tmp_path / "chat").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
     (tmp_path / "good").write_text('{"prompt": "a"}\n')
-    given = [each.replace("URL", server.url).replace("FOLDER", str(tmp_path)) for each in arguments]
+    given = [
+        each.replace("URL", server.url).replace("FOLDER_NAME", tmp_path.name).replace("FOLDER", str(tmp_path))
+        for each in arguments
+    ]
     result = run(*given)
     assert result.exit_code == 2
-    assert value.replace("FOLDER", str(tmp_path)) in result.stderr
+    assert value.replace("FOLDER_NAME", tmp_path.name).replace("FOLDER", str(tmp_path)) in result.stderr
     assert server.bodies == []
     assert server.keys == []
 
@@ -353,6 +370,22 @@ def test_ctrl_c_ends_with_the_report_of_what_was_measured(tmp_path: Path, number
         report = json.loads(out)
         assert report["interrupted"]
         assert report["completed"] >= 8
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_before_the_load_ends_at_once(number: signal.Signals):
+    """While the server is asked what it serves."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(20)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with subprocess.Popen([*INGOT, "bench", url], stderr=subprocess.PIPE) as process:
+            connection, _ = silent.accept()
+            with connection:
+                assert connection.recv(1000)
+                process.send_signal(number)
+                _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert len(err.splitlines()) == 1
 
 
 def test_it_imports_neither_torch_nor_the_console():
