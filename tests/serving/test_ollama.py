@@ -212,7 +212,18 @@ def test_a_request_for_nothing_loads_the_model(talking: Door, path: str) -> None
     """Which is loaded."""
     answer = talking.http.post(path, json={"model": "tiny", "keep_alive": "10m"}).json()
     assert (answer["done"], answer["done_reason"]) == (True, "load")
-    assert talking.http.post(path, json={"model": "tiny", "keep_alive": 0}).status_code == 400
+    for keep_alive in ("-1", "1h30m", "0.5s", ".5h", -1, 0.5, None):
+        assert talking.http.post(path, json={"keep_alive": keep_alive}).status_code == 200
+    for keep_alive in (0, 0.0, "0", "0s", "0m", "-0.0h", "0h0m", "soon", "", "5 m", "9" * 5000 + "x"):
+        assert talking.http.post(path, json={"keep_alive": keep_alive}).status_code == 400, keep_alive
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_a_request_for_nothing_is_checked_as_any_other(talking: Door, path: str) -> None:
+    for wrong in ({"format": "xml"}, {"options": {"temperature": 999}}):
+        assert talking.http.post(path, json=wrong).status_code == 400
+    answer = talking.http.post(path, json={"options": {"frobnicate": 1}})
+    assert (answer.status_code, answer.headers["x-ingot-ignored-fields"]) == (200, "options.frobnicate")
 
 
 def test_models_are_described(client: ollama.Client, talking: Door) -> None:

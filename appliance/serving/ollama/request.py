@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, NamedTuple
 
 from appliance.serving import chat_request
@@ -22,11 +23,26 @@ ORIGINS: Final = {
 }
 
 
+NUMBER: Final = r"(?:\d+(?:\.\d*)?|\.\d+)"
+# As Go writes durations, or seconds.
+DURATION: Final = re.compile(rf"[+-]?(?:{NUMBER}|(?:{NUMBER}(?:ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)
+
+
 class Translated(NamedTuple):
     """`origins` names a field of `chat` as the client did."""
 
     chat: chat_request.ChatFields
     origins: FieldOrigins
+
+
+def unloads(keep_alive: float | str | None) -> bool:
+    """Whether it stands for no time at all. Raises ApiError if it is no duration."""
+    if not isinstance(keep_alive, str):
+        return keep_alive == 0
+    if not DURATION.fullmatch(keep_alive):
+        message = f'keep_alive: {shown(keep_alive)} is not valid; use a duration such as "5m", or a number of seconds.'
+        raise bad_request(message, "keep_alive")
+    return not any(digit in keep_alive for digit in "123456789")
 
 
 def translate_chat(fields: OllamaChatFields, model: ServedModel, ignored: Ignored) -> Translated:

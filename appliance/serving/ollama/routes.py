@@ -24,7 +24,7 @@ from appliance.serving.ollama.fields import (
     OllamaGenerateFields,
     OllamaShowFields,
 )
-from appliance.serving.ollama.request import generation_ask, raw_ask, translate_chat, translate_generate
+from appliance.serving.ollama.request import generation_ask, raw_ask, translate_chat, translate_generate, unloads
 from appliance.serving.respond import GENERATING, respond
 from appliance.serving.served_model import ServedModel
 
@@ -49,9 +49,9 @@ async def chat(request: AnyRequest, front_door: FrontDoor) -> Answered:
     fields, ignored = decode_request(body, OllamaChatFields, strict=model.strict_requests, api=OLLAMA)
     models.check_name(fields.model, model)
     answer = ChatAnswer(fields.model or model.name, shows_thinking=fields.think is not False, began=began)
-    if not fields.messages:
-        return _loaded(fields, answer)
     translated = await beside_others(body, lambda: translate_chat(fields, model, ignored))
+    if not fields.messages:
+        return _loaded(fields, answer, ignored.headers)
     ask = await generation_ask(translated, model, ignored)
     return await _answer(request, front_door, fields, ask, translated.origins, answer, ignored.headers)
 
@@ -73,9 +73,9 @@ async def generate(request: AnyRequest, front_door: FrontDoor) -> Answered:
     fields, ignored = decode_request(body, OllamaGenerateFields, strict=model.strict_requests, api=OLLAMA)
     models.check_name(fields.model, model)
     answer = GenerateAnswer(fields.model or model.name, shows_thinking=fields.think is not False, began=began)
-    if not fields.prompt:
-        return _loaded(fields, answer)
     translated = translate_generate(fields, model, ignored)
+    if not fields.prompt:
+        return _loaded(fields, answer, ignored.headers)
     if fields.raw:
         ask = await raw_ask(translated, fields.prompt, model)
     else:
@@ -161,8 +161,8 @@ async def _answer(
     return await respond(request, answering, answer, stream=fields.stream is not False, headers=headers)
 
 
-def _loaded(fields: GenerationFields, answer: GenerationAnswer) -> Response[dict[str, Any]]:
-    if fields.keep_alive in (0, "0", "0s"):
+def _loaded(fields: GenerationFields, answer: GenerationAnswer, headers: dict[str, str]) -> Response[dict[str, Any]]:
+    if unloads(fields.keep_alive):
         message = "keep_alive: no request unloads the model; stop the engine in the console."
         raise bad_request(message, "keep_alive", "unsupported_field")
-    return Response(answer.loaded())
+    return Response(answer.loaded(), headers=headers)
