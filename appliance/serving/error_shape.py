@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from litestar import Request, Response
@@ -12,6 +12,8 @@ from appliance.serving.anthropic import errors as anthropic
 from appliance.serving.errors import ApiError, api_error
 from appliance.serving.request_id import request_id
 from appliance.serving.stream import frame
+
+VERSION_HEADER: Final = "anthropic-version"
 
 
 def error_response(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -44,7 +46,7 @@ def error_frame(error: ApiError, scope: Scope) -> bytes:
 def asks_anthropic(scope: Scope) -> bool:
     """Anthropic's API shares the path of the models with OpenAI's; its clients name its version."""
     path: str = scope["path"]
-    versioned = any(name == b"anthropic-version" for name, _ in scope["headers"])
+    versioned = any(name == VERSION_HEADER.encode() for name, _ in scope["headers"])
     return path.startswith("/v1/messages") or (versioned and path.startswith("/v1/models"))
 
 

@@ -7,13 +7,21 @@ from typing import Any
 
 from litestar import Request, get
 
-from appliance.serving.error_shape import asks_anthropic
+from appliance.serving.anthropic.answers import AnthropicError
+from appliance.serving.error_shape import VERSION_HEADER, asks_anthropic
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.openapi import answers
 from appliance.serving.served_model import ServedModel, check_name
 
 
-@get("/v1/models", summary="The served model, as a list", answer=answers.ModelList, errors=(503,))
+@get(
+    "/v1/models",
+    summary="The served model, as a list",
+    answer=(answers.ModelList, answers.AnthropicModelList),
+    errors=(503,),
+    error=(answers.Error, AnthropicError),
+    headers=(VERSION_HEADER,),
+)
 async def list_models(request: Request[Any, Any, Any], front_door: FrontDoor) -> dict[str, Any]:
     served = _served(front_door)
     if asks_anthropic(request.scope):
@@ -21,7 +29,14 @@ async def list_models(request: Request[Any, Any, Any], front_door: FrontDoor) ->
     return {"object": "list", "data": [served]}
 
 
-@get("/v1/models/{name:path}", summary="The served model", answer=answers.ServedModel, errors=(404, 503))
+@get(
+    "/v1/models/{name:path}",
+    summary="The served model",
+    answer=(answers.ServedModel, answers.AnthropicModel),
+    errors=(404, 503),
+    error=(answers.Error, AnthropicError),
+    headers=(VERSION_HEADER,),
+)
 async def show_model(request: Request[Any, Any, Any], front_door: FrontDoor, name: str) -> dict[str, Any]:
     served = _served(front_door)
     check_name(name.removeprefix("/"), served["id"])

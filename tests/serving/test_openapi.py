@@ -49,6 +49,10 @@ OPERATION = strict(
         "minProperties": 1,
     },
 )
+BEARER = strict(["type", "scheme"], type={"const": "http"}, scheme=TEXT, description=TEXT)
+HEADER = strict(
+    ["type", "in", "name"], **{"type": {"const": "apiKey"}, "in": {"const": "header"}}, name=TEXT, description=TEXT
+)
 # What OpenAPI 3.1's own schema says of all that our document uses.
 OPENAPI = strict(
     ["openapi", "info", "paths"],
@@ -58,7 +62,7 @@ OPENAPI = strict(
     components=strict(
         [],
         schemas=mapping(KEY, SCHEMA),
-        securitySchemes=mapping(KEY, strict(["type", "scheme"], type={"const": "http"}, scheme=TEXT, description=TEXT)),
+        securitySchemes=mapping(KEY, {"oneOf": [BEARER, HEADER]}),
     ),
 )
 
@@ -163,11 +167,37 @@ def test_what_can_be_read_is_as_documented(door: Door, document: dict[str, Any],
     check(document, path, door.http.get(path))
 
 
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/{name}"])
+def test_models_are_as_documented_for_clients_of_either_api(door: Door, document: dict[str, Any], path: str) -> None:
+    """Refusals too."""
+    header = {"anthropic-version": "2023-06-01"}
+    parameters = document["paths"][path]["get"]["parameters"]
+    assert [each["name"] for each in parameters if each["in"] == "header"] == list(header)
+    for headers in ({}, header):
+        for name in ("tiny", "other") if "name" in path else ("",):
+            response = door.http.get(path.replace("{name}", name), headers=headers)
+            assert response.status_code == (404 if name == "other" else 200)
+            check(document, path, response)
+
+
+def test_a_key_may_be_sent_in_two_ways(document: dict[str, Any]) -> None:
+    schemes = document["components"]["securitySchemes"]
+    allowed = [scheme for one in document["paths"]["/v1/messages"]["post"]["security"] for scheme in one]
+    assert [schemes[scheme].get("name", "authorization") for scheme in allowed] == ["authorization", "x-api-key"]
+
+
+def test_fields_that_are_always_refused_are_not_described(document: dict[str, Any]) -> None:
+    described = document["components"]["schemas"]["ResponseFields"]["properties"]
+    refused = {"max_tokens", "n", "response_format", "background", "conversation", "prompt"}
+    assert refused.isdisjoint(described)
+    assert {"max_output_tokens", "text", "input"} <= set(described)
+
+
 def test_requests_are_described_by_the_structs_that_decode_them(document: dict[str, Any]) -> None:
     """With their types and limits."""
     schemas = document["components"]["schemas"]
     chat = schemas["ChatFields"]["properties"]
-    assert chat["temperature"]["anyOf"][0] == {"type": "number", "minimum": 0, "maximum": 100}
+    assert chat["temperature"]["anyOf"][0] == {"type": "number", "minimum": 0, "maximum": 2}
     assert schemas["ChatFields"]["required"] == ["messages"]
     assert schemas["ResponseFields"]["required"] == ["input"]
 

@@ -43,6 +43,23 @@ class ModelList(Answer):
     data: list[ServedModel]
 
 
+class AnthropicModel(Answer):
+    type: Literal["model"]
+    id: str
+    display_name: str
+    created_at: str
+    lifecycle: str
+    max_input_tokens: int
+    max_tokens: int
+
+
+class AnthropicModelList(Answer):
+    data: list[AnthropicModel]
+    has_more: bool
+    first_id: str
+    last_id: str
+
+
 class CachedTokens(Answer):
     cached_tokens: int
 

@@ -3,7 +3,8 @@
 Its router's `opt` says who may call a route (`access`), and its own the rest: `body` is the struct that decodes its
 request, `answer` the struct of its answer, or the media type where that has none, `streams` whether it may come as
 events, or the other media type that it then has, `error` the struct of its errors where that is not OpenAI's,
-`errors` the statuses that are its own, and `other_answers` those that come with another struct than errors do.
+`errors` the statuses that are its own, `other_answers` those that come with another struct than errors do, and
+`headers` those of a request that change the answer. `answer` and `error` may be several structs, of which one comes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from litestar.routes import BaseRoute, HTTPRoute
 
 from appliance import __version__
 from appliance.serving.openapi.answers import Error
+from appliance.serving.responses import fields as responses
 
 ERRORS: Final = {
     400: "The request is not valid; `param` names the field.",
@@ -34,17 +36,21 @@ ERRORS: Final = {
     503: "The engine is not ready.",
 }
 SECURITY: Final[dict[str, list[dict[str, list[str]]]]] = {
-    "key": [{"apiKey": []}, {}],  # unless a key is required, none will do
+    "key": [{"apiKey": []}, {"apiKeyHeader": []}, {}],  # unless a key is required, none will do
     "console": [{"consoleToken": []}],
     "anybody": [],
 }
 DENIALS: Final = {"key": (401, 403), "console": (401,), "anybody": ()}
 SCHEMES: Final = {
     "apiKey": {"type": "http", "scheme": "bearer", "description": "Created on the console's Access page."},
+    "apiKeyHeader": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
     "consoleToken": {"type": "http", "scheme": "bearer", "description": "The console's own."},
 }
 # Of a handler's arguments, those that are no parameters of the request's address.
 OWN_ARGUMENTS: Final = frozenset({"request", "front_door"})
+
+# Fields that a struct has only to refuse them with a reason.
+REFUSED: Final = {"ResponseFields": (*responses.UNSUPPORTED, *responses.MISPLACED)}
 
 Schema = dict[str, Any]
 
@@ -53,6 +59,9 @@ def openapi_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     handlers = sorted(_handlers(routes), key=lambda each: each[0])
     structs = sorted({Error, *(struct for _, each in handlers for struct in _structs(each))}, key=_name)
     references, components = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
+    for name, fields in REFUSED.items():
+        for field in fields:
+            components.get(name, {}).get("properties", {}).pop(field, None)
     schemas = dict(zip(structs, references, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for path, handler in handlers:
@@ -77,8 +86,19 @@ def _handlers(routes: Sequence[BaseRoute]) -> Iterator[tuple[str, HTTPRouteHandl
 
 def _structs(handler: HTTPRouteHandler) -> Iterator[Any]:
     opt = handler.opt
-    yield from (struct for struct in (opt.get("body"), opt["answer"], opt.get("error")) if isinstance(struct, type))
+    for given in (opt.get("body"), opt["answer"], opt.get("error")):
+        yield from (struct for struct in _several(given) if isinstance(struct, type))
     yield from opt.get("other_answers", {}).values()
+
+
+def _several(given: Any) -> tuple[Any, ...]:
+    return given if isinstance(given, tuple) else (given,)
+
+
+def _schema(given: Any, schemas: dict[Any, Schema]) -> Schema:
+    """Of a struct, or of one of several."""
+    found = [schemas[struct] for struct in _several(given)]
+    return found[0] if len(found) == 1 else {"anyOf": found}
 
 
 def _name(struct: Any) -> str:
@@ -101,7 +121,7 @@ def _operation(path: str, handler: HTTPRouteHandler, schemas: dict[Any, Schema])
         errors |= {400, 413}
         operation["requestBody"] = {"required": True, "content": _json(schemas[body])}
     others = {status: schemas[struct] for status, struct in opt.get("other_answers", {}).items()}
-    failures = dict.fromkeys(errors, schemas[opt.get("error", Error)]) | others
+    failures = dict.fromkeys(errors, _schema(opt.get("error", Error), schemas)) | others
     operation["responses"] = {
         str(handler.status_code): {"description": "The answer.", "content": _answer(opt, schemas)},
         **{
@@ -116,6 +136,8 @@ def _parameters(path: str, handler: HTTPRouteHandler) -> Iterator[dict[str, Any]
     in_path = re.findall(r"\{(\w+)\}", path)
     text = {"schema": {"type": "string"}}
     yield from ({"name": name, "in": "path", "required": True, **text} for name in in_path)
+    for name in handler.opt.get("headers", ()):
+        yield {"name": name, "in": "header", "required": False, **text}
     for name in handler.parsed_fn_signature.parameters:
         if name not in OWN_ARGUMENTS and name not in in_path:
             yield {"name": name, "in": "query", "required": False, **text}
@@ -123,7 +145,7 @@ def _parameters(path: str, handler: HTTPRouteHandler) -> Iterator[dict[str, Any]
 
 def _answer(opt: dict[str, Any], schemas: dict[Any, Schema]) -> dict[str, Any]:
     answer = opt["answer"]
-    content = {answer: {}} if isinstance(answer, str) else _json(schemas[answer])
+    content = {answer: {}} if isinstance(answer, str) else _json(_schema(answer, schemas))
     streams = opt.get("streams", False)
     media_type = streams if isinstance(streams, str) else "text/event-stream"
     return {**content, media_type: {"schema": {"type": "string"}}} if streams else content
