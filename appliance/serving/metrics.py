@@ -48,8 +48,8 @@ class Metrics:
         self._registry.register(self.generation_tokens)
         self.requests = counter("request_success", "Completed answers, by finish reason.", "finished_reason")
         self.failures = counter("request_failure", "Requests refused or failed, by HTTP status.", "status")
-        self.aborts = counter("request_aborted", "Requests whose client disconnected before the end.")
-        self.outcomes = counter("requests", "Answers that the engine has begun and ended, by how.", "outcome")
+        self.aborts = counter("request_aborted", "Answers whose client disconnected early; with vLLM, requests.")
+        self.outcomes = counter("requests", "Answers that the engine began, by how they ended.", "outcome")
         for outcome in (FinishReason.STOP, FinishReason.LENGTH, ABORTED, ERROR):
             self.outcomes.labels(outcome)
         whose = ("model_name", "api_key")
