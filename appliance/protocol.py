@@ -157,8 +157,8 @@ class ErrorLogged(msgspec.Struct, frozen=True, tag="error-logged"):
 class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a process of the engine ended. `status` is as subprocess has it (negative for a signal), None where the
     kernel does not tell. `line` is the last line of the log that had been read by then. `aftermath`: the engine had
-    ended before it, or Ingot ended it. `out_of_memory`: whether the kernel killed it because memory ran out, None where
-    that is unknown; `kernel` is its record of that."""
+    ended before it, or Ingot ended it; `by_ingot`: the latter. `out_of_memory`: whether the kernel killed it because
+    memory ran out, None where that is unknown; `kernel` is its record of that."""
 
     pid: int
     name: str
@@ -166,6 +166,7 @@ class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: int | None = None
     line: int = 0
     aftermath: bool = False
+    by_ingot: bool = False
     out_of_memory: bool | None = None
     kernel: str = ""
 

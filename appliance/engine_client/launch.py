@@ -50,6 +50,8 @@ Prepare = Callable[["NativePlan"], Coroutine[None, None, None]]
 
 
 class NativeLaunch(EngineLaunch):
+    main_name = "core"
+
     def __init__(self, home: Home, launch: LaunchJournal, core: NativeCore, prepare: Prepare) -> None:
         super().__init__(home, launch)
         self.client = CoreClient(core.channel)

@@ -68,6 +68,9 @@ class EngineLaunch(ABC):
     floors_s: Mapping[str, float] = FLOORS_S
     """See `deadlines`."""
 
+    main_name: str = "engine"
+    """What its main process is called where its log does not say."""
+
     def __init__(self, home: Home, launch: LaunchJournal) -> None:
         self.launch = launch
         self.load = Load()
@@ -155,7 +158,7 @@ class EngineLaunch(ABC):
         if end.reason:
             self.fail_requests(end.reason)  # first, so that clients get this reason and not the engine's shutdown error
         last_line = self._lines_read()
-        if self._ledger is not None:
+        if self._ledger is not None and self.child is not None and not self.child.exited:
             self._ledger.expect_ends()
         status = await end_processes(end, self.child, self.ask_to_end, self.launch.folder)
         killed_by_kernel: str | None = None
@@ -163,6 +166,7 @@ class EngineLaunch(ABC):
             await asyncio.to_thread(self._capture.drained, DRAIN_S)
         if self._ledger is not None:
             await asyncio.to_thread(self._ledger.close)
+            self._note_main_end(self._ledger, status, last_line)
         said = await asyncio.to_thread(self._kernel_log.since_start)  # which closes it, too
         if self._capture is not None:
             if end.state is not State.STOPPED:
@@ -210,6 +214,17 @@ class EngineLaunch(ABC):
                     )
                 )
 
+    def _note_main_end(self, ledger: ProcessLedger, status: int | None, last_line: int) -> None:
+        """A main process that ended by itself, as its parent knows it: it may have ended before it could be watched, or
+        its status was gone before the ledger could read it."""
+        if self.child is None or status is None:
+            return
+        end = ledger.main_end
+        if end is None:
+            end = ProcessEnd(pid=self.child.pid, name=self.main_name, time=time.time(), line=last_line)
+        if end.status is None:
+            self.launch.process_ended(msgspec.structs.replace(end, status=status))
+
     def _lines_read(self) -> int:
         return self._capture.count if self._capture is not None else 0
 
@@ -233,7 +248,7 @@ class EngineLaunch(ABC):
     def _attach(self, child: Child) -> None:
         """From here on everything the process says is kept, and its end is noted."""
         self.child = child
-        self._ledger = ProcessLedger(child.pid, self._process_ended, self._lines_read)
+        self._ledger = ProcessLedger(child.pid, self._process_ended, self._lines_read, self.main_name)
         self._capture = LogCapture(child.output, self.launch.folder.log, self._read_log, self.read_progress)
         for work in (self._await_exit(child), self._pass_on_log(self._capture), self._watch_for_stops(child)):
             self._do(work)

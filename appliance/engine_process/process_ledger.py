@@ -12,20 +12,29 @@ import os
 import select
 import signal
 import struct
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from appliance.engine_process.process_tree import command_of, descendants, statistics_of
-from appliance.launches.process_names import PREFIX, is_guard, name_of
+from appliance.launches.process_names import PREFIX, TITLE, is_guard, name_of
 from appliance.protocol import ProcessEnd
 
 # How often new processes are looked for, and how seldom where there have been none for a while: with hundreds of
 # threads a look takes tens of milliseconds. Ends are noticed at once.
 LOOK_S, LOOK_LESS = 0.5, 1.2
 MOST_S = 5.0
-MAX_ENDS = 64
+# How many failures are reported, and how many other ends: an engine that runs for months ends many helpers.
+MAX_ENDS = 32
+# Names are heard before their processes are found; a log may hold any number of them.
+MAX_NAMES = 1024
+# A command line is read again while its process may yet change it, but not for ever: reading it can block.
+NAMED_WITHIN_S = 60.0
+# A thread that reads about a process in uninterruptible sleep may not end.
+CLOSE_S = 2.0
 # From linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info), its first version.
 PIDFD_INFO_BYTES = 64
 PIDFD_GET_INFO = (3 << 30) | (PIDFD_INFO_BYTES << 16) | (0xFF << 8) | 11
@@ -46,20 +55,27 @@ class _Watched:
     command: list[str]
     python: bool
     main: bool
+    since: float
 
 
 class ProcessLedger:
     """Of the process `root` and all below it, in a thread. `tell` is called there with each end, in order; `lines` says
-    how many lines of the log have been read. The main process is the first that is not the guard."""
+    how many lines of the log have been read. The main process is the first that is not the guard, and is called
+    `main_name` unless the log calls it otherwise."""
 
-    def __init__(self, root: int, tell: Callable[[ProcessEnd], None], lines: Callable[[], int]) -> None:
+    def __init__(
+        self, root: int, tell: Callable[[ProcessEnd], None], lines: Callable[[], int], main_name: str = "engine"
+    ) -> None:
+        self.main_end: ProcessEnd | None = None
         self._root = root
         self._tell = tell
         self._lines = lines
+        self._main_name = main_name
         self._watched: dict[int, _Watched] = {}  # by handle
         self._named: dict[int, str] = {}
-        self._found = self._told = 0
-        self._main_seen = self._over = False
+        self._found = self._failures = self._others = 0
+        self._main_seen = False
+        self._by_itself: set[int] | None = None  # the processes that had ended before Ingot ended the rest
         self._closing = threading.Event()
         self._poll = select.epoll()
         self._wake, self._woken = os.pipe()
@@ -69,42 +85,61 @@ class ProcessLedger:
 
     def heard(self, line: str) -> None:
         """A line of the log: it may say what a process is called."""
-        if line[:1] == "(" and (found := PREFIX.match(line)) is not None:
+        if line[:1] == "(" and (found := PREFIX.match(line)) is not None and len(self._named) < MAX_NAMES:
             self._named[int(found["pid"])] = found["name"]
 
     def expect_ends(self) -> None:
-        """From here on Ingot ends what is left."""
-        self._over = True
+        """From here on Ingot ends what is left. What has ended by now did so by itself, even if the thread has yet to
+        notice."""
+        ended = [self._watched.get(handle) for handle, _ in self._poll.poll(0)]
+        self._by_itself = {process.pid for process in ended if process is not None}
 
     def close(self) -> None:
-        """Blocking. Tells the ends that have come until now."""
+        """Blocking, but not for long. Tells the ends that have come until now."""
         self._closing.set()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the thread has ended, and closed the other end of the pipe
             os.write(self._woken, b"x")
-        self._thread.join()
+        self._thread.join(CLOSE_S)
+        os.close(self._woken)
 
     def _run(self) -> None:
         pause_s = LOOK_S
         try:
             while not self._closing.is_set():
                 before = self._found
-                self._look()
+                self._attempt(self._look)
+                if not self._attempt(lambda: self._collect(self._poll.poll(pause_s))):  # noqa: B023  called at once
+                    self._closing.wait(pause_s)
                 pause_s = LOOK_S if self._found > before else min(pause_s * LOOK_LESS, MOST_S)
-                self._collect(self._poll.poll(pause_s))
             self._collect(self._poll.poll(0))
         finally:
             self._poll.close()
-            for handle in (*self._watched, self._wake, self._woken):
+            for handle in (*self._watched, self._wake):
                 os.close(handle)
 
+    def _attempt(self, work: Callable[[], None]) -> bool:
+        """One process that cannot be read must not hide the ends of the others."""
+        try:
+            work()
+        except Exception:  # noqa: BLE001  whatever it is, the thread goes on
+            traceback.print_exc(file=sys.stderr)
+            return False
+        return True
+
     def _look(self) -> None:
+        heard = list(self._named)
         known = {process.pid: process for process in self._watched.values()}
         for pid in (self._root, *descendants(self._root)):
-            command = command_of(pid)
             if (process := known.get(pid)) is None:
-                self._watch(pid, command)
-            elif command:
+                self._watch(pid, command_of(pid))
+            elif self._may_be_renamed(process) and (command := command_of(pid)):
                 process.command, process.python = command, process.python or _runs_python(pid)
+        for pid in {*heard} - {process.pid for process in self._watched.values()}:
+            del self._named[pid]
+
+    def _may_be_renamed(self, process: _Watched) -> bool:
+        titled = process.command and TITLE.match(process.command[0])
+        return not titled and process.pid not in self._named and time.monotonic() - process.since < NAMED_WITHIN_S
 
     def _watch(self, pid: int, command: list[str]) -> None:
         if is_guard(command):
@@ -115,34 +150,47 @@ class ProcessLedger:
             return
         main, self._main_seen = not self._main_seen, True
         self._found += 1
-        self._watched[handle] = _Watched(pid, handle, self._found, command, _runs_python(pid), main)
+        self._watched[handle] = _Watched(
+            pid, handle, self._found, command, _runs_python(pid), main, since=time.monotonic()
+        )
         self._poll.register(handle, select.EPOLLIN)
 
     def _collect(self, events: list[tuple[int, int]]) -> None:
         now, line = time.time(), self._lines()
-        ended = [self._watched.pop(handle) for handle, _ in events if handle in self._watched]
+        ended = [self._watched[handle] for handle, _ in events if handle in self._watched]
         statuses = {process.pid: status_of_ended(process.pid, process.handle) for process in ended}
         for process in sorted(ended, key=lambda process: _rank(process, statuses[process.pid])):
-            os.close(process.handle)
+            by_ingot = self._by_itself is not None and process.pid not in self._by_itself
             end = ProcessEnd(
                 pid=process.pid,
-                name=self._named.get(process.pid) or name_of(process.command),
+                name=self._name(process),
                 time=now,
                 status=statuses[process.pid],
                 line=line,
-                aftermath=self._over,
+                aftermath=by_ingot or self.main_end is not None,
+                by_ingot=by_ingot,
             )
-            self._over = self._over or process.main
+            del self._watched[process.handle]
+            os.close(process.handle)
+            self.main_end = end if process.main else self.main_end
             if self._counts(process, end):
-                self._told += 1
                 self._tell(end)
 
+    def _name(self, process: _Watched) -> str:
+        return self._named.get(process.pid) or (self._main_name if process.main else name_of(process.command))
+
     def _counts(self, process: _Watched, end: ProcessEnd) -> bool:
-        """Compilers and other helpers only if a signal ended them; and of very many, only what may be a cause."""
+        """Compilers and other helpers only if a signal ended them; and of very many, the first."""
+        if process.main:
+            return True
         failed = end.status != 0 and not end.aftermath
-        if self._told >= MAX_ENDS and not failed and not process.main:
+        if not process.python and not (failed and end.status is not None and end.status < 0):
             return False
-        return process.python or process.main or (failed and end.status is not None and end.status < 0)
+        if failed:
+            self._failures += 1
+            return self._failures <= MAX_ENDS
+        self._others += 1
+        return self._others <= MAX_ENDS
 
 
 def _rank(process: _Watched, status: int | None) -> tuple[int, int]:

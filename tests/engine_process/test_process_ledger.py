@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,7 +104,134 @@ def test_what_ingot_ends_is_aftermath(monkeypatch: pytest.MonkeyPatch) -> None:
     with watched(ENGINE, monkeypatch) as (engine, workers):
         engine.ledger.expect_ends()
         os.kill(workers[0], signal.SIGKILL)
-        assert engine.next().aftermath
+        end = engine.next()
+        assert (end.aftermath, end.by_ingot) == (True, True)
+
+
+def test_what_ended_by_itself_is_no_aftermath_however_late_it_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ingot may begin to end the rest before the thread has seen who ended first."""
+    late = threading.Event()
+    status_of = process_ledger.status_of_ended
+    monkeypatch.setattr(process_ledger, "status_of_ended", lambda *ended: (late.wait(WITHIN_S), status_of(*ended))[1])
+    with watched(ENGINE, monkeypatch) as (engine, workers):
+        os.kill(workers[1], signal.SIGKILL)
+        wait_for_end(workers[1])
+        engine.ledger.expect_ends()
+        late.set()
+        first = engine.next()
+        assert (first.pid, first.status, first.aftermath, first.by_ingot) == (workers[1], -signal.SIGKILL, False, False)
+        engine.process.wait()
+        assert [engine.next().by_ingot, engine.next().by_ingot] == [True, True]
+
+
+def wait_for_end(pid: int) -> None:
+    handle = os.pidfd_open(pid)
+    select.select([handle], [], [], WITHIN_S)
+    os.close(handle)
+
+
+def test_one_look_that_fails_does_not_end_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(ENGINE, monkeypatch) as (engine, workers):
+        failed = threading.Event()
+        descendants = process_ledger.descendants
+
+        def fails_once(root: int) -> list[int]:
+            if not failed.is_set():
+                failed.set()
+                raise ValueError("no number")
+            return descendants(root)
+
+        monkeypatch.setattr(process_ledger, "descendants", fails_once)
+        assert failed.wait(WITHIN_S)
+        os.kill(workers[0], signal.SIGKILL)
+        assert engine.next().pid == workers[0]
+
+
+def test_closing_writes_into_no_other_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the thread has died, and its numbers are somebody else's by now."""
+    process = subprocess.Popen(["sleep", "600"])
+    monkeypatch.setattr(ProcessLedger, "_look", lambda ledger: ledger._closing.set())
+    monkeypatch.setattr(process_ledger, "LOOK_S", 0.01)
+    ledger = ProcessLedger(process.pid, lambda _end: None, lambda: 0)
+    ledger._thread.join(WITHIN_S)
+    pipes = [os.pipe() for _ in range(8)]
+    ledger.close()
+    for read, write in pipes:
+        os.set_blocking(read, False)
+        with pytest.raises(BlockingIOError):
+            os.read(read, 1)
+        os.close(read)
+        os.close(write)
+    process.kill()
+    process.wait()
+
+
+def test_closing_does_not_wait_for_a_process_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_ledger, "CLOSE_S", 0.05)
+    reading, released = threading.Event(), threading.Event()
+
+    def blocks(_pid: int) -> list[str]:
+        reading.set()
+        released.wait(WITHIN_S)
+        return []
+
+    monkeypatch.setattr(process_ledger, "command_of", blocks)
+    process = subprocess.Popen(["sleep", "600"])
+    ledger = ProcessLedger(process.pid, lambda _end: None, lambda: 0)
+    assert reading.wait(WITHIN_S)
+    ledger.close()
+    assert ledger._thread.is_alive()
+    released.set()
+    ledger._thread.join(WITHIN_S)
+    process.kill()
+    process.wait()
+
+
+def test_a_command_line_is_not_read_again_once_its_process_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(ENGINE, monkeypatch) as (engine, workers):
+        engine.ledger.heard(f"(Worker_TP1 pid={workers[1]}) INFO ready")
+        read: queue.Queue[int] = queue.Queue()
+        monkeypatch.setattr(process_ledger, "command_of", lambda pid: (read.put(pid), ["python"])[1])
+        assert workers[1] not in {read.get(timeout=WITHIN_S) for _ in range(6)}
+
+
+def test_the_main_process_has_its_name_though_its_command_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had ended before the ledger came."""
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    told: queue.Queue[ProcessEnd] = queue.Queue()
+    ledger = ProcessLedger(process.pid, told.put, lambda: 0, "core")
+    end = told.get(timeout=WITHIN_S)
+    ledger.close()
+    process.wait()
+    assert (end.name, end.status, ledger.main_end) == ("core", 3, end)
+
+
+def test_names_of_processes_that_are_not_there_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    with watched(ENGINE, monkeypatch) as (engine, workers):
+        engine.ledger.heard(f"(Worker_TP1 pid={workers[1]}) INFO ready")
+        for number in range(2 * process_ledger.MAX_NAMES):
+            engine.ledger.heard(f"(x pid={900_000_000 + number}) INFO ready")
+        deadline = time.monotonic() + WITHIN_S
+        while engine.ledger._named != {workers[1]: "Worker_TP1"}:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_of_very_many_ends_the_first_are_told_and_the_main_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_ledger, "MAX_ENDS", 2)
+    code = f"import subprocess, sys; them = [subprocess.Popen([sys.executable, '-c', {SLEEP!r}]) for _ in range(4)]\n"
+    code += f"print(*(one.pid for one in them), flush=True); [one.wait() for one in them]; {SLEEP}"
+    with watched(code, monkeypatch) as (engine, pids):
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + WITHIN_S
+        while len(engine.ledger._watched) > 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(engine.process.pid, signal.SIGKILL)
+        assert {engine.next().pid, engine.next().pid} < {*pids}
+        assert engine.next().pid == engine.process.pid
 
 
 def test_a_process_has_the_name_that_its_log_lines_bear(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,9 @@ import asyncio
 import errno
 import json
 import os
+import signal
 import sys
+import time
 from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 from appliance.engine_client.client import CoreClient, Generation
 from appliance.engine_client.core import NativeCore
+from appliance.engine_process import process_ledger
 from appliance.engine_process.conclude import End
 from appliance.engine_process.errors import EngineGoneError
 from appliance.home import Home
@@ -95,6 +98,21 @@ async def test_a_core_that_dies_is_failed_with_its_first_exception(home: Home, a
         assert "Traceback" in log_of(home)
         (evidence,) = record.diagnosis.evidence[-1:]
         assert log_of(home).splitlines()[evidence.number - 1].endswith(evidence.text)
+
+
+@pytest.mark.parametrize("ledger", ["late", "blind"])
+async def test_a_core_that_was_killed_is_the_first_of_its_processes_to_end(
+    home: Home, monkeypatch: pytest.MonkeyPatch, ledger: str
+) -> None:
+    """Even if the ledger's thread notices late, or never saw it."""
+    if ledger == "late":  # by then the kernel may have forgotten the status
+        monkeypatch.setattr(process_ledger, "status_of_ended", lambda *_: time.sleep(0.3))
+    else:
+        monkeypatch.setattr(process_ledger.ProcessLedger, "_look", lambda _: None)
+    supervisor = make_supervisor(home, at="loaded", do="kill")
+    await asyncio.wait_for(supervisor.run(), 30)
+    end = record_of(home).process_ends[0]
+    assert (end.name, end.status, end.aftermath, end.by_ingot) == ("core", -signal.SIGKILL, False, False)
 
 
 async def test_of_chained_exceptions_the_first_is_the_cause(home: Home) -> None:
