@@ -17,9 +17,12 @@ from appliance.diagnosis.log_text import read_log
 from appliance.diagnosis.outcome import by_state
 from appliance.given_file import PIECE_BYTES, is_pipe, pieces
 from appliance.home import Home
+from appliance.home_lock import may_be_held
+from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import LOG, LaunchFolder
 from appliance.launches.process_ends import first_failure, in_order
-from appliance.protocol import Diagnosis, Outcome, ProcessEnd, State
+from appliance.launches.states import ENDED, under_way
+from appliance.protocol import Diagnosis, LaunchRecord, Outcome, ProcessEnd, State
 
 MAX_STREAM_BYTES = 2 << 30
 # 2 is click's, for what cannot be read.
@@ -112,6 +115,9 @@ def _of_launch(path: Path) -> Diagnosis:
     found = _of_log(folder.log, str(path), _known_of(folder))
     if record is None:
         return found
+    runs = _runs(path, record)
+    if found.family is None and (record.cut_off or not (runs or record.state in ENDED)):
+        return by_state(record, runs=runs) or found
     if found.family is None and record.diagnosis is not None:
         return record.diagnosis  # the supervisor knew how it ended: a status, the kernel, a check
     if record.diagnosis is not None and (found.family, found.cause) == (
@@ -119,7 +125,15 @@ def _of_launch(path: Path) -> Diagnosis:
         record.diagnosis.cause,
     ):
         found = msgspec.structs.replace(found, fix=record.diagnosis.fix)  # which preflight has seen
-    return found if found.outcome is Outcome.FAILED else by_state(record) or found
+    return found if found.outcome is Outcome.FAILED else by_state(record, runs=runs) or found
+
+
+def _runs(path: Path, record: LaunchRecord) -> bool:
+    """Whether it may still run. A folder that was copied from elsewhere does not say."""
+    home = Home.at(path.resolve().parent.parent)
+    if home.launch(record.id) != path.resolve():
+        return record.state not in ENDED
+    return under_way(record, Catalogue(home).current(), engine_runs=may_be_held(home.lock))
 
 
 def _of_log(path: Path, name: str, told: dict[str, Any] | None = None) -> Diagnosis:
@@ -143,8 +157,9 @@ def _known_of(folder: LaunchFolder) -> dict[str, Any]:
     record = folder.stored_record()
     if record is None:
         return known
-    known["failed"] = record.state in (State.FAILED, State.HUNG)
-    if known["failed"] and (died := first_failure(record)) is not None:
+    failed = record.state in (State.FAILED, State.HUNG)
+    known["failed"] = failed and not record.cut_off
+    if failed and (died := first_failure(record)) is not None:
         known |= {"died": died, "killed_by_kernel": died.kernel or None}
     if record.state is not State.HUNG:
         return known

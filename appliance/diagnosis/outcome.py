@@ -10,7 +10,8 @@ from typing import NamedTuple
 from appliance.diagnosis.dressing import plain, undress
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.telling import shown
-from appliance.protocol import Diagnosis, EvidenceLine, LaunchRecord, Outcome, State
+from appliance.launches.states import ENDED
+from appliance.protocol import Diagnosis, EvidenceLine, Fix, LaunchRecord, Outcome, State
 
 MAX_TRIED = 50  # lines of one sign: a prompt that a server logs may hold any words
 LAST_LINES = 200
@@ -116,13 +117,29 @@ def without_failure(log: Searchable) -> Diagnosis:
     )
 
 
-def by_state(record: LaunchRecord) -> Diagnosis | None:
+CUT_OFF = Diagnosis(
+    summary="The launch was cut off: the front door was killed, or the machine went down, before an outcome could be "
+    "recorded.",
+    family="host",
+    cause="cut-off",
+    fix=Fix(
+        text="It was a power failure, a reboot, kill -9, a container's memory limit, or the kernel running out of "
+        "memory. The system log of that time says which: read it on the machine that ran the engine, with -b -1 if it "
+        "has rebooted since.",
+        command="last -x reboot | head -3; journalctl -k | tail -50",
+    ),
+)
+
+
+def by_state(record: LaunchRecord, *, runs: bool) -> Diagnosis | None:
     """Of a launch whose log shows no failure, what its supervisor recorded; None where that failed."""
+    if record.cut_off or not (runs or record.state in ENDED):
+        return CUT_OFF
     match record.state:
         case State.READY | State.DRAINING:
             return Diagnosis(summary="The engine serves.", outcome=Outcome.SERVES)
         case State.STOPPED:
-            why = f": {record.reason}" if record.reason else ""
+            why = f": {record.reason.rstrip('.')}" if record.reason else ""
             return Diagnosis(summary=f"The launch was stopped{why}.", outcome=Outcome.NOT_READY)
         case State.IDLE | State.PREFLIGHT | State.STARTING:
             phase = f" Phase: {record.phases[-1].phase}." if record.phases else ""

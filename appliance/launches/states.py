@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.protocol import State
+from appliance.protocol import LaunchRecord, State
 
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.IDLE: frozenset({State.PREFLIGHT, State.STOPPED}),
@@ -17,6 +17,12 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 }
 
 ENDED = frozenset(state for state, following in TRANSITIONS.items() if not following)
+
+
+def under_way(record: LaunchRecord, current: str | None, *, engine_runs: bool) -> bool:
+    """Whether the launch is still running: it has not ended, it is the engine's, and there is an engine. If the front
+    door was killed, the folder has no end, and the launch would otherwise seem to run for ever."""
+    return record.state not in ENDED and record.id == current and engine_runs
 
 
 def check_transition(before: State, after: State) -> None:

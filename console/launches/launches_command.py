@@ -16,9 +16,10 @@ from appliance.home_lock import may_be_held
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import LaunchFolder
 from appliance.launches.process_ends import in_order
+from appliance.launches.states import under_way
 from console import formats
 from console.launches.given import find_launch, launch_numbers
-from console.launches.outcome import cause, outcome, sentence, under_way
+from console.launches.outcome import cause, outcome, sentence
 
 LISTED = 20
 GAP = "  "

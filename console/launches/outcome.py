@@ -84,12 +84,6 @@ class Outcome(NamedTuple):
         return self.group in WENT_WRONG
 
 
-def under_way(record: LaunchRecord, current: str | None, *, engine_runs: bool) -> bool:
-    """Whether the launch is still running: it has not ended, it is the engine's, and there is an engine. If the front
-    door was killed, the folder has no end, and the launch would otherwise seem to run for ever."""
-    return record.state not in ENDED and record.id == current and engine_runs
-
-
 def listed_state(record: LaunchRecord) -> str:
     """What lists know a launch by: its state, or REFUSED or CUT_OFF."""
     if record.cut_off:

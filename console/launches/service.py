@@ -14,11 +14,11 @@ from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import STACKS, LaunchFolder
 from appliance.launches.process_ends import first_failure, in_order
 from appliance.launches.stacks import Stacks, read_stacks
-from appliance.launches.states import ENDED
+from appliance.launches.states import ENDED, under_way
 from appliance.protocol import Event, Fix, LaunchRecord, Phase, ProcessEnd, State
 from console.launches.fixes import together
 from console.launches.neighbours import Neighbours, document, neighbours
-from console.launches.outcome import Outcome, broken_phase, cause, outcome, sentence, under_way
+from console.launches.outcome import Outcome, broken_phase, cause, outcome, sentence
 from console.launches.waiting import Expectation, expectation
 
 PAGE = 25

@@ -17,8 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from appliance.launches.catalogue import Catalogue
 from appliance.launches.folder import LOG, LaunchFolder
+from appliance.launches.states import under_way
 from console.launches.numbers import launch_numbers
-from console.launches.outcome import Outcome, outcome, under_way
+from console.launches.outcome import Outcome, outcome
 from console.logs.classify import Level
 from console.logs.index import LogIndex
 from console.logs.line import Line

@@ -16,7 +16,11 @@ from click.testing import CliRunner, Result
 from appliance.diagnosis import diagnose_command
 from appliance.diagnosis.causes import FAMILIES
 from appliance.diagnosis.diagnose_command import diagnose
+from appliance.diagnosis.outcome import by_state
+from appliance.home import Home
+from appliance.home_lock import OwnerLock
 from appliance.protocol import LaunchRecord, State
+from appliance.supervisor.abandoned import close_abandoned
 from tests.diagnosis import made_up_logs as logs
 from tests.running import INGOT
 
@@ -86,7 +90,39 @@ def test_of_a_launch_its_supervisor_knows_the_outcome(state: State, tmp_path: Pa
     (folder / "engine.log").write_text("/m loaded on cpu in float32 after 1.20 s\n")
     record = LaunchRecord(id="20251120-3", profile="x", started=0.0, state=state)
     (folder / "launch.json").write_bytes(msgspec.json.encode(record))
+    front_door = OwnerLock(Home.at(tmp_path).lock)
     assert json.loads(run("20251120-3", "--json", home=tmp_path).output)["outcome"] == STATES[state]
+    front_door.release()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("state", [State.READY, State.DRAINING, State.STARTING])
+def test_a_launch_whose_front_door_was_killed_was_cut_off(state: State, closed: bool, tmp_path: Path) -> None:
+    """Before the next start, which records it so, and after it."""
+    folder = tmp_path / "launches" / "20251120-4"
+    folder.mkdir(parents=True)
+    (folder / "engine.log").write_text("/m loaded on cpu in float32 after 1.20 s\n")
+    record = LaunchRecord(id="20251120-4", profile="x", started=0.0, state=state)
+    (folder / "launch.json").write_bytes(msgspec.json.encode(record))
+    if closed:
+        close_abandoned(Home.at(tmp_path))
+    result = run("20251120-4", "--json", home=tmp_path)
+    told = json.loads(result.output)
+    assert (result.exit_code, told["outcome"], told["family"], told["cause"]) == (1, "failed", "host", "cut-off")
+
+
+def test_a_copied_folder_does_not_say_whether_its_launch_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "engine.log").write_text("/m loaded on cpu in float32 after 1.20 s\n")
+    record = LaunchRecord(id="20251120-5", profile="x", started=0.0, state=State.READY)
+    (tmp_path / "launch.json").write_bytes(msgspec.json.encode(record))
+    assert run(str(tmp_path), home=tmp_path / "none").exit_code == 0
+
+
+def test_a_reason_that_is_a_sentence_keeps_its_one_full_stop(tmp_path: Path) -> None:
+    record = LaunchRecord(id="a", profile="x", started=0.0, state=State.STOPPED, reason="Stopped by admin.")
+    told = by_state(record, runs=False)
+    assert told is not None
+    assert told.summary.count(".") == 1
 
 
 def test_a_launch_is_found_by_its_id(tmp_path: Path) -> None:
