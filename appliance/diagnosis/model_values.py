@@ -26,6 +26,7 @@ NAMING = (
     "type", "rope_type", "quant_method", "quant_algo", "kv_cache_quant_algo", "model_type", "architectures",
     "tokenizer_class", "hidden_act", "torch_dtype", "dtype", "format",
 )  # fmt: skip
+CLASS = re.compile(r"(?=\w*[a-z])[A-Z]\w*[a-z0-9][A-Z]\w*")
 WORD = re.compile(r"[\w.+-]{1,100}")
 
 
@@ -45,16 +46,31 @@ def model_value_in(said: str, folder: Path) -> ModelValue | None:
     """The value that a message speaks of: one whose key and value it says counts before one that it quotes, and that
     before a name that it says. Files that are missing or damaged are passed over."""
     values = list(islice(_values(folder), MAX_VALUES))
-    words = {word.strip(".") for word in WORD.findall(said)}
-    named = set(NAME.findall(said)) | words.intersection(NAMING)
+    words = {_as_json(word.strip(".")) for word in WORD.findall(said)}
+    named = set(NAME.findall(said))
     quoted = {value.strip() for pattern in QUOTED for value in pattern.findall(said)}
     for value in values:
         if value.name in named and value.value in words | quoted:
             return value
     distinct = [value for value in values if _is_distinct(value.value)]
     by_quote = (value for value in distinct if value.value in quoted)
-    by_name = (value for value in distinct if value.name in NAMING and value.value in words)
+    by_name = (value for value in distinct if value.value in words and _is_named(value, said))
     return next(by_quote, None) or next(by_name, None)
+
+
+def _as_json(word: str) -> str:
+    return word.lower() if word in ("True", "False") else word
+
+
+def _is_named(value: ModelValue, said: str) -> bool:
+    """Whether a word that is said without quotes must be this value: a class's name, or right after what it is the
+    value of (`type longrope`, `quantization method: awq`). Others, such as `linear`, are ordinary words."""
+    if value.name not in NAMING:
+        return False
+    if CLASS.fullmatch(value.value):
+        return True
+    noun = re.escape(value.name.rpartition("_")[2])
+    return re.search(rf"\b{noun}\W{{1,3}}(?:is\W{{1,2}})?{re.escape(value.value)}(?!\w)", said) is not None
 
 
 def _is_distinct(value: str) -> bool:
@@ -82,4 +98,4 @@ def _scalars(found: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iter
             continue
         for one in value if isinstance(value, list) else (value,):
             if isinstance(one, (str, int, float)):
-                yield key, one if isinstance(one, str) else str(one)
+                yield key, _as_json(str(one))

@@ -14,14 +14,28 @@ TYPES: Final = frozenset({
 """What a mistake in a program raises. What a machine causes, such as OSError or torch's RuntimeError, is not among
 them."""
 OURS: Final = re.compile(r'File "(?P<root>[^"\n]{0,400}?)/(?P<package>appliance|kernels)/')
+CHECKS: Final = re.compile(r"/(?:appliance/(?:checkpoint|models)|kernels)/")
+"""Where a ValueError that is raised on purpose refuses a model."""
 EXPORT: Final = "ingot launches export latest"
 
 
 def is_own_bug(exception: LoggedException) -> bool:
     """Whether its innermost place is in Ingot's own code. Other projects have a folder `kernels` too: it is ours only
     beside `appliance`."""
-    if exception.type not in TYPES or not exception.frames:
+    if exception.type not in TYPES or not exception.frames or is_refusal(exception):
         return False
+    return _is_ours(exception)
+
+
+def is_refusal(exception: LoggedException) -> bool:
+    """Whether Ingot's own code refused what a model asks for: the innermost line raises the exception itself."""
+    if exception.type != "ValueError" or not exception.frames:
+        return False
+    place, code = exception.frames[-1]
+    return code.startswith("raise ") and CHECKS.search(place.text) is not None and _is_ours(exception)
+
+
+def _is_ours(exception: LoggedException) -> bool:
     places = [OURS.search(place.text) for place, _ in exception.frames]
     roots = {place["root"] for place in places if place is not None and place["package"] == "appliance"}
     innermost = places[-1]

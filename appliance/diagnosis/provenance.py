@@ -88,6 +88,10 @@ class LaunchSettings:
         """What a message speaks of that stands in the model's files."""
         return model_value_in(without_dumps(message[:MAX_TEXT]), self._model) if self._model is not None else None
 
+    def speaks_of(self, message: str) -> bool:
+        """Whether a message is about a setting, or about a value in the model's files."""
+        return self.origin_of(message) is not None or self.model_value_of(message) is not None
+
     def fix_of(self, origin: Origin, message: str) -> Fix:
         """The nearest value that the message allows, or else the default."""
         nearest = _nearest(origin.value, message)

@@ -14,7 +14,7 @@ from appliance.diagnosis.axes import axes_of
 from appliance.diagnosis.catalogue import Match
 from appliance.diagnosis.cause import Cause
 from appliance.diagnosis.model_values import ModelValue
-from appliance.diagnosis.own_bugs import EXPORT, is_own_bug
+from appliance.diagnosis.own_bugs import EXPORT, is_own_bug, is_refusal
 from appliance.diagnosis.provenance import LaunchSettings
 from appliance.diagnosis.stripping import without_dumps
 from appliance.diagnosis.traceback_reader import LoggedException
@@ -69,8 +69,10 @@ def known(
 def unknown(exception: LoggedException, settings: LaunchSettings) -> Diagnosis:
     """Of an exception that no row knows: what happened, to what, and which setting it speaks of, as far as that
     shows."""
-    if is_own_bug(exception) and settings.origin_of(exception.message) is None:
+    if is_own_bug(exception) and not settings.speaks_of(exception.message):
         return _own_bug(exception)
+    if is_refusal(exception):
+        return with_origin(_unsupported_model(exception), exception.message, settings)
     what, whose = axes = axes_of(exception)
     family = family_of(exception.text) or (whose.family if whose else None)
     if what is not None and whose is not None:
@@ -99,6 +101,16 @@ def _own_bug(exception: LoggedException) -> Diagnosis:
             "button for it, and this command writes the latest launch's.",
             command=EXPORT,
         ),
+    )
+
+
+def _unsupported_model(exception: LoggedException) -> Diagnosis:
+    return Diagnosis(
+        summary=f"This engine does not support the model: {exception.headline[:MAX_TEXT]}",
+        family=MODEL_FAMILIES[0],
+        cause=UNRECOGNISED,
+        evidence=shown([*_telling_frames(exception, OWN_FRAMES), exception.line, *_speaking_lines(exception)]),
+        fix=Fix(text="Check the model's config.json, or use a model that this engine supports."),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,6 +97,31 @@ def test_a_mistake_in_our_own_code_is_called_a_bug(exception: str, place: str) -
 )
 def test_what_others_may_cause_is_no_bug_of_ours(exception: str, places: tuple[str, ...]) -> None:
     assert told(traceback(exception, *places)).family != "bug"
+
+
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [
+        ("unknown activation 'relu2'", "kernels/gated_activation/reference.py"),
+        ("FooForCausalLM is not supported (supported: Llama)", "appliance/models/registry.py"),
+        ("heads have at most 256 dimensions here, but these have 512", "kernels/rotary_cache/variants.py"),
+        ("RMS norm supports rows of at most 8,192, but this one has 16,384", "kernels/rms_norm/variants.py"),
+    ],
+)
+def test_a_model_that_is_refused_on_purpose_is_no_bug(message: str, place: str, tmp_path: Path) -> None:
+    """The line that raises says so; and the model's own value is named."""
+    text = traceback(f"ValueError: {message}", CORE, place)
+    refused = text.replace("f()\nValueError", 'raise ValueError(f"{x!r}")\nValueError')
+    assert told(refused).family == "model-config"
+    (tmp_path / "config.json").write_text('{"hidden_act": "relu2", "architectures": ["FooForCausalLM"]}')
+    found = diagnose(number_lines(refused), failed=True, model=tmp_path)
+    assert ("config.json" in found.summary) is ("at most" not in message)
+
+
+def test_a_value_of_the_models_files_is_no_bug(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"hidden_act": "relu2"}')
+    found = diagnose(number_lines(traceback("KeyError: 'relu2'", CORE)), failed=True, model=tmp_path)
+    assert found.family == "model-config"
 
 
 def test_a_bug_is_told_of_what_the_core_reports() -> None:

@@ -17,6 +17,8 @@ FILES: dict[str, Any] = {
     "config.json": {
         "architectures": ["OddForCausalLM"],
         "model_type": "odd",
+        "tie_word_embeddings": False,
+        "hidden_act": "linear",
         "hidden_size": 4096,
         "rope_scaling": {"type": "longrope2", "factor": 4.0},
         "quantization_config": {"quant_method": "fp7"},
@@ -48,6 +50,13 @@ def model(tmp_path: Path) -> Path:
         ("4096 rows do not fit", None),  # a number alone may be any
         ("'<|purple|>' is a token of a client", None),
         ("the model is odder than expected", None),
+        ("The linear layer failed", None),
+        ("the odd one, of any type", None),
+        ("model type odd is unknown", ("config.json", "model_type")),
+        ("OddForCausalLM is not supported (supported: A, B)", ("config.json", "architectures")),
+        ("tie_word_embeddings=False is not supported", ("config.json", "tie_word_embeddings")),
+        ("tie_word_embeddings must not be false", ("config.json", "tie_word_embeddings")),
+        ("tie_word_embeddings must not be true", None),
     ],
 )  # fmt: skip
 def test_a_value_is_found_with_its_file_and_key(model: Path, message: str, place: tuple[str, str] | None) -> None:
