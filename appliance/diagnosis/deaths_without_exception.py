@@ -16,6 +16,8 @@ from appliance.exit_status import KILLED_BY
 from appliance.protocol import Diagnosis, EvidenceLine, Fix, ProcessEnd
 
 LAST_LINES = 5
+# The part of the system log, in seconds around its end, that may say who killed a process.
+BEFORE_S, AFTER_S = 600, 60
 CONTAINER_SIGNAL = 128  # a container's exit status is this and the signal's number
 # vLLM's report with exit codes; a negative one is the signal that killed the process, as in subprocess.
 _EXIT_SIGNAL = re.compile(r"Failed core proc\(s\): \{[^}]{0,200}?: ?-(?P<signal>\d{1,2})\b")
@@ -41,13 +43,12 @@ _KILLED_SILENTLY = Diagnosis(
     fix=_KILLED_FIX,
 )
 _KILLED_FROM_OUTSIDE = Diagnosis(
-    summary="Killed with SIGKILL, and not by the kernel: its count of out-of-memory kills did not rise.",
+    summary="Killed with SIGKILL. No out-of-memory record found: somebody, or a service manager, probably ended it.",
     family="host",
     cause="killed-from-outside",
     fix=Fix(
         text="Find out who ended it: a person, a service manager, a job scheduler, or a program such as earlyoom. Then "
         "start it again.",
-        command="journalctl --since '-10 min' | grep -i -e oom -e kill",
     ),
 )
 SIGNALS: dict[int, Diagnosis] = {
@@ -120,14 +121,23 @@ def by_exit_status(exit_status: int | None, lines: Sequence[EvidenceLine]) -> Di
     return msgspec.structs.replace(SIGNALS[number], evidence=evidence)
 
 
-def by_death(died: ProcessEnd | None) -> Diagnosis | None:
-    """Of the process that ended first, where a signal ended it; None where that does not explain it."""
+def by_death(died: ProcessEnd | None, *, several: bool = False) -> Diagnosis | None:
+    """Of the process that ended first, where a signal ended it; None where that does not explain it. `several`: others
+    ended after it."""
     if died is None or died.status is None or -died.status not in SIGNALS:
         return None
     found = SIGNALS[-died.status]
     if died.status == -signal.SIGKILL and died.out_of_memory is False:
-        found = _KILLED_FROM_OUTSIDE
-    return msgspec.structs.replace(found, summary=f"{_named(died)} ended first. {found.summary}")
+        found = _killed_from_outside(died.time)
+    return msgspec.structs.replace(found, summary=f"{_ended(died, several=several)}. {found.summary}")
+
+
+def _killed_from_outside(time: float) -> Diagnosis:
+    """With the system log of that moment, however much later it is read."""
+    assert _KILLED_FROM_OUTSIDE.fix is not None
+    command = f"journalctl --since @{time - BEFORE_S:.0f} --until @{time + AFTER_S:.0f} | grep -i -e oom -e kill"
+    fix = msgspec.structs.replace(_KILLED_FROM_OUTSIDE.fix, command=command)
+    return msgspec.structs.replace(_KILLED_FROM_OUTSIDE, fix=fix)
 
 
 def lines_of(died: ProcessEnd, lines: Sequence[EvidenceLine]) -> list[EvidenceLine]:
@@ -147,6 +157,10 @@ def _is_another(died: ProcessEnd, key: str) -> bool:
 
 def _named(died: ProcessEnd) -> str:
     return f"{died.name[:1].upper()}{died.name[1:]} (process {died.pid})"
+
+
+def _ended(died: ProcessEnd, *, several: bool) -> str:
+    return f"{_named(died)} ended{' first' if several else ''}"
 
 
 def reported_exit(lines: Sequence[EvidenceLine], *, after: int, silent: bool) -> Diagnosis | None:
@@ -177,10 +191,12 @@ def killed_by_kernel(record: str, died: ProcessEnd | None = None) -> Diagnosis:
     )
 
 
-def without_a_word(lines: Sequence[EvidenceLine], exit_status: int | None, died: ProcessEnd | None = None) -> Diagnosis:
+def without_a_word(
+    lines: Sequence[EvidenceLine], exit_status: int | None, died: ProcessEnd | None = None, *, several: bool = False
+) -> Diagnosis:
     status = died.status if died is not None else exit_status
     how = f" with exit status {status}" if status is not None and status >= 0 else ""
-    who = f"{_named(died)} ended first," if died is not None else "The engine ended"
+    who = _ended(died, several=several) + ("," if several else "") if died is not None else "The engine ended"
     return Diagnosis(
         summary=f"{who}{how}, with no exception in its log.",
         evidence=_last(lines),

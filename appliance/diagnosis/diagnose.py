@@ -42,6 +42,7 @@ def diagnose(
     hang: str | None = None,
     killed_by_kernel: str | None = None,
     died: ProcessEnd | None = None,
+    several_ended: bool = False,
     stacks: str | None = None,
     profile: Mapping[str, Any] | None = None,
     model: Path | None = None,
@@ -50,12 +51,12 @@ def diagnose(
     """What ended the launch.
 
     `fatal` is the core's own report, which takes precedence over the log. `exit_status` is as subprocess has it
-    (negative for a signal), or a container's (137 for SIGKILL). `died` is the process that ended first: where a signal
-    ended it, what the others logged after that is aftermath. `hang` says why the engine counted as hung, and
-    `stacks` is py-spy's dump of its processes. `killed_by_kernel` is the kernel's record that it killed the engine.
-    With none of them, and without `failed`, it is not known that the engine failed: the outcome may then be that it
-    serves, that it is not ready where the log ends, or that the log does not show it. An engine may fail and exit with
-    0, as vLLM does when its core is killed.
+    (negative for a signal), or a container's (137 for SIGKILL). `died` is the process that ended first (of several, if
+    `several_ended`): where a signal ended it, what the others logged after that is aftermath. `hang` says why the
+    engine counted as hung, and `stacks` is py-spy's dump of its processes. `killed_by_kernel` is the kernel's record
+    that it killed the engine. With none of them, and without `failed`, it is not known that the engine failed: the
+    outcome may then be that it serves, that it is not ready where the log ends, or that the log does not show it. An
+    engine may fail and exit with 0, as vLLM does when its core is killed.
     `profile` is the launched document; without it, the settings that the log prints are used. `model` is the folder of
     its model.
     """
@@ -66,7 +67,7 @@ def diagnose(
         best = best_of([told])
         settings = LaunchSettings(Searchable(lines), profile, model)
         return best.diagnosis(settings) if best else telling.unknown(told, settings)
-    death = deaths.by_death(died)
+    death = deaths.by_death(died, several=several_ended)
     if died is not None and death is not None:
         return _Failures(deaths.lines_of(died, lines), True, profile, model, whole=True).explained(died) or death
     whole = failed  # a caller that knows this has the log from its first line
@@ -82,7 +83,9 @@ def diagnose(
             return ended
     if found is not None:
         return failures.with_restarts(found)
-    return deaths.without_a_word(lines, exit_status, died) if failed else without_failure(failures.log)
+    if failed:
+        return deaths.without_a_word(lines, exit_status, died, several=several_ended)
+    return without_failure(failures.log)
 
 
 @dataclass

@@ -160,7 +160,8 @@ def _known_of(folder: LaunchFolder) -> dict[str, Any]:
     failed = record.state in (State.FAILED, State.HUNG)
     known["failed"] = failed and not record.cut_off
     if failed and (died := first_failure(record)) is not None:
-        known |= {"died": died, "killed_by_kernel": died.kernel or None}
+        several = len(record.process_ends) > 1
+        known |= {"died": died, "several_ended": several, "killed_by_kernel": died.kernel or None}
     if record.state is not State.HUNG:
         return known
     return {**known, "stacks": folder.read_stacks(), "hang": record.reason}

@@ -34,6 +34,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     hang: str | None = None
     killed_by_kernel: str | None = None
     died: ProcessEnd | None = None
+    several_ended: bool = False
     stacks: str | None = None
     profile: dict[str, Any] | None = None
     model: str | None = None
@@ -87,7 +88,9 @@ def without_reading(log: Path, known: Circumstances, why: str) -> Answer:
     if known.killed_by_kernel is not None:
         found: Diagnosis | None = deaths.killed_by_kernel(known.killed_by_kernel, known.died)
     else:
-        found = deaths.by_death(known.died) or deaths.by_exit_status(known.exit_status, evidence)
+        found = deaths.by_death(known.died, several=known.several_ended) or deaths.by_exit_status(
+            known.exit_status, evidence
+        )
     if found is None:
         last = headline or known.hang or (evidence[-1].text if evidence else "")
         found = Diagnosis(

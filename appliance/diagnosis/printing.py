@@ -47,7 +47,8 @@ def show_ends(ends: Sequence[ProcessEnd]) -> None:
     console = _console()
     console.print(Text("\nProcesses, in the order in which they ended:"))
     for end in ends:
-        console.print(Text(f"  {end.name} ({end.pid}): {how(end)}", "dim" if end.aftermath else ""))
+        later = " (afterwards)" if end.aftermath and not end.by_ingot else ""
+        console.print(Text(f"  {end.name} ({end.pid}): {how(end)}{later}", "dim" if end.aftermath else ""))
 
 
 def _console() -> Console:

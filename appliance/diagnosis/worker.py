@@ -34,6 +34,7 @@ def answer(log: Path, known: Circumstances) -> Answer:
         hang=known.hang,
         killed_by_kernel=known.killed_by_kernel,
         died=known.died,
+        several_ended=known.several_ended,
         stacks=known.stacks,
         profile=known.profile,
         model=Path(known.model) if known.model is not None else None,

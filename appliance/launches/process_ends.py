@@ -26,12 +26,14 @@ def _by_signal(end: ProcessEnd) -> bool:
 def how(end: ProcessEnd) -> str:
     """In words, with the kernel's record if there is one."""
     if end.status is None:
-        return "it is not known how"
+        return "ended by Ingot" if end.by_ingot else "it is not known how"
     said = exit_in_words(end.status)
+    if end.by_ingot:
+        return f"{said}; ended by Ingot"
     if end.kernel:
         return f"{said}; {end.kernel}"
-    return f"{said}; the kernel counted no out-of-memory kill" if end.out_of_memory is False else said
+    return f"{said}; no out-of-memory record found" if end.out_of_memory is False else said
 
 
 def in_order(ends: Iterable[ProcessEnd]) -> list[ProcessEnd]:
-    return sorted(ends, key=lambda end: (end.aftermath, end.time))
+    return sorted(ends, key=lambda end: end.time)

@@ -39,7 +39,8 @@ def timeline(events: Iterable[Event], started: float) -> list[TimelineEntry]:
     events = list(events)
     ended = {event.body.phase for event in events if isinstance(event.body, PhaseChange) and event.body.outcome}
     begun = set(ended)
-    died: set[int] = set()
+    deaths = [event.body.end for event in events if isinstance(event.body, ProcessEnded)]
+    latest = {(end.pid, end.time): end for end in deaths}  # the kernel's record comes with a later report
     causes = [event.body.diagnosis.summary for event in events if isinstance(event.body, DiagnosisReport)]
     for event in events:
         text, bad = "", False
@@ -59,8 +60,8 @@ def timeline(events: Iterable[Event], started: float) -> list[TimelineEntry]:
                 bad = finding.severity == "error"
             case ErrorLogged(line=line):
                 kind, text = "log", f"first error, line {line.number:,}: {line.text}"
-            case ProcessEnded(end=end) if not end.aftermath and end.pid not in died:
-                died.add(end.pid)
+            case ProcessEnded(end=end) if not end.aftermath and (end.pid, end.time) in latest:
+                end = latest.pop((end.pid, end.time))
                 kind, text, bad = "process", f"{end.name} ({end.pid}) ended: {how(end)}", bool(end.status)
             case DiagnosisReport():
                 kind, text, bad = "diagnosis", "see the cause above", True

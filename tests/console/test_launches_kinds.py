@@ -18,7 +18,18 @@ from appliance.engine_process.deadlines import FLOORS_S
 from appliance.engine_process.stacks import dump_stacks, has_stacks
 from appliance.launches import stacks
 from appliance.launches.catalogue import Catalogue
-from appliance.protocol import Event, Finding, Fix, LaunchRecord, PhaseChange, Progress, Severity, State
+from appliance.protocol import (
+    Event,
+    Finding,
+    Fix,
+    LaunchRecord,
+    PhaseChange,
+    ProcessEnd,
+    ProcessEnded,
+    Progress,
+    Severity,
+    State,
+)
 from appliance.vllm import deadlines as vllm_deadlines
 from console.db.models import Launch
 from console.engine_control.base import EngineStatus
@@ -442,3 +453,14 @@ def test_a_launch_that_was_stopped_says_who_did_it(ready_after_s):
         id="a", profile="p", started=1.0, ended=30.0, state=State.STOPPED, reason=reason, ready_after_s=ready_after_s
     )
     assert reason in sentence(record, runs=False)
+
+
+def test_an_end_stands_once_in_the_timeline_with_all_that_is_known_of_it():
+    """The kernel's record comes later; a number may be used again."""
+    first = ProcessEnd(pid=12, name="core", time=5.0, status=-9)
+    known = structs.replace(first, out_of_memory=True, kernel="Out of memory: Killed process 12")
+    again = structs.replace(first, time=6.0, status=1)
+    bodies = [ProcessEnded(first), ProcessEnded(again), ProcessEnded(known)]
+    rows = timeline([Event(sequence=n, time=5.0 + n, launch="a", body=body) for n, body in enumerate(bodies)], 1.0)
+    assert [known.kernel in row.text for row in rows] == [True, False]
+    assert ["exit status 1" in row.text for row in rows] == [False, True]

@@ -305,11 +305,15 @@ async def test_the_process_that_failed_first_is_marked_and_the_others_are_afterm
     launch.process_ended(ProcessEnd(pid=12, name="Worker_TP1", time=launch.time, status=-9))
     launch.process_ended(ProcessEnd(pid=11, name="APIServer", time=launch.time + 1, status=1))
     launch.process_ended(ProcessEnd(pid=13, name="Worker_TP0", time=launch.time + 1, status=-9, aftermath=True))
+    launch.process_ended(
+        ProcessEnd(pid=14, name="tail", time=launch.time + 2, status=-15, aftermath=True, by_ingot=True)
+    )
     launch.save()
     await console.follower.look()
     text = (await client.get(f"/launches/{BAD}")).text
     table = text[text.index('id="processes-title"') :]
     rows = re.findall(r"<tr([^>]*)><td.*?<td>(\w+)</td>", table)
-    assert [name for _, name in rows] == ["Worker_TP1", "APIServer", "Worker_TP0"]
-    assert ["data-first" in marks for marks, _ in rows] == [True, False, False]
-    assert ["data-aftermath" in marks for marks, _ in rows] == [False, False, True]
+    assert [name for _, name in rows] == ["Worker_TP1", "APIServer", "Worker_TP0", "tail"]
+    assert ["data-first" in marks for marks, _ in rows] == [True, False, False, False]
+    assert ["data-aftermath" in marks for marks, _ in rows] == [False, False, True, True]
+    assert ["data-by-ingot" in marks for marks, _ in rows] == [False, False, False, True]

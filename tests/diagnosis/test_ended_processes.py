@@ -7,7 +7,7 @@ import pytest
 
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.log_text import number_lines
-from appliance.launches.process_ends import first_failure
+from appliance.launches.process_ends import first_failure, how, in_order
 from appliance.protocol import EvidenceLine, Fatal, LaunchRecord, Outcome, ProcessEnd
 
 TEXT = """\
@@ -163,6 +163,30 @@ def test_what_others_say_after_a_death_is_aftermath(died: dict[str, object], fam
     found = diagnose(number_lines(STARTED.splitlines()[0] + "\nINFO: loading\n" + CORE), died=end, failed=True)
     assert (found.family, found.cause) == (family, cause)
     assert ("process 12" in found.summary) is (cause != "gpu-out-of-memory")
+
+
+@pytest.mark.parametrize("died", [WORKER_KILLED, msgspec.structs.replace(WORKER_KILLED, status=3)])
+@pytest.mark.parametrize("several", [False, True])
+def test_only_of_several_processes_one_is_the_first(died: ProcessEnd, several: bool) -> None:
+    found = diagnose(number_lines("INFO: loading\n"), died=died, several_ended=several, failed=True)
+    assert ("first" in found.summary) is several
+    assert "process 12" in found.summary
+
+
+def test_the_system_log_is_read_where_the_process_was_killed() -> None:
+    """Not where the advice is followed, hours later."""
+    died = msgspec.structs.replace(WORKER_KILLED, time=1_800_000_000.0, out_of_memory=False)
+    found = diagnose([], died=died, failed=True)
+    assert found.fix is not None
+    assert found.fix.command is not None
+    assert "--since @1799999400 --until @1800000060" in found.fix.command
+
+
+def test_processes_are_listed_by_time_and_with_who_ended_them() -> None:
+    ours = ProcessEnd(pid=1, name="a", time=1.0, status=-15, aftermath=True, by_ingot=True)
+    theirs = msgspec.structs.replace(ours, time=2.0, by_ingot=False, aftermath=False)
+    assert in_order([theirs, ours]) == [ours, theirs]
+    assert how(ours) != how(theirs)
 
 
 def test_a_death_is_the_cause_of_a_hang() -> None:
