@@ -18,6 +18,7 @@ import pytest
 
 from appliance.engine_process import process_ledger
 from appliance.engine_process.process_ledger import ProcessLedger, status_of_ended
+from appliance.engine_process.process_tree import descendants
 from appliance.launches.process_names import name_of
 from appliance.protocol import ProcessEnd
 
@@ -133,7 +134,6 @@ def wait_for_end(pid: int) -> None:
 def test_one_look_that_fails_does_not_end_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     with watched(ENGINE, monkeypatch) as (engine, workers):
         failed = threading.Event()
-        descendants = process_ledger.descendants
 
         def fails_once(root: int) -> list[int]:
             if not failed.is_set():
@@ -191,7 +191,12 @@ def test_a_command_line_is_not_read_again_once_its_process_has_a_name(monkeypatc
     with watched(ENGINE, monkeypatch) as (engine, workers):
         engine.ledger.heard(f"(Worker_TP1 pid={workers[1]}) INFO ready")
         read: queue.Queue[int] = queue.Queue()
-        monkeypatch.setattr(process_ledger, "command_of", lambda pid: (read.put(pid), ["python"])[1])
+
+        def command_of(pid: int) -> list[str]:
+            read.put(pid)
+            return ["python"]
+
+        monkeypatch.setattr(process_ledger, "command_of", command_of)
         assert workers[1] not in {read.get(timeout=WITHIN_S) for _ in range(6)}
 
 
