@@ -6,6 +6,7 @@ import os
 import queue
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -154,14 +155,14 @@ def test_closing_writes_into_no_other_descriptor(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(process_ledger, "LOOK_S", 0.01)
     ledger = ProcessLedger(process.pid, lambda _end: None, lambda: 0)
     ledger._thread.join(WITHIN_S)
-    pipes = [os.pipe() for _ in range(8)]
+    others = [end for _ in range(8) for end in socket.socketpair()]
     ledger.close()
-    for read, write in pipes:
-        os.set_blocking(read, False)
+    for end in others:
+        end.setblocking(False)
         with pytest.raises(BlockingIOError):
-            os.read(read, 1)
-        os.close(read)
-        os.close(write)
+            end.recv(1)
+    for end in others:
+        end.close()
     process.kill()
     process.wait()
 
