@@ -75,6 +75,10 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_val
     return ApiError(400, message, param=param, code=code)
 
 
+def missing(param: str) -> ApiError:
+    return bad_request(f"{param} is missing.", param, "missing_field")
+
+
 def not_ready(state: State, reason: str, drain_until: float | None = None) -> ApiError:
     """`drain_until` is the deadline of a drain under way."""
     wait_s = RETRY_AFTER_S.get(state)

@@ -16,7 +16,7 @@ from litestar import Request
 from litestar.exceptions import InternalServerException
 
 from appliance.serving.client_fields import SENT_BY_CLIENTS, WITHOUT_EFFECT
-from appliance.serving.errors import ApiError, ClientGoneError, bad_request
+from appliance.serving.errors import ApiError, ClientGoneError, bad_request, missing
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
@@ -264,7 +264,7 @@ def _invalid(given: dict[str, Any], type: type[msgspec.Struct], message: str, wi
     if what.startswith("Object missing required field"):
         field = re.sub(r".*`(.+)`", r"\1", what)
         param = f"{param}.{field}" if param else field
-        return bad_request(f"{param} is missing.", param=param, code="missing_field")
+        return missing(param)
     if what.startswith("Object contains unknown field"):
         field = re.sub(r".*`(.+)`", r"\1", what, flags=re.DOTALL)
         return _unknown(f"{param}.{field}")

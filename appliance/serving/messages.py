@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.serving.errors import bad_request
+from appliance.serving.errors import bad_request, missing
 from appliance.serving.fields import Ignored, shown
 
 # `developer` is OpenAI's newer name for `system`; templates know the older one.
@@ -130,6 +130,8 @@ class _Conversation:
         if not isinstance(call, dict):
             raise bad_request(f"{param}: {shown(call)} is not valid; use an object with id, type and function.", param)
         call_id, kind, function = call.get("id"), call.get("type", "function"), call.get("function")
+        if call_id is None:
+            raise missing(f"{param}.id")
         if not isinstance(call_id, str) or not call_id:
             raise bad_request(f"{param}.id: {shown(call_id)} is not valid; use a string.", f"{param}.id")
         if kind != "function":
@@ -139,6 +141,8 @@ class _Conversation:
         if not isinstance(function, dict):
             raise bad_request(f"{place}: {shown(function)} is not valid; use an object with name and arguments.", place)
         name, arguments = function.get("name"), function.get("arguments")
+        if name is None:
+            raise missing(f"{place}.name")
         if not isinstance(name, str) or not name:
             raise bad_request(f"{place}.name: {shown(name)} is not valid; use a string.", f"{place}.name")
         self._open[call_id] = name
@@ -149,7 +153,7 @@ class _Conversation:
     def _result(self, given: dict[str, Any], param: str) -> dict[str, Any]:
         place = f"{param}.tool_call_id"
         if "tool_call_id" not in given:
-            raise bad_request(f"{place} is missing.", place, "missing_field")
+            raise missing(place)
         call_id = given["tool_call_id"]
         if call_id in self._answered:
             raise bad_request(
@@ -181,6 +185,8 @@ def _arguments(arguments: Any, param: str) -> Any:
 def _text(content: Any, param: str) -> str:
     if isinstance(content, str):
         return content
+    if content is None:
+        raise missing(param)
     if not isinstance(content, list):
         raise bad_request(f"{param}: {shown(content)} is not valid; use a string or a list of text parts.", param)
     texts = []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.errors import ApiError, bad_request, missing
 from appliance.serving.fields import shown
 
 if TYPE_CHECKING:
@@ -44,11 +44,13 @@ class StructuredFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Form(NamedTuple):
-    """The wanted form: `kind` is a function of `checkpoint.grammar`, and `param` names the field."""
+    """The wanted form: `kind` is a function of `checkpoint.grammar`, and `param` names the field. `schemas` are those
+    within it that the client wrote, each with its path, where that is not `param`."""
 
     kind: str
     value: Any
     param: str
+    schemas: Sequence[tuple[str, Any]] = ()
 
 
 class CheckedGrammars:
@@ -70,8 +72,8 @@ class CheckedGrammars:
             try:
                 grammar = await asyncio.to_thread(self._make, form, thoughts)
             except GrammarError as error:
-                message = f"{form.param} cannot be used: {str(error).rstrip('.')}."
-                raise bad_request(message, form.param, "invalid_grammar") from error
+                param, reason = await asyncio.to_thread(self._located, form, str(error))
+                raise bad_request(f"{param} cannot be used: {reason.rstrip('.')}.", param, "invalid_grammar") from error
         self._good[grammar] = None
         self._good.move_to_end(grammar)
         if len(self._good) > KEPT:
@@ -85,12 +87,28 @@ class CheckedGrammars:
         grammar = build(form.value)
         whole = grammars.after_thought(grammar, thoughts, self._special(thoughts)) if thoughts else grammar
         if whole not in self._good:
-            matcher = self._compiler.compile(grammar)
-            matcher.compute_bitmask()  # these two show whether its steps keep to their limits
-            matcher.compute_ff_tokens()
-            grammars.check(matcher)
+            self._compile(grammar)
             self._compiler.compile(whole)
         return whole
+
+    def _compile(self, grammar: str) -> None:
+        from appliance.checkpoint import grammar as grammars
+
+        matcher = self._compiler.compile(grammar)
+        matcher.compute_bitmask()  # these two show whether its steps keep to their limits
+        matcher.compute_ff_tokens()
+        grammars.check(matcher)
+
+    def _located(self, form: Form, reason: str) -> tuple[str, str]:
+        """The path of the first schema that is wrong on its own, and why; else of the form."""
+        from appliance.checkpoint.grammar import GrammarError, json_schema
+
+        for param, schema in form.schemas:
+            try:
+                self._compile(json_schema(schema))
+            except GrammarError as error:
+                return param, str(error)
+        return form.param, reason
 
     def _special(self, thoughts: Thoughts) -> dict[str, int]:
         ids = {marker: self._tokenizer.token_to_id(marker) for thought in thoughts for marker in thought if marker}
@@ -111,7 +129,7 @@ def enforced_form(use: ToolUse, form: Form | None) -> Form | None:
         return form
     if form is not None:
         raise _contradiction("tool_choice", form.param)
-    return Form("json_schema", use.enforced_schema(), "tools")
+    return Form("json_schema", use.enforced_schema(), "tools", use.parameter_schemas())
 
 
 def _contradiction(one: str, other: str) -> ApiError:
@@ -130,7 +148,7 @@ def _response_format(value: dict[str, Any] | None, param: str) -> Form | None:
             named = value.get("json_schema")
             place = f"{param}.json_schema.schema"
             if not isinstance(named, dict) or named.get("schema") is None:
-                raise bad_request(f"{place} is missing.", place, "missing_field")
+                raise missing(place)
             return _schema(named["schema"], place)
         case other:
             message = f"{param}.type: {shown(other)} is not supported; use text, json_object or json_schema."

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.errors import ApiError, bad_request, missing
 from appliance.serving.fields import Ignored, shown
 from appliance.serving.parsers.base import Tool
 
@@ -34,6 +34,8 @@ class ToolUse(msgspec.Struct, frozen=True):
     """Of the tool that must be called, if that is named."""
     parallel: bool = True
     """Whether an answer may hold several calls."""
+    places: dict[str, str] = {}
+    """By the name of a tool, the path of its parameters in the request."""
 
     @property
     def callable(self) -> tuple[Tool, ...]:
@@ -46,10 +48,17 @@ class ToolUse(msgspec.Struct, frozen=True):
 
     def enforced_schema(self) -> dict[str, Any]:
         """Of an array of calls."""
-        tools = [tool for tool in self.tools if self.choice == "required" or tool.name == self.name]
         most = MAX_CALLS if self.choice == "required" and self.parallel else 1
-        calls = [_call_schema(tool) for tool in tools]
+        calls = [_call_schema(tool) for tool in self._enforceable]
         return {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "maxItems": most}
+
+    def parameter_schemas(self) -> list[tuple[str, dict[str, Any]]]:
+        """Those within `enforced_schema`, each with its path in the request."""
+        return [(self.places[tool.name], tool.parameters) for tool in self._enforceable if tool.parameters]
+
+    @property
+    def _enforceable(self) -> list[Tool]:
+        return [tool for tool in self.tools if self.choice == "required" or tool.name == self.name]
 
     def for_template(self) -> list[dict[str, Any]] | None:
         """In OpenAI's form, as templates expect it; None where there are no tools."""
@@ -60,10 +69,11 @@ def check_tools(tools: Any, choice: Any, parallel: bool | None, ignored: Ignored
     """Raises ApiError naming the field's path."""
     checked = _check_list(tools or [], ignored)
     kind, names = _check_choice(choice, [tool.name for tool in checked])
+    places = {tool.name: f"tools[{index}].function.parameters" for index, tool in enumerate(checked)}
     if kind == "named":
-        return ToolUse(checked, kind, names[0], parallel is not False)
+        return ToolUse(checked, kind, names[0], parallel is not False, places)
     allowed = tuple(tool for tool in checked if not names or tool.name in names)
-    return ToolUse(allowed, kind, parallel=parallel is not False)
+    return ToolUse(allowed, kind, parallel=parallel is not False, places=places)
 
 
 def _check_list(tools: Any, ignored: Ignored) -> tuple[Tool, ...]:
@@ -93,7 +103,7 @@ def _check_tool(tool: Any, param: str, ignored: Ignored) -> Tool:
     place = f"{param}.function"
     function = tool.get("function")
     if function is None:
-        raise bad_request(f"{place} is missing.", place, "missing_field")
+        raise missing(place)
     if not isinstance(function, dict):
         raise bad_request(f"{place}: {shown(function)} is not valid; use an object with name and parameters.", place)
     for field in [field for field in tool if field not in ("type", "function")]:
@@ -109,6 +119,8 @@ def _check_tool(tool: Any, param: str, ignored: Ignored) -> Tool:
 
 
 def _check_name(name: Any, param: str) -> str:
+    if name is None:
+        raise missing(param)
     if not isinstance(name, str) or not NAME.fullmatch(name):
         message = f"{param}: {shown(name)} is not valid; use 1 to 64 letters, digits, dots, dashes and underscores."
         raise bad_request(message, param)
@@ -173,6 +185,9 @@ def _check_allowed(allowed: Any, names: Sequence[str]) -> tuple[str, tuple[str, 
     if not isinstance(allowed, dict):
         raise bad_request(f"{place}: {shown(allowed)} is not valid; use an object with mode and tools.", place)
     mode, tools = allowed.get("mode"), allowed.get("tools")
+    for field, value in (("mode", mode), ("tools", tools)):
+        if value is None:
+            raise missing(f"{place}.{field}")
     if mode not in ("auto", "required"):
         raise bad_request(f'{place}.mode: {shown(mode)} is not valid; use "auto" or "required".', f"{place}.mode")
     if not isinstance(tools, list) or not tools:

@@ -211,3 +211,11 @@ def test_fields_without_effect_are_named_by_their_path(door: Door) -> None:
         "frobnicate", "messages[].content[].colour", "tools", "tools[].input_examples", "thinking",
         "thinking.budget_tokens",
     }  # fmt: skip
+
+
+def test_the_tool_whose_schema_is_wrong_is_named(door: Door) -> None:
+    """In Anthropic's words."""
+    wrong = {"name": "g", "input_schema": {"type": "object", "properties": {"x": {"type": "frob"}}}}
+    body = {"max_tokens": 16, "messages": HELLO, "tools": [TOOL, wrong], "tool_choice": {"type": "any"}}
+    status, error = refused(door, body)
+    assert (status, error["param"]) == (400, "tools[1].input_schema")

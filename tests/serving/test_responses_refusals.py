@@ -113,6 +113,41 @@ def test_the_accepted_values_are_listed(door: Door) -> None:
     assert re.findall(r'"([^"]*)"', message) == ["x", "auto", "disabled"]
 
 
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input": [{"role": "user"}]}, "input[0].content"),
+        ({"input": [{"type": "message", "content": "x"}]}, "input[0].role"),
+        ({"input": [{"role": "user", "content": [{"text": "x"}]}]}, "input[0].content[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"),
+        ({"input": [{**CALL, "call_id": None}]}, "input[0].call_id"),
+        ({"input": [{"type": "function_call", "call_id": "c", "name": "f"}]}, "input[0].arguments"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].id"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        (
+            {"tools": [FUNCTION], "tool_choice": {"type": "allowed_tools", "tools": [{"name": "f"}]}},
+            "tool_choice.mode",
+        ),
+    ],
+)
+def test_what_is_missing_is_not_called_wrong(door: Door, body: dict[str, Any], param: str) -> None:
+    """A program can tell the two apart."""
+    error = door.http.post("/v1/responses", json={"input": "x", **body}).json()["error"]
+    assert (error["param"], error["code"]) == (param, "missing_field")
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "g"}])
+def test_the_tool_whose_schema_is_wrong_is_named(door: Door, choice: Any) -> None:
+    """By its place in the request, where a tool that runs elsewhere comes first."""
+    wrong = {**FUNCTION, "name": "g", "parameters": {"type": "object", "properties": {"x": {"type": "frob"}}}}
+    body = {"input": "x", "tools": [{"type": "web_search"}, FUNCTION, wrong], "tool_choice": choice}
+    response = door.http.post("/v1/responses", json=body)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "invalid_grammar")
+    assert error["param"] == "tools[2].parameters"
+    assert error["message"].startswith("tools[2].parameters ")
+
+
 def test_one_answer_may_be_requested(door: Door) -> None:
     """There is one in any case."""
     assert door.http.post("/v1/responses", json={"input": "x", "n": 1, "max_output_tokens": 1}).status_code == 200

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.errors import ApiError, bad_request, missing
 from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.fields import Ignored, decode_part, shown
 from appliance.serving.messages import MAX_MESSAGES
@@ -205,6 +205,8 @@ def _blocks(content: Any, param: str) -> list[dict[str, Any]]:
     """Text alone stands for one block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
+    if content is None:
+        raise missing(param)
     if not isinstance(content, list):
         raise bad_request(f"{param}: {shown(content)} is not valid; use a string or a list of blocks.", param)
     for index, block in enumerate(content):

@@ -18,7 +18,7 @@ from appliance.serving.anthropic.fields import (
     ToolFields,
 )
 from appliance.serving.chat_request import ChatFields, chat_ask, chat_prompt
-from appliance.serving.errors import PromptTooLongError, bad_request
+from appliance.serving.errors import PromptTooLongError, bad_request, missing
 from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.fields import Ignored, decode_part, shown
 from appliance.serving.messages import check_count
@@ -151,7 +151,7 @@ def _tools(tools: list[dict[str, Any]], origins: FieldOrigins, ignored: Ignored)
             )
             raise bad_request(message, f"{param}.type", "unsupported_field")
         if tool.input_schema is None:
-            raise bad_request(f"{param}.input_schema is missing.", f"{param}.input_schema", "missing_field")
+            raise missing(f"{param}.input_schema")
         for ours, theirs in FUNCTION.items():
             origins.add(f"{param}.function{ours}", f"{param}{theirs}")
         function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
@@ -164,7 +164,7 @@ def _choice(fields: PromptFields, ignored: Ignored) -> ToolChoice | None:
         return None
     choice = decode_part(fields.tool_choice, ToolChoice, "tool_choice", ignored)
     if choice.type == "tool" and choice.name is None:
-        raise bad_request("tool_choice.name is missing.", "tool_choice.name", "missing_field")
+        raise missing("tool_choice.name")
     if choice.type in ("any", "tool") and not fields.tools:
         raise bad_request(f"tool_choice: {shown(choice.type)} needs tools; send tools, too.", "tool_choice")
     return choice

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.errors import ApiError, bad_request, missing
 from appliance.serving.fields import Ignored, shown
 
 Item = dict[str, Any]
@@ -64,7 +64,7 @@ class _Checker:
             raise bad_request(f"{param}: {shown(item)} is not valid; use an object with a type.", param)
         kind = item.get("type") or ("message" if "role" in item else None)
         if kind is None:
-            raise bad_request(f"{param}.type is missing.", f"{param}.type", "missing_field")
+            raise missing(f"{param}.type")
         if not isinstance(kind, str) or kind not in FIELDS:
             message = f"{param}.type: {shown(kind)} is not supported; use {' or '.join(FIELDS)}."
             raise bad_request(message, f"{param}.type", "unsupported_content")
@@ -85,8 +85,10 @@ class _Checker:
                 return {**head, "status": "completed", **_message(item, param)}
             case "function_call":
                 arguments = item.get("arguments")
+                place = f"{param}.arguments"
+                if arguments is None:
+                    raise missing(place)
                 if not isinstance(arguments, str):
-                    place = f"{param}.arguments"
                     raise bad_request(f"{place}: {shown(arguments)} is not valid; use the text of JSON.", place)
                 called = {name: _string(item, name, param) for name in ("call_id", "name")}
                 return {**head, "status": "completed", **called, "arguments": arguments}
@@ -120,8 +122,10 @@ class _Checker:
 
 def _message(item: dict[str, Any], param: str) -> Item:
     role = item.get("role")
+    place = f"{param}.role"
+    if role is None:
+        raise missing(place)
     if role not in ROLES:
-        place = f"{param}.role"
         raise bad_request(f"{place}: {shown(role)} is not supported; use {' or '.join(ROLES)}.", place)
     kind = "output_text" if role == "assistant" else "input_text"
     return {"role": role, "content": _parts(item.get("content"), kind, f"{param}.content")}
@@ -145,6 +149,8 @@ def _parts(content: Any, kind: str, param: str) -> list[dict[str, Any]]:
     """As parts of one `kind`; a refusal is text, too."""
     if isinstance(content, str):
         return [_part(kind, content)]
+    if content is None:
+        raise missing(param)
     if not isinstance(content, list):
         raise bad_request(f"{param}: {shown(content)} is not valid; use a string or a list of text parts.", param)
     return [_part(kind, _text_of(part, (*TEXTS, "refusal"), f"{param}[{index}]")) for index, part in enumerate(content)]
@@ -158,6 +164,8 @@ def _text_of(part: Any, kinds: Sequence[str], param: str) -> str:
     if not isinstance(part, dict):
         raise bad_request(f"{param}: {shown(part)} is not valid; use an object with type and text.", param)
     kind = part.get("type")
+    if kind is None:
+        raise missing(f"{param}.type")
     if kind not in kinds:
         message = f"{param}.type: {shown(kind)} is not supported; use {kinds[0]}, as the engine takes text only."
         raise bad_request(message, f"{param}.type", "unsupported_content")
@@ -175,4 +183,6 @@ def _string(item: dict[str, Any], field: str, param: str) -> str:
 
 
 def _not_a_string(value: Any, param: str) -> ApiError:
+    if value is None:
+        return missing(param)
     return bad_request(f"{param}: {shown(value)} is not valid; use a string.", param)
