@@ -50,12 +50,12 @@ class Run:
     async def report(self) -> Report:
         """Raises ServerError, StoppedError."""
         options, load = self._options, self._options.load
+        self._preparing = preparing = asyncio.ensure_future(self._prepare())
         try:
-            self._preparing = asyncio.ensure_future(self._prepare())
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._stop)
-            form, bodies = await self._preparing
+            form, bodies = await preparing
             if options.warmup:
                 several = min(load.concurrency, options.warmup)
                 warm_up = Load(several, requests=options.warmup)
@@ -63,7 +63,7 @@ class Run:
             started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             measured = await self._put(load, form, bodies, shown=True)
         except asyncio.CancelledError:
-            if not self._preparing.cancelled():
+            if not preparing.cancelled():
                 raise
             raise StoppedError from None
         finally:

@@ -71,13 +71,12 @@ async def _ask(fields: CompletionFields, model: ServedModel) -> Ask:
     if fields.echo and fields.logprobs is not None:
         _check_scores(prompts, fields.logprobs, fields.n or 1)
     room = [model.room(len(prompt), fields.max_tokens, "prompt") for prompt in prompts]
-    wanted = fields.max_tokens
-    if wanted is None:
-        wanted = model.sampling_defaults.get("max_tokens", DEFAULT_MAX_TOKENS)
+    usual = model.sampling_defaults.get("max_tokens", DEFAULT_MAX_TOKENS)
+    wanted = int(usual if fields.max_tokens is None else fields.max_tokens)
     return Ask(
         prompts=prompts,
         fields=fields,
-        max_tokens=[min(int(wanted), each) for each in room],
+        max_tokens=[min(wanted, each) for each in room],
         logprobs=fields.logprobs,
         prompt_logprobs=fields.logprobs if fields.echo else None,
         grammar=await model.grammar(form) if (form := wanted_form(fields)) else None,

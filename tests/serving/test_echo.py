@@ -62,7 +62,7 @@ async def written(answer: CompletionAnswer, answering: Answering, *, streamed: b
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_prompt_is_scored_once_for_all_of_its_choices(model: ServedModel, streamed: bool) -> None:
     """Also where the others have their first token before the one that is scored."""
-    fields = CompletionFields(prompt=PROMPTS, n=3, echo=True, logprobs=1)
+    fields = CompletionFields(prompt=[*PROMPTS], n=3, echo=True, logprobs=1)
     ask = Ask(prompts=PROMPTS, fields=fields, max_tokens=[1, 1], logprobs=1, prompt_logprobs=1)
     client, answering, submits = start(model, ask)
     assert [submit.sampling.prompt_logprobs for submit in submits] == [1, None, None, 1, None, None]
