@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import pytest
 from litestar import Litestar
+from litestar.di import Provide
 from litestar.routes import HTTPRoute
 from litestar.testing import AsyncTestClient
 
@@ -211,7 +213,9 @@ async def test_the_document_is_built_once(monkeypatch: pytest.MonkeyPatch) -> No
         return {"openapi": "3.1.0"}
 
     monkeypatch.setattr("appliance.serving.openapi.document.openapi_document", build)
-    async with AsyncTestClient(Litestar([openapi], openapi_config=None)) as client:
+    native = Provide(lambda: SimpleNamespace(on_vllm=False), sync_to_thread=False)
+    app = Litestar([openapi], dependencies={"front_door": native}, openapi_config=None)
+    async with AsyncTestClient(app) as client:
         answers = [await client.get("/openapi.json") for _ in range(3)]
     assert [answer.json() for answer in answers] == [{"openapi": "3.1.0"}] * 3
     assert answers[0].headers["content-type"] == "application/json"

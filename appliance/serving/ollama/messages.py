@@ -66,7 +66,7 @@ class _Conversation:
                 self._answered.add(index)
                 return self._call_ids[index]
         if message.tool_call_id is not None:
-            place, wanted = f"{param}.tool_call_id", f"with the id {shown(message.tool_call_id)}"
+            place, wanted = f"{param}.tool_call_id", f"with the id {shown(message.tool_call_id)} "
         else:
-            place, wanted = f"{param}.tool_name", f"of {shown(message.tool_name)}" if message.tool_name else "left"
-        raise bad_request(f"{place}: no call {wanted} waits for a result; send the call, too.", place)
+            place, wanted = f"{param}.tool_name", f"of {shown(message.tool_name)} " if message.tool_name else ""
+        raise bad_request(f"{place}: there is no call {wanted}without a result; send the call, too.", place)
