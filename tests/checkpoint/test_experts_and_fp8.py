@@ -161,7 +161,8 @@ def test_every_part_of_the_question_follows_from_the_config(tmp_path: Path) -> N
     # Of quantised weights reading the config lets through only those in FP8 blocks: other methods are known to
     # `outline` alone, which describes models that only vLLM runs.
     none_has = {"rotary_interleaved", "attention_sinks", "soft_cap", "latent_attention", "sparse_attention",
-                "gated_delta_head_dim", "quantization", "cast", "engine", "left_to_engine", "sliding_window", "cpu_features"}  # fmt: skip
+                "gated_delta_head_dim", "quantization", "cast", "engine", "left_to_engine",
+                "sliding_window", "cpu_features"}  # fmt: skip
     default = Context("cpu")
     asked = {field.name for field in fields(Context) if getattr(context, field.name) != getattr(default, field.name)}
     assert asked | none_has == {field.name for field in fields(Context)}

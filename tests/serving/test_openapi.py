@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -204,7 +203,7 @@ def test_requests_are_described_by_the_structs_that_decode_them(document: dict[s
     assert schemas["ResponseFields"]["required"] == ["input"]
 
 
-async def test_the_document_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_document_is_built_once(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Anybody may request it, as often as they like."""
     built = []
 
@@ -213,8 +212,10 @@ async def test_the_document_is_built_once(monkeypatch: pytest.MonkeyPatch) -> No
         return {"openapi": "3.1.0"}
 
     monkeypatch.setattr("appliance.serving.openapi.document.openapi_document", build)
-    native = Provide(lambda: SimpleNamespace(on_vllm=False), sync_to_thread=False)
-    app = Litestar([openapi], dependencies={"front_door": native}, openapi_config=None)
+    monkeypatch.setattr(FrontDoor, "on_vllm", False)
+    front_door = FrontDoor(home)
+    given = {"front_door": Provide(lambda: front_door, sync_to_thread=False)}
+    app = Litestar([openapi], dependencies=given, openapi_config=None)
     async with AsyncTestClient(app) as client:
         answers = [await client.get("/openapi.json") for _ in range(3)]
     assert [answer.json() for answer in answers] == [{"openapi": "3.1.0"}] * 3
