@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,6 @@ NAMING = (
     "type", "rope_type", "quant_method", "quant_algo", "kv_cache_quant_algo", "model_type", "architectures",
     "tokenizer_class", "hidden_act", "torch_dtype", "dtype", "format",
 )  # fmt: skip
-CLASS = re.compile(r"(?=\w*[a-z])[A-Z]\w*[a-z0-9][A-Z]\w*")
 WORD = re.compile(r"[\w.+-]{1,100}")
 
 
@@ -67,10 +66,16 @@ def _is_named(value: ModelValue, said: str) -> bool:
     value of (`type longrope`, `quantization method: awq`). Others, such as `linear`, are ordinary words."""
     if value.name not in NAMING:
         return False
-    if CLASS.fullmatch(value.value):
+    if _is_class_name(value.value):
         return True
     noun = re.escape(value.name.rpartition("_")[2])
     return re.search(rf"\b{noun}\W{{1,3}}(?:is\W{{1,2}})?{re.escape(value.value)}(?!\w)", said) is not None
+
+
+def _is_class_name(value: str) -> bool:
+    """Several words in one, as `LlamaForCausalLM` and `Qwen2Tokenizer` are."""
+    humps = any((before.islower() or before.isdigit()) and after.isupper() for before, after in pairwise(value))
+    return value.isidentifier() and value[0].isupper() and any(map(str.islower, value)) and humps
 
 
 def _is_distinct(value: str) -> bool:
