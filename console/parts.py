@@ -13,7 +13,7 @@ starts and stops the engine. `console.app` provides each under the parameter nam
 | TheNewKeys | new_keys | API keys that were just created and are still shown |
 | TheCatalogue | catalogue | which launches there are, from their folders |
 | TheLogStore | log_store | the logs' indexes |
-| TheImporting | importing | what lies on a stick, and the queue that imports from it |
+| TheImporting | importing | what lies on a drive, and the queue that imports from it |
 | Profiles | profiles | profiles and their revisions |
 | TheMachines | machines | the machine that the engine runs on, or this one |
 | TheInspector | inspector | what can be said about a document before it is saved |

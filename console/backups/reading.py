@@ -1,4 +1,4 @@
-"""Reads an untrusted backup, such as one from a USB stick: every name, size and checksum is verified, no file is read
+"""Reads an untrusted backup, such as one from a USB drive: every name, size and checksum is verified, no file is read
 into memory whole, and only plain files with known names are accepted."""
 
 from __future__ import annotations

@@ -28,14 +28,14 @@ from console.refusals import Refusal
 READ_SECONDS = 4.0
 """How long one look reads bundle heads; the next look continues."""
 FILES_KEPT = 100_000
-"""Of all bundles together, since their file lists stay in memory while the stick is plugged in."""
+"""Of all bundles together, since their file lists stay in memory while the drive is plugged in."""
 PATIENCE_S = 1.5
 """How long a page waits for a look; a drive that is spinning up is shown as soon as it responds."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A model on the stick. `standing` is from `console.models.standing`; `free_name` is a name that it could have if
+    """A model on the drive. `standing` is from `console.models.standing`; `free_name` is a name that it could have if
     its own is taken; `digests` is empty if they are not known."""
 
     name: str

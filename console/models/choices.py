@@ -1,4 +1,4 @@
-"""What can be done with a model on the stick now, and the order that does it."""
+"""What can be done with a model on the drive now, and the order that does it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Importing models from a stick: the page of one bundle or folder, the queue, and the trusted keys."""
+"""Importing models from a drive: the page of one bundle or folder, the queue, and the trusted keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from console.parts import Folder, PageRequest, TheImporting
 from console.refusals import Refusal
 
 PATIENCE_S = 8.0
-"""An import waits longer for the stick than a page does."""
+"""An import waits longer for the drive than a page does."""
 
 
 class ImportForm(msgspec.Struct):
@@ -53,7 +53,7 @@ class KeyForm(msgspec.Struct):
 async def import_page(
     request: PageRequest, importing: TheImporting, source: FromQuery[str] = ""
 ) -> Template | Redirect:
-    """One bundle or folder of the stick: who signed it, what it holds, and what can be done with it. Without one, the
+    """One bundle or folder of the drive: who signed it, what it holds, and what can be done with it. Without one, the
     list of them."""
     if not source:
         return Redirect(_back(source), status_code=303)
@@ -120,7 +120,7 @@ async def discard_leftover(
 
 @post("/models/-/keys")
 async def trust_key(request: PageRequest, home: Folder, data: URLEncodedBody[KeyForm]) -> Response[Any]:
-    """Trust exactly the key that was shown, whatever is on the stick by now."""
+    """Trust exactly the key that was shown, whatever is on the drive by now."""
     _administrator(request)
     try:
         key = PublicKey.parse(data.key)
@@ -159,7 +159,7 @@ async def _stock(importing: Importing) -> Stock:
 
 
 def _administrator(request: PageRequest) -> None:
-    """Only a signed-in person, each of whom is an administrator. Programs use `ingot bundle trust`."""
+    """Refuse programs: they use `ingot bundle trust`. Every signed-in person is an administrator."""
     if request.user.id == 0:
         raise Refusal(403, "Only a signed-in person can trust a key here.", "From a program, use `ingot bundle trust`.")
 

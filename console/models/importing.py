@@ -1,4 +1,4 @@
-"""Importing as a part of the console: the stick's contents, the queue, and how pages show both."""
+"""Importing as a part of the console: the drive's contents, the queue, and how pages show both."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Order(Protocol):
 
 class Import(msgspec.Struct, kw_only=True):
     """`state`: waiting, running, done, failed, cancelled, interrupted. `verb` is import or
-    comparison. `models` are the names that they get here, `held` those that they have on the stick, which has the file
+    comparison. `models` are the names that they get here, `held` those that they have on the drive, which has the file
     as `source`."""
 
     id: str
@@ -182,7 +182,7 @@ class Imports:
         self._keep()
 
     async def close(self) -> None:
-        """Stop the running import and clean up; do not wait for a stick that does not respond."""
+        """Stop the running import and clean up; do not wait for a drive that does not respond."""
         for row in self.waiting:
             self._end(row, "interrupted")
         self._stop.set()
@@ -219,8 +219,8 @@ class Imports:
                 self.changed()
 
     async def _carry_out(self, order: Order, progress: Progress) -> None:
-        """Wait until it has ended. A cancelled import is waited for only briefly, since a dead stick may block its
-        thread for ever; once the stick responds, the thread cleans up by itself."""
+        """Wait until it has ended. A cancelled import is waited for only briefly, since a dead drive may block its
+        thread for ever; once the drive responds, the thread cleans up by itself."""
         working = asyncio.create_task(in_thread(order.run, progress.report, self._stop))
         try:
             while not working.done():

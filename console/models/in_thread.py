@@ -10,7 +10,7 @@ from typing import Any
 
 
 async def in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Like `asyncio.to_thread`, but neither the pool nor the end of this process waits for the thread: a stick that
+    """Like `asyncio.to_thread`, but neither the pool nor the end of this process waits for the thread: a drive that
     does not respond may block it for ever."""
     loop = asyncio.get_running_loop()
     ended = loop.create_future()

@@ -1,4 +1,4 @@
-"""The live parts of the Models page: the models, the stick's contents, and running imports."""
+"""The live parts of the Models page: the models, the drive's contents, and running imports."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _with_users(model: Model, used_by: dict[str, list[str]]) -> Model:
 
 
 def feeds(parts: Parts, templates: Environment) -> dict[str, Feed]:
-    """Their arguments are unused. However many pages are open, the stick is read once."""
+    """Their arguments are unused. However many pages are open, the drive is read once."""
 
     def feed(template_name: str, context: Callable[[], Awaitable[Context]]) -> Feed:
         template = templates.get_template(template_name)

@@ -50,7 +50,7 @@ class Found:
 @dataclass(frozen=True)
 class Sight:
     """The result of one scan. `problem` is why there was nothing to scan; `empty` are empty folders directly below it,
-    such as a mount point without its stick."""
+    such as a mount point without its drive."""
 
     folder: Path
     found: tuple[Found, ...] = ()

@@ -1,5 +1,5 @@
 """The jobs of the import queue, run in a thread: import models of a bundle, import a folder, or compare an installed
-model with the one on the stick."""
+model with the one on the drive."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class BundleOrder(Order):
 
 
 class FolderOrder(Order):
-    """An unsigned model folder on the stick."""
+    """An unsigned model folder on the drive."""
 
     def run(self, report: Report, stop: threading.Event) -> None:
         (name,) = self.models
@@ -113,7 +113,7 @@ class FolderOrder(Order):
 
 
 class Comparison(Order):
-    """Checks that the installed model is identical to the one on the stick, and records that."""
+    """Checks that the installed model is identical to the one on the drive, and records that."""
 
     @property
     def bytes(self) -> int:

@@ -9,7 +9,7 @@ from console.formats import coarse
 
 RATE_OVER_S = 8.0
 SILENT_S = 10.0
-"""After this long without a byte, the page says that the stick is not responding."""
+"""After this long without a byte, the page says that the drive is not responding."""
 
 
 class Progress:

@@ -24,7 +24,7 @@ first_settings() {
         set_first INGOT_ENGINE_MEMORY $((kib * 3 / 4096))m
     fi
     if [ -d /media ]; then set_first INGOT_MEDIA /media; fi
-    # A stick that is plugged in later reaches the console only from a mount that is shared.
+    # A drive that is plugged in later reaches the console only from a mount that is shared.
     if is_shared "$(setting INGOT_MEDIA)"; then set_first INGOT_MEDIA_PROPAGATION rslave; fi
 }
 

@@ -132,7 +132,7 @@ class HarmonyParser(JsonCallParser):
 
 @dataclass
 class HarmonyReasoning:
-    """Harmony's parser reads reasoning and calls at once, so this takes the place of what it is put upon."""
+    """Harmony's parser reads both reasoning and calls, so this replaces the parser that it would otherwise wrap."""
 
     name: str = "gpt-oss"
     pairs: Mapping[str, str] = field(default_factory=dict)
