@@ -248,7 +248,7 @@ class EngineLaunch(ABC):
     def _attach(self, child: Child) -> None:
         """From here on everything the process says is kept, and its end is noted."""
         self.child = child
-        self._ledger = ProcessLedger(child.pid, self._process_ended, self._lines_read, self.main_name)
+        self._ledger = ProcessLedger(child.pid, self._process_ended, self.main_name)
         self._capture = LogCapture(child.output, self.launch.folder.log, self._read_log, self.read_progress)
         for work in (self._await_exit(child), self._pass_on_log(self._capture), self._watch_for_stops(child)):
             self._do(work)
@@ -280,10 +280,10 @@ class EngineLaunch(ABC):
         self._probe_timer.token(time.monotonic())
 
     def _read_log(self, first: int, lines: list[str]) -> None:
+        if self._ledger is not None:
+            self._ledger.heard(first, lines)
         self.read_log(first, lines)
         for number, line in enumerate(lines, start=first):
-            if self._ledger is not None:
-                self._ledger.heard(line)
             if (
                 self.launch.record.state is State.STARTING
                 and (error := self._first_error.feed(number, line)) is not None

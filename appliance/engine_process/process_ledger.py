@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from appliance.engine_process.process_tree import command_of, descendants, statistics_of
@@ -56,43 +56,49 @@ class _Watched:
     python: bool
     main: bool
     since: float
+    line: int | None = None  # of the log, where its end was noticed before lines that came after it
 
 
 class ProcessLedger:
-    """Of the process `root` and all below it, in a thread. `tell` is called there with each end, in order; `lines` says
-    how many lines of the log have been read. The main process is the first that is not the guard, and is called
-    `main_name` unless the log calls it otherwise."""
+    """Of the process `root` and all below it, in a thread. `tell` is called there with each end, in order. The main
+    process is the first that is not the guard, and is called `main_name` unless the log calls it otherwise."""
 
-    def __init__(
-        self, root: int, tell: Callable[[ProcessEnd], None], lines: Callable[[], int], main_name: str = "engine"
-    ) -> None:
+    def __init__(self, root: int, tell: Callable[[ProcessEnd], None], main_name: str = "engine") -> None:
         self.main_end: ProcessEnd | None = None
         self._root = root
         self._tell = tell
-        self._lines = lines
         self._main_name = main_name
+        self._lines = 0  # of the log, read so far
         self._watched: dict[int, _Watched] = {}  # by handle
         self._named: dict[int, str] = {}
         self._found = self._failures = self._others = 0
         self._main_seen = False
         self._by_itself: set[int] | None = None  # the processes that had ended before Ingot ended the rest
         self._closing = threading.Event()
+        self._lock = threading.Lock()  # for the handles, and for the lines that came before their ends
         self._poll = select.epoll()
         self._wake, self._woken = os.pipe()
         self._poll.register(self._wake, select.EPOLLIN)
         self._thread = threading.Thread(target=self._run, name="process-ledger", daemon=True)
         self._thread.start()
 
-    def heard(self, line: str) -> None:
-        """A line of the log: it may say what a process is called."""
-        if line[:1] == "(" and (found := PREFIX.match(line)) is not None and len(self._named) < MAX_NAMES:
-            self._named[int(found["pid"])] = found["name"]
+    def heard(self, first: int, lines: Sequence[str]) -> None:
+        """The next lines of the log, from number `first` on, in the thread that reads it. They may say what a process
+        is called. A process that has ended by now did so before them: what its parent says of its death may be read
+        sooner than this ledger's own thread gets to run."""
+        with self._lock:
+            for process in self._ended():
+                process.line = first - 1 if process.line is None else process.line
+            self._lines = first - 1 + len(lines)
+        for line in lines:
+            if line[:1] == "(" and (found := PREFIX.match(line)) is not None and len(self._named) < MAX_NAMES:
+                self._named[int(found["pid"])] = found["name"]
 
     def expect_ends(self) -> None:
         """From here on Ingot ends what is left. What has ended by now did so by itself, even if the thread has yet to
         notice."""
-        ended = [self._watched.get(handle) for handle, _ in self._poll.poll(0)]
-        self._by_itself = {process.pid for process in ended if process is not None}
+        with self._lock:
+            self._by_itself = {process.pid for process in self._ended()}
 
     def close(self) -> None:
         """Blocking, but not for long. Tells the ends that have come until now."""
@@ -101,6 +107,12 @@ class ProcessLedger:
             os.write(self._woken, b"x")
         self._thread.join(CLOSE_S)
         os.close(self._woken)
+
+    def _ended(self) -> list[_Watched]:
+        """Those whose end is not told yet. With the lock held: a handle's number may be another's once it is closed."""
+        if self._poll.closed:
+            return []
+        return [self._watched[handle] for handle, _ in self._poll.poll(0) if handle in self._watched]
 
     def _run(self) -> None:
         pause_s = LOOK_S
@@ -113,9 +125,10 @@ class ProcessLedger:
                 pause_s = LOOK_S if self._found > before else min(pause_s * LOOK_LESS, MOST_S)
             self._collect(self._poll.poll(0))
         finally:
-            self._poll.close()
-            for handle in (*self._watched, self._wake):
-                os.close(handle)
+            with self._lock:
+                self._poll.close()
+                for handle in (*self._watched, self._wake):
+                    os.close(handle)
 
     def _attempt(self, work: Callable[[], None]) -> bool:
         """One process that cannot be read must not hide the ends of the others."""
@@ -150,17 +163,21 @@ class ProcessLedger:
             return
         main, self._main_seen = not self._main_seen, True
         self._found += 1
-        self._watched[handle] = _Watched(
-            pid, handle, self._found, command, _runs_python(pid), main, since=time.monotonic()
-        )
-        self._poll.register(handle, select.EPOLLIN)
+        process = _Watched(pid, handle, self._found, command, _runs_python(pid), main, since=time.monotonic())
+        with self._lock:
+            self._watched[handle] = process
+            self._poll.register(handle, select.EPOLLIN)
 
     def _collect(self, events: list[tuple[int, int]]) -> None:
-        now, line = time.time(), self._lines()
+        now = time.time()
         ended = [self._watched[handle] for handle, _ in events if handle in self._watched]
         statuses = {process.pid: status_of_ended(process.pid, process.handle) for process in ended}
         for process in sorted(ended, key=lambda process: _rank(process, statuses[process.pid])):
             by_ingot = self._by_itself is not None and process.pid not in self._by_itself
+            with self._lock:
+                line = self._lines if process.line is None else process.line
+                del self._watched[process.handle]
+                os.close(process.handle)
             end = ProcessEnd(
                 pid=process.pid,
                 name=self._name(process),
@@ -170,8 +187,6 @@ class ProcessLedger:
                 aftermath=by_ingot or self.main_end is not None,
                 by_ingot=by_ingot,
             )
-            del self._watched[process.handle]
-            os.close(process.handle)
             self.main_end = end if process.main else self.main_end
             if self._counts(process, end):
                 self._tell(end)

@@ -44,8 +44,8 @@ class Watched:
         monkeypatch.setattr(process_ledger, "LOOK_S", 0.05)
         self.process = process
         self.told: queue.Queue[ProcessEnd] = queue.Queue()
-        self.line = 7
-        self.ledger = ProcessLedger(process.pid, self.told.put, lambda: self.line)
+        self.ledger = ProcessLedger(process.pid, self.told.put)
+        self.ledger.heard(1, ["starting"] * 7)
 
     def knows(self, *pids: int) -> None:
         deadline = time.monotonic() + WITHIN_S
@@ -126,6 +126,23 @@ def test_what_ended_by_itself_is_no_aftermath_however_late_it_is_noticed(monkeyp
         assert [engine.next().by_ingot, engine.next().by_ingot] == [True, True]
 
 
+def test_what_is_read_after_an_end_is_later_than_it_however_late_the_end_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A parent reports the death of its worker within a millisecond; the thread that reads the log may be first."""
+    late = threading.Event()
+    status_of = process_ledger.status_of_ended
+    monkeypatch.setattr(process_ledger, "status_of_ended", lambda *ended: (late.wait(WITHIN_S), status_of(*ended))[1])
+    with watched(ENGINE, monkeypatch) as (engine, workers):
+        engine.ledger.heard(8, ["before"])
+        os.kill(workers[1], signal.SIGKILL)
+        wait_for_end(workers[1])
+        engine.ledger.heard(9, ["EngineCore encountered a fatal error.", "RuntimeError"])
+        engine.ledger.heard(11, ["Failed core proc(s)"])
+        late.set()
+        assert engine.next().line == 8
+
+
 def wait_for_end(pid: int) -> None:
     handle = os.pidfd_open(pid)
     select.select([handle], [], [], WITHIN_S)
@@ -153,7 +170,7 @@ def test_closing_writes_into_no_other_descriptor(monkeypatch: pytest.MonkeyPatch
     process = subprocess.Popen(["sleep", "600"])
     monkeypatch.setattr(ProcessLedger, "_look", lambda ledger: ledger._closing.set())
     monkeypatch.setattr(process_ledger, "LOOK_S", 0.01)
-    ledger = ProcessLedger(process.pid, lambda _end: None, lambda: 0)
+    ledger = ProcessLedger(process.pid, lambda _end: None)
     ledger._thread.join(WITHIN_S)
     others = [end for _ in range(8) for end in socket.socketpair()]
     ledger.close()
@@ -178,7 +195,7 @@ def test_closing_does_not_wait_for_a_process_that_cannot_be_read(monkeypatch: py
 
     monkeypatch.setattr(process_ledger, "command_of", blocks)
     process = subprocess.Popen(["sleep", "600"])
-    ledger = ProcessLedger(process.pid, lambda _end: None, lambda: 0)
+    ledger = ProcessLedger(process.pid, lambda _end: None)
     assert reading.wait(WITHIN_S)
     ledger.close()
     assert ledger._thread.is_alive()
@@ -190,7 +207,7 @@ def test_closing_does_not_wait_for_a_process_that_cannot_be_read(monkeypatch: py
 
 def test_a_command_line_is_not_read_again_once_its_process_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with watched(ENGINE, monkeypatch) as (engine, workers):
-        engine.ledger.heard(f"(Worker_TP1 pid={workers[1]}) INFO ready")
+        engine.ledger.heard(8, [f"(Worker_TP1 pid={workers[1]}) INFO ready"])
         read: queue.Queue[int] = queue.Queue()
 
         def command_of(pid: int) -> list[str]:
@@ -206,7 +223,7 @@ def test_the_main_process_has_its_name_though_its_command_cannot_be_read(monkeyp
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     told: queue.Queue[ProcessEnd] = queue.Queue()
-    ledger = ProcessLedger(process.pid, told.put, lambda: 0, "core")
+    ledger = ProcessLedger(process.pid, told.put, "core")
     end = told.get(timeout=WITHIN_S)
     ledger.close()
     process.wait()
@@ -215,9 +232,9 @@ def test_the_main_process_has_its_name_though_its_command_cannot_be_read(monkeyp
 
 def test_names_of_processes_that_are_not_there_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     with watched(ENGINE, monkeypatch) as (engine, workers):
-        engine.ledger.heard(f"(Worker_TP1 pid={workers[1]}) INFO ready")
+        engine.ledger.heard(8, [f"(Worker_TP1 pid={workers[1]}) INFO ready"])
         for number in range(2 * process_ledger.MAX_NAMES):
-            engine.ledger.heard(f"(x pid={900_000_000 + number}) INFO ready")
+            engine.ledger.heard(8, [f"(x pid={900_000_000 + number}) INFO ready"])
         deadline = time.monotonic() + WITHIN_S
         while engine.ledger._named != {workers[1]: "Worker_TP1"}:
             assert time.monotonic() < deadline
@@ -242,7 +259,7 @@ def test_of_very_many_ends_the_first_are_told_and_the_main_one(monkeypatch: pyte
 
 def test_a_process_has_the_name_that_its_log_lines_bear(monkeypatch: pytest.MonkeyPatch) -> None:
     with watched(ENGINE, monkeypatch) as (engine, workers):
-        engine.ledger.heard(f"(Worker_TP1 pid={workers[1]}) INFO ready")
+        engine.ledger.heard(8, [f"(Worker_TP1 pid={workers[1]}) INFO ready"])
         os.kill(workers[1], signal.SIGKILL)
         assert engine.next().name == "Worker_TP1"
 

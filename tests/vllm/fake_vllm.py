@@ -80,7 +80,7 @@ def main() -> None:
 def lose_worker(number: int) -> None:
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     print(f"(Worker_TP1 pid={worker.pid}) INFO 11-20 16:21:06 [worker.py:1] ready", flush=True)
-    time.sleep(1.5)
+    time.sleep(2.5)  # until it has been seen
     worker.send_signal(number)
     worker.wait()
     print(WORKER_GONE.format(pid=os.getpid()), end="", flush=True)
