@@ -1,8 +1,8 @@
-"""The front door's routes, and what applies to all: access, size limits, errors, headers."""
+"""The front door's routes, and what applies to all: access, size limits, errors."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from litestar import Litestar, Router
 from litestar.di import Provide
@@ -20,12 +20,10 @@ from appliance.serving.error_shape import error_response, send_error
 from appliance.serving.errors import MAX_BODY_BYTES, ApiError
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.hardware_route import hardware
-from appliance.serving.head import with_head
 from appliance.serving.models import list_models, show_model
 from appliance.serving.ollama.routes import ROUTES as OLLAMA
 from appliance.serving.openapi.route import openapi
 from appliance.serving.proxy import POST, Proxy
-from appliance.serving.request_id import name_request
 from appliance.serving.responses.routes import create_response, delete_response, list_input_items, show_response
 from appliance.serving.tokenize import detokenize, tokenize
 
@@ -43,7 +41,7 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
         else:
             await (proxy if proxy.takes(scope) else app)(scope, receive, send)
 
-    return with_head(named(passed_on_or_answered, front_door))
+    return counted(passed_on_or_answered, front_door)
 
 
 def make_routes(front_door: FrontDoor, access: Access) -> Litestar:
@@ -101,25 +99,19 @@ def malformed_host(scope: Scope) -> ApiError | None:
     return ApiError(400, message, code="invalid_host")
 
 
-def named(app: ASGIApp, front_door: FrontDoor) -> ASGIApp:
-    """Every response says who answered and to which request (one that has no id is given one), and what was refused
-    is counted."""
+def counted(app: ASGIApp, front_door: FrontDoor) -> ASGIApp:
+    """What the APIs refuse is counted."""
 
-    async def with_headers(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != ScopeType.HTTP:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP or not (scope["path"].startswith(APIS) or scope["path"] in POST):
             await app(scope, receive, send)
             return
-        request_id = name_request(scope)
-        of_api = scope["path"].startswith(APIS) or scope["path"] in POST
 
-        async def send_named(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                if message["status"] >= 400 and of_api:
-                    front_door.metrics.failures.labels(message["status"]).inc()
-                ids: list[Any] = [(b"x-request-id", request_id), (b"request-id", request_id)]  # ours and Anthropic's
-                message["headers"] = [*message["headers"], (b"server", b"ingot"), *ids]
+        async def send_counted(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] >= 400:
+                front_door.metrics.failures.labels(message["status"]).inc()
             await send(message)
 
-        await app(scope, receive, send_named)
+        await app(scope, receive, send_counted)
 
-    return with_headers
+    return answer

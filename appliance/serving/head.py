@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from litestar.enums import ScopeType
-from litestar.types import ASGIApp, Message, Receive, Scope, Send
+if TYPE_CHECKING:
+    from litestar.types import ASGIApp, Message, Receive, Send
 
 
 def with_head(app: ASGIApp) -> ASGIApp:
     """The application, which sees a HEAD as a GET whose client leaves once the headers are out: streams end there."""
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == ScopeType.HTTP and scope["method"] == "HEAD":
+    async def answer(scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
             await _answer_head(app, scope, receive, send)
         else:
             await app(scope, receive, send)
@@ -20,7 +20,7 @@ def with_head(app: ASGIApp) -> ASGIApp:
     return answer
 
 
-async def _answer_head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+async def _answer_head(app: ASGIApp, scope: Any, receive: Receive, send: Send) -> None:
     begun = False
 
     async def send_head(message: Message) -> None:

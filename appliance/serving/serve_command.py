@@ -1,7 +1,7 @@
 """`ingot serve`: the engine and its front door on one state folder.
 
-The order is what makes it fast: the lock, the port and the core's process come first, and only then the web framework
-is imported, while the core imports its own on another processor.
+The order is what makes it fast: the lock, the port and the core's process come first, then a server that answers, and
+only then the web framework is imported, while the core imports its own on another processor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Runs the front door: the HTTP server beside the supervisor in one event loop, until it is stopped."""
+"""Runs the front door: the HTTP server beside the supervisor in one event loop, until it is stopped.
+
+The server answers before the web framework and the routes are imported, which a thread does meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,23 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from appliance.engine_client.core import NativeCore
 from appliance.home import Home
-from appliance.serving.access import Access
-from appliance.serving.app import make_app
-from appliance.serving.front_door import FrontDoor
+from appliance.serving.head import with_head
 from appliance.serving.http_server import Server
-from appliance.supervisor.supervisor import Supervisor
+from appliance.serving.opening import Opening
+from appliance.serving.request_id import named
+
+if TYPE_CHECKING:
+    from litestar.types import ASGIApp
+
+    from appliance.supervisor.supervisor import Supervisor
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,28 +40,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def serve(options: Options, listener: socket.socket, core: NativeCore | None) -> int:
     """Blocks until stopped; the exit status of the process."""
-    # What has been imported stays: the collector, which `ingot serve` held back meanwhile, need never walk it.
-    gc.freeze()
-    gc.enable()
     return asyncio.run(_serve(options, listener, core))
 
 
 async def _serve(options: Options, listener: socket.socket, core: NativeCore | None) -> int:
-    front_door = FrontDoor(options.home)
-    supervisor = Supervisor(
-        options.home,
-        prepare=front_door.prepare,
-        profile_file=options.profile_file,
-        core=core,
-        started=options.started,
-        on_figures=front_door.count,
-    )
-    front_door.supervisor = supervisor
-    access = Access(options.home, options.host)
-    server = Server(make_app(front_door, access), lifespan="off", log_config=None)
+    opening = Opening()
+    server = Server(with_head(named(opening)), lifespan="off", log_config=None)
+    answering = asyncio.create_task(server.serve(sockets=[listener]))
+    supervisor, app = await _assemble(options, core)
+    opening.open(app)
     stopping = asyncio.Event()
     _on_signals(stopping.set, supervisor)
-    answering = asyncio.create_task(server.serve(sockets=[listener]))
     launching = asyncio.create_task(supervisor.run())
     launching.add_done_callback(_complain)
     await asyncio.wait({asyncio.create_task(stopping.wait()), answering}, return_when=asyncio.FIRST_COMPLETED)
@@ -62,6 +60,30 @@ async def _serve(options: Options, listener: socket.socket, core: NativeCore | N
     server.should_exit = True
     await answering
     return 0
+
+
+async def _assemble(options: Options, core: NativeCore | None) -> tuple[Supervisor, ASGIApp]:
+    """No launch has begun, so until then a signal ends the process as it ends any other."""
+    await asyncio.to_thread(import_module, "appliance.serving.app")
+    from appliance.serving.access import Access
+    from appliance.serving.app import make_app
+    from appliance.serving.front_door import FrontDoor
+    from appliance.supervisor.supervisor import Supervisor
+
+    front_door = FrontDoor(options.home)
+    supervisor = front_door.supervisor = Supervisor(
+        options.home,
+        prepare=front_door.prepare,
+        profile_file=options.profile_file,
+        core=core,
+        started=options.started,
+        on_figures=front_door.count,
+    )
+    app = await asyncio.to_thread(make_app, front_door, Access(options.home, options.host))
+    # What has been imported stays: the collector, which `ingot serve` held back meanwhile, need never walk it.
+    gc.freeze()
+    gc.enable()
+    return supervisor, app
 
 
 def _on_signals(stop: Callable[[], None], supervisor: Supervisor) -> None:
