@@ -37,6 +37,7 @@ from console.settings import ConsoleConfig
 from tests.console.front_door import FrontDoor
 from tests.console.launch_folders import failed_launch, ready_launch
 from tests.console.launch_kinds import refused
+from tests.console.listening import message_with
 
 
 @pytest.fixture
@@ -222,12 +223,12 @@ async def test_a_refused_attempt_can_be_dismissed(client, console, door, home):
     await console.follower.look()
     card = f'data-attempt="{attempt.id}"'
     messages = console.hub.listen({"now": ""})
-    assert card in (await asyncio.wait_for(anext(messages), 5)).data
+    await message_with(messages, card)
     done = await client.post(f"/dashboard/attempts/{attempt.id}/dismiss", follow_redirects=False)
     assert done.headers["location"] == "/"
     assert card not in (await client.get("/")).text
     await console.follower.look()
-    assert card not in (await asyncio.wait_for(anext(messages), 5)).data
+    await message_with(messages, without=[card])
     await messages.aclose()
     assert (await client.get(f"/launches/{attempt.id}")).status_code == 200
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import subprocess
@@ -41,6 +40,8 @@ from console.launches.waiting import expectation
 from console.profiles.store import ProfileStore
 from tests.console.launch_folders import WrittenLaunch, failed_launch, ready_launch
 from tests.console.launch_kinds import CONTEXT, FORCED, KINDS, STACKS, TOKENIZER, document, gallery, refused, starting
+from tests.console.listening import message_with
+from tests.running import wait_for
 from tests.tiny import write_checkpoint
 
 GOOD, BAD, NOW = "20261120-100000-aaaa", "20261120-110000-bbbb", "20261120-120000-cccc"
@@ -222,8 +223,11 @@ def test_the_stacks_that_the_supervisor_writes_are_read():
     source = "import subprocess, sys\np = subprocess.Popen(['sleep', '60'])\nprint(flush=True)\np.wait()"
     with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE) as python:
         python.stdout.readline()
-        (sleeper,) = psutil.Process(python.pid).children()
+        asleep = psutil.Process(python.pid)
+        (sleeper,) = asleep.children()
         try:
+            wait_for("both sleep", lambda: {asleep.status(), sleeper.status()} == {psutil.STATUS_SLEEPING})
+            wait_for("it is what it runs", lambda: sleeper.name() == "sleep")
             told = dump_stacks(python.pid)
             waits = Path(f"/proc/{sleeper.pid}/wchan").read_text().strip("0\n")
         finally:
@@ -320,13 +324,10 @@ async def test_applying_a_fix_leads_to_the_new_launch_before_it_has_begun(client
     assert f'data-live="launch:{kept.launch}"' in waiting.text
     assert (await client.get("/launches/20260101-000000-0000")).status_code == 404
     messages = console.hub.listen({f"launch:{kept.launch}": ""})
-    assert 'data-awaited="starting"' in (await asyncio.wait_for(anext(messages), 30)).data
+    await message_with(messages, 'data-awaited="starting"')
     starting(home, kept.launch, profile="gone", revision="r2")
     await console.follower.look()
-    async with asyncio.timeout(30):
-        async for message in messages:
-            if message is not None and "weights" in message.data:
-                break
+    await message_with(messages, "weights")
     await messages.aclose()
 
 
@@ -398,20 +399,13 @@ async def test_the_cause_comes_to_an_open_page(home, console, engine_runs):
     launch = starting(home, NOW)
     await console.follower.look()
     messages = console.hub.listen({f"launch:{NOW}": "", f"launch-details:{NOW}": ""})
-    assert "15.0 GiB" in (await asyncio.wait_for(anext(messages), 30)).data
+    await message_with(messages, "15.0 GiB")
     launch.end_phases("failed")
     launch.diagnose()
     launch.change(State.FAILED, "It crashed.")
-
-    async def told(*wanted):
-        async with asyncio.timeout(30):
-            async for message in messages:
-                if message is not None and all(text in message.data for text in wanted):
-                    return
-
-    await told("The MoE kernel", "Apply and restart", "in “weights”")
+    await message_with(messages, "The MoE kernel", "Apply and restart", "in “weights”")
     write_follow_up(home, NOW, "roll-back", launch="x", profile="qwen3-8b", revision="r6")
-    await told("Rolled back to qwen3-8b r6")
+    await message_with(messages, "Rolled back to qwen3-8b r6")
     await messages.aclose()
 
 
@@ -422,12 +416,9 @@ async def test_a_phase_moves_on_the_page_while_its_launch_is_one_of_many(home, c
     launch = starting(home, NOW)
     await console.follower.look()
     messages = console.hub.listen({f"launch:{NOW}": ""})
-    await asyncio.wait_for(anext(messages), 30)
+    await message_with(messages)
     launch.phase("weights", 0.0, None, Progress(done=7 << 30, total=15 << 30, unit="bytes"))
-    async with asyncio.timeout(30):
-        async for message in messages:
-            if message is not None and "7.0 GiB" in message.data:
-                break
+    await message_with(messages, "7.0 GiB")
     await messages.aclose()
 
 

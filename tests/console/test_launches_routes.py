@@ -30,6 +30,7 @@ from console.engine_control.base import EngineStatus
 from console.launches.routes import FILES
 from console.launches.service import Launches
 from tests.console.launch_folders import PHASES, WrittenLaunch, failed_launch, ready_launch
+from tests.console.listening import message_with
 
 GOOD, BAD, NOW = "20261120-100000-aaaa", "20261120-110000-bbbb", "20261120-120000-cccc"
 REFUSAL = Finding(
@@ -268,14 +269,10 @@ async def test_the_page_follows_a_launch(home, console, engine_runs):
     launch.phase("weights", 1.0, None, Progress(done=3 << 30, total=15 << 30, unit="bytes"))
     await console.follower.look()
     messages = console.hub.listen({f"launch:{NOW}": ""})
-    first = await asyncio.wait_for(anext(messages), 5)
-    assert "3.0 GiB of 15.0 GiB" in first.data
+    await message_with(messages, "3.0 GiB of 15.0 GiB")
     launch.diagnose()
     launch.change(State.FAILED, "It crashed.")
-    async with asyncio.timeout(30):
-        async for message in messages:
-            if message is not None and "The MoE kernel" in message.data:
-                break
+    await message_with(messages, "The MoE kernel")
     await messages.aclose()
 
 
@@ -286,17 +283,11 @@ async def test_the_first_error_is_on_the_page_within_two_seconds(home, console, 
     launch.change(State.STARTING)
     await console.follower.look()
     messages = console.hub.listen({f"launch:{NOW}": ""})
-    assert "data-first-error" not in (await asyncio.wait_for(anext(messages), 5)).data
+    await message_with(messages, without=["data-first-error"])
     launch.tell(ErrorLogged(EvidenceLine(7, "Cannot open the tuned configuration")))
-    async with asyncio.timeout(2):
-        async for message in messages:
-            if message is not None and 'data-first-error="7"' in message.data:
-                break
+    await message_with(messages, 'data-first-error="7"', within_s=2)
     launch.change(State.READY)
-    async with asyncio.timeout(30):
-        async for message in messages:
-            if message is not None and "data-first-error" not in message.data:
-                break
+    await message_with(messages, without=["data-first-error"])
     await messages.aclose()
 
 

@@ -18,6 +18,7 @@ from console.live.hub import Hub
 from console.logs import stream
 from console.logs.store import LogStore
 from tests.console.launch_folders import WrittenLaunch, ready_launch
+from tests.console.listening import message_with
 
 OLD, NEW = "20261120-100000-aaaa", "20261120-110000-bbbb"
 
@@ -181,9 +182,8 @@ async def test_no_line_can_forge_a_frame(console, home):
     launch = ready_launch(home, OLD)
     (launch.folder / "engine.log").write_bytes(b"\r\rid: x\revent: lines\rdata: {}\n</script>\n\xff\xfe\x00\n")
     messages = console.hub.listen({f"log:{OLD}": ""})
-    message = await asyncio.wait_for(anext(messages), 5)
+    message = await message_with(messages)
     await messages.aclose()
-    assert message is not None
     assert "\n" not in message.data
     assert "\r" not in message.data
     assert [line["number"] for line in json.loads(message.data)["lines"]] == [1, 2, 3]
