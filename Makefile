@@ -13,7 +13,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-architectures test-containers test-flashinfer test-vllm lint format bench-start bench-cpu bench-peer \
-	image bundle bench-container diagnosis-score bench-proxy bench-truth model clean
+	image bundle bench-container bench-door diagnosis-score bench-proxy bench-truth model clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ bench-cpu: $(VENV)/.dev ## tokens a second on the CPU, as a share of what bare m
 
 bench-peer: $(VENV)/.dev ## start and speed on the CPU beside a real vLLM, in turns: ten minutes (a GPU: tests/gpu/peer.sh)
 	INGOT_VLLM=$$($(BIN)/python tests/vllm/install.py) $(BIN)/python -m tests.bench.peer
+
+bench-door: $(VENV)/.dev ## the front door alone: streamed tokens a second, and what it adds to the first one
+	$(BIN)/python -m tests.bench.door
 
 bench-truth: $(VENV)/.dev ## provoke failures: how soon the true cause is told; INGOT_VLLM names a vLLM for CPUs to provoke too
 	$(BIN)/python -m tests.bench.truth

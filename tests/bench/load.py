@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
-from appliance.bench.answers import Answer, ask
+from appliance.bench.answers import Answer, RequestFailedError, ask
 from appliance.bench.connection import Pool
 from appliance.bench.server import PATHS
 from appliance.bench.target import read_url
@@ -50,10 +50,11 @@ class Measured(NamedTuple):
 
 
 class Client:
-    """Asks from as many processes as the load and this machine allow; to be used as a context manager."""
+    """Asks from as many processes as the load and this machine allow, if not from so many as are given; to be used as a
+    context manager."""
 
-    def __init__(self) -> None:
-        self.processes = max(len(os.sched_getaffinity(0)) // 4, 1)
+    def __init__(self, processes: int | None = None) -> None:
+        self.processes = processes or max(len(os.sched_getaffinity(0)) // 4, 1)
         # Spawned: a fork of a process with threads may stand still.
         self._pool = ProcessPoolExecutor(self.processes, multiprocessing.get_context("spawn"))
 
@@ -67,16 +68,20 @@ class Client:
     def run(self, url: str, model: str, load: Load, seed: object) -> Measured:
         rng = random.Random(f"{seed} {load}")
         bodies = [_body(model, load, rng) for _ in range(load.requests)]
-        shares = max(min(self.processes, load.streams // STREAMS_PER_PROCESS), 1)
-        started = [
-            self._pool.submit(put, url, bodies[share::shares], len(range(share, load.streams, shares)))
-            for share in range(shares)
-        ]
-        answers = [answer for each in started for answer in each.result()]
+        answers = self.put(url, PATHS["completions"], bodies, load.streams)
         for answer in answers:
             if answer.tokens != load.tokens_out:
                 raise RuntimeError(f"{url} answered {answer.tokens} tokens, and {load.tokens_out} were asked for")
         return measured(answers)
+
+    def put(self, url: str, path: str, bodies: Sequence[bytes], streams: int) -> list[Answer]:
+        """Send all of `bodies`, `streams` at a time."""
+        shares = max(min(self.processes, streams // STREAMS_PER_PROCESS), 1)
+        started = [
+            self._pool.submit(put, url, path, bodies[share::shares], len(range(share, streams, shares)))
+            for share in range(shares)
+        ]
+        return [answer for each in started for answer in each.result()]
 
 
 def _body(model: str, load: Load, rng: random.Random) -> bytes:
@@ -112,15 +117,17 @@ def quiet_gaps(answers: Sequence[Answer]) -> list[float]:
     return quiet
 
 
-def put(url: str, bodies: Sequence[bytes], streams: int) -> list[Answer]:
-    """Send all of `bodies`, `streams` at a time."""
+def put(url: str, path: str, bodies: Sequence[bytes], streams: int) -> list[Answer]:
 
     async def together() -> list[Answer]:
         free, pool = asyncio.Semaphore(streams), Pool(read_url(url))
 
         async def one(body: bytes) -> Answer:
             async with free:
-                return await ask(pool, PATHS["completions"], body, TIMEOUT_S)
+                try:
+                    return await ask(pool, path, body, TIMEOUT_S)
+                except RequestFailedError as error:  # which cannot be sent from one process to another
+                    raise RuntimeError(f"{url}{path}: {error}") from None
 
         try:
             return await asyncio.gather(*(one(body) for body in bodies))
