@@ -14,8 +14,9 @@ from litestar.response import Stream
 from appliance.launches.event_stream import EventStream, Told, UnknownEventError
 from appliance.launches.folder import LAUNCH_ID
 from appliance.protocol import ApplianceState, Finding, LaunchRecord, State
+from appliance.serving.body import read_body
 from appliance.serving.errors import ApiError, bad_request
-from appliance.serving.fields import decode, read_body
+from appliance.serving.fields import decode
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.openapi.answers import Health
 from appliance.serving.stream import HEARTBEAT, named_frame, sse

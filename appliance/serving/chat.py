@@ -12,9 +12,10 @@ from litestar.response import Stream
 from appliance.serving.access import key_of
 from appliance.serving.answer_format import TokenTexts, new_id, usage
 from appliance.serving.answering import Answering, Ask
+from appliance.serving.body import read_body
 from appliance.serving.chat_request import ChatFields, chat_ask
 from appliance.serving.choice import Choice, Piece
-from appliance.serving.fields import decode_request, read_body
+from appliance.serving.fields import read_fields
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.message_form import chat_finish_reason, delta, message
 from appliance.serving.openapi.answers import ChatCompletion
@@ -34,7 +35,7 @@ from appliance.serving.stream import DONE, HEARTBEAT, frame
 )
 async def chat_completions(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
     client, model = front_door.serving()
-    fields, ignored = decode_request(await read_body(request), ChatFields, strict=model.strict_requests)
+    fields, ignored = await read_fields(await read_body(request), ChatFields, strict=model.strict_requests)
     model.check_name(fields.model)
     ask = await chat_ask(fields, model, ignored)
     answering = Answering(client, model, front_door.metrics, ask, key_of(request))

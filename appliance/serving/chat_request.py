@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
@@ -11,7 +12,7 @@ from appliance.serving.errors import bad_request
 from appliance.serving.fields import Ignored
 from appliance.serving.messages import check_messages, with_short_ids
 from appliance.serving.sampling import SamplingFields, check_logprobs
-from appliance.serving.served_model import ServedModel
+from appliance.serving.served_model import ServedModel, is_short_chat
 from appliance.serving.structured import enforced_form, wanted_form
 from appliance.serving.thinking import thinking_variables
 from appliance.serving.tools import ToolUse, check_tools
@@ -35,6 +36,7 @@ class ChatFields(SamplingFields, frozen=True, kw_only=True):
 class ChatPrompt(NamedTuple):
     text: str
     token_ids: list[int]
+    use: ToolUse
 
 
 async def chat_ask(fields: ChatFields, model: ServedModel, ignored: Ignored, *, shorten: bool = False) -> Ask:
@@ -43,9 +45,8 @@ async def chat_ask(fields: ChatFields, model: ServedModel, ignored: Ignored, *, 
     check_logprobs(fields.top_logprobs, "top_logprobs")
     if fields.top_logprobs and not fields.logprobs:
         raise bad_request("top_logprobs needs logprobs; set logprobs to true.", "top_logprobs")
-    use = check_tools(fields.tools, fields.tool_choice, fields.parallel_tool_calls, ignored)
+    text, prompt, use = await chat_prompt(fields, model, ignored)
     form = enforced_form(use, wanted_form(fields))
-    text, prompt = await chat_prompt(fields, model, use, ignored)
     asked = fields.max_completion_tokens or fields.max_tokens
     room = model.room(len(prompt), None if shorten else asked, "messages")
     wanted = asked or model.sampling_defaults.get("max_tokens", room)
@@ -59,17 +60,23 @@ async def chat_ask(fields: ChatFields, model: ServedModel, ignored: Ignored, *, 
     )
 
 
-async def chat_prompt(fields: ChatFields, model: ServedModel, use: ToolUse, ignored: Ignored) -> ChatPrompt:
+async def chat_prompt(fields: ChatFields, model: ServedModel, ignored: Ignored) -> ChatPrompt:
     """What the model is given, however long that is. Raises ApiError as `chat_ask`."""
-    text = await _render(fields, model, use, ignored)
+
+    def render() -> tuple[ToolUse, str]:
+        use = check_tools(fields.tools, fields.tool_choice, fields.parallel_tool_calls, ignored)
+        return use, _render(fields, model, use, ignored)
+
+    given = (fields.tools, fields.tool_choice, fields.chat_template_kwargs)
+    use, text = render() if is_short_chat(fields.messages, given) else await asyncio.to_thread(render)
     # The template writes the special tokens itself.
     token_ids = await model.encode(text, "messages", add_special_tokens=False)
     if not token_ids:
         raise bad_request("The model's chat template produces an empty prompt for these messages.", "messages")
-    return ChatPrompt(text, token_ids)
+    return ChatPrompt(text, token_ids, use)
 
 
-async def _render(fields: ChatFields, model: ServedModel, use: ToolUse, ignored: Ignored) -> str:
+def _render(fields: ChatFields, model: ServedModel, use: ToolUse, ignored: Ignored) -> str:
     """The prompt's text."""
     messages = check_messages(fields.messages, ignored)
     given = fields.chat_template_kwargs or {}
@@ -83,4 +90,4 @@ async def _render(fields: ChatFields, model: ServedModel, use: ToolUse, ignored:
         messages = with_short_ids(messages)
     variables = thinking_variables(fields.reasoning_effort, fields.enable_thinking, given, template, ignored)
     variables.setdefault("add_generation_prompt", fields.add_generation_prompt is not False)
-    return await model.render_chat(messages, {**variables, "tools": use.for_template()})
+    return model.render_chat(messages, {**variables, "tools": use.for_template()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
@@ -13,14 +14,15 @@ from msgspec import Meta
 from appliance.serving.access import key_of
 from appliance.serving.answer_format import TokenTexts, finish_reason, new_id, usage
 from appliance.serving.answering import Answering, Ask
+from appliance.serving.body import read_body
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import bad_request
-from appliance.serving.fields import decode_request, read_body
+from appliance.serving.fields import read_fields
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.openapi.answers import TextCompletion
 from appliance.serving.respond import GENERATING, Answer, respond
 from appliance.serving.sampling import MAX_CHOICES, Count, SamplingFields, check_logprobs
-from appliance.serving.served_model import NO_ECHO, Echo, ServedModel
+from appliance.serving.served_model import NO_ECHO, Echo, ServedModel, is_short
 from appliance.serving.stream import DONE, HEARTBEAT, frame
 from appliance.serving.structured import wanted_form
 
@@ -50,20 +52,21 @@ class CompletionFields(SamplingFields, frozen=True, kw_only=True):
 )
 async def completions(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
     client, model = front_door.serving()
-    fields, ignored = decode_request(await read_body(request), CompletionFields, strict=model.strict_requests)
+    fields, ignored = await read_fields(await read_body(request), CompletionFields, strict=model.strict_requests)
     model.check_name(fields.model)
-    ask = await _ask(fields, model)
-    echoes = [await model.echo(prompt) for prompt in ask.prompts] if fields.echo else [NO_ECHO] * len(ask.prompts)
+    ask = await completion_ask(fields, model)
+    echoes = await model.echoes(ask.prompts) if fields.echo else [NO_ECHO] * len(ask.prompts)
     answering = Answering(client, model, front_door.metrics, ask, key_of(request))
     answer = CompletionAnswer(model, ask, fields, echoes)
     return await respond(request, answering, answer, stream=fields.stream, headers=ignored.headers)
 
 
-async def _ask(fields: CompletionFields, model: ServedModel) -> Ask:
+async def completion_ask(fields: CompletionFields, model: ServedModel) -> Ask:
+    """Raises ApiError that names the field."""
     check_logprobs(fields.logprobs, "logprobs")
     if fields.max_tokens == 0 and not fields.echo:
         raise bad_request("max_tokens: 0 is too small; use 1 or more, or 0 with echo.", "max_tokens")
-    prompts = [await _encode(prompt, fields, model, param) for prompt, param in _prompts(fields.prompt)]
+    prompts = await _encode_all(fields, model)
     if len(prompts) * (fields.n or 1) > MAX_CHOICES:
         raise bad_request(
             f"n: the prompts times n make more than {MAX_CHOICES} answers; send fewer prompts or a smaller n.", "n"
@@ -97,9 +100,18 @@ def _prompts(prompt: str | list[Any]) -> list[tuple[str | list[int], str]]:
     return [(part, f"prompt[{index}]") for index, part in enumerate(prompt)]
 
 
-async def _encode(prompt: str | list[int], fields: CompletionFields, model: ServedModel, param: str) -> list[int]:
+async def _encode_all(fields: CompletionFields, model: ServedModel) -> list[list[int]]:
+    """Other requests do not wait for long prompts, or for many."""
+
+    def encode() -> list[list[int]]:
+        return [_encode(prompt, fields, model, param) for prompt, param in _prompts(fields.prompt)]
+
+    return encode() if is_short(fields.prompt) else await asyncio.to_thread(encode)
+
+
+def _encode(prompt: str | list[int], fields: CompletionFields, model: ServedModel, param: str) -> list[int]:
     if isinstance(prompt, str):
-        token_ids = await model.encode(prompt, param, add_special_tokens=fields.add_special_tokens is not False)
+        token_ids = model.encode_at_once(prompt, param, add_special_tokens=fields.add_special_tokens is not False)
     else:
         model.check_token_ids(prompt, param)
         token_ids = prompt

@@ -107,7 +107,8 @@ def _from_framework(error: HTTPException) -> ApiError:
     if status == 404:
         return ApiError(404, "Unknown path.", code="not_found")
     if status == 405:
-        return ApiError(405, "This path does not support this method.", code="method_not_allowed")
+        message = "This path does not support this method."
+        return ApiError(405, message, code="method_not_allowed", headers=error.headers)
     if status < 500:
         return ApiError(status, error.detail or http.HTTPStatus(status).phrase)
     return _unexpected(error)

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import functools
+import itertools
 import json
 import re
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
-from litestar import Request
-from litestar.exceptions import InternalServerException
 
+from appliance.serving.body import beside_others, parse_body
 from appliance.serving.client_fields import SENT_BY_CLIENTS, WITHOUT_EFFECT
-from appliance.serving.errors import ApiError, ClientGoneError, bad_request, missing
+from appliance.serving.errors import ApiError, bad_request, missing
 
 T = TypeVar("T", bound=msgspec.Struct)
-R = TypeVar("R")
 
 IGNORED_HEADER: Final = "X-Ingot-Ignored-Fields"
 MAX_IGNORED: Final = 32
 MAX_UNKNOWN: Final = 256
-INLINE_BYTES: Final = 1 << 15
 # How alike a name is to a known one before it is taken for a slip of the pen (`difflib`'s ratio), and before it is
 # suggested where every unknown name is refused.
 SLIP: Final = 0.8
@@ -82,6 +79,7 @@ class Vocabulary(NamedTuple):
 OPENAI: Final = Vocabulary(PARTLY_SUPPORTED)
 
 MAX_SHOWN = 60
+JSON: Final = json.JSONEncoder(ensure_ascii=False)
 
 # msgspec's names of types, and ours.
 WORDS = (
@@ -96,19 +94,6 @@ LIMITS = {
     ">": ("small", "short", "more than {}"),
     "<": ("large", "long", "less than {}"),
 }
-
-
-async def read_body(request: Request[Any, Any, Any]) -> bytes:
-    """Raises ClientGoneError if the client disconnects before it has sent everything."""
-    try:
-        return await request.body()
-    except InternalServerException:  # raised by the framework if a connection ends early
-        raise ClientGoneError from None
-
-
-async def beside_others(raw: bytes, work: Callable[[], R]) -> R:
-    """Work on the request `raw`: of a long one in a thread, so that no other request waits for it."""
-    return work() if len(raw) <= INLINE_BYTES else await asyncio.to_thread(work)
 
 
 class Ignored:
@@ -150,9 +135,10 @@ class Ignored:
 
     @property
     def headers(self) -> dict[str, str]:
-        names = [urllib.parse.quote(name[:MAX_SHOWN], safe="[].") for name in self._names]
-        more = ["..."] if len(names) > MAX_IGNORED else []
-        return {IGNORED_HEADER: ", ".join([*names[:MAX_IGNORED], *more])} if names else {}
+        first = itertools.islice(self._names, MAX_IGNORED)
+        names = [urllib.parse.quote(name[:MAX_SHOWN], safe="[].") for name in first]
+        more = ["..."] if len(self._names) > MAX_IGNORED else []
+        return {IGNORED_HEADER: ", ".join([*names, *more])} if names else {}
 
 
 def decode(raw: bytes, type: type[T]) -> T:
@@ -163,7 +149,7 @@ def decode(raw: bytes, type: type[T]) -> T:
 
 def decode_request(raw: bytes, type: type[T], *, strict: bool, api: Vocabulary = OPENAI) -> tuple[T, Ignored]:
     """As `decode`, but unless `strict`, fields that are unknown, and not a known one misspelt, are ignored."""
-    content = _parse(raw)
+    content = parse_body(raw)
     if not isinstance(content, dict):
         raise bad_request(f"The body is {_kind(content)}; send a JSON object.", code="invalid_body")
     known = _names(type)
@@ -185,6 +171,11 @@ def decode_request(raw: bytes, type: type[T], *, strict: bool, api: Vocabulary =
         return msgspec.convert(given, type), ignored
     except msgspec.ValidationError as error:
         raise _invalid(given, type, str(error)) from None
+
+
+async def read_fields(raw: bytes, type: type[T], *, strict: bool, api: Vocabulary = OPENAI) -> tuple[T, Ignored]:
+    """As `decode_request`; other requests do not wait for a long one."""
+    return await beside_others(raw, lambda: decode_request(raw, type, strict=strict, api=api))
 
 
 @functools.cache
@@ -220,25 +211,15 @@ def _names(type: type[msgspec.Struct]) -> list[str]:
 
 def shown(value: Any) -> str:
     """A value in an error, in JSON as the client wrote it: never more than a line, and never a whole prompt."""
+    text = ""
     try:
-        text = json.dumps(value, ensure_ascii=False)
+        for chunk in JSON.iterencode(value):  # the value may have millions of parts
+            text += chunk
+            if len(text) > MAX_SHOWN:
+                break
     except RecursionError:
         return "..."
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
-
-
-def _parse(raw: bytes) -> Any:
-    try:
-        raw.decode()
-        return msgspec.json.decode(raw)
-    except UnicodeDecodeError as error:
-        raise bad_request(
-            f"The body is not UTF-8: invalid byte at position {error.start:,}.", code="invalid_body"
-        ) from None
-    except msgspec.DecodeError as error:
-        raise bad_request(f"The body is not valid JSON: {error}.", code="invalid_body") from None
-    except RecursionError:
-        raise bad_request("The body is nested too deeply.", code="invalid_body") from None
 
 
 def check_accepted(name: str, value: Any, row: Accepted) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from appliance.serving.body import MAX_PARTS, has_too_many_parts
 from appliance.serving.errors import bad_request, missing
 from appliance.serving.fields import Ignored, shown
 
@@ -176,7 +177,10 @@ def _arguments(arguments: Any, param: str) -> Any:
         message = f"{param}: {shown(arguments)} is not valid; use the text of a JSON object."
         raise bad_request(message, param)
     try:
-        decoded = msgspec.json.decode(arguments)
+        text = arguments.encode()
+        if has_too_many_parts(text):
+            raise bad_request(f"{param}: more than {MAX_PARTS:,} lists, objects and members; send fewer.", param)
+        decoded = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return arguments
     return decoded if isinstance(decoded, dict) else arguments

@@ -90,15 +90,29 @@ class ServedModel:
             prompt_token_ids=prompt_token_ids,
         )
 
-    async def echo(self, prompt_token_ids: Sequence[int]) -> Echo:
-        def echo() -> Echo:
-            detokenizer = self.detokenizer((), skip_special_tokens=True, kept=frozenset())
-            pieces = [detokenizer.push((token_id,)) for token_id in prompt_token_ids]
-            return Echo("".join(pieces) + detokenizer.finish(), list(accumulate(map(len, pieces[:-1]), initial=0)))
+    async def echoes(self, prompts: Sequence[Sequence[int]]) -> list[Echo]:
+        """Of prompts as token ids."""
 
-        return echo() if len(prompt_token_ids) <= INLINE_TOKENS else await asyncio.to_thread(echo)
+        def echoes() -> list[Echo]:
+            return [self._echo(prompt) for prompt in prompts]
+
+        return echoes() if sum(map(len, prompts)) <= INLINE_TOKENS else await asyncio.to_thread(echoes)
+
+    def _echo(self, prompt_token_ids: Sequence[int]) -> Echo:
+        detokenizer = self.detokenizer((), skip_special_tokens=True, kept=frozenset())
+        pieces = [detokenizer.push((token_id,)) for token_id in prompt_token_ids]
+        return Echo("".join(pieces) + detokenizer.finish(), list(accumulate(map(len, pieces[:-1]), initial=0)))
 
     async def encode(self, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Raises ApiError; of a long text, other requests do not wait for the tokens."""
+
+        def encode() -> list[int]:
+            return self.encode_at_once(text, param, add_special_tokens=add_special_tokens)
+
+        return encode() if len(text) <= INLINE_CHARACTERS else await asyncio.to_thread(encode)
+
+    def encode_at_once(self, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Raises ApiError."""
         most = self.max_model_len * self.tokenizer.longest_token
         if len(text) > most:
             message = (
@@ -107,11 +121,8 @@ class ServedModel:
             )
             raise PromptTooLongError(message, param, len(text) // self.tokenizer.longest_token)
 
-        def encode() -> list[int]:
-            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-
         try:
-            return encode() if len(text) <= INLINE_CHARACTERS else await asyncio.to_thread(encode)
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         except ValueError:
             raise bad_request(
                 f"The field {param!r} contains half of a surrogate pair, which is not valid text.", param
@@ -132,17 +143,11 @@ class ServedModel:
             raise bad_request(message, "messages", "no_chat_template")
         return self._template
 
-    async def render_chat(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
         from appliance.checkpoint.chat_template import TemplateError
 
-        template = self.template
-
-        def render() -> str:
-            return template.render(messages, **variables)
-
-        short = len(messages) <= INLINE_MESSAGES and _is_short((messages, variables))
         try:
-            return render() if short else await asyncio.to_thread(render)
+            return self.template.render(messages, **variables)
         except TemplateError as error:
             raise bad_request(str(error), "messages") from None
 
@@ -183,17 +188,24 @@ class ServedModel:
                 )
 
 
-def _is_short(value: Any) -> bool:
-    """Whether all its texts together are short enough to be rendered at once."""
+def is_short_chat(messages: Sequence[Any], given: Any) -> bool:
+    """Whether messages, and what is `given` beside them, can be checked and rendered at once."""
+    return len(messages) <= INLINE_MESSAGES and is_short((messages, given))
+
+
+def is_short(value: Any) -> bool:
+    """Whether all its texts and numbers together are read in no time."""
     size, rest = 0, [value]
-    while rest and size <= INLINE_CHARACTERS:
+    while rest:
         each = rest.pop()
+        size += len(each) if isinstance(each, str | dict | list | tuple) else 1
+        if size > INLINE_CHARACTERS:
+            return False
         if isinstance(each, dict):
             rest += each.values()
         elif isinstance(each, list | tuple):
             rest += each
-        size += len(each) if isinstance(each, str) else 1
-    return size <= INLINE_CHARACTERS
+    return True
 
 
 def check_name(asked: str | None, served: str) -> None:

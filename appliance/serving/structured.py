@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from appliance.serving.tools import ToolUse
 
 MAX_CHOICES: Final = 10_000
+MAX_SCHEMA: Final = 1 << 20
+"""Of characters, where a schema is given as text: it may hold spaces that its grammar does not."""
 # Grammars that are known to be good are not compiled again; those used least recently are forgotten first.
 KEPT: Final = 256
 # So many are compiled at a time, that text can still be tokenised beside them.
@@ -174,6 +176,9 @@ def _schema(value: Any, param: str) -> Form | None:
     if value is None:
         return None
     if isinstance(value, str):
+        if len(value) > MAX_SCHEMA:
+            long = f"{param}: {len(value):,} characters are too many; use {MAX_SCHEMA:,} or fewer."
+            raise bad_request(long, param, "invalid_grammar")
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
@@ -190,10 +195,10 @@ def _object(param: str) -> Form:
 def _choice(value: Any, param: str) -> Form | None:
     if value is None:
         return None
+    if isinstance(value, list) and len(value) > MAX_CHOICES:
+        raise bad_request(f"{param}: {len(value):,} choices are too many; use {MAX_CHOICES:,} or fewer.", param)
     if not isinstance(value, list) or not value or not all(isinstance(text, str) and text for text in value):
         raise bad_request(f"{param}: {shown(value)} is not valid; use a list of strings that are not empty.", param)
-    if len(value) > MAX_CHOICES:
-        raise bad_request(f"{param}: {len(value):,} choices are too many; use {MAX_CHOICES:,} or fewer.", param)
     return Form("choice", value, param)
 
 

@@ -9,12 +9,12 @@ import msgspec
 from litestar import Request, Response, post
 from msgspec import Meta
 
+from appliance.serving.body import read_body
 from appliance.serving.chat_request import ChatFields, chat_prompt
 from appliance.serving.errors import bad_request
-from appliance.serving.fields import OPENAI, Ignored, decode_request, read_body
+from appliance.serving.fields import OPENAI, Ignored, read_fields
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.served_model import ServedModel
-from appliance.serving.tools import check_tools
 
 MAX_TOKENS: Final = 1 << 20
 
@@ -69,10 +69,14 @@ VOCABULARY: Final = OPENAI._replace(
 async def tokenize(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[dict[str, Any]]:
     _, model = front_door.serving()
     body = await read_body(request)
-    fields, ignored = decode_request(body, TokenizeFields, strict=model.strict_requests, api=VOCABULARY)
+    fields, ignored = await read_fields(body, TokenizeFields, strict=model.strict_requests, api=VOCABULARY)
     model.check_name(fields.model)
     tokens = await _encode(fields, model, ignored)
-    spelt = [model.tokenizer.id_to_token(token) for token in tokens] if fields.return_token_strs else None
+
+    def spell() -> list[str | None]:
+        return [model.tokenizer.id_to_token(token) for token in tokens]
+
+    spelt = await asyncio.to_thread(spell) if fields.return_token_strs else None
     answer = {"count": len(tokens), "max_model_len": model.max_model_len, "tokens": tokens, "token_strs": spelt}
     return Response(answer, headers=ignored.headers)
 
@@ -88,7 +92,7 @@ async def tokenize(request: Request[Any, Any, Any], front_door: FrontDoor) -> Re
 async def detokenize(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[dict[str, Any]]:
     """Special tokens are part of the text."""
     _, model = front_door.serving()
-    fields, ignored = decode_request(await read_body(request), DetokenizeFields, strict=model.strict_requests)
+    fields, ignored = await read_fields(await read_body(request), DetokenizeFields, strict=model.strict_requests)
     model.check_name(fields.model)
     if len(fields.tokens) > MAX_TOKENS:
         raise bad_request(f"tokens: {len(fields.tokens):,} ids are too many; send {MAX_TOKENS:,} or fewer.", "tokens")
@@ -107,13 +111,13 @@ async def _encode(fields: TokenizeFields, model: ServedModel, ignored: Ignored) 
         return await model.encode(fields.prompt, "prompt", add_special_tokens=fields.add_special_tokens is not False)
     chat = ChatFields(
         messages=fields.messages or [],
+        tools=fields.tools,
         add_generation_prompt=fields.add_generation_prompt,
         chat_template_kwargs=fields.chat_template_kwargs,
         reasoning_effort=fields.reasoning_effort,
         enable_thinking=fields.enable_thinking,
     )
-    use = check_tools(fields.tools, None, None, ignored)
-    prompt = await chat_prompt(chat, model, use, ignored)
+    prompt = await chat_prompt(chat, model, ignored)
     if fields.add_special_tokens:  # beside those that the template writes
         return await model.encode(prompt.text, "messages", add_special_tokens=True)
     return prompt.token_ids

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -68,10 +68,10 @@ class ToolUse(msgspec.Struct, frozen=True):
 def check_tools(tools: Any, choice: Any, parallel: bool | None, ignored: Ignored) -> ToolUse:
     """Raises ApiError naming the field's path."""
     checked = _check_list(tools or [], ignored)
-    kind, names = _check_choice(choice, [tool.name for tool in checked])
+    kind, names = _check_choice(choice, dict.fromkeys(tool.name for tool in checked))
     places = {tool.name: f"tools[{index}].function.parameters" for index, tool in enumerate(checked)}
     if kind == "named":
-        return ToolUse(checked, kind, names[0], parallel is not False, places)
+        return ToolUse(checked, kind, next(iter(names)), parallel is not False, places)
     allowed = tuple(tool for tool in checked if not names or tool.name in names)
     return ToolUse(allowed, kind, parallel=parallel is not False, places=places)
 
@@ -160,14 +160,14 @@ def _inside(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else ()
 
 
-def _check_choice(choice: Any, names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def _check_choice(choice: Any, names: Collection[str]) -> tuple[str, frozenset[str]]:
     """The kind of choice, and the names to which it restricts the tools."""
     if choice is None:
-        return "auto", ()
+        return "auto", frozenset()
     if isinstance(choice, str) and choice in CHOICES:
         if choice == "required" and not names:
             raise _needs_tools(choice)
-        return choice, ()
+        return choice, frozenset()
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         return _check_allowed(choice.get("allowed_tools"), names)
     name = _name_of(choice)
@@ -177,10 +177,10 @@ def _check_choice(choice: Any, names: Sequence[str]) -> tuple[str, tuple[str, ..
     if not names:
         raise _needs_tools(choice)
     _check_known(name, names, "tool_choice.function.name")
-    return "named", (name,)
+    return "named", frozenset({name})
 
 
-def _check_allowed(allowed: Any, names: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def _check_allowed(allowed: Any, names: Collection[str]) -> tuple[str, frozenset[str]]:
     place = "tool_choice.allowed_tools"
     if not isinstance(allowed, dict):
         raise bad_request(f"{place}: {shown(allowed)} is not valid; use an object with mode and tools.", place)
@@ -194,7 +194,7 @@ def _check_allowed(allowed: Any, names: Sequence[str]) -> tuple[str, tuple[str, 
         raise bad_request(f"{place}.tools: {shown(tools)} is not valid; use a list of tools.", f"{place}.tools")
     for index, tool in enumerate(tools):
         _check_known(_name_of(tool), names, f"{place}.tools[{index}].function.name")
-    return mode, tuple(tool["function"]["name"] for tool in tools)
+    return mode, frozenset(tool["function"]["name"] for tool in tools)
 
 
 def _name_of(tool: Any) -> str | None:
@@ -204,9 +204,9 @@ def _name_of(tool: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _check_known(name: str | None, names: Sequence[str], param: str) -> None:
+def _check_known(name: str | None, names: Collection[str], param: str) -> None:
     if name not in names:
-        known = f"use {' or '.join(names[:5])}" if names else "send tools, too"
+        known = f"use {' or '.join(list(names)[:5])}" if names else "send tools, too"
         raise bad_request(f"{param}: no tool is named {shown(name)}; {known}.", param)
 
 

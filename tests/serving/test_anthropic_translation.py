@@ -12,9 +12,10 @@ import pytest
 from appliance.serving.anthropic.conversation import MAX_BLOCKS
 from appliance.serving.anthropic.fields import MESSAGES, MessagesFields
 from appliance.serving.anthropic.request import translate
+from appliance.serving.body import INLINE_BYTES, beside_others
 from appliance.serving.chat_request import ChatFields
 from appliance.serving.errors import ApiError
-from appliance.serving.fields import INLINE_BYTES, beside_others, decode_request
+from appliance.serving.fields import decode_request
 from appliance.serving.messages import MAX_MESSAGES
 
 USE = {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}

@@ -66,7 +66,7 @@ async def test_a_prompt_is_scored_once_for_all_of_its_choices(model: ServedModel
     ask = Ask(prompts=PROMPTS, fields=fields, max_tokens=[1, 1], logprobs=1, prompt_logprobs=1)
     client, answering, submits = start(model, ask)
     assert [submit.sampling.prompt_logprobs for submit in submits] == [1, None, None, 1, None, None]
-    answer = CompletionAnswer(model, ask, fields, [await model.echo(prompt) for prompt in PROMPTS])
+    answer = CompletionAnswer(model, ask, fields, await model.echoes(PROMPTS))
     reader = asyncio.create_task(written(answer, answering, streamed=streamed))
     for scored in (False, True):
         for place, submit in enumerate(submits):
@@ -90,7 +90,7 @@ async def test_a_long_prompt_is_decoded_beside_the_loop(model: ServedModel, monk
 
     monkeypatch.setattr(model, "detokenizer", watched)
     for length in (INLINE_TOKENS, INLINE_TOKENS + 1):
-        assert len((await model.echo([70] * length)).offsets) == length
+        assert len((await model.echoes([[70] * length]))[0].offsets) == length
     assert [thread is threading.main_thread() for thread in threads] == [True, False]
 
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
-import threading
 from typing import Any
 
 import psutil
 import pytest
 
-from appliance.checkpoint.chat_template import ChatTemplate
-from appliance.home import Home
-from appliance.plan.launch import NativePlan
-from appliance.serving.served_model import ServedModel
-from appliance.supervisor.supervisor import run_preflight
-from tests.supervisor.scripted import Door, make_profile
+from tests.supervisor.scripted import Door
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"
@@ -134,26 +127,6 @@ def test_too_many_messages_are_told_their_number(door: Door) -> None:
     assert "20,000" in error["message"]
 
 
-async def test_many_messages_keep_nobody_waiting(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are rendered beside the event loop, however little text they hold; and so is much text in one message."""
-    document = json.loads(make_profile(home).read_bytes())
-    plan = (await asyncio.to_thread(run_preflight, home, document)).plan
-    assert isinstance(plan, NativePlan)
-    model = ServedModel.load(plan, 0)
-    threads: list[threading.Thread] = []
-    render = ChatTemplate.render
-
-    def watched(*arguments: Any, **variables: Any) -> str:
-        threads.append(threading.current_thread())
-        return render(*arguments, **variables)
-
-    monkeypatch.setattr(ChatTemplate, "render", watched)
-    await model.render_chat([{"role": "user", "content": "x"}], {})
-    await model.render_chat([{"role": "user", "content": ""}] * 100, {})
-    await model.render_chat([{"role": "user", "content": "", "reasoning_content": "x" * 5000}], {})
-    assert [thread is threading.main_thread() for thread in threads] == [True, False, False]
-
-
 @pytest.mark.parametrize(
     ("prompt", "param"),
     [
@@ -244,6 +217,7 @@ def test_other_paths_and_methods(door: Door, method: str, path: str, status: int
     response = door.http.request(method, path)
     assert response.status_code == status
     assert response.json()["error"]["type"] == "invalid_request_error"
+    assert ("POST" in response.headers.get("allow", "").split(", ")) == (status == 405)
 
 
 @pytest.mark.parametrize("nested", [0, 400])

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from appliance.home import Home
+from appliance.serving.body import INLINE_BYTES
 from appliance.serving.errors import ApiError
-from appliance.serving.fields import INLINE_BYTES, Ignored
+from appliance.serving.fields import Ignored
 from appliance.serving.responses import request
 from appliance.serving.responses.fields import ResponseFields
 from appliance.serving.responses.items import check_items

@@ -23,7 +23,6 @@ from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.fields import Ignored, decode_part, shown
 from appliance.serving.messages import check_count
 from appliance.serving.served_model import ServedModel
-from appliance.serving.tools import check_tools
 
 ORIGINS: Final = {
     "stop": "stop_sequences",
@@ -93,11 +92,9 @@ async def messages_ask(translated: Translated, model: ServedModel, ignored: Igno
 
 
 async def count_prompt(translated: Translated, model: ServedModel, ignored: Ignored) -> int:
-    chat = translated.chat
     unused = Ignored(strict=False)
     with translated.origins.in_errors():
-        use = check_tools(chat.tools, chat.tool_choice, chat.parallel_tool_calls, unused)
-        prompt = await chat_prompt(chat, model, use, unused)
+        prompt = await chat_prompt(translated.chat, model, unused)
     translated.origins.note(unused, ignored)
     return len(prompt.token_ids)
 

@@ -13,7 +13,8 @@ from appliance.serving.anthropic.answer import MessageAnswer
 from appliance.serving.anthropic.answers import AnthropicError, AnthropicMessage, AnthropicTokenCount
 from appliance.serving.anthropic.fields import COUNT, MESSAGES, MessagesFields, PromptFields
 from appliance.serving.anthropic.request import count_prompt, messages_ask, translate
-from appliance.serving.fields import beside_others, decode_request, read_body
+from appliance.serving.body import beside_others, read_body
+from appliance.serving.fields import read_fields
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.request_id import request_id
 from appliance.serving.respond import GENERATING, respond
@@ -32,7 +33,7 @@ from appliance.serving.respond import GENERATING, respond
 async def messages(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
     client, model = front_door.serving()
     body = await read_body(request)
-    fields, ignored = decode_request(body, MessagesFields, strict=model.strict_requests, api=MESSAGES)
+    fields, ignored = await read_fields(body, MessagesFields, strict=model.strict_requests, api=MESSAGES)
     model.check_name(fields.model)
     translated = await beside_others(body, lambda: translate(fields, ignored))
     ask = await messages_ask(translated, model, ignored)
@@ -60,7 +61,7 @@ async def count_tokens(request: Request[Any, Any, Any], front_door: FrontDoor) -
     """Of a prompt of any length."""
     _, model = front_door.serving()
     body = await read_body(request)
-    fields, ignored = decode_request(body, PromptFields, strict=model.strict_requests, api=COUNT)
+    fields, ignored = await read_fields(body, PromptFields, strict=model.strict_requests, api=COUNT)
     model.check_name(fields.model)
     translated = await beside_others(body, lambda: translate(fields, ignored))
     count = await count_prompt(translated, model, ignored)

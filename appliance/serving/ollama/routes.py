@@ -11,9 +11,10 @@ from litestar.response import Stream
 from appliance.engine_client.client import CoreClient
 from appliance.serving.access import key_of
 from appliance.serving.answering import Answering, Ask
+from appliance.serving.body import beside_others, read_body
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.field_origins import FieldOrigins
-from appliance.serving.fields import beside_others, decode_request, read_body
+from appliance.serving.fields import read_fields
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.ollama import answers, models
 from appliance.serving.ollama.answer import LINES, ChatAnswer, GenerateAnswer, GenerationAnswer
@@ -46,7 +47,7 @@ async def chat(request: AnyRequest, front_door: FrontDoor) -> Answered:
     began = time.perf_counter()
     _, model = _serving(front_door)
     body = await read_body(request)
-    fields, ignored = decode_request(body, OllamaChatFields, strict=model.strict_requests, api=OLLAMA)
+    fields, ignored = await read_fields(body, OllamaChatFields, strict=model.strict_requests, api=OLLAMA)
     models.check_name(fields.model, model)
     answer = ChatAnswer(fields.model or model.name, shows_thinking=fields.think is not False, began=began)
     translated = await beside_others(body, lambda: translate_chat(fields, model, ignored))
@@ -70,7 +71,7 @@ async def generate(request: AnyRequest, front_door: FrontDoor) -> Answered:
     began = time.perf_counter()
     _, model = _serving(front_door)
     body = await read_body(request)
-    fields, ignored = decode_request(body, OllamaGenerateFields, strict=model.strict_requests, api=OLLAMA)
+    fields, ignored = await read_fields(body, OllamaGenerateFields, strict=model.strict_requests, api=OLLAMA)
     models.check_name(fields.model, model)
     answer = GenerateAnswer(fields.model or model.name, shows_thinking=fields.think is not False, began=began)
     translated = translate_generate(fields, model, ignored)
@@ -118,7 +119,7 @@ async def running(front_door: FrontDoor) -> dict[str, Any]:
 )
 async def show(request: AnyRequest, front_door: FrontDoor) -> Response[dict[str, Any]]:
     _, model = _serving(front_door)
-    fields, ignored = decode_request(
+    fields, ignored = await read_fields(
         await read_body(request), OllamaShowFields, strict=model.strict_requests, api=OLLAMA
     )
     models.check_name(fields.model or fields.name, model)

@@ -7,9 +7,10 @@ import re
 from typing import Any, Final, NamedTuple
 
 from appliance.serving.answering import Ask
+from appliance.serving.body import beside_others
 from appliance.serving.chat_request import ChatFields, chat_ask
 from appliance.serving.errors import ApiError, bad_request
-from appliance.serving.fields import Ignored, beside_others
+from appliance.serving.fields import Ignored
 from appliance.serving.responses.fields import ResponseFields, TextOptions
 from appliance.serving.responses.items import Item, check_items
 from appliance.serving.responses.messages import Message, chat_messages

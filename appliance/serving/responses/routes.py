@@ -10,8 +10,9 @@ from litestar.response import Stream
 
 from appliance.serving.access import key_of
 from appliance.serving.answering import Answering
+from appliance.serving.body import read_body
 from appliance.serving.errors import ApiError, bad_request
-from appliance.serving.fields import decode_request, read_body
+from appliance.serving.fields import read_fields
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.openapi.answers import DeletedResponse, InputItems, ResponseObject
 from appliance.serving.respond import GENERATING, respond
@@ -35,7 +36,7 @@ MAX_LISTED = 100
 async def create_response(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
     client, model = front_door.serving()
     body = await read_body(request)
-    fields, ignored = decode_request(body, ResponseFields, strict=model.strict_requests)
+    fields, ignored = await read_fields(body, ResponseFields, strict=model.strict_requests)
     model.check_name(fields.model)
     check_fields(fields, ignored)
     owner, store = key_of(request), front_door.responses
