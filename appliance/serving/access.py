@@ -188,8 +188,8 @@ def key_of(connection: Connection) -> str:
 
 
 def _may_be_rebound(host: str) -> bool:
-    """A name whose owner can let it point to this machine. No page is served here, so a browser that asks under such
-    a name was sent by somebody else's page."""
+    """A name whose owner can let it point to this machine. The page that is served here sends nothing, so a
+    browser that asks under such a name was sent by somebody else's."""
     name = host_name(host)
     return name not in LOOPBACK_NAMES and not is_ip_address(name)
 

@@ -22,7 +22,7 @@ from appliance.serving.front_door import FrontDoor
 from appliance.serving.hardware_route import hardware
 from appliance.serving.models import list_models, show_model
 from appliance.serving.ollama.routes import ROUTES as OLLAMA
-from appliance.serving.openapi.route import openapi
+from appliance.serving.openapi.route import docs, openapi
 from appliance.serving.proxy import POST, Proxy
 from appliance.serving.responses.routes import create_response, delete_response, list_input_items, show_response
 from appliance.serving.tokenize import detokenize, tokenize
@@ -78,7 +78,7 @@ def make_routes(front_door: FrontDoor, access: Access) -> Litestar:
         opt={"access": "console"},
     )
     return Litestar(
-        [health, metrics, openapi, asked_with_key, asked_by_console],
+        [health, metrics, openapi, docs, asked_with_key, asked_by_console],
         dependencies={"front_door": Provide(provide, use_cache=True, sync_to_thread=False)},
         exception_handlers={Exception: error_response},
         request_max_body_size=MAX_BODY_BYTES,

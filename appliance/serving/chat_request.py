@@ -10,8 +10,8 @@ from msgspec import Meta
 from appliance.serving.answering import Ask
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import Ignored
-from appliance.serving.messages import check_messages, with_short_ids
-from appliance.serving.sampling import SamplingFields, check_logprobs
+from appliance.serving.messages import Messages, check_messages, with_short_ids
+from appliance.serving.sampling import Alternatives, SamplingFields, check_logprobs
 from appliance.serving.served_model import ServedModel, is_short_chat
 from appliance.serving.structured import enforced_form, wanted_form
 from appliance.serving.thinking import thinking_variables
@@ -19,10 +19,10 @@ from appliance.serving.tools import ToolUse, check_tools
 
 
 class ChatFields(SamplingFields, frozen=True, kw_only=True):
-    messages: list[dict[str, Any]]
+    messages: Messages
     max_completion_tokens: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Alternatives | None = None
     tools: Any = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None

@@ -21,7 +21,7 @@ from appliance.serving.fields import read_fields
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.openapi.answers import TextCompletion
 from appliance.serving.respond import GENERATING, Answer, respond
-from appliance.serving.sampling import MAX_CHOICES, Count, SamplingFields, check_logprobs
+from appliance.serving.sampling import MAX_CHOICES, Alternatives, Count, SamplingFields, check_logprobs
 from appliance.serving.served_model import NO_ECHO, Echo, ServedModel, is_short
 from appliance.serving.stream import DONE, HEARTBEAT, frame
 from appliance.serving.structured import wanted_form
@@ -37,7 +37,7 @@ class CompletionFields(SamplingFields, frozen=True, kw_only=True):
     prompt: str | list[str | TokenId | list[TokenId]]
     max_tokens: Count | None = None  # none but the prompt's own, with `echo`
     echo: bool | None = None
-    logprobs: int | None = None
+    logprobs: Alternatives | None = None
     add_special_tokens: bool | None = None
 
 

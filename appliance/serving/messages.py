@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 
 from appliance.serving.body import MAX_PARTS, has_too_many_parts
 from appliance.serving.errors import bad_request, missing
@@ -23,6 +24,8 @@ FIELDS: Final = {
 }
 # Each takes a few tokens at least, so more would not fit any context; and checking each takes time.
 MAX_MESSAGES: Final = 20_000
+Messages = Annotated[list[dict[str, Any]], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_MESSAGES})]
+"""Of a request; the document's limits are checked by `check_messages`."""
 OLD_CALLS: Final = "tool_calls and the role tool have replaced function calls"
 SHORT_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
 

@@ -32,6 +32,11 @@ def _limits(name: str) -> Meta:
 
 Positive = Annotated[int, Meta(ge=1, le=1 << 31)]
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
+# The document's limits of these are checked by functions, whose errors say more.
+Alternatives = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": MAX_LOGPROBS})]
+Stops = Annotated[list[str], Meta(extra_json_schema={"maxItems": MAX_STOPS})]
+StopIds = Annotated[list[Count], Meta(extra_json_schema={"maxItems": MAX_STOP_TOKEN_IDS})]
+Biases = Annotated[dict[str, Any], Meta(extra_json_schema={"maxProperties": MAX_BIASES})]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,12 +58,12 @@ class SamplingFields(StructuredFields, frozen=True, kw_only=True):
     top_k: Annotated[int, Meta(ge=-1, le=1 << 31)] | None = None
     min_p: Annotated[float, _limits("min_p")] | None = None
     seed: Annotated[int, SEED] | None = None
-    logit_bias: dict[str, Any] | None = None
+    logit_bias: Biases | None = None
     presence_penalty: Annotated[float, _limits("presence_penalty")] | None = None
     frequency_penalty: Annotated[float, _limits("frequency_penalty")] | None = None
     repetition_penalty: Annotated[float, _limits("repetition_penalty")] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[Count] | None = None
+    stop: str | Stops | None = None
+    stop_token_ids: StopIds | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     return_token_ids: bool | None = None

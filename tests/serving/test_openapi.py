@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import jsonschema
@@ -15,7 +16,8 @@ from appliance.home import Home
 from appliance.serving.access import Access
 from appliance.serving.app import make_routes
 from appliance.serving.front_door import FrontDoor
-from appliance.serving.openapi.route import openapi
+from appliance.serving.openapi import route
+from appliance.serving.openapi.route import docs, openapi
 from tests.supervisor.scripted import Door
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -163,7 +165,7 @@ def test_answers_and_refusals_are_as_documented(
     check(document, path, streamed)
 
 
-@pytest.mark.parametrize("path", ["/health", "/metrics", "/appliance/state", "/v1/models", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/appliance/state", "/v1/models", "/openapi.json", "/docs"])
 def test_what_can_be_read_is_as_documented(door: Door, document: dict[str, Any], path: str) -> None:
     check(document, path, door.http.get(path))
 
@@ -203,21 +205,35 @@ def test_requests_are_described_by_the_structs_that_decode_them(document: dict[s
     assert schemas["ResponseFields"]["required"] == ["input"]
 
 
+def test_defaults_are_values_that_the_field_may_have(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    assert schemas["CompletionFields"]["properties"]["max_tokens"]["default"] == 16
+    assert schemas["OllamaChatFields"]["properties"]["stream"]["default"] is True
+    for schema in schemas.values():
+        for field in schema.get("properties", {}).values():
+            if "default" in field:
+                whole = {**field, "components": document["components"]}
+                jsonschema.Draft202012Validator(whole).validate(field["default"])
+
+
 async def test_the_document_is_built_once(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody may request it, as often as they like."""
+    """And its page with it, beside the event loop: anybody may request them, as often as they like."""
     built = []
 
-    def build(routes: Any) -> dict[str, Any]:
-        built.append(routes)
-        return {"openapi": "3.1.0"}
+    def build(routes: Any) -> tuple[bytes, bytes]:
+        built.append(threading.current_thread())
+        return b'{"openapi": "3.1.0"}', b"<p>"
 
-    monkeypatch.setattr("appliance.serving.openapi.document.openapi_document", build)
+    monkeypatch.setattr(route, "_build", build)
     monkeypatch.setattr(FrontDoor, "on_vllm", False)
     front_door = FrontDoor(home)
     given = {"front_door": Provide(lambda: front_door, sync_to_thread=False)}
-    app = Litestar([openapi], dependencies=given, openapi_config=None)
+    app = Litestar([openapi, docs], dependencies=given, openapi_config=None)
     async with AsyncTestClient(app) as client:
         answers = [await client.get("/openapi.json") for _ in range(3)]
+        page = await client.get("/docs")
     assert [answer.json() for answer in answers] == [{"openapi": "3.1.0"}] * 3
     assert answers[0].headers["content-type"] == "application/json"
+    assert (page.text, page.headers["content-type"]) == ("<p>", "text/html; charset=utf-8")
     assert len(built) == 1
+    assert built[0] is not threading.main_thread()

@@ -9,7 +9,8 @@ from msgspec import Meta
 
 from appliance.protocol import SAMPLING_LIMITS
 from appliance.serving.fields import Accepted, Vocabulary
-from appliance.serving.sampling import SEED, Positive
+from appliance.serving.messages import Messages
+from appliance.serving.sampling import SEED, Positive, Stops
 
 # Also Anthropic's; a client that asks for less may mean tokens of another kind.
 LEAST_BUDGET: Final = 1024
@@ -19,7 +20,7 @@ class PromptFields(msgspec.Struct, frozen=True, kw_only=True):
     """What the model is given. The parts of the objects are checked as they are translated."""
 
     model: str | None = None
-    messages: list[dict[str, Any]]
+    messages: Messages
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
@@ -31,7 +32,7 @@ class MessagesFields(PromptFields, frozen=True, kw_only=True):
     """The last four are Ingot's own, as in its other APIs."""
 
     max_tokens: Positive
-    stop_sequences: list[str] | None = None
+    stop_sequences: Stops | None = None
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=SAMPLING_LIMITS["temperature"][1])] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None

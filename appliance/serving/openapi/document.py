@@ -19,6 +19,7 @@ from litestar.routes import BaseRoute, HTTPRoute
 
 from appliance import __version__
 from appliance.serving.openapi.answers import Error
+from appliance.serving.openapi.defaults import DEFAULTS
 from appliance.serving.responses import fields as responses
 
 ERRORS: Final = {
@@ -62,6 +63,9 @@ def openapi_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     for name, fields in REFUSED.items():
         for field in fields:
             components.get(name, {}).get("properties", {}).pop(field, None)
+    for struct, defaults in DEFAULTS.items():
+        for field, default in defaults.items():
+            components[_name(struct)]["properties"][field]["default"] = default
     schemas = dict(zip(structs, references, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for path, handler in handlers:

@@ -8,7 +8,7 @@ import msgspec
 
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import Accepted, Ignored, check_accepted, shown
-from appliance.serving.sampling import Positive, SamplingFields, check_logprobs
+from appliance.serving.sampling import Alternatives, Positive, SamplingFields, check_logprobs
 
 LOGPROBS: Final = "message.output_text.logprobs"
 # Parts of an answer that `include` may name. All but the first are of hosted tools, or encrypt what is plain here.
@@ -59,7 +59,7 @@ class ResponseFields(SamplingFields, frozen=True, kw_only=True):
     reasoning: ReasoningOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
     include: list[str] | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Alternatives | None = None
     metadata: dict[str, Any] | None = None
     user: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
