@@ -189,6 +189,13 @@ def test_a_key_may_be_sent_in_two_ways(document: dict[str, Any]) -> None:
     assert [schemes[scheme].get("name", "authorization") for scheme in allowed] == ["authorization", "x-api-key"]
 
 
+def test_a_refused_method_comes_with_those_that_are_not(door: Door, document: dict[str, Any]) -> None:
+    for path, methods in document["paths"].items():
+        refused = door.http.put(path.replace("{", "").replace("}", ""))
+        assert refused.status_code == 405
+        assert {each.lower() for each in refused.headers["allow"].split(", ")} == {*methods, "options"}
+
+
 def test_fields_that_are_always_refused_are_not_described(document: dict[str, Any]) -> None:
     described = document["components"]["schemas"]["ResponseFields"]["properties"]
     refused = {"max_tokens", "n", "response_format", "background", "conversation", "prompt"}
