@@ -45,6 +45,7 @@ class Answering:
 
     def __init__(self, client: CoreClient, model: ServedModel, metrics: Metrics, ask: Ask, key_id: str = "") -> None:
         self.choices: list[Choice] = []
+        self.has_logprobs = ask.logprobs is not None or ask.prompt_logprobs is not None
         self._client = client
         self._arrived = asyncio.Event()
         self._watches: list[Stopwatch] = []

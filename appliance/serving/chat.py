@@ -6,8 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from litestar import Request, Response, post
-from litestar.response import Stream
+from litestar import Request, post
 
 from appliance.serving.access import key_of
 from appliance.serving.answer_format import TokenTexts, new_id, usage
@@ -19,7 +18,7 @@ from appliance.serving.fields import read_fields
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.message_form import chat_finish_reason, delta, message
 from appliance.serving.openapi.answers import ChatCompletion
-from appliance.serving.respond import GENERATING, Answer, respond
+from appliance.serving.respond import GENERATING, Answer, Answered, respond
 from appliance.serving.served_model import ServedModel
 from appliance.serving.stream import DONE, HEARTBEAT, frame
 
@@ -33,7 +32,7 @@ from appliance.serving.stream import DONE, HEARTBEAT, frame
     streams=True,
     errors=GENERATING,
 )
-async def chat_completions(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
+async def chat_completions(request: Request[Any, Any, Any], front_door: FrontDoor) -> Answered:
     client, model = front_door.serving()
     fields, ignored = await read_fields(await read_body(request), ChatFields, strict=model.strict_requests)
     model.check_name(fields.model)

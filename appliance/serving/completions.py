@@ -7,8 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from litestar import Request, Response, post
-from litestar.response import Stream
+from litestar import Request, post
 from msgspec import Meta
 
 from appliance.serving.access import key_of
@@ -20,7 +19,7 @@ from appliance.serving.errors import bad_request
 from appliance.serving.fields import read_fields
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.openapi.answers import TextCompletion
-from appliance.serving.respond import GENERATING, Answer, respond
+from appliance.serving.respond import GENERATING, Answer, Answered, respond
 from appliance.serving.sampling import MAX_CHOICES, Alternatives, Count, SamplingFields, check_logprobs
 from appliance.serving.served_model import NO_ECHO, Echo, ServedModel, is_short
 from appliance.serving.stream import DONE, HEARTBEAT, frame
@@ -50,7 +49,7 @@ class CompletionFields(SamplingFields, frozen=True, kw_only=True):
     streams=True,
     errors=GENERATING,
 )
-async def completions(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
+async def completions(request: Request[Any, Any, Any], front_door: FrontDoor) -> Answered:
     client, model = front_door.serving()
     fields, ignored = await read_fields(await read_body(request), CompletionFields, strict=model.strict_requests)
     model.check_name(fields.model)

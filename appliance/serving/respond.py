@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar, Protocol
 
@@ -11,7 +12,10 @@ from litestar.response import Stream
 from appliance.serving.answering import Answering, whole_unless_gone
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import ApiError
-from appliance.serving.stream import SSE, ending_in_error, frame, streamed
+from appliance.serving.served_model import INLINE_TOKENS
+from appliance.serving.stream import SSE, encode, ending_in_error, frame, streamed
+
+Answered = Stream | Response[bytes]
 
 GENERATING = (404, 429, 502, 503)
 """The errors of every route that has the model answer, beside those of its request."""
@@ -39,11 +43,18 @@ async def respond(
     *,
     stream: bool | None,
     headers: dict[str, str],
-) -> Stream | Response[dict[str, Any]]:
-    """Frees every slot once the answer has ended or its client has disconnected."""
+) -> Answered:
+    """Frees every slot once the answer has ended or its client has disconnected. A long answer is written beside the
+    event loop."""
     if stream:
         frames = ending_in_error(answer.frames(answering), answer.error_frame)
         return streamed(frames, answer.media_type, headers)
     choices = answering.choices
     pieces = await whole_unless_gone(request, answering)
-    return Response(answer.whole(choices, pieces), headers=headers)
+
+    def write() -> bytes:
+        return encode(answer.whole(choices, pieces))
+
+    is_short = not answering.has_logprobs and sum(len(piece.token_ids) for piece in pieces) <= INLINE_TOKENS
+    body = write() if is_short else await asyncio.to_thread(write)
+    return Response(body, media_type="application/json", headers=headers)

@@ -6,18 +6,20 @@ import asyncio
 import json
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from appliance.home import Home
 from appliance.plan.launch import NativePlan
-from appliance.serving import chat_request, fields
+from appliance.serving import chat_request, fields, respond
 from appliance.serving.body import INLINE_BYTES, MAX_PARTS, has_too_many_parts, parse_body
+from appliance.serving.choice import Choice, Piece
 from appliance.serving.completions import CompletionFields, completion_ask
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.fields import MAX_SHOWN, Ignored, read_fields, shown
-from appliance.serving.served_model import ServedModel
+from appliance.serving.served_model import INLINE_TOKENS, ServedModel
 from appliance.serving.tokenize import DetokenizeFields
 from appliance.serving.tools import check_tools
 from appliance.supervisor.supervisor import run_preflight
@@ -130,3 +132,32 @@ def test_tools_are_looked_up_in_one_step() -> None:
     use = check_tools(tools, {"type": "allowed_tools", "allowed_tools": allowed}, None, Ignored(strict=True))
     assert [tool.name for tool in use.tools] == ["f999"]
     assert time.process_time() - before < 0.5
+
+
+@pytest.mark.parametrize(
+    ("tokens", "has_logprobs", "at_once"),
+    [(INLINE_TOKENS, False, True), (INLINE_TOKENS + 1, False, False), (1, True, False)],
+)
+async def test_a_long_answer_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, tokens: int, has_logprobs: bool, at_once: bool
+) -> None:
+    """Each of its tokens may have twenty alternatives."""
+    threads: list[threading.Thread] = []
+
+    async def whole(*_: Any) -> list[Piece]:
+        return [Piece(token_ids=[1] * tokens)]
+
+    class Watched(respond.Answer):
+        def frames(self, answering: Any) -> Any:
+            raise NotImplementedError
+
+        def whole(self, choices: list[Choice], pieces: list[Piece]) -> dict[str, Any]:
+            threads.append(threading.current_thread())
+            return {"tokens": len(pieces[0].token_ids)}
+
+    monkeypatch.setattr(respond, "whole_unless_gone", whole)
+    answering: Any = SimpleNamespace(choices=[], has_logprobs=has_logprobs)
+    request: Any = None
+    response: Any = await respond.respond(request, answering, Watched(), stream=False, headers={})
+    assert json.loads(response.content) == {"tokens": tokens}
+    assert [thread is threading.main_thread() for thread in threads] == [at_once]

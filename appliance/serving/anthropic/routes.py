@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Request, Response, post
-from litestar.response import Stream
 
 from appliance.serving.access import key_of
 from appliance.serving.answering import Answering
@@ -17,7 +16,7 @@ from appliance.serving.body import beside_others, read_body
 from appliance.serving.fields import read_fields
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.request_id import request_id
-from appliance.serving.respond import GENERATING, respond
+from appliance.serving.respond import GENERATING, Answered, respond
 
 
 @post(
@@ -30,7 +29,7 @@ from appliance.serving.respond import GENERATING, respond
     errors=GENERATING,
     error=AnthropicError,
 )
-async def messages(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
+async def messages(request: Request[Any, Any, Any], front_door: FrontDoor) -> Answered:
     client, model = front_door.serving()
     body = await read_body(request)
     fields, ignored = await read_fields(body, MessagesFields, strict=model.strict_requests, api=MESSAGES)

@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 from litestar import Request, Response, get, post
-from litestar.response import Stream
 
 from appliance.engine_client.client import CoreClient
 from appliance.serving.access import key_of
@@ -26,11 +25,11 @@ from appliance.serving.ollama.fields import (
     OllamaShowFields,
 )
 from appliance.serving.ollama.request import generation_ask, raw_ask, translate_chat, translate_generate, unloads
-from appliance.serving.respond import GENERATING, respond
+from appliance.serving.respond import GENERATING, Answered, respond
 from appliance.serving.served_model import ServedModel
 
 AnyRequest = Request[Any, Any, Any]
-Answered = Stream | Response[dict[str, Any]]
+AnsweredOrLoaded = Answered | Response[dict[str, Any]]
 
 
 @post(
@@ -43,7 +42,7 @@ Answered = Stream | Response[dict[str, Any]]
     errors=(*GENERATING, 501),
     error=answers.OllamaError,
 )
-async def chat(request: AnyRequest, front_door: FrontDoor) -> Answered:
+async def chat(request: AnyRequest, front_door: FrontDoor) -> AnsweredOrLoaded:
     began = time.perf_counter()
     _, model = _serving(front_door)
     body = await read_body(request)
@@ -67,7 +66,7 @@ async def chat(request: AnyRequest, front_door: FrontDoor) -> Answered:
     errors=(*GENERATING, 501),
     error=answers.OllamaError,
 )
-async def generate(request: AnyRequest, front_door: FrontDoor) -> Answered:
+async def generate(request: AnyRequest, front_door: FrontDoor) -> AnsweredOrLoaded:
     began = time.perf_counter()
     _, model = _serving(front_door)
     body = await read_body(request)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from litestar import Request, Response, delete, get, post
-from litestar.response import Stream
+from litestar import Request, delete, get, post
 
 from appliance.serving.access import key_of
 from appliance.serving.answering import Answering
@@ -15,7 +14,7 @@ from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.fields import read_fields
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.openapi.answers import DeletedResponse, InputItems, ResponseObject
-from appliance.serving.respond import GENERATING, respond
+from appliance.serving.respond import GENERATING, Answered, respond
 from appliance.serving.responses.answer import ResponseAnswer
 from appliance.serving.responses.fields import ResponseFields, check_fields
 from appliance.serving.responses.items import Item
@@ -33,7 +32,7 @@ MAX_LISTED = 100
     streams=True,
     errors=GENERATING,
 )
-async def create_response(request: Request[Any, Any, Any], front_door: FrontDoor) -> Stream | Response[dict[str, Any]]:
+async def create_response(request: Request[Any, Any, Any], front_door: FrontDoor) -> Answered:
     client, model = front_door.serving()
     body = await read_body(request)
     fields, ignored = await read_fields(body, ResponseFields, strict=model.strict_requests)
