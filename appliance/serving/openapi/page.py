@@ -46,7 +46,6 @@ class Field(NamedTuple):
     limits: str
     required: bool
     default: str
-    description: str
 
 
 class Answer(NamedTuple):
@@ -64,8 +63,6 @@ class Operation(NamedTuple):
     access: str
     description: str
     fields: list[Field]
-    closed: bool
-    """Whether a body with other fields is not valid."""
     answers: list[Answer]
 
 
@@ -112,7 +109,7 @@ def _bodies(document: dict[str, Any]) -> Iterator[Schema]:
 
 def _operation(path: str, method: str, operation: dict[str, Any], schemas: Mapping[str, Schema]) -> Operation:
     fields = [
-        Field(each["name"], each["in"], *_described(each["schema"]), each["required"], "", "")
+        Field(each["name"], each["in"], *_described(each["schema"]), each["required"], "")
         for each in operation["parameters"]
     ]
     body: Schema = {}
@@ -127,7 +124,6 @@ def _operation(path: str, method: str, operation: dict[str, Any], schemas: Mappi
         access=ACCESS[asked[0]] if asked else "anybody",
         description=body.get("description", ""),
         fields=[*fields, *_fields(body)],
-        closed=body.get("additionalProperties") is False,
         answers=[_answer(status, answer) for status, answer in operation["responses"].items()],
     )
 
@@ -147,17 +143,15 @@ def _table(name: str, schema: Schema) -> Table:
 def _fields(schema: Schema) -> list[Field]:
     required = schema.get("required", ())
     fields = [
-        Field(
-            name,
-            "",
-            *_described(each, optional="default" in each),
-            name in required,
-            "" if each.get("default") is None else _value(each["default"]),
-            each.get("description", ""),
-        )
+        Field(name, "", *_described(each, optional="default" in each), name in required, _default(each))
         for name, each in schema.get("properties", {}).items()
     ]
     return sorted(fields, key=lambda field: not field.required)
+
+
+def _default(schema: Schema) -> str:
+    """None stands for a field that was not given."""
+    return "" if schema.get("default") is None else _value(schema["default"])
 
 
 def _described(schema: Schema, *, optional: bool = False) -> tuple[Words, str]:
