@@ -10,7 +10,7 @@ from appliance.vllm.http import Answer, Headers, UpstreamGoneError, ask
 
 MAX_IN_FLIGHT = 4096
 # An answer that breaks off is noticed before the end of the process that gave it is understood.
-REASON_S = 1.5
+REASON_S = 5.0
 
 
 class VllmClient:
