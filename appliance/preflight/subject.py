@@ -31,8 +31,8 @@ from appliance.preflight.context import PreflightContext
 from appliance.preflight.surroundings import Surroundings
 from appliance.profile import document
 from appliance.profile.schema import Profile
-from appliance.vllm.program import Program, find_program
 from appliance.vllm.source import VllmSource, vllm_source
+from appliance.vllm_program import Program, find_program
 from kernels.cast.setting import cast_summary
 
 

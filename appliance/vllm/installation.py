@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from appliance.vllm.program import Program
+from appliance.vllm_program import Program
 
 OLDEST: Final = (0, 11)
 """The first release with one engine (V1) and a Unix socket, on both of which Ingot builds."""

@@ -8,7 +8,7 @@ from appliance.checkpoint.memory import MemoryPlan
 from appliance.hardware.device import VISIBLE
 from appliance.hardware.gpu import Gpu
 from appliance.plan.launch import LaunchPlan
-from appliance.vllm.program import Program
+from appliance.vllm_program import Program
 
 
 @dataclass(frozen=True, kw_only=True)

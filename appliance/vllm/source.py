@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from appliance.packages import Packages
-from appliance.vllm.program import Program
+from appliance.vllm_program import Program
 
 _REGISTRY = "model_executor/models/registry.py"
 _QUANTIZATION = "model_executor/layers/quantization"

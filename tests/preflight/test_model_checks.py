@@ -12,8 +12,8 @@ import pytest
 from appliance.home import Home
 from appliance.preflight import Surroundings
 from appliance.protocol import Severity
-from appliance.vllm.program import find_program
 from appliance.vllm.source import Method, vllm_source
+from appliance.vllm_program import find_program
 from kernels.catalogue import OPS
 from kernels.selection import Context, explain
 from tests.preflight.machines import ids, install, look, one, recorded, sane, vllm, write

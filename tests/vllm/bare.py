@@ -22,7 +22,7 @@ from appliance.profile import document as documents
 from appliance.protocol import Severity
 from appliance.vllm.command_line import Command, Place, render
 from appliance.vllm.plan import VllmPlan
-from appliance.vllm.program import find_program
+from appliance.vllm_program import find_program
 from tests.vllm.provoked import Provoked, make_model
 from tests.vllm.real import PROFILE, VLLM
 

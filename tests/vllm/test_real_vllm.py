@@ -24,8 +24,8 @@ from appliance.profile.vllm_json import OBJECTS
 from appliance.profile.vllm_options import FLAGS, GONE, INSTEAD, VARIABLES
 from appliance.vllm.backends import OPTIONS
 from appliance.vllm.installation import read_installation
-from appliance.vllm.program import find_program
 from appliance.vllm.settings import FLAGS as RENDERED
+from appliance.vllm_program import find_program
 from tests.running import fetch, wait_for
 from tests.vllm.bare import errors, preflight, start
 from tests.vllm.provoked import PROVOKED, Provoked

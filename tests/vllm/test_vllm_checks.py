@@ -15,7 +15,7 @@ from appliance.profile.schema import Problem
 from appliance.profile.vllm_json import OBJECTS
 from appliance.profile.vllm_options import FLAGS
 from appliance.vllm.installation import read_installation
-from appliance.vllm.program import find_program
+from appliance.vllm_program import find_program
 from tests.vllm.stand_in import install
 from tests.vllm.test_vllm_command import CPU, gpus, planned
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 from appliance.vllm.installation import OLDEST, read_installation
-from appliance.vllm.program import PROGRAM
+from appliance.vllm_program import PROGRAM
 
 
 def run(subject: Subject) -> Iterator[Finding]:

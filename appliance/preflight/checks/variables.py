@@ -12,7 +12,7 @@ from appliance.hardware.device import VISIBLE
 from appliance.preflight.subject import Subject
 from appliance.profile.vllm_options import VARIABLE_BY_NAME, variable_matches
 from appliance.protocol import Finding, Fix, Severity
-from appliance.vllm.program import PROGRAM
+from appliance.vllm_program import PROGRAM
 from kernels.cast.setting import CAST, JIT
 
 OURS: Final = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 from appliance.vllm.installation import read_installation
-from appliance.vllm.program import PROGRAM
+from appliance.vllm_program import PROGRAM
 
 
 def run(subject: Subject) -> Iterator[Finding]:
