@@ -78,6 +78,12 @@ WHATS = (
           r"|invalid|unrecogni[sz]ed|unexpected (?:keyword|argument)|not (?:a )?valid|unknown"
           r"|\bexpect|not (?:permitted|allowed)|not (?:one of|in)\b|\bgot\b|could not convert|not divisible"),
 )  # fmt: skip
+# Of a place in the engine's source whose words say nothing of what went wrong: a condition that does not hold, or
+# anything else.
+_EITHER = ("Correct the settings and the model's files that the message names. If they are right, use another release "
+           "of the engine.")  # fmt: skip
+CHECK_FAILED = _what("check-failed", "failed a check of the engine", _EITHER, _NEVER, _NEVER)
+ERROR_REPORTED = _what("error-reported", "reports an error", _EITHER, _NEVER, _NEVER)
 WHOSES = (
     _whose("chat-template", "model-config", "The chat template", r"\bjinja2?\b|chat_template|chat_utils"),
     _whose("tls", "config", "The TLS certificate or key", r"create_ssl_context|entrypoints/ssl\.py", "offline"),
@@ -126,7 +132,12 @@ def what_of(exception: LoggedException) -> What | None:
     for what in WHATS:
         if what.types.search(exception.type):
             return what
-    said = without_advice(without_dumps(exception.message[:MAX_TEXT]))
+    return what_said(exception.message)
+
+
+def what_said(message: str) -> What | None:
+    """By its words alone."""
+    said = without_advice(without_dumps(message[:MAX_TEXT]))
     return next((what for what in WHATS if what.words.search(said)), None)
 
 

@@ -26,7 +26,8 @@ from appliance.diagnosis.pointers import (
 )
 from appliance.diagnosis.progress import ends_after, goes_on_after, healthy_until, ready_at, restarts, waiting_for
 from appliance.diagnosis.provenance import LaunchSettings
-from appliance.diagnosis.reading import Reading, best_of, causes_of_line, chains_of
+from appliance.diagnosis.raise_sites.lookup import NO_SITES, RaiseSites
+from appliance.diagnosis.reading import Reading, best_of, causes_of_line, chains_of, site_of
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.protocol import Diagnosis, EvidenceLine, Fatal, Outcome, ProcessEnd
@@ -47,6 +48,7 @@ def diagnose(
     profile: Mapping[str, Any] | None = None,
     model: Path | None = None,
     failed: bool = False,
+    sites: RaiseSites = NO_SITES,
 ) -> Diagnosis:
     """What ended the launch.
 
@@ -58,7 +60,7 @@ def diagnose(
     outcome may then be that it serves, that it is not ready where the log ends, or that the log does not show it. An
     engine may fail and exit with 0, as vLLM does when its core is killed.
     `profile` is the launched document; without it, the settings that the log prints are used. `model` is the folder of
-    its model.
+    its model. `sites` are where the installed engine raises what no row knows.
     """
     if killed_by_kernel is not None:
         return deaths.killed_by_kernel(killed_by_kernel, died)
@@ -66,13 +68,13 @@ def diagnose(
         told = _told(fatal, lines)
         best = best_of([told])
         settings = LaunchSettings(Searchable(lines), profile, model)
-        return best.diagnosis(settings) if best else telling.unknown(told, settings)
+        return best.diagnosis(settings, sites) if best else telling.unknown(told, settings, site_of(told, sites))
     death = deaths.by_death(died, several=several_ended)
     if died is not None and death is not None:
-        return _Failures(deaths.lines_of(died, lines), True, profile, model, whole=True).explained(died) or death
+        return _Failures(deaths.lines_of(died, lines), True, profile, model, sites, whole=True).explained(died) or death
     whole = failed  # a caller that knows this has the log from its first line
     failed = failed or bool(exit_status) or hang is not None
-    failures = _Failures(lines, failed, profile, model, whole)
+    failures = _Failures(lines, failed, profile, model, sites, whole)
     if hang is not None:
         certain = failures.certain()
         return certain if certain is not None else hangs.diagnose_hang(hang, stacks, lines)
@@ -84,7 +86,7 @@ def diagnose(
     if found is not None:
         return failures.with_restarts(found)
     if failed:
-        return deaths.without_a_word(lines, exit_status, died, several=several_ended)
+        return failures.logged() or deaths.without_a_word(lines, exit_status, died, several=several_ended)
     return without_failure(failures.log)
 
 
@@ -96,6 +98,7 @@ class _Failures:
     failed: bool
     profile: Mapping[str, Any] | None
     model: Path | None
+    sites: RaiseSites
     whole: bool
     log: Searchable = field(init=False)
     settings: LaunchSettings = field(init=False)
@@ -126,15 +129,15 @@ class _Failures:
             if later is not None and later.specific and (first.match is not None or later.number < first.number):
                 first = later
         if first is not None and first.specific:
-            return first.diagnosis(self.settings)
+            return first.diagnosis(self.settings, self.sites)
         told: list[ErrorLine] = []
         judged = {link.line.number for chain in chains for link in chain}
         line = self._line(told, judged, before=first)
         if line is not None and (line.specific or first is None or first.match is None):
             why = self._only_warned(told) if line.match is not None and line.match.cause.family == LOOP else None
-            return why or line.diagnosis(self.settings)
+            return why or line.diagnosis(self.settings, self.sites)
         if first is not None:
-            return first.diagnosis(self.settings)
+            return first.diagnosis(self.settings, self.sites)
         return (
             self._waits()
             or self._process_gone(silent=self.whole)
@@ -155,12 +158,12 @@ class _Failures:
             judged = {link.line.number for chain in chains for link in chain}
             found = (self._first(filter(self._counts, chains)), self._line([], judged, before=None))
             first = next((reading for reading in found if reading is not None and reading.specific), None)
-        return first.diagnosis(self.settings) if first is not None else None
+        return first.diagnosis(self.settings, self.sites) if first is not None else None
 
     def certain(self) -> Diagnosis | None:
         """A known cause of an exception that ends a process, whatever else happened."""
         first = self._first([chain for chain in chains_of(exceptions_in(self.lines)) if _ends_a_process(chain)])
-        return first.diagnosis(self.settings) if first is not None and first.match is not None else None
+        return first.diagnosis(self.settings, self.sites) if first is not None and first.match is not None else None
 
     def with_restarts(self, found: Diagnosis) -> Diagnosis:
         times, line = restarts(self.log)
@@ -274,17 +277,30 @@ class _Failures:
             best = best_of([with_message(link, self.lines) for link in chain])
             if any(is_survived(link) or is_end_on_request(link) for link in chain):
                 if best is not None and best.match is not None and best.match.cause.deadly:
-                    return best.diagnosis(self.settings)
+                    return best.diagnosis(self.settings, self.sites)
                 continue
             if self.failed or _ends_a_process(chain) or (self.ready is None and not self._was_caught(chain)):
-                return best.diagnosis(self.settings) if best is not None else telling.unknown(chain[0], self.settings)
+                return best.diagnosis(self.settings, self.sites) if best is not None else self._unknown(chain[0])
         if self.ready is None or self.failed:
             for line in told:
                 exception = line.exception
                 if exception is None or line.tier == "warning" or is_end_on_request(exception):
                     continue
                 if self.failed or not self._went_on(line):
-                    return telling.unknown(exception, self.settings)
+                    return self._unknown(exception)
+        return None
+
+    def _unknown(self, exception: LoggedException) -> Diagnosis:
+        return telling.unknown(exception, self.settings, site_of(exception, self.sites))
+
+    def logged(self) -> Diagnosis | None:
+        """If nothing else says why it failed: the first error that the engine's source knows, and that no later
+        readiness took back."""
+        for line in error_lines(self.lines):
+            if line.tier != "warning" and not self._survived(line.line.number, deadly=True):
+                site = self.sites.find(line.line.text)
+                if site is not None:
+                    return telling.logged(line.line, site, self.settings)
         return None
 
     def _only_warned(self, told: Sequence[ErrorLine]) -> Diagnosis | None:
@@ -300,9 +316,9 @@ class _Failures:
             for match in causes_of(line.line.text, only="warning"):
                 found = Reading(match, (), line)
                 if found.specific:
-                    return found.diagnosis(self.settings)
+                    return found.diagnosis(self.settings, self.sites)
                 vague = vague or (found if match.cause.family != LOOP else None)
-        return vague.diagnosis(self.settings) if vague is not None else None
+        return vague.diagnosis(self.settings, self.sites) if vague is not None else None
 
     def _only_gave_up(self, told: Sequence[ErrorLine]) -> Diagnosis | None:
         """If no row and no exception explains it, the first error after which its process is silent."""

@@ -69,13 +69,17 @@ class LaunchSettings:
         """The few that fixes compute with."""
         return own_settings(self._log, self._profile)
 
-    def origin_of(self, message: str) -> Origin | None:
-        """The setting that a message speaks of. One whose name it says counts before one whose value it quotes."""
+    def origin_of(self, message: str, captured: Mapping[str, str] | None = None) -> Origin | None:
+        """The setting that a message speaks of. One whose name it says counts before one whose value it quotes, and
+        before both the one whose value the engine printed under its name (`captured`)."""
         said = without_dumps(message[:MAX_TEXT])
         settings = _of_profile(self._profile) if self._profile is not None else _printed(self._log)
         origins = [origin for origin in settings if not is_secret_name(origin.name)]
         named = {name.replace("-", "_") for pattern in (FLAG, VARIABLE, NAME) for name in pattern.findall(said)}
         quoted = {value.strip() for pattern in QUOTED for value in pattern.findall(said)}
+        for origin in origins:
+            if captured and captured.get(origin.name) == origin.value:
+                return origin
         for origin in origins:
             if origin.name in named and (origin.in_profile or origin.value in quoted or len(named) == 1):
                 return origin

@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from appliance.diagnosis import telling
 from appliance.diagnosis.axes import whose_of
 from appliance.diagnosis.catalogue import Flag, Match, causes_of
+from appliance.diagnosis.cause import UNKNOWN
 from appliance.diagnosis.error_lines import ErrorLine
+from appliance.diagnosis.pointers import is_aftermath, is_pointer
 from appliance.diagnosis.provenance import LaunchSettings
+from appliance.diagnosis.raise_sites.areas import CIRCUMSTANCES, contradicts
+from appliance.diagnosis.raise_sites.lookup import FoundSite, RaiseSites
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.protocol import Diagnosis
 
@@ -32,10 +36,44 @@ class Reading:
     def specific(self) -> bool:
         return self.match is not None and not self.match.cause.vague
 
-    def diagnosis(self, settings: LaunchSettings) -> Diagnosis:
-        if self.match is None:
-            return telling.unknown(self.exceptions[0], settings)
-        return telling.known(self.match, settings, self.exceptions, self.line.line if self.line else None)
+    def diagnosis(self, settings: LaunchSettings, sites: RaiseSites) -> Diagnosis:
+        site = self._site(sites)
+        if self.match is not None and (site is None or not _outdone(self.match, site)):
+            return telling.known(self.match, settings, self.exceptions, self.line.line if self.line else None)
+        if self.exceptions:
+            return telling.unknown(self.exceptions[0], settings, site)
+        assert site is not None, "without an exception, a row or a site was found"
+        assert self.line is not None, "a reading is of exceptions or of a line"
+        return telling.logged(self.line.line, site, settings)
+
+    def _site(self, sites: RaiseSites) -> FoundSite | None:
+        """Not looked for where a row knows more than that it fits."""
+        if self.match is not None and not self.match.cause.vague and _has_values(self.match):
+            return None
+        if self.exceptions:
+            return site_of(self.exceptions[0], sites)
+        return sites.find(self.line.line.text) if self.line is not None else None
+
+
+def _has_values(match: Match) -> bool:
+    return any(value != UNKNOWN for value in match.groups.values())
+
+
+def _outdone(match: Match, site: FoundSite) -> bool:
+    """Whether the place in the source says more than the row: this one is half an answer, or speaks of something
+    else. A row that fits what the message quotes, rather than its own words, knows what is behind it."""
+    own = " ".join((site.site.type, *site.site.parts)).lower()
+    quoted = match.cause.signs and not any(sign in own for sign in match.cause.signs)
+    if quoted or not site.certain or match.cause.family in CIRCUMSTANCES:
+        return False
+    return match.cause.vague or contradicts(match.cause.family, site.area)
+
+
+def site_of(exception: LoggedException, sites: RaiseSites) -> FoundSite | None:
+    """None of one that only reports another: where it was raised tells nothing of that."""
+    if is_pointer(exception) or is_aftermath(exception):
+        return None
+    return sites.find(exception.text, exception.type, [place.text for place, _ in exception.frames])
 
 
 def chains_of(exceptions: Iterable[LoggedException]) -> Iterable[tuple[LoggedException, ...]]:

@@ -10,15 +10,18 @@ from typing import Any
 
 import msgspec
 
-from appliance.diagnosis.axes import axes_of
+from appliance.diagnosis.axes import CHECK_FAILED, ERROR_REPORTED, What, axes_of, what_said
 from appliance.diagnosis.catalogue import Match
 from appliance.diagnosis.cause import Cause
 from appliance.diagnosis.model_values import ModelValue
 from appliance.diagnosis.own_bugs import EXPORT, is_own_bug, is_refusal
 from appliance.diagnosis.provenance import LaunchSettings
+from appliance.diagnosis.raise_sites.areas import NOUNS
+from appliance.diagnosis.raise_sites.lookup import FoundSite
 from appliance.diagnosis.stripping import without_dumps
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.diagnosis.vocabulary import family_of
+from appliance.engines import engine_named
 from appliance.protocol import Diagnosis, EvidenceLine, Fix
 
 MAX_TEXT = 500
@@ -27,6 +30,11 @@ MAX_EVIDENCE = 6
 SETTINGS_FAMILY = "config"
 # A value in the model's files may explain these.
 MODEL_FAMILIES = ("model-config", "quant-dtype", "weights", "backend")
+# What is said only of some of the places in an engine's source.
+OF_SETTINGS = ("refused", "too-large")
+NETWORK_FAMILIES = ("multi-node", "nccl", "offline", "port")
+NETWORK_OWNERS = ("connector", "executor", "kv-offload", "server")
+CHECKS = ("AssertionError", "TypeError", "ValueError", "VLLMValidationError")
 OWN_FRAMES = 3
 MATCHING_LINES = 2
 # An engine's own code, rather than what it calls.
@@ -66,14 +74,17 @@ def known(
     return named if cause.patch is None or named.fix == found.fix or _is_narrower(named.fix, cause.patch) else found
 
 
-def unknown(exception: LoggedException, settings: LaunchSettings) -> Diagnosis:
+def unknown(exception: LoggedException, settings: LaunchSettings, site: FoundSite | None = None) -> Diagnosis:
     """Of an exception that no row knows: what happened, to what, and which setting it speaks of, as far as that
-    shows."""
+    shows. `site` is where the engine's source raises it."""
     if is_own_bug(exception) and not settings.speaks_of(exception.message):
         return _own_bug(exception)
     if is_refusal(exception):
         return with_origin(_unsupported_model(exception), exception.message, settings)
     what, whose = axes = axes_of(exception)
+    evidence = shown([*_telling_frames(exception, OWN_FRAMES), exception.line, *_speaking_lines(exception)])
+    if site is not None:
+        return _of_site(site, what, exception.headline, exception.message, evidence, settings)
     family = family_of(exception.text) or (whose.family if whose else None)
     if what is not None and whose is not None:
         summary = f"{whose.noun} {what.says}: {exception.headline[:MAX_TEXT]}"
@@ -84,10 +95,52 @@ def unknown(exception: LoggedException, settings: LaunchSettings) -> Diagnosis:
         summary=summary,
         family=family,
         cause=axes.cause or (UNRECOGNISED if family else None),
-        evidence=shown([*_telling_frames(exception, OWN_FRAMES), exception.line, *_speaking_lines(exception)]),
+        evidence=evidence,
         fix=Fix(text=fix),
     )
     return with_origin(found, exception.message, settings)
+
+
+def logged(line: EvidenceLine, site: FoundSite, settings: LaunchSettings) -> Diagnosis:
+    """Of an error that the engine logged without raising it, and that no row knows."""
+    words = line.text.strip()[:MAX_TEXT]
+    return _of_site(site, what_said(words), words, words, shown([line]), settings)
+
+
+def _of_site(
+    site: FoundSite,
+    said: What | None,
+    headline: str,
+    message: str,
+    evidence: tuple[EvidenceLine, ...],
+    settings: LaunchSettings,
+) -> Diagnosis:
+    what = said if said is not None and _fits(said, site) else CHECK_FAILED if _is_check(site) else ERROR_REPORTED
+    summary = f"{NOUNS[site.area.owner]} {what.says}: {headline[:MAX_TEXT]}"
+    if site.unique and not any(site.site.module in line.text for line in evidence):
+        summary = (
+            f"{summary.rstrip('.')}. {engine_named(site.engine).title} {site.version} says so at {site.site.place}."
+        )
+    found = Diagnosis(
+        summary=summary,
+        family=site.area.family,
+        cause=f"{site.area.owner}-{what.name}",
+        evidence=evidence,
+        fix=Fix(text=what.fix),
+    )
+    return with_origin(found, message, settings, site.captured)
+
+
+def _fits(what: What, site: FoundSite) -> bool:
+    """Whether the words mean this of such a subject: only a setting is refused or too large, and only what talks over
+    a network is unreachable."""
+    if what.name in OF_SETTINGS:
+        return site.area.family == SETTINGS_FAMILY and site.site.kind != "assert"
+    return what.name != "unreachable" or site.area.family in NETWORK_FAMILIES or site.area.owner in NETWORK_OWNERS
+
+
+def _is_check(site: FoundSite) -> bool:
+    return site.site.type in CHECKS
 
 
 def _own_bug(exception: LoggedException) -> Diagnosis:
@@ -114,9 +167,12 @@ def _unsupported_model(exception: LoggedException) -> Diagnosis:
     )
 
 
-def with_origin(found: Diagnosis, message: str, settings: LaunchSettings) -> Diagnosis:
-    """With the setting that a message speaks of, and a fix that changes it; or else with what the model's files say."""
-    origin = settings.origin_of(message)
+def with_origin(
+    found: Diagnosis, message: str, settings: LaunchSettings, captured: Mapping[str, str] | None = None
+) -> Diagnosis:
+    """With the setting that a message speaks of, and a fix that changes it; or else with what the model's files say.
+    `captured` are the values in it whose names are known."""
+    origin = settings.origin_of(message, captured)
     if origin is None:
         return _with_model_value(found, settings.model_value_of(message))
     return msgspec.structs.replace(

@@ -41,9 +41,9 @@ CAUSES = (
         name="not-divisible",
         signs=("must divide", "is not divisible by", "must be divisible by", "not divisible", "should be divisible",
                "be divisible by"),
-        pattern=r"(?:(?P<what>\d{1,9}) is not divisible by (?P<by>\d{1,9})|divisible by (?:the )?(?:tensor|tp"
-            r"|world|num_heads"
-        r"|pipeline)|divisible|must divide)",
+        pattern=r"(?P<what>\d{1,9}) is not divisible by (?P<by>\d{1,9})"
+        r"|(?:divisible by|must divide)(?: the)? (?:tensor|tp|world|num_heads|pipeline)"
+        r"|(?:tensor|tp_size|world.size|pipeline).{0,80}(?:divisible|must divide)",
         summary="The model's dimensions cannot be split over this many GPUs.",
         fix="Use fewer GPUs (a smaller tensor-parallel-size); their number must divide the model's heads and "
         "dimensions.",
