@@ -13,6 +13,7 @@ import msgspec
 from appliance.diagnosis.axes import CHECK_FAILED, ERROR_REPORTED, What, axes_of, what_said
 from appliance.diagnosis.catalogue import Match
 from appliance.diagnosis.cause import Cause
+from appliance.diagnosis.decisive import with_names
 from appliance.diagnosis.model_values import ModelValue
 from appliance.diagnosis.own_bugs import EXPORT, is_own_bug, is_refusal
 from appliance.diagnosis.provenance import LaunchSettings
@@ -61,7 +62,9 @@ def known(
     if line is not None:
         evidence.append(line)
     found = Diagnosis(
-        summary=OPEN_PLACE.sub("", cause.summary_for(groups)),
+        summary=with_names(
+            OPEN_PLACE.sub("", cause.summary_for(groups)), cause, groups, exceptions, line.text if line else ""
+        ),
         family=cause.family,
         cause=cause.name,
         evidence=shown(evidence),

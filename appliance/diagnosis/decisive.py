@@ -1,0 +1,43 @@
+"""The names and numbers in a message. A known cause whose summary has none of them is told with the line that has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from appliance.diagnosis.cause import UNKNOWN, Cause
+from appliance.diagnosis.stripping import without_advice, without_dumps
+from appliance.diagnosis.traceback_reader import END, TYPE_NAME, LoggedException
+
+MAX_SAID = 240
+MAX_TEXT = 6000
+# A quoted value, a number, a path, a flag, or a name as programs write it.
+NAMES = re.compile(r"['\"`][^'\"`\n]{1,200}['\"`]|\d{2}|[a-z]\d|(?<!\w)/\w|\w_\w|--[a-z]|[a-z][A-Z]|\w[.-]\w")
+
+
+def with_names(
+    summary: str, cause: Cause, groups: Mapping[str, str], exceptions: Sequence[LoggedException], line: str
+) -> str:
+    """The summary with the line of the message by which the cause is known, or the first after it that names something;
+    unchanged where it has a value of its own."""
+    if any(value != UNKNOWN and f"{{{name}}}" in cause.summary for name, value in groups.items()):
+        return summary
+    said = _said(cause, exceptions[0].text if exceptions else line)
+    return f"{summary.rstrip('.')}. The log says: {said}" if said and said not in summary else summary
+
+
+def _said(cause: Cause, text: str) -> str:
+    """What the message advises counts only where the rest names nothing; what it carries with it never does."""
+    whole = without_dumps(text[:MAX_TEXT])
+    told = without_advice(whole)
+    places = cause.places_in(told)
+    start = told.rfind("\n", 0, places[0]) + 1 if places else 0
+    lines = [_without_type(line) for line in (*told[start:].split("\n"), *whole.split("\n"))]
+    words = next((line for line in lines if NAMES.search(line) and not line.endswith(":")), "")
+    return words if len(words) <= MAX_SAID else f"{words[:MAX_SAID].rpartition(' ')[0]} ..."
+
+
+def _without_type(line: str) -> str:
+    words = " ".join(line.split())
+    end = END.match(words)
+    return end["message"] if end is not None and end["message"] and TYPE_NAME.search(end["type"]) else words
