@@ -33,6 +33,7 @@ class Cause:
     `deadly`: no process goes on after it, so that it counts after the engine was ready, too.
     `aside`: such a line may stand in a healthy log; it tells why something ended, never that it did.
     `compiles`: a kernel is compiled at run time, which an engine that runs from a cast never does.
+    `mute`: its line says that it happened, and nothing of why: it is not quoted.
     `vague`: what else the log says of the same failure is better, if it says anything.
     """
 
@@ -51,6 +52,7 @@ class Cause:
     deadly: bool = False
     aside: bool = False
     compiles: bool = False
+    mute: bool = False
     vague: bool = False
 
     # Compiled when they are first needed: a diagnosis begins within a tenth of a second and tries few rows.

@@ -20,7 +20,7 @@ def with_names(
 ) -> str:
     """The summary with the line of the message by which the cause is known, or the first after it that names something;
     unchanged where it has a value of its own."""
-    if any(value != UNKNOWN and f"{{{name}}}" in cause.summary for name, value in groups.items()):
+    if cause.mute or any(value != UNKNOWN and f"{{{name}}}" in cause.summary for name, value in groups.items()):
         return summary
     said = _said(cause, exceptions[0].text if exceptions else line)
     return f"{summary.rstrip('.')}. The log says: {said}" if said and said not in summary else summary

@@ -97,6 +97,7 @@ CAUSES = (
         "host CPU through.",
         line=True,
         deadly=True,
+        mute=True,
     ),
     Cause(
         family="kernel-crash",
@@ -125,6 +126,7 @@ CAUSES = (
         line=True,
         deadly=True,
         vague=True,
+        mute=True,
     ),
     Cause(
         family="kernel-crash",

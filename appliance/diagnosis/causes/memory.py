@@ -274,5 +274,6 @@ CAUSES = (
         line=True,
         deadly=True,
         vague=True,
+        mute=True,
     ),
 )  # fmt: skip
