@@ -13,7 +13,8 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-architectures test-containers test-flashinfer test-vllm lint format bench-start bench-cpu bench-peer \
-	image bundle bench-container bench-door diagnosis-score diagnosis-coverage bench-proxy bench-truth model clean
+	image bundle bench-container bench-door diagnosis-score diagnosis-coverage diagnosis-windows bench-proxy bench-truth model \
+	clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +81,9 @@ diagnosis-score: $(VENV)/.dev ## the diagnosis against the real start logs in ..
 
 diagnosis-coverage: $(VENV)/.dev ## how many of vLLM's own errors have a specific answer; INGOT_VLLM names the vLLM
 	@$(BIN)/python -m tests.diagnosis.coverage
+
+diagnosis-windows: $(VENV)/.dev ## no part of a healthy log may look like a failure: 2,000 random ones
+	@$(BIN)/python -m tests.diagnosis.windows
 
 bench-proxy: $(VENV)/.dev ## what the front door adds to the latency of a real vLLM
 	INGOT_VLLM=$$($(BIN)/python tests/vllm/install.py) $(BIN)/python -m tests.vllm.bench_proxy

@@ -28,28 +28,34 @@ class What(NamedTuple):
 
 
 class Whose(NamedTuple):
-    """`places` are of frames or of an exception's module. A row of a `displaced` family speaks of something else."""
+    """`places` are of frames or of an exception's module. A row of a `displaced` family speaks of something else.
+    `without` is the fix where it is not known what happened: a launch can do without it."""
 
     name: str
     family: str
     noun: str
     places: re.Pattern[str]
     displaced: tuple[str, ...]
+    without: str = ""
 
 
 def _what(name: str, says: str, fix: str, types: str, words: str) -> What:
     return What(name, says, fix, re.compile(types), re.compile(words, re.IGNORECASE))
 
 
-def _whose(name: str, family: str, noun: str, places: str, *displaced: str) -> Whose:
-    return Whose(name, family, noun, re.compile(places), displaced)
+def _whose(name: str, family: str, noun: str, places: str, *displaced: str, without: str = "") -> Whose:
+    return Whose(name, family, noun, re.compile(places), displaced, without)
 
 
 _NEVER = r"(?!)"
 WHATS = (
+    _what("unfit", "does not fit this release of the engine",
+          "Parts of the engine do not fit each other: use its container image, or another release of it.",
+          r"AttributeError|NameError", _NEVER),
     _what("missing", "is missing or incomplete", "Restore what is missing, or correct the setting that names it.",
           r"FileNotFoundError|ModuleNotFoundError|NotFoundError$",
-          r"no such file|does(?: not|n't) exist|\bmissing\b|(?:not|cannot be) found|(?:can(?:not|'t)|could not) find"),
+          r"no such file|does(?: not|n't) exist|\bmissing\b|(?:not|cannot be) found|(?:can(?:not|'t)|could not) find"
+          r"|\bno \w{1,40} (?:was |were )?found"),
     _what("unreadable", "cannot be read", "Check its permissions, and that it is mounted where the engine runs.",
           r"PermissionError|IsADirectoryError|NotADirectoryError",
           r"permission denied|access denied|(?:can(?:not|'t)|could not|unable to|failed to) (?:be )?(?:open|read)\b"
@@ -88,17 +94,22 @@ WHOSES = (
     _whose("chat-template", "model-config", "The chat template", r"\bjinja2?\b|chat_template|chat_utils"),
     _whose("tls", "config", "The TLS certificate or key", r"create_ssl_context|entrypoints/ssl\.py", "offline"),
     _whose("logging", "config", "The logging configuration", r"/logging/config\.py|vllm/logger\.py"),
-    _whose("adapter", "config", "The LoRA adapter", r"/lora/|/peft/|lora_\w{1,40}\.py", "weights"),
-    _whose("draft-model", "config", "The draft model", r"spec_decode|speculative|eagle"),
-    _whose("parser", "config", "The tool-call or reasoning parser", r"tool_parser|reasoning_parser|/reasoning/"),
+    _whose("adapter", "config", "The LoRA adapter", r"/lora/|/peft/|lora_\w{1,40}\.py", "weights",
+           without="Check that the adapter belongs to this model, or start without it."),
+    _whose("draft-model", "config", "The draft model", r"spec_decode|speculative|eagle",
+           without="Use a draft model made for this model, or turn speculative decoding off."),
+    _whose("parser", "config", "The tool-call or reasoning parser", r"tool_parser|reasoning_parser|/reasoning/",
+           without="Choose the parser made for this model, or start without it."),
     _whose("structured-output", "config", "The backend of structured output",
-           r"structured_output|xgrammar|llguidance|outlines"),
+           r"structured_output|xgrammar|llguidance|outlines",
+           without="Choose another backend of structured output, or let the engine choose."),
     _whose("multimodal", "model-config", "The multimodal processor",
            r"/multimodal/|image_processing|feature_extraction|processing_\w{1,40}\.py|video_processing"),
     _whose("tokenizer", "model-config", "The tokenizer", r"tokeniz|sentencepiece|tiktoken|mistral_common"),
     _whose("compile-cache", "compile", "The compiled model", r"torch/_(?:inductor|dynamo|functorch)|vllm/compilation/"),
     _whose("quantisation", "quant-dtype", "The quantisation", r"/quantization/|/quantizers?/|bitsandbytes"),
-    _whose("connector", "backend", "The KV cache connector", r"kv_transfer|kv_connector|lmcache|\bnixl"),
+    _whose("connector", "backend", "The KV cache connector", r"kv_transfer|kv_connector|lmcache|\bnixl",
+           without="Check the connector's settings and its peers, or start without it."),
     _whose("weights", "weights", "The checkpoint", r"model_loader|weight_utils|safetensors|gguf|load_weights"),
     _whose("model-config", "model-config", "The model's configuration",
            r"transformers_utils/config|configuration_\w{1,40}\.py|vllm/config/model|model_config\.py|configs?/model"),

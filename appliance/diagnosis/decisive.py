@@ -13,6 +13,8 @@ MAX_SAID = 240
 MAX_TEXT = 6000
 # A quoted value, a number, a path, a flag, or a name as programs write it.
 NAMES = re.compile(r"['\"`][^'\"`\n]{1,200}['\"`]|\d{2}|[a-z]\d|(?<!\w)/\w|\w_\w|--[a-z]|[a-z][A-Z]|\w[.-]\w")
+# What pydantic adds, once the input it was given is blanked.
+VALIDATED = re.compile(r" ?\[type=\w{1,60}, [^\]]{0,200}\]$")
 
 
 def with_names(
@@ -38,6 +40,6 @@ def _said(cause: Cause, text: str) -> str:
 
 
 def _without_type(line: str) -> str:
-    words = " ".join(line.split())
+    words = VALIDATED.sub("", " ".join(line.split()))
     end = END.match(words)
     return end["message"] if end is not None and end["message"] and TYPE_NAME.search(end["type"]) else words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,19 @@ from appliance.diagnosis.pointers import (
     is_end_on_request,
     is_fatal,
     is_giving_up,
+    is_lead,
     is_pointer,
     is_survived,
 )
-from appliance.diagnosis.progress import ends_after, goes_on_after, healthy_until, ready_at, restarts, waiting_for
+from appliance.diagnosis.progress import (
+    LOUD,
+    ends_after,
+    goes_on_after,
+    healthy_until,
+    ready_at,
+    restarts,
+    waiting_for,
+)
 from appliance.diagnosis.provenance import LaunchSettings
 from appliance.diagnosis.raise_sites.lookup import NO_SITES, RaiseSites
 from appliance.diagnosis.reading import Reading, best_of, causes_of_line, chains_of, site_of
@@ -247,7 +256,9 @@ class _Failures:
         """A traceback in which the log ends, unless that is of an exception which a server survives."""
         for exception in cut_short(self.lines):
             if not is_survived(exception) and (self.failed or self.ready is None or is_fatal(exception)):
-                return telling.cut_short(exception)
+                message = exception.lead if exception.level in LOUD and not is_lead(exception.lead) else ""
+                known = best_of([replace(exception, message=message, text=message)]) if message else None
+                return known.diagnosis(self.settings) if known else telling.cut_short(exception, message)
         return None
 
     def _waits(self) -> Diagnosis | None:

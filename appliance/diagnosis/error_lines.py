@@ -106,9 +106,12 @@ def error_line(line: EvidenceLine, lines: Sequence[EvidenceLine]) -> ErrorLine |
     lowered = words.lower()
     if dressed.level in QUIET and _holds(lowered, TOLD_QUIETLY):
         return ErrorLine(EvidenceLine(line.number, words), "warning", None)
-    if dressed.level in QUIET or CODE.match(words) or is_dump(words) or _holds(lowered, TOLERATED):
+    if dressed.level in QUIET or CODE.match(words) or is_dump(words):
         return None
     exception = lone_exception(line, dressed)
+    ends = exception is not None and not dressed.level and words.startswith(exception.type)
+    if not ends and _holds(lowered, TOLERATED):
+        return None
     if exception is not None and dressed.words[:1] in (" ", "\t") and not words.startswith(exception.type):
         return None  # a line of code
     if dressed.level in WARNINGS or "warning: " in lowered:

@@ -19,6 +19,7 @@ MAX_LINES_BACK = 60
 MAX_MESSAGE_LINES = 40
 MAX_MESSAGE = 4000
 MAX_TYPE = 200
+MAX_CODE = 200
 # The end of a type's name, where `Type: message` may begin.
 LONE = re.compile(r"(?:Error|Exception|Fault|Resources|Cast|IsEnabled)(?:_\w{1,60})?(?:: |\(['\"]|$)")
 STATEMENT_BEFORE = " \t:])>('\"=-"
@@ -89,6 +90,7 @@ def with_lines_around(exception: LoggedException, lines: Sequence[EvidenceLine])
     """With the further lines of its message, and the end of its traceback."""
     index = bisect_left(lines, exception.line.number, key=attrgetter("number"))
     frames: list[tuple[EvidenceLine, str]] = []
+    code = ""
     for line in reversed(lines[max(0, index - MAX_LINES_BACK) : index]):
         dressed = undress(plain(line.text))
         if dressed.key != exception.key:
@@ -96,7 +98,10 @@ def with_lines_around(exception: LoggedException, lines: Sequence[EvidenceLine])
         if dressed.words[:1] not in (" ", "\t"):
             break
         if FRAME.match(dressed.words):
-            frames.append((EvidenceLine(line.number, dressed.words.strip()), ""))
+            frames.append((EvidenceLine(line.number, dressed.words.strip()), code[:MAX_CODE]))
+            code = ""
+        else:
+            code = dressed.words.strip()
     return with_message(replace(exception, frames=tuple(reversed(frames))), lines)
 
 

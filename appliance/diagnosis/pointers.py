@@ -86,13 +86,14 @@ GIVING_UP = _any(
     r"|container|instance|shard|process|service|pod|[\w-]{1,80}['\"] version)",
     r"(?:engine|executor|model|server|worker|container|shard|process|service)\w{0,40} (?:\S{1,40} )?"
     r"(?:failed to|could not|cannot) (?:be )?(?:start|load|launch|run|initiali[sz]e)",
+    r"got fatal signal from worker",
     r"background task failed|hit an exception|encountered a fatal error",
     r"^error: (?:creating|failed|cannot|could not)",
 )
 # The engine's arguments, as it or a shell prints them.
 DUMPS = (
-    "non-default args", "namespace(", "serverargs(", "server_args=", "engine_args", " with config: ", "dumping input",
-    "dumping scheduler",
+    "non-default args", "namespace(", "serverargs(", "server_args=", "engine_args=", "engine_args:", " with config: ",
+    "dumping input", "dumping scheduler",
 )  # fmt: skip
 ECHO = re.compile(
     r"(?:[$#+] )?(?:docker|podman|nerdctl|kubectl|sudo|python3?|vllm|sglang) (?:run|serve|-m|launch|exec)\b(?!: error)"
@@ -121,6 +122,11 @@ def is_aftermath(exception: LoggedException) -> bool:
 
 def is_giving_up(words: str) -> bool:
     return GIVING_UP.search(words) is not None
+
+
+def is_lead(words: str) -> bool:
+    """Whether it only announces an exception, rather than being its message."""
+    return any(_holds(words, pattern) for pattern in (FATAL_LEAD, SURVIVED, POINTER)) or words.endswith((":", "%s"))
 
 
 def is_end_on_request(exception: LoggedException) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 
@@ -37,6 +37,8 @@ COUNTER = re.compile(r"counter is at (\d{1,9})|CrashLoopBackOff {1,40}(\d{1,9}) 
 # What an engine logs as it ends.
 ENDING = re.compile(r"kill|shut|terminat|stop|exit|sig[a-z]{3,4}\b|error|fail|died|dead|abort|exception", re.IGNORECASE)
 HANDED_ON = re.compile(r"NCCL INFO (?:init|bootstrap|group)\.cc:\d{1,6} -> [1-9]")
+# An engine that starts anew, so that what follows says nothing of the process before it.
+BEGINNING = ("vllm api server version", "non-default args: ", "server_args=serverargs(", "detected platform ")
 LINES_AFTER = 400
 LOUD = ("ERROR", "CRITICAL", "FATAL", "EXCEPTION")
 # A waiting process says so last.
@@ -73,8 +75,7 @@ def goes_on_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> bool:
 
 
 def _all_go_on_after(number: int, lines: Sequence[EvidenceLine]) -> bool:
-    begin = bisect_right(lines, number, key=attrgetter("number"))
-    headed = (dressed for line in lines[begin : begin + LINES_AFTER] if (dressed := undress(plain(line.text))).header)
+    headed = (dressed for line in _after(number, lines) if (dressed := undress(plain(line.text))).header)
     went_on = False
     for dressed in headed:
         if dressed.level in LOUD or ENDING.search(dressed.words) is not None:
@@ -93,12 +94,20 @@ def ends_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> bool:
 
 
 def _said_after(number: int, key: str, lines: Sequence[EvidenceLine]) -> str | None:
-    begin = bisect_right(lines, number, key=attrgetter("number"))
-    for line in lines[begin : begin + LINES_AFTER]:
+    for line in _after(number, lines):
         dressed = undress(plain(line.text))
         if dressed.key == key and dressed.header and dressed.level in ("INFO", ""):
             return dressed.words
     return None
+
+
+def _after(number: int, lines: Sequence[EvidenceLine]) -> Iterator[EvidenceLine]:
+    """The lines after that number, up to the next start of an engine."""
+    begin = bisect_right(lines, number, key=attrgetter("number"))
+    for line in lines[begin : begin + LINES_AFTER]:
+        if any(map(line.text.lower().__contains__, BEGINNING)):
+            return
+        yield line
 
 
 def restarts(log: Searchable) -> tuple[int, EvidenceLine | None]:

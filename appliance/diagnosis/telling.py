@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 import msgspec
 
-from appliance.diagnosis.axes import CHECK_FAILED, ERROR_REPORTED, What, axes_of, what_said
+from appliance.diagnosis.axes import CHECK_FAILED, ERROR_REPORTED, What, axes_of, what_of, what_said
 from appliance.diagnosis.catalogue import Match
 from appliance.diagnosis.cause import Cause
 from appliance.diagnosis.decisive import with_names
 from appliance.diagnosis.model_values import ModelValue
+from appliance.diagnosis.named_settings import fix_of, is_subject, setting_named
 from appliance.diagnosis.own_bugs import EXPORT, is_own_bug, is_refusal
 from appliance.diagnosis.provenance import LaunchSettings
 from appliance.diagnosis.raise_sites.areas import NOUNS
@@ -26,6 +28,7 @@ from appliance.engines import engine_named
 from appliance.protocol import Diagnosis, EvidenceLine, Fix
 
 MAX_TEXT = 500
+NOT_RECOGNISED = "Ingot does not recognise this error. Send this launch's log to support."
 UNRECOGNISED = "unrecognised"  # where only the wording hints at the family
 MAX_EVIDENCE = 6
 SETTINGS_FAMILY = "config"
@@ -36,6 +39,8 @@ OF_SETTINGS = ("refused", "too-large")
 NETWORK_FAMILIES = ("multi-node", "nccl", "offline", "port")
 NETWORK_OWNERS = ("connector", "executor", "kv-offload", "server")
 CHECKS = ("AssertionError", "TypeError", "ValueError", "VLLMValidationError")
+# Rows that know only that a setting was refused.
+GENERAL_CAUSES = ("argument-value", "setting-refused", "setting-out-of-range")
 OWN_FRAMES = 3
 MATCHING_LINES = 2
 # An engine's own code, rather than what it calls.
@@ -85,15 +90,16 @@ def unknown(exception: LoggedException, settings: LaunchSettings, site: FoundSit
     if is_refusal(exception):
         return with_origin(_unsupported_model(exception), exception.message, settings)
     what, whose = axes = axes_of(exception)
+    said = _headline(exception)[:MAX_TEXT]
     evidence = shown([*_telling_frames(exception, OWN_FRAMES), exception.line, *_speaking_lines(exception)])
     if site is not None:
-        return _of_site(site, what, exception.headline, exception.message, evidence, settings)
-    family = family_of(exception.text) or (whose.family if whose else None)
-    if what is not None and whose is not None:
-        summary = f"{whose.noun} {what.says}: {exception.headline[:MAX_TEXT]}"
-    else:
-        summary = f"The engine ended with {exception.headline[:MAX_TEXT]}"
-    fix = what.fix if what else "Ingot does not recognise this error. Send this launch's log to support."
+        return _of_site(site, what, said, exception.message, evidence, settings)
+    about = is_subject(exception.message)  # whatever else the message mentions
+    family = SETTINGS_FAMILY if about else family_of(exception.text) or (whose.family if whose else None)
+    summary = f"{whose.noun} {what.says}: {said}" if what and whose else f"The engine ended with {said}"
+    fix = what.fix if what else whose.without if whose and whose.without else NOT_RECOGNISED
+    if whose is not None and whose.name == "adapter" and what is not None and not about:
+        fix = f"{what.fix} {whose.without}"
     found = Diagnosis(
         summary=summary,
         family=family,
@@ -146,6 +152,12 @@ def _is_check(site: FoundSite) -> bool:
     return site.site.type in CHECKS
 
 
+def _headline(exception: LoggedException) -> str:
+    """Of one without a message, as a failed assertion is, the code that raised it."""
+    code = exception.frames[-1][1] if exception.frames and not exception.message else ""
+    return f"{exception.type}: {code}" if code else exception.headline
+
+
 def _own_bug(exception: LoggedException) -> Diagnosis:
     return Diagnosis(
         summary=f"A bug in Ingot ended the engine: {exception.headline[:MAX_TEXT]}",
@@ -177,7 +189,8 @@ def with_origin(
     `captured` are the values in it whose names are known."""
     origin = settings.origin_of(message, captured)
     if origin is None:
-        return _with_model_value(found, settings.model_value_of(message))
+        value = settings.model_value_of(message)
+        return _with_named(found, message) if value is None else _with_model_value(found, value)
     return msgspec.structs.replace(
         found,
         summary=f"{found.summary.rstrip('.')}. {origin.key} is {origin.value[:MAX_TEXT]}.",
@@ -187,9 +200,21 @@ def with_origin(
     )
 
 
-def _with_model_value(found: Diagnosis, value: ModelValue | None) -> Diagnosis:
+def _with_named(found: Diagnosis, message: str) -> Diagnosis:
+    """With a fix of the setting that the message names, where there was only a general one."""
+    named = setting_named(message) if found.family in (None, SETTINGS_FAMILY) else None
+    if named is None or found.fix is None or found.fix.patch or found.fix.command:
+        return found
+    if found.cause not in (None, UNRECOGNISED, *GENERAL_CAUSES):
+        return found
+    return msgspec.structs.replace(
+        found, family=SETTINGS_FAMILY, cause=found.cause or UNRECOGNISED, fix=fix_of(named, message)
+    )
+
+
+def _with_model_value(found: Diagnosis, value: ModelValue) -> Diagnosis:
     """A known cause has a fix of its own."""
-    if value is None or found.family not in (None, *MODEL_FAMILIES):
+    if found.family not in (None, *MODEL_FAMILIES):
         return found
     place = f"{value.key} in the model's {value.file}"
     own = found.cause is not None and found.cause != UNRECOGNISED
@@ -211,16 +236,27 @@ def said(lines: Sequence[EvidenceLine]) -> Diagnosis:
         family=family,
         cause=UNRECOGNISED if family else None,
         evidence=shown(lines),
-        fix=Fix(text="Ingot does not recognise this error. Send this launch's log to support."),
+        fix=Fix(text=NOT_RECOGNISED),
     )
 
 
-def cut_short(exception: LoggedException) -> Diagnosis:
-    """A traceback whose end, with the exception itself, the log does not hold."""
+def cut_short(exception: LoggedException, message: str) -> Diagnosis:
+    """A traceback whose end, with the exception itself, the log does not hold. `message` is what was logged of it
+    before."""
+    family = family_of(message)
+    what = what_of(replace(exception, message=message)) if message else None
     return Diagnosis(
-        summary="The log ends within a traceback, before the exception itself.",
+        summary=f"The engine ended with the message: {message[:MAX_TEXT]}"
+        if message
+        else "The log ends within a traceback, before the exception itself.",
+        family=family,
+        cause=UNRECOGNISED if family else None,
         evidence=shown(_telling_frames(exception, OWN_FRAMES)),
-        fix=Fix(text="Get the rest of the log, and diagnose it again. If there is no more, start the engine again."),
+        fix=Fix(
+            text=what.fix
+            if what
+            else "Get the rest of the log, and diagnose it again. If there is no more, start the engine again."
+        ),
     )
 
 

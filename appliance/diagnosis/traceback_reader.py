@@ -116,7 +116,7 @@ class TracebackReader:
         said = lead.strip(" |+-:\t")
         link = ""
         if len(said) < 3 or not any(map(str.isalpha, said)):
-            said, link = self._said_before(key)
+            said, link = self._said_before(key, before if header else "")
         # A sentence before the opening stands there alone; a prefix that is no sentence may stand before each line.
         headed = None if header else False
         unknown = _prefix(lead) if lead.strip() and not header and not indent else None
@@ -125,10 +125,13 @@ class TracebackReader:
         if len(self._open) > MAX_OPEN:
             del self._open[0]
 
-    def _said_before(self, key: str) -> tuple[str, str]:
-        """The last words of this stream before now, and the kind of link if they are those between two of a chain."""
-        for _, text in reversed(self._before):
-            dressed = undress(plain(text))
+    def _said_before(self, key: str, prefix: str) -> tuple[str, str]:
+        """The last words of this stream before now, those of the same logger's line first; and the kind of link if they
+        are those between two of a chain."""
+        before = [plain(text) for _, text in reversed(self._before)]
+        own = [text for text in before if prefix and text.startswith(prefix)]
+        for text in (*own, *before):
+            dressed = undress(text)
             words = dressed.words.strip(" |+-")
             if dressed.key == key and words:
                 return words[:300], CHAIN.get(words, "")

@@ -12,6 +12,7 @@ from appliance.diagnosis.stripping import without_advice, without_dumps
 # In order: the first that fits counts.
 _WORDS = (
     ("abi", r"^(?:\w{1,40}\.){0,8}(?:ImportError|ModuleNotFoundError)\b|undefined symbol|_OpNamespace"),
+    ("abi", r"^TypeError: \w{1,60}\(\) (?:got an unexpected keyword|missing \d)"),
     ("offline", r"^(?:urllib3|requests|httpx|httpcore)\.|OfflineMode"),
     ("mig", r"\bMIG\b"),
     ("memory", r"(?:not enough|insufficient|exceed|out of|no free|too little).{0,40}\b(?:memory|vram|blocks)\b"),
@@ -30,6 +31,7 @@ _WORDS = (
     ("permission", r"permission|not permitted|access denied"),
     ("host", r"file system|no space|\bulimit\b|/dev/shm|/proc/|/sys/"),
     ("config", r"\barguments?\b|\boption\b|--[a-z][\w-]+|must be (?:one of|set|at least)|VLLM_[A-Z]|environment var"),
+    ("abi", r"^(?:AttributeError|NameError)\b"),
     ("kernel-crash", r"\bCUDA error\b|\bcublas\w*|\bcudnn\w*|cuda graph"),
 )
 _FAMILIES = tuple((family, re.compile(pattern, re.IGNORECASE)) for family, pattern in _WORDS)

@@ -100,6 +100,16 @@ CAUSES = (
     ),
     Cause(
         family="abi",
+        name="tokenizer-of-another-release",
+        signs=("has no attribute",),
+        pattern=r"AttributeError: '?(?P<tokenizer>\w{0,60}Token\w{0,20})'? (?:object )?has no attribute"
+        r" '?(?P<field>\w{1,60})",
+        summary="The engine asks {tokenizer} for {field}, which this release of Transformers does not have.",
+        fix="Install the Transformers release that the engine pins, or use the container image.",
+        command="python -m pip check; python -m pip show transformers",
+    ),
+    Cause(
+        family="abi",
         name="call-does-not-fit",
         signs=("got an unexpected keyword argument", "missing 1 required positional argument", "has no attribute",
                "takes no arguments", "missing 1 required keyword-only argument", "missing 2 required",

@@ -14,9 +14,28 @@ CAUSES = (
         signs=("unrecognized arguments", "no such option", "unknown option", "ambiguous option",
                "unexpected extra argument"),
         pattern=r"^(?!.{0,60}(?:nvcc|ptxas|ninja|cc1|gcc|g\+\+)).{0,200}?(?:unrecognized arguments|no such option"
-        r"|unknown option|ambiguous option|extra argument)\W{1,4}(?P<argument>\S{1,200})",
+        r"|unknown option|ambiguous option|extra argument)[s\W]{0,4}?[\s'\"(](?P<argument>[\w/.-]\S{0,200})",
         summary="The engine does not recognise the argument {argument}.",
-        fix="Remove the argument from the profile, or use this release's spelling.",
+        fix="Remove {argument}, or use this release's spelling.",
+        line=True,
+    ),
+    Cause(
+        family="config",
+        name="unknown-argument",
+        signs=("args.__init__() got an unexpected keyword argument", "got an unexpected keyword argument"),
+        pattern=r"\w{0,40}Args\.__init__\(\) got an unexpected keyword argument '(?P<argument>[\w-]{1,80})'",
+        summary="The engine does not recognise the argument {argument}.",
+        fix="Remove {argument}, or use this release's spelling.",
+        line=True,
+    ),
+    Cause(
+        family="config",
+        name="argument-not-json",
+        signs=("cannot be converted to <function loads", "invalid loads value"),
+        pattern=r"argument (?P<argument>--?[\w-]{1,80})\S{0,40}: (?:value (?P<value>\S{1,200}) cannot"
+        r"|invalid loads value: (?P<other>\S{1,200}))",
+        summary="{argument} takes JSON, but was given {value}{other}",
+        fix="Give {argument} as JSON with double quotes and single braces; in a shell, put all of it in single quotes.",
         line=True,
     ),
     Cause(
@@ -31,7 +50,7 @@ CAUSES = (
         r"|not allowed|cannot be converted|validation error|must be|should be)[^\n]{0,160})",
         details=r"argument (?P<argument>--?[\w-]{1,80})",
         summary="Invalid command-line value ({argument}): {why}",
-        fix="Correct the value in the profile, or remove the setting to use its default.",
+        fix="Correct the value, or remove the setting to use its default.",
         line=True,
     ),
     Cause(
@@ -78,6 +97,14 @@ CAUSES = (
         summary="PYTORCH_CUDA_ALLOC_CONF has a setting that the engine does not support.",
         fix="Remove PYTORCH_CUDA_ALLOC_CONF from the environment.",
         patch={"vllm.environment.PYTORCH_CUDA_ALLOC_CONF": None},
+    ),
+    Cause(
+        family="config",
+        name="service-variable",
+        signs=("tcp://",),
+        pattern=r"(?:invalid literal for int\(\) with base 10: |VLLM_PORT )'(?P<value>tcp://[^'\n]{1,80})'",
+        summary="Kubernetes has set VLLM_PORT to the address of a service ({value}); the engine expects a number.",
+        fix="Rename the service so that it is not called vllm, or set enableServiceLinks: false in the pod.",
     ),
     Cause(
         family="config",

@@ -93,8 +93,9 @@ CAUSES = (
         name="config-not-json",
         signs=("jsondecodeerror", "json.exception.parse_error", "is not a valid json", "not valid json",
                "no valid json", "config.json",
-               "invalid json"),
-        pattern=r"JSONDecodeError|json\.exception|not a valid JSON|config\.json.{0,40}(?:not"
+               "invalid json", "expecting value: line"),
+        pattern=r"for ModelConfig\s.{0,20}Expecting value: line"
+        r"|JSONDecodeError|json\.exception|not a valid JSON|config\.json.{0,40}(?:not"
         r"|no) (?:a )?(?:valid )?JSON|invalid json",
         summary="One of the model's JSON files is invalid, or the path is not a model folder.",
         fix="Copy the model's config.json, tokenizer.json and tokenizer_config.json again: one may be cut off, or a "
@@ -164,7 +165,9 @@ CAUSES = (
         family="model-config",
         name="config-field",
         signs=("object has no attribute",),
-        pattern=r"'(?P<config>\w{0,60}Config)' object has no attribute '(?P<field>\w{1,60})'",
+        pattern=r"'(?P<config>(?!Speculative|Vllm|Parallel|Scheduler|Cache|LoRA|Compilation|Load|Device|Model|Kernel"
+        r"|Attention|Structured|Observability|KVTransfer)\w{0,60}Config)'"
+        r" object has no attribute '(?P<field>\w{1,60})'",
         summary="The model's config.json has no {field}, which the engine needs.",
         fix="Check that config.json belongs to this model and this engine release supports it; otherwise use a "
         "newer engine.",

@@ -67,6 +67,17 @@ CAUSES = (
     ),
     Cause(
         family="multi-node",
+        name="peer-silent",
+        signs=("for send operation to complete", "for recv operation to complete", "timeout caused pair closure"),
+        details=r"timed out waiting (?P<ms>\d{1,9})ms",
+        summary="A process of the engine waited in vain for another over the network (Gloo, {ms} ms).",
+        fix="Name the interface over which the processes reach each other with GLOO_SOCKET_IFNAME; on one machine it "
+        "is lo. If they do reach each other, one of them hangs: read what each logged last.",
+        command="ip -brief address",
+        line=True,
+    ),
+    Cause(
+        family="multi-node",
         name="ray-worker-lost",
         signs=("actordiederror", "rayactorerror", "the actor died unexpectedly", "workercrashederror", "nodediederror",
                "node_died", "worker exit type", "raytaskerror", "ray.exceptions"),

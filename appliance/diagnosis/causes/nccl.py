@@ -10,6 +10,17 @@ _SHM = (
 CAUSES = (
     Cause(
         family="nccl",
+        name="custom-all-reduce",
+        signs=("custom_all_reduce.cuh", "custom_all_reduce.cu", "custom_all_reduce.hpp"),
+        pattern=r"(?:cuda|hip) error[^\n]{0,200}?custom_all_reduce\.\w{2,4}:\d{1,6} '(?P<why>[^'\n]{1,80})",
+        summary="vLLM's own all-reduce failed: {why}. These GPUs cannot reach each other's memory directly.",
+        fix="Turn off custom all-reduce.",
+        patch={"vllm.extra-args.disable-custom-all-reduce": True},
+        line=True,
+        deadly=True,
+    ),
+    Cause(
+        family="nccl",
         name="shared-memory-too-small",
         signs=("/dev/shm/nccl", "creating shared memory segment", "failed to extend /dev/shm",
                "insufficient shared memory", "/dev/shm", "shared memory segment",

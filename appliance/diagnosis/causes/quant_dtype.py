@@ -79,7 +79,8 @@ CAUSES = (
         name="cache-dtype-not-supported",
         signs=("kv_cache_dtype", "kv-cache-dtype", "kv cache dtype", "fp8 kv cache", "fp8 kv-cache",
                "key cache of type", "fp8_e5m2"),
-        pattern=r"(?:not support|unsupported|invalid|only support|requires|must be)",
+        pattern=r"^(?!.{0,200}is not valid for this configuration).{0,400}?(?:not support|unsupported|invalid"
+        r"|only support|requires|must be)",
         summary="The KV cache data type in the profile is not supported.",
         fix="Remove kv-cache-dtype.",
         patch={"kv-cache-dtype": "auto"},

@@ -102,9 +102,11 @@ CAUSES = (
         name="weight-missing",
         signs=("missing", "not found", "no module or parameter named", "not initialized from checkpoint", "missing key",
                "unexpected key", "keyerror", "lacks", "no tensor", "following weights were not"),
-        pattern=r"(?:missing|no|not found|lacks).{0,40}(?:tensor|weight|parameter"
+        pattern=r"^(?!KeyError: ['\"][^'\"]{0,60}(?:required|config|rope)).{0,2000}?(?:(?:missing|no|not found|lacks)"
+        r".{0,40}(?:tensor|weight|parameter"
         r"|module)s?.{0,20}[`'\"](?P<name>[\w.]{3,120})|KeyError: ['\"](?P<key>(?:[\w-]{1,60}\.){1,12}[\w-]{1,60})['\"]"
-        r"|not initialized from checkpoint|(?:missing|unexpected) key.{0,20}in state_dict|no module or parameter named",
+        r"|not initialized from checkpoint|(?:missing|unexpected) key.{0,20}in state_dict"
+        r"|no module or parameter named)",
         summary="The checkpoint lacks a weight that the model needs, or contains one that the engine does not "
         "recognise.",
         fix="Copy the whole model folder again: a shard is missing, or the files belong to another model or format.",
