@@ -258,7 +258,7 @@ class _Failures:
             if not is_survived(exception) and (self.failed or self.ready is None or is_fatal(exception)):
                 message = exception.lead if exception.level in LOUD and not is_lead(exception.lead) else ""
                 known = best_of([replace(exception, message=message, text=message)]) if message else None
-                return known.diagnosis(self.settings) if known else telling.cut_short(exception, message)
+                return known.diagnosis(self.settings, self.sites) if known else telling.cut_short(exception, message)
         return None
 
     def _waits(self) -> Diagnosis | None:

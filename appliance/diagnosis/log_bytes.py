@@ -118,8 +118,9 @@ def _text(pieces: Iterator[bytes]) -> Iterator[bytes]:
     sample = sample[:SAMPLE_BYTES]
     _check(sample)
     old_mac = b"\n" not in sample and b"\r" in sample.rstrip(b"\r")
+    nul = b"" if b"\n" in sample or old_mac else b"\n"  # systemd's and find's way to end a line
     for piece in whole:
-        text = HOLE.sub(b"", piece) if b"\0" in piece else piece
+        text = HOLE.sub(b"", piece).replace(b"\0", nul) if b"\0" in piece else piece
         yield text.replace(b"\r", b"\n") if old_mac else text
 
 
@@ -138,7 +139,8 @@ def _wide(sample: bytes) -> str:
     if max(even, odd) >= WIDE_SHARE:
         return encoding if min(even, odd) <= WIDE_SHARE / 4 else ""
     # Chinese or Russian has few NULs; but every line ends in one.
-    ends = sample.count(b"\n\0" if encoding == "utf-16-le" else b"\0\n")
+    pair = re.compile(rb"\n\0" if encoding == "utf-16-le" else rb"\0\n")
+    ends = sum(found.start() % 2 == 0 for found in pair.finditer(sample))
     return encoding if ends and ends >= sample.count(b"\n") * WIDE_ENDS else ""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from appliance.diagnosis.excerpt import excerpt, lines_of
 from appliance.diagnosis.log_bytes import text_pieces
 from appliance.diagnosis.unwrapping import unwrapped
+from appliance.diagnosis.wrapping import oldest_first, rejoined
 from appliance.protocol import EvidenceLine
 
 WHOLE_BYTES = 8 << 20
@@ -17,7 +18,7 @@ WHOLE_BYTES = 8 << 20
 
 def number_lines(text: str) -> list[EvidenceLine]:
     """Without the empty ones, which count nevertheless. A record in JSON is the text in it, see `unwrapped`."""
-    return _numbered(enumerate(text.split("\n"), start=1))
+    return _numbered(oldest_first(list(rejoined(list(enumerate(text.split("\n"), start=1))))))
 
 
 def read_log(path: Path) -> list[EvidenceLine]:

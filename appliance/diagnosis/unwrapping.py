@@ -10,12 +10,22 @@ from typing import Any, NamedTuple
 import msgspec
 
 # Docker's own files, journals, and loggers that write objects: the text is in one of these fields.
-TEXT_FIELDS = ("log", "message", "msg", "MESSAGE", "text", "event")
-LEVEL_FIELDS = ("level", "levelname", "severity", "log.level")
+TEXT_FIELDS = ("log", "message", "msg", "MESSAGE", "text", "event", "body")
+LEVEL_FIELDS = ("level", "levelname", "severity", "log.level", "severityText")
 # Where loggers put a traceback, often beside a message without it.
 TRACEBACK_FIELDS = (
     "exc_info", "exception", "exc_text", "traceback", "stack_trace", "stacktrace", "error.stack_trace", "error.stack",
 )  # fmt: skip
+# Where loggers put an exception in parts, and how they name its type, its message and its frames.
+EXCEPTION_FIELDS = ("exc_info", "exception", "error", "err", "attributes")
+PARTS = (
+    ("type", "exc_type", "class", "exception.type"),
+    ("message", "value", "exc_value", "exception.message"),
+    ("stack_trace", "stacktrace", "stack", "traceback", "exception.stacktrace"),
+)
+CLASS = re.compile(r"<class '([\w.]{1,200})'>$")
+HEADING = "Traceback (most recent call last):"
+MAX_PRETTY = 300  # lines of one record
 CRI = re.compile(r"(?P<head>\d{4}-\d\d-\d\dT[\d:.]{8,20}\S{0,6} (?P<stream>stdout|stderr) )(?P<tag>[FP]) (?P<rest>.*)")
 MAX_JOINED = 1 << 20
 DOCKER_CUTS_AT = 16_000  # bytes, and a little more
@@ -37,7 +47,7 @@ def unwrapped(lines: Iterable[Line]) -> Iterator[Line]:
     """Without the empty ones. Lines of one record have the same number. One that was cut comes with its last part, and
     has its first one's number."""
     open_: dict[str, tuple[int, str]] = {}
-    for number, line in lines:
+    for number, line in _compact(lines):
         if line[:1] != "{" and line[:2] != "20":  # most: neither a record nor a runtime's time
             if line:
                 yield number, line
@@ -54,6 +64,28 @@ def unwrapped(lines: Iterable[Line]) -> Iterator[Line]:
             open_[piece.stream] = (first, text)
     for number, text in open_.values():
         yield from ((number, part) for part in _parts(text) if part)
+
+
+def _compact(lines: Iterable[Line]) -> Iterator[Line]:
+    """Records that were written over several lines, as one; other lines as they are."""
+    held: list[Line] = []
+    for number, line in lines:
+        if not held and line.rstrip() != "{":
+            yield number, line
+            continue
+        held.append((number, line))
+        if line.rstrip() == "}":
+            whole = "\n".join(text for _, text in held)
+            yield from [(held[0][0], whole)] if _tells(_record(whole)) else held
+            held = []
+        elif len(held) == MAX_PRETTY:
+            yield from held
+            held = []
+    yield from held
+
+
+def _tells(record: dict[str, Any] | None) -> bool:
+    return record is not None and any(field in record for field in (*TEXT_FIELDS, *TRACEBACK_FIELDS))
 
 
 def _cri_piece(line: str) -> _Piece | None:
@@ -78,7 +110,9 @@ def _parts(text: str, depth: int = 0) -> Iterator[str]:
         yield text
         return
     said = next((found for field in TEXT_FIELDS if (found := _text_of(record.get(field)))), "")
-    traceback = next((found for field in TRACEBACK_FIELDS if (found := _text_of(_within(record, field)))), "")
+    traceback = _in_parts(record) or next(
+        (found for field in TRACEBACK_FIELDS if (found := _text_of(_within(record, field)))), ""
+    )
     if not said and not traceback:
         yield text
         return
@@ -99,6 +133,28 @@ def _record(text: str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
+def _in_parts(record: dict[str, Any]) -> str:
+    """The exception that a record holds in parts; empty where it holds none."""
+    for field in EXCEPTION_FIELDS:
+        value = record.get(field)
+        kind, message, stack = "", "", ""
+        if isinstance(value, dict):
+            kind, message, stack = (
+                next((_text_of(value.get(key)) for key in keys if key in value), "") for keys in PARTS
+            )
+        elif isinstance(value, list) and len(value) > 1 and isinstance(value[0], str) and CLASS.match(value[0]):
+            kind, message = CLASS.sub(r"\1", value[0]), _text_of(value[1])
+        elif isinstance(record.get(f"{field}.type"), str):
+            kind, message = record[f"{field}.type"], _text_of(record.get(f"{field}.message"))
+        last = f"{kind}: {message}"
+        if kind and last not in stack:
+            heading = [HEADING] if stack and not stack.startswith(HEADING) else []
+            return "\n".join([*heading, *([stack.rstrip("\n")] if stack else []), last])
+        if kind:
+            return stack
+    return ""
+
+
 def _within(record: dict[str, Any], field: str) -> object:
     """Also under a dotted name that is written as objects within each other."""
     if field in record or "." not in field:
@@ -111,12 +167,16 @@ def _text_of(value: object) -> str:
     """A text, or what some write for one: its bytes (journals), its lines, or an exception's parts."""
     if isinstance(value, str):
         return value
+    if isinstance(value, dict):
+        return _text_of(value.get("stringValue"))
     if not isinstance(value, list) or not value:
         return ""
     if all(isinstance(byte, int) and 0 <= byte < 256 for byte in value):
         return bytes(value).decode(errors="replace")
     if all(isinstance(line, str) for line in value):
         return "\n".join(line.rstrip("\n") for line in value)
+    if all(isinstance(part, list) for part in value):
+        return "\n".join(map(_text_of, value))
     return "\n".join(_traceback_of(part) for part in value if isinstance(part, dict))
 
 
