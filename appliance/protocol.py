@@ -327,6 +327,27 @@ BIAS_LIMITS = -100.0, 100.0
 MAX_BIASES = 300  # of one request
 
 
+class ThinkingSection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Reasoning as it stands in an answer's text: behind `begin`, up to the first of `ends`. `forced` are the tokens of
+    what ends it; where reasoning comes again after it was ended by them, `forced_again` do."""
+
+    begin: str
+    ends: tuple[str, ...]
+    forced: tuple[int, ...]
+    forced_again: tuple[int, ...] = ()
+
+
+class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An answer may reason for so many `tokens`; then its reasoning is ended. `opened`: the prompt has begun the first
+    of `sections`. Reasoning stands at the beginning of an answer; where it `recurs`, anywhere before one of `stops`."""
+
+    tokens: int
+    sections: tuple[ThinkingSection, ...]
+    opened: bool = False
+    recurs: bool = False
+    stops: tuple[str, ...] = ()
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How tokens are sampled. temperature 0 is greedy; top_k 0 and top_p 1 and min_p 0 are off; a seed fixes a
     request's random numbers whatever is batched with it. `min_tokens` come before the token that stops the answer.
@@ -350,6 +371,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     prompt_logprobs: int | None = None  # the same for the tokens of the prompt
     logit_bias: dict[int, float] = {}
     grammar: str | None = None
+    thinking: ThinkingBudget | None = None
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):

@@ -137,7 +137,7 @@ class Engine:
         self.overlaps = device.type == "cuda"
         self._in_flight: LaunchedStep | None = None
         self._grammars = Grammars(folder, model_config.vocab_size, model_config.eos_token_ids)
-        self._compiling: dict[str, tuple[Request, futures.Future[LLMatcher]]] = {}
+        self._compiling: dict[str, tuple[Request, futures.Future[LLMatcher | None]]] = {}
         self._capture_first(config, report)
         self.prompt_tokens_computed = 0
         self.output_tokens_sampled = 0
@@ -207,8 +207,9 @@ class Engine:
         )
         if refusal:
             return TokenOutput(request_id=message.request_id, finish_reason=FinishReason.ERROR, error=refusal)
-        if sampling.grammar is not None:
-            self._compiling[request.request_id] = request, self._grammars.compile(sampling.grammar)
+        prepared = self._grammars.prepare(sampling)
+        if prepared is not None:
+            self._compiling[request.request_id] = request, prepared
         else:
             self.scheduler.add(request)
         return None
@@ -261,9 +262,10 @@ class Engine:
                 continue
             del self._compiling[request_id]
             try:
-                request.constraint = self._grammars.begin(compiled)
+                self._grammars.bind(request, compiled)
             except (GrammarError, CheckpointError) as error:
-                outputs.append(_error(request, f"its grammar cannot be used: {error}", is_refusal=True))
+                bound = "thinking budget" if request.sampling.grammar is None else "grammar"
+                outputs.append(_error(request, f"its {bound} cannot be used: {error}", is_refusal=True))
             else:
                 self.scheduler.add(request)
         return outputs

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from appliance.protocol import BIAS_LIMITS, MAX_BIASES, SAMPLING_LIMITS, FinishReason, PromptLogprobs, SamplingParams
 
 if TYPE_CHECKING:
-    from appliance.engine.grammar import Constraint
+    from appliance.engine.grammar import Constraint, Mask
+    from appliance.engine.thinking import Thinking
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +29,7 @@ class Request:
     cache_salt: str = ""  # prompts of another salt are not found in the prefix cache
     probe: bool = False  # the appliance's own; left out of the load
     constraint: Constraint | None = None  # where its answer stands in its grammar
+    thinking: Thinking | None = None  # where its answer stands in its reasoning, if that is bounded
     arrival: int = 0  # order of arrival
     output_token_ids: list[int] = field(default_factory=list)
     block_ids: list[int] = field(default_factory=list)
@@ -48,7 +50,8 @@ class Request:
     def __post_init__(self) -> None:
         self.stop_token_ids = frozenset(self.sampling.stop_token_ids)
         unchanged = not self.has_penalties and self.sampling.min_tokens == 0
-        steered = self.sampling.grammar is not None or bool(self.sampling.logit_bias)
+        masked = self.sampling.grammar is not None or self.sampling.thinking is not None
+        steered = masked or bool(self.sampling.logit_bias)
         self.is_plain = self.is_greedy and unchanged and not steered and self.sampling.logprobs is None
 
     @property
@@ -94,7 +97,16 @@ class Request:
     @property
     def needs_its_tokens(self) -> bool:
         """The host must have read all sampled tokens before it can say how the next one is to be sampled."""
-        return self.has_penalties or self.may_not_end or self.constraint is not None
+        if self.has_penalties or self.may_not_end or self.constraint is not None:
+            return True
+        return self.thinking is not None and self.thinking.may_force(self.num_unread)
+
+    @property
+    def mask(self) -> Mask | None:
+        """Which tokens may come next, once all sampled ones are read; None where any may."""
+        if self.thinking is not None and self.thinking.forced is not None:
+            return self.thinking
+        return self.constraint
 
     def awaits_its_last(self, max_model_len: int) -> bool:
         """It ends with a token that is being sampled, whichever that is."""
@@ -113,6 +125,8 @@ class Request:
     def accept(self, token_id: int, eos_token_ids: frozenset[int], max_model_len: int) -> FinishReason | None:
         """Append a sampled token; returns the finish reason if the request ends with it, or None."""
         self.output_token_ids.append(token_id)
+        if self.thinking is not None:
+            self.thinking.accept(token_id)
         params = self.sampling
         # The stop token itself does not count.
         if self.stops_at(token_id, eos_token_ids) and len(self.output_token_ids) > params.min_tokens:

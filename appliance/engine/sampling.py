@@ -27,15 +27,13 @@ def sampling_batch(requests: Sequence[Request], histories: TokenHistories, devic
 
 
 def _allowed(requests: Sequence[Request], device: torch.device) -> Tensor | None:
-    """What the grammars of running requests allow, as in `SamplingBatch.allowed`; None if there are none."""
-    constraints = [
-        (row, request.constraint)
-        for row, request in enumerate(requests)
-        if request.constraint is not None and request.is_running
+    """What the masks of running requests allow, as in `SamplingBatch.allowed`; None if there are none."""
+    found = [
+        (row, mask) for row, request in enumerate(requests) if request.is_running and (mask := request.mask) is not None
     ]
-    if not constraints:
+    if not found:
         return None
-    allowed = torch.from_numpy(masks(constraints))
+    allowed = torch.from_numpy(masks(found))
     # Pinned, since a copy from memory that is not would wait until the device has computed the step.
     return allowed.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else allowed
 
