@@ -11,7 +11,7 @@ from litestar import Request
 
 from appliance.engine_client.client import CoreClient
 from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
-from appliance.protocol import SamplingParams
+from appliance.protocol import SamplingParams, ThinkingBudget
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import ApiError, ClientGoneError, engine_gone
 from appliance.serving.reading import Reading
@@ -36,6 +36,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None
     prompt_logprobs: int | None = None  # alternatives of each of a prompt's tokens
     grammar: str | None = None
+    thinking: ThinkingBudget | None = None
     reading: Reading | None = None
 
 
@@ -165,6 +166,7 @@ class Answering:
             logprobs=ask.logprobs,
             prompt_logprobs=ask.prompt_logprobs if choice == 0 else None,
             grammar=ask.grammar,
+            thinking=ask.thinking,
             choice=choice,
             vocab_size=model.vocab_size,
             eos_token_ids=model.eos_token_ids,

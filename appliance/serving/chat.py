@@ -52,7 +52,7 @@ class ChatAnswer(Answer):
         self._id = new_id("chatcmpl")
         self._created = int(time.time())
         self._model = model.name
-        self._include_reasoning = fields.include_reasoning is not False
+        self._include_reasoning = fields.shows_reasoning
 
     def whole(self, choices: list[Choice], pieces: list[Piece]) -> dict[str, Any]:
         written = []

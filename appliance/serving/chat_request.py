@@ -14,7 +14,16 @@ from appliance.serving.messages import Messages, check_messages, with_short_ids
 from appliance.serving.sampling import Alternatives, SamplingFields, check_logprobs
 from appliance.serving.served_model import ServedModel, is_short_chat
 from appliance.serving.structured import enforced_form, wanted_form
-from appliance.serving.thinking import thinking_variables
+from appliance.serving.thinking import (
+    BUDGETS,
+    AskedBudget,
+    BudgetTokens,
+    ReasoningOptions,
+    asked_budget,
+    check_effort,
+    thinking_budget,
+    thinking_variables,
+)
 from appliance.serving.tools import ToolUse, check_tools
 
 
@@ -28,9 +37,26 @@ class ChatFields(SamplingFields, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     enable_thinking: bool | None = None
+    reasoning: ReasoningOptions | None = None
+    thinking_token_budget: BudgetTokens | None = None
+    thinking_budget: BudgetTokens | None = None
+    thinking_budget_tokens: BudgetTokens | None = None
     include_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def shows_reasoning(self) -> bool:
+        excluded = self.reasoning is not None and self.reasoning.exclude
+        return not excluded if self.include_reasoning is None else self.include_reasoning
+
+    @property
+    def asked_budget(self) -> AskedBudget | None:
+        """Raises ApiError for budgets that differ."""
+        given = {name: getattr(self, name) for name in BUDGETS}
+        if self.reasoning is not None:
+            given["reasoning.max_tokens"] = self.reasoning.max_tokens
+        return asked_budget(given)
 
 
 class ChatPrompt(NamedTuple):
@@ -47,6 +73,7 @@ async def chat_ask(fields: ChatFields, model: ServedModel, ignored: Ignored, *, 
         raise bad_request("top_logprobs needs logprobs; set logprobs to true.", "top_logprobs")
     text, prompt, use = await chat_prompt(fields, model, ignored)
     form = enforced_form(use, wanted_form(fields))
+    budget = fields.asked_budget
     asked = fields.max_completion_tokens or fields.max_tokens
     room = model.room(len(prompt), None if shorten else asked, "messages")
     wanted = asked or model.sampling_defaults.get("max_tokens", room)
@@ -56,6 +83,7 @@ async def chat_ask(fields: ChatFields, model: ServedModel, ignored: Ignored, *, 
         max_tokens=[min(int(wanted), room)],
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
         grammar=await model.grammar(form, model.formats.thoughts(text)) if form else None,
+        thinking=thinking_budget(budget, model.formats.reasoning, text, model.tokenizer) if budget else None,
         reading=model.formats.reading(text, use),
     )
 
@@ -88,6 +116,11 @@ def _render(fields: ChatFields, model: ServedModel, use: ToolUse, ignored: Ignor
         ignored.add_unused("tools")
     if template.wants_short_ids:
         messages = with_short_ids(messages)
-    variables = thinking_variables(fields.reasoning_effort, fields.enable_thinking, given, template, ignored)
+    reasoning = fields.reasoning or ReasoningOptions()
+    check_effort(fields.reasoning_effort, "reasoning_effort")
+    check_effort(reasoning.effort, "reasoning.effort")
+    effort = reasoning.effort if fields.reasoning_effort is None else fields.reasoning_effort
+    enabled = reasoning.enabled if fields.enable_thinking is None else fields.enable_thinking
+    variables = thinking_variables(effort, enabled, given, template, ignored)
     variables.setdefault("add_generation_prompt", fields.add_generation_prompt is not False)
     return model.render_chat(messages, {**variables, "tools": use.for_template()})

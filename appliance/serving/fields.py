@@ -40,11 +40,15 @@ class Accepted(NamedTuple):
 
 NO_TOOLS = "tools go through the chat template; use /v1/chat/completions"
 OLD_TOOLS = "tools and tool_choice have replaced it"
+NO_REASONING = "reasoning is told apart in chats only; use /v1/chat/completions"
 NO_AUDIO = "the engine generates text only"
 
 PARTLY_SUPPORTED: dict[str, Accepted] = {
     "tools": Accepted(([],), NO_TOOLS),
     "tool_choice": Accepted(("none", "auto"), NO_TOOLS),
+    "thinking_token_budget": Accepted((-1,), NO_REASONING),
+    "thinking_budget": Accepted((-1,), NO_REASONING),
+    "thinking_budget_tokens": Accepted((-1,), NO_REASONING),
     "functions": Accepted(([],), OLD_TOOLS),
     "function_call": Accepted(("none", "auto"), OLD_TOOLS),
     "modalities": Accepted((["text"],), NO_AUDIO),

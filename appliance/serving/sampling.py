@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from appliance.protocol import BIAS_LIMITS, MAX_BIASES, SAMPLING_LIMITS, SamplingParams
+from appliance.protocol import BIAS_LIMITS, MAX_BIASES, SAMPLING_LIMITS, SamplingParams, ThinkingBudget
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import MAX_SHOWN, shown
 from appliance.serving.structured import StructuredFields
@@ -101,6 +101,7 @@ def sampling_params(
     logprobs: int | None,
     prompt_logprobs: int | None,
     grammar: str | None,
+    thinking: ThinkingBudget | None,
     choice: int,
     vocab_size: int,
     eos_token_ids: Collection[int],
@@ -134,6 +135,7 @@ def sampling_params(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         grammar=grammar,
+        thinking=thinking,
     )
 
 

@@ -1,15 +1,22 @@
-"""How much a model is to reason: what clients say of it, as the switch that the model's own template reads."""
+"""How much a model is to reason: what clients say of it, as the switch that the model's own template reads, and as the
+budget that the engine keeps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
+import msgspec
+from msgspec import Meta
+
+from appliance.protocol import ThinkingBudget, ThinkingSection
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import Ignored, shown
 
 if TYPE_CHECKING:
     from appliance.checkpoint.chat_template import ChatTemplate
+    from appliance.checkpoint.tokenizer import Tokenizer
+    from appliance.serving.parsers.base import ReasoningFormat, Section
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 OFF: Final = frozenset({"none", "minimal"})
@@ -18,17 +25,42 @@ SWITCHES: Final = ("enable_thinking", "thinking")
 # For templates that know three efforts only, as gpt-oss's does.
 NEAREST: Final = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 
+# Of a budget, as vLLM and llama.cpp have it.
+UNBOUNDED: Final = -1
+BudgetTokens = Annotated[int, Meta(ge=UNBOUNDED, le=1 << 31)]
+# vLLM (vllm-project/vllm#20859); Qwen's and other clouds (alibabacloud.com/help/en/model-studio/deep-thinking,
+# docs.siliconflow.cn/cn/userguide/capabilities/reasoning); llama.cpp's server (ggml-org/llama.cpp#23673).
+BUDGETS: Final = ("thinking_token_budget", "thinking_budget", "thinking_budget_tokens")
+
+
+class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """OpenRouter's, which its clients send (openrouter.ai/docs/use-cases/reasoning-tokens)."""
+
+    effort: str | None = None
+    max_tokens: BudgetTokens | None = None
+    exclude: bool | None = None
+    enabled: bool | None = None
+
+
+class AskedBudget(NamedTuple):
+    param: str
+    tokens: int
+
+
+def check_effort(effort: str | None, param: str) -> None:
+    """Raises ApiError for an unknown one."""
+    if effort is not None and effort not in EFFORTS:
+        known = ", ".join(EFFORTS)
+        raise bad_request(f"{param}: {shown(effort)} is not valid; use one of {known}.", param)
+
 
 def thinking_variables(
     effort: str | None, enabled: bool | None, given: Mapping[str, Any], template: ChatTemplate, ignored: Ignored
 ) -> dict[str, Any]:
-    """Variables for the template, beside those that were `given` for it. Raises ApiError for an unknown effort.
+    """Variables for the template, beside those that were `given` for it.
 
     Clients send an effort to every model: where the template reads nothing of the kind, the field is ignored.
     """
-    if effort is not None and effort not in EFFORTS:
-        known = ", ".join(EFFORTS)
-        raise bad_request(f"reasoning_effort: {shown(effort)} is not valid; use one of {known}.", "reasoning_effort")
     reads = template.variables
     on = _wanted(effort, enabled, given)
     variables: dict[str, Any] = {}
@@ -55,3 +87,43 @@ def _wanted(effort: str | None, enabled: bool | None, given: Mapping[str, Any]) 
 def _level(effort: str, text: str) -> str:
     named = f"'{effort}'" in text or f'"{effort}"' in text
     return effort if named else NEAREST.get(effort, effort)
+
+
+def asked_budget(given: Mapping[str, int | None]) -> AskedBudget | None:
+    """Of the fields that may set it, by their paths; None for reasoning without bounds. Raises ApiError where two of
+    them differ."""
+    asked = [AskedBudget(param, tokens) for param, tokens in given.items() if tokens is not None]
+    for other in asked[1:]:
+        if other.tokens != asked[0].tokens:
+            message = (
+                f"{other.param}: {other.tokens:,} is not {asked[0].tokens:,}, as {asked[0].param} says. Send only one."
+            )
+            raise bad_request(message, other.param)
+    return asked[0] if asked and asked[0].tokens != UNBOUNDED else None
+
+
+def thinking_budget(
+    asked: AskedBudget, reasoning: ReasoningFormat | None, prompt: str, tokenizer: Tokenizer
+) -> ThinkingBudget:
+    """Raises ApiError if the model has no reasoning that could be bounded."""
+    if reasoning is None:
+        message = (
+            f"{asked.param}: this model does not reason in a format that Ingot knows. Remove the field, or set "
+            "reasoning-parser in the profile."
+        )
+        raise bad_request(message, asked.param, "unsupported_field")
+
+    def tokens(text: str) -> tuple[int, ...]:
+        return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+    def section(found: Section) -> ThinkingSection:
+        closing, final = tokens(found.closing), tokens(found.final)
+        return ThinkingSection(begin=found.begin, ends=found.ends, forced=closing, forced_again=final)
+
+    return ThinkingBudget(
+        tokens=asked.tokens,
+        sections=tuple(map(section, reasoning.sections)),
+        opened=reasoning.opened_by(prompt),
+        recurs=reasoning.interleaved,
+        stops=reasoning.calls_within,
+    )

@@ -16,7 +16,7 @@ from appliance.serving.errors import ApiError
 from appliance.serving.fields import IGNORED_HEADER, Ignored
 from appliance.serving.messages import check_messages, with_short_ids
 from appliance.serving.parsers.registry import FORMATS, REASONING
-from appliance.serving.thinking import thinking_variables
+from appliance.serving.thinking import check_effort, thinking_variables
 from appliance.serving.tools import MAX_BYTES, MAX_CALLS, MAX_DEPTH, check_tools
 
 USER = {"role": "user", "content": "hi"}
@@ -260,7 +260,7 @@ def test_an_effort_that_no_template_reads_is_ignored_and_named() -> None:
     assert thinking_variables("low", True, {}, template, ignored) == {}
     assert ignored.headers == {IGNORED_HEADER: "reasoning_effort, enable_thinking"}
     with pytest.raises(ApiError) as refused:
-        thinking_variables("a lot", None, {}, template, ignored)
+        check_effort("a lot", "reasoning_effort")
     assert refused.value.param == "reasoning_effort"
 
 

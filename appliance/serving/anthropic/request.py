@@ -58,6 +58,7 @@ def translate(fields: PromptFields, ignored: Ignored) -> Translated:
         parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
         enable_thinking=thinking is not None and thinking.type != "disabled",
         reasoning_effort=config.effort,
+        thinking_token_budget=None if thinking is None else thinking.budget_tokens,
         response_format=None if config.format is None else _format(config.format, ignored),
     )
     if isinstance(fields, MessagesFields):
@@ -80,9 +81,14 @@ def translate(fields: PromptFields, ignored: Ignored) -> Translated:
 async def messages_ask(translated: Translated, model: ServedModel, ignored: Ignored) -> Ask:
     """An answer for which the context has too little room is cut short, as Anthropic's are. Raises ApiError."""
     unused = Ignored(strict=False)
+    chat = translated.chat
+    if chat.thinking_token_budget is not None and model.formats.reasoning is None:
+        # Claude Code sends a budget to every model.
+        unused.add_unused("thinking_token_budget")
+        chat = structs.replace(chat, thinking_token_budget=None)
     with translated.origins.in_errors():
         try:
-            ask = await chat_ask(translated.chat, model, unused, shorten=True)
+            ask = await chat_ask(chat, model, unused, shorten=True)
         except PromptTooLongError as error:
             # In Anthropic's words and figures: Claude Code then compacts the conversation by itself.
             error.message = f"prompt is too long: {error.num_tokens} tokens > {model.max_model_len} maximum"
@@ -126,8 +132,7 @@ def _thinking(fields: PromptFields, origins: FieldOrigins, ignored: Ignored) -> 
             "raise max_tokens."
         )
         raise bad_request(message, "thinking.budget_tokens")
-    if budget is not None:
-        ignored.add_unused("thinking.budget_tokens")
+    origins.add("thinking_token_budget", "thinking.budget_tokens")
     return thinking
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -63,6 +63,16 @@ class ToolFormat(Protocol):
     def parser(self, tools: Sequence[Tool]) -> OutputParser: ...
 
 
+class Section(NamedTuple):
+    """Reasoning as it stands in an answer: behind `begin`, up to the first of `ends`. `closing` ends it where the model
+    does not; where it does so once more, `final` does, behind which no reasoning comes."""
+
+    begin: str
+    ends: tuple[str, ...]
+    closing: str
+    final: str = ""
+
+
 class ReasoningFormat(Protocol):
     """How one kind of model writes its reasoning."""
 
@@ -72,6 +82,15 @@ class ReasoningFormat(Protocol):
     opens."""
     keeps_special: bool
     """As a ToolFormat's."""
+    interleaved: bool
+    """Whether reasoning comes more than once in an answer; else it only comes at its beginning."""
+    calls_within: tuple[str, ...]
+    """Markers of calls in which a marker of interleaved reasoning is part of the call."""
+
+    @property
+    def sections(self) -> Sequence[Section]:
+        """The first one is what a prompt opens."""
+        ...
 
     def opened_by(self, prompt: str) -> bool:
         """Whether the prompt, or its end, has begun the reasoning."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from appliance.serving.parsers.base import Delta, OutputParser, Tool
+from appliance.serving.parsers.base import Delta, OutputParser, Section, Tool
 from appliance.serving.parsers.calls import Format
 from appliance.serving.parsers.json_calls import JsonCallParser
 from appliance.serving.parsers.markers import markers
@@ -23,7 +23,8 @@ from appliance.serving.parsers.reader import Ended, Malformed, Steps
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _CALL, _CONSTRAIN = "<|call|>", "<|constrain|>"
-_ENDS: Final = ("<|end|>", "<|return|>", _CALL)
+_END: Final = "<|end|>"
+_ENDS: Final = (_END, "<|return|>", _CALL)
 _HEADS: Final = markers(_START, _CHANNEL)
 _STOPS: Final = markers(*_ENDS, _START, _CHANNEL)
 _WORD: Final = re.compile(r"[A-Za-z0-9_.:/-]*")
@@ -137,6 +138,14 @@ class HarmonyReasoning:
     name: str = "gpt-oss"
     pairs: Mapping[str, str] = field(default_factory=dict)
     keeps_special: bool = True
+    interleaved: bool = True
+    calls_within: tuple[str, ...] = ()
+
+    @property
+    def sections(self) -> Sequence[Section]:
+        begin = f"{_CHANNEL}analysis{_MESSAGE}"
+        final = f"{_END}{_START}assistant{_CHANNEL}final{_MESSAGE}"
+        return [Section(begin, (*_ENDS, _START, _CHANNEL), _END, final)]
 
     def opened_by(self, prompt: str) -> bool:
         return False

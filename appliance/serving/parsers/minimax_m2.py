@@ -14,8 +14,9 @@ from appliance.serving.parsers.base import Tool
 from appliance.serving.parsers.calls import Format
 from appliance.serving.parsers.tags import TagParser, Tags
 
+MARKERS: Final = ("<minimax:tool_call>",)
 _TAGS: Final = Tags(
-    around=("<minimax:tool_call>",),
+    around=MARKERS,
     around_end=("</minimax:tool_call>",),
     call="<invoke name=",
     call_end="</invoke>",

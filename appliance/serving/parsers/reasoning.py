@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from appliance.serving.parsers import dsml, kimi_k2
-from appliance.serving.parsers.base import Delta, OutputParser
+from appliance.serving.parsers import dsml, kimi_k2, minimax_m2
+from appliance.serving.parsers.base import Delta, OutputParser, Section
 from appliance.serving.parsers.calls import CallParser
 from appliance.serving.parsers.harmony import HarmonyReasoning
 from appliance.serving.parsers.markers import markers
@@ -22,9 +22,13 @@ class MarkedReasoning:
     pairs: Mapping[str, str]
     keeps_special: bool = False
     interleaved: bool = False
-    """Whether it comes more than once in an answer; else it only comes at its beginning."""
     calls: tuple[str, ...] = field(default=())
     """Markers of calls, one of which ends reasoning too: the model calls without having ended it."""
+    calls_within: tuple[str, ...] = field(default=())
+
+    @property
+    def sections(self) -> Sequence[Section]:
+        return [Section(begin, (end, *self.calls), end) for begin, end in self.pairs.items()]
 
     def opened_by(self, prompt: str) -> bool:
         return prompt.rstrip(SPACE).endswith(tuple(begin.rstrip(SPACE) for begin in self.pairs))
@@ -153,7 +157,7 @@ KIMI_K2 = MarkedReasoning("kimi-k2", _THINK, keeps_special=True, calls=kimi_k2.S
 """Kimi K2 Thinking, which also calls from within its reasoning (vLLM's kimi_k2 reasoning parser)."""
 KIMI = MarkedReasoning("kimi", {"◁think▷": "◁/think▷"}, keeps_special=True)
 """Kimi-VL Thinking: its model card."""
-MINIMAX_M2 = MarkedReasoning("minimax-m2", _THINK, interleaved=True)
+MINIMAX_M2 = MarkedReasoning("minimax-m2", _THINK, interleaved=True, calls_within=minimax_m2.MARKERS)
 """MiniMax-M2: its model card speaks of interleaved thinking; its chat template opens the first."""
 MISTRAL = MarkedReasoning("mistral", {"[THINK]": "[/THINK]"}, keeps_special=True)
 """Magistral since 1.1 and its successors: mistral-common's tokenizer v13."""

@@ -9,6 +9,7 @@ import msgspec
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import Accepted, Ignored, check_accepted, shown
 from appliance.serving.sampling import Alternatives, Positive, SamplingFields, check_logprobs
+from appliance.serving.thinking import BudgetTokens
 
 LOGPROBS: Final = "message.output_text.logprobs"
 # Parts of an answer that `include` may name. All but the first are of hosted tools, or encrypt what is plain here.
@@ -41,6 +42,7 @@ class TextOptions(msgspec.Struct, frozen=True):
 
 class ReasoningOptions(msgspec.Struct, frozen=True):
     effort: str | None = None
+    max_tokens: BudgetTokens | None = None
     summary: str | None = None
     generate_summary: str | None = None
 

@@ -19,6 +19,7 @@ from appliance.serving.responses.tools import chat_tool_choice, chat_tools, is_h
 from appliance.serving.responses.truncation import ask_that_fits
 from appliance.serving.sampling import SamplingFields
 from appliance.serving.served_model import ServedModel
+from appliance.serving.thinking import ReasoningOptions
 
 # From the names of chat's fields to those of this API.
 RENAMED: Final = (
@@ -112,6 +113,7 @@ def _chat_fields(fields: ResponseFields, messages: list[Message], ignored: Ignor
         tool_choice=chat_tool_choice(fields.tool_choice),
         parallel_tool_calls=fields.parallel_tool_calls,
         reasoning_effort=fields.reasoning.effort if fields.reasoning else None,
+        reasoning=ReasoningOptions(max_tokens=fields.reasoning.max_tokens) if fields.reasoning else None,
         chat_template_kwargs=fields.chat_template_kwargs,
     )
 
