@@ -80,16 +80,17 @@ def after_thought(grammar: str, thoughts: Sequence[tuple[str | None, str]], spec
             begins = "" if begin is None else f"<[{special[begin]}]> "
             rules.append(f"thought{number}: {begins}/(?s:.*)/ <[{special[end]}]>")
         else:
-            rules.append(f"thought{number}[lazy]: /{_escaped(begin or '')}(?s:.*){_escaped(end)}/")
+            rules.append(f"thought{number}[lazy]: /{escaped(begin or '')}(?s:.*){escaped(end)}/")
     optional = "?" if all(begin is not None for begin, _ in thoughts) else ""
     start = f"start: (({' | '.join(names)}) /[ \\n]{{0,4}}/){optional} @answer"
-    answer = json.loads(grammar)["grammars"][0] if grammar.startswith("{") else {"lark_grammar": grammar}
-    whole = [{"lark_grammar": "\n".join((start, *rules))}, {**answer, "name": "answer"}]
+    answer, *others = json.loads(grammar)["grammars"] if grammar.startswith("{") else [{"lark_grammar": grammar}]
+    whole = [{"lark_grammar": "\n".join((start, *rules))}, {**answer, "name": "answer"}, *others]
     return json.dumps({"grammars": whole})
 
 
-def _escaped(text: str) -> str:
-    return re.escape(text).replace("/", "\\/")
+def escaped(text: str) -> str:
+    """A regular expression for the text, as it may stand between slashes in Lark."""
+    return re.escape(text).replace("/", "\\/").replace("\\\n", "\\n")
 
 
 class GrammarCompiler:

@@ -13,7 +13,7 @@ from appliance.serving.fields import Ignored
 from appliance.serving.messages import Messages, check_messages, with_short_ids
 from appliance.serving.sampling import Alternatives, SamplingFields, check_logprobs
 from appliance.serving.served_model import ServedModel, is_short_chat
-from appliance.serving.structured import enforced_form, wanted_form
+from appliance.serving.structured import enforced_form, strict_form, wanted_form
 from appliance.serving.thinking import (
     BUDGETS,
     AskedBudget,
@@ -73,6 +73,9 @@ async def chat_ask(fields: ChatFields, model: ServedModel, ignored: Ignored, *, 
         raise bad_request("top_logprobs needs logprobs; set logprobs to true.", "top_logprobs")
     text, prompt, use = await chat_prompt(fields, model, ignored)
     form = enforced_form(use, wanted_form(fields))
+    thoughts = model.formats.thoughts(text)
+    if form is None and (form := strict_form(use, model.formats, model.special_tokens, text)) is not None:
+        thoughts = []  # which are in it
     budget = fields.asked_budget
     asked = fields.max_completion_tokens or fields.max_tokens
     room = model.room(len(prompt), None if shorten else asked, "messages")
@@ -82,7 +85,7 @@ async def chat_ask(fields: ChatFields, model: ServedModel, ignored: Ignored, *, 
         fields=fields,
         max_tokens=[min(int(wanted), room)],
         logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
-        grammar=await model.grammar(form, model.formats.thoughts(text)) if form else None,
+        grammar=await model.grammar(form, thoughts) if form else None,
         thinking=thinking_budget(budget, model.formats.reasoning, text, model.tokenizer) if budget else None,
         reading=model.formats.reading(text, use),
     )

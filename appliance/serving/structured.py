@@ -8,18 +8,20 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from appliance.checkpoint.call_grammar import FreeText, Thought
 from appliance.serving.errors import ApiError, bad_request, missing
 from appliance.serving.fields import shown
 
 if TYPE_CHECKING:
     from appliance.checkpoint.model_config import ModelConfig
     from appliance.checkpoint.tokenizer import Tokenizer
+    from appliance.serving.reading import ModelFormats
     from appliance.serving.tools import ToolUse
 
 MAX_CHOICES: Final = 10_000
@@ -46,8 +48,8 @@ class StructuredFields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Form(NamedTuple):
-    """The wanted form: `kind` is a function of `checkpoint.grammar`, and `param` names the field. `schemas` are those
-    within it that the client wrote, each with its path, where that is not `param`."""
+    """The wanted form: `kind` is a function of `checkpoint.grammar` or `checkpoint.call_grammar`, and `param` names the
+    field. `schemas` are those within it that the client wrote, each with its path, where that is not `param`."""
 
     kind: str
     value: Any
@@ -83,9 +85,11 @@ class CheckedGrammars:
         return grammar
 
     def _make(self, form: Form, thoughts: Thoughts) -> str:
+        from appliance.checkpoint import call_grammar
         from appliance.checkpoint import grammar as grammars
 
-        build: Callable[[Any], str] = getattr(grammars, form.kind)
+        of_calls = form.kind in ("enforced_calls", "calls_in_text")
+        build: Callable[[Any], str] = getattr(call_grammar if of_calls else grammars, form.kind)
         grammar = build(form.value)
         whole = grammars.after_thought(grammar, thoughts, self._special(thoughts)) if thoughts else grammar
         if whole not in self._good:
@@ -131,7 +135,25 @@ def enforced_form(use: ToolUse, form: Form | None) -> Form | None:
         return form
     if form is not None:
         raise _contradiction("tool_choice", form.param)
-    return Form("json_schema", use.enforced_schema(), "tools", use.parameter_schemas())
+    return Form("enforced_calls", use.enforced_calls(), "tools", use.parameter_schemas())
+
+
+def strict_form(use: ToolUse, formats: ModelFormats, special: Mapping[str, int], prompt: str) -> Form | None:
+    """Of a free answer whose calls keep to the schemas of strict tools; None where there are none, or where the model's
+    format cannot be bound."""
+    tools = use.callable
+    shapes = formats.tools.shapes if formats.tools is not None else None
+    if shapes is None or not any(tool.strict for tool in tools):
+        return None
+    reasoning = formats.reasoning
+    if reasoning is not None and not reasoning.pairs:
+        return None  # its messages have headers, which are more than text
+    thoughts = [Thought(begin, end) for begin, end in formats.thoughts(prompt)]
+    calls_within = reasoning is not None and any(
+        marker in section.ends for section in reasoning.sections for marker in shapes(tools)
+    )
+    text = FreeText(shapes(tools), special, thoughts, calls_within, reasoning is not None and reasoning.interleaved)
+    return Form("calls_in_text", text, "tools", use.parameter_schemas())
 
 
 def _contradiction(one: str, other: str) -> ApiError:

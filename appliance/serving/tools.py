@@ -7,10 +7,13 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
+from appliance.checkpoint.call_grammar import OneOf, Piece
 from appliance.serving.errors import ApiError, bad_request, missing
 from appliance.serving.fields import Ignored, shown
 from appliance.serving.parsers.base import Tool
+from appliance.serving.parsers.shapes import call_object, listed
 
 NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 MAX_TOOLS: Final = 1024
@@ -43,22 +46,25 @@ class ToolUse(msgspec.Struct, frozen=True):
 
     @property
     def enforced(self) -> bool:
-        """Whether the answer must be calls, as `enforced_schema` describes them."""
+        """Whether the answer must be calls, as `enforced_calls` describes them."""
         return self.choice in ("required", "named")
 
-    def enforced_schema(self) -> dict[str, Any]:
-        """Of an array of calls."""
+    def enforced_calls(self) -> Piece:
+        """An array of calls, each with arguments that fit its tool's schema."""
         most = MAX_CALLS if self.choice == "required" and self.parallel else 1
-        calls = [_call_schema(tool) for tool in self._enforceable]
-        return {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "maxItems": most}
+        call = OneOf([call_object(structs.replace(tool, strict=True)) for tool in self._bound])
+        return ("[", listed(call, most))
 
     def parameter_schemas(self) -> list[tuple[str, dict[str, Any]]]:
-        """Those within `enforced_schema`, each with its path in the request."""
-        return [(self.places[tool.name], tool.parameters) for tool in self._enforceable if tool.parameters]
+        """Those that arguments have to fit, each with its path in the request."""
+        return [(self.places[tool.name], tool.parameters) for tool in self._bound if tool.parameters]
 
     @property
-    def _enforceable(self) -> list[Tool]:
-        return [tool for tool in self.tools if self.choice == "required" or tool.name == self.name]
+    def _bound(self) -> list[Tool]:
+        """The tools whose arguments have to fit their schemas."""
+        if self.choice == "named":
+            return [tool for tool in self.tools if tool.name == self.name]
+        return [tool for tool in self.callable if tool.strict or self.choice == "required"]
 
     def for_template(self) -> list[dict[str, Any]] | None:
         """In OpenAI's form, as templates expect it; None where there are no tools."""
@@ -212,15 +218,6 @@ def _check_known(name: str | None, names: Collection[str], param: str) -> None:
 
 def _needs_tools(choice: Any) -> ApiError:
     return bad_request(f"tool_choice: {shown(choice)} needs tools; send tools, too.", "tool_choice")
-
-
-def _call_schema(tool: Tool) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {"name": {"const": tool.name}, "arguments": tool.parameters or {"type": "object"}},
-        "required": ["name", "arguments"],
-        "additionalProperties": False,
-    }
 
 
 def _for_template(tool: Tool) -> dict[str, Any]:

@@ -9,9 +9,13 @@ import re
 import pytest
 from llguidance import LLMatcher
 
+from appliance.checkpoint.call_grammar import FreeText, calls_in_text
+from appliance.checkpoint.tokenizer import Tokenizer
 from appliance.engine.engine import Engine
 from appliance.engine.grammar import KEPT, Grammars
-from appliance.protocol import FinishReason, SamplingParams, Submit, TokenOutput
+from appliance.protocol import FinishReason, SamplingParams, Submit, ThinkingBudget, ThinkingSection, TokenOutput
+from appliance.serving.parsers.base import Tool
+from appliance.serving.parsers.registry import FORMATS
 from tests.parity.conftest import generate, make_engine, tokens
 from tests.tiny import write_checkpoint
 
@@ -33,8 +37,6 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def text(folder):
-    from appliance.checkpoint.tokenizer import Tokenizer
-
     tokenizer = Tokenizer.load(folder)
     return lambda outputs: tokenizer.decode(tokens(outputs))
 
@@ -144,6 +146,29 @@ def test_overlapping_steps_sample_what_plain_ones_do(folder, text, seed, crowded
     assert bool(overlapping.scheduler.num_preemptions) == crowded
     whole = [text(outputs) for outputs in found.values() if outputs[-1].finish_reason is FinishReason.STOP]
     assert sum(bool(re.fullmatch(f"{NUMBERS}|{DATE}", each)) for each in whole) > 3
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_call_in_text_fits_its_schema(folder, text, temperature, overlaps):
+    """The model opens it: here, since the marker is put into its mouth."""
+    tools = Tool("look", parameters=PERSON, strict=True), Tool("listen")
+    shapes = FORMATS["hermes"].shapes
+    assert shapes is not None
+    grammar = calls_in_text(FreeText(shapes(tools), {}))
+    opening = Tokenizer.load(folder).encode('<tool_call>{"name": "look"', add_special_tokens=False)
+    section = ThinkingSection(begin="<begin>", ends=("<end>",), forced=tuple(opening))
+    opens = ThinkingBudget(tokens=5, sections=(section,), opened=True)
+    for seed in range(3):
+        engine = engine_of(folder)
+        engine.overlaps = overlaps
+        sampled = {"temperature": temperature, "seed": seed, "max_tokens": 200}
+        answer = text(generate(engine, {"r": [7, 8]}, grammar=grammar, thinking=opens, **sampled)["r"])
+        before, _, call = answer.partition("<tool_call>")
+        assert before
+        person = json.loads(call.partition("</tool_call>")[0])["arguments"]
+        assert set(person) == {"name", "age"}
+        assert 0 <= person["age"] <= 99
 
 
 def test_a_grammar_that_cannot_be_compiled_ends_its_request_alone(folder):

@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from tests.running import engine, fetch, wait_for
+from tests.serving.talking_door import TEMPLATE
 from tests.tiny import write_checkpoint
 
 WEATHER = {
@@ -41,6 +42,20 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     write_checkpoint(home / "models" / "tiny")
     profile = home / "profile.json"
     named = {"schema": 1, "name": "tiny", "model": {"path": "tiny"}, "max-num-seqs": 8}
+    profile.write_text(json.dumps(named))
+    with engine(home, "--profile", str(profile)) as (_, url):
+        wait_for("the engine is ready", lambda: fetch(f"{url}/health")[0] == 200)
+        yield url
+
+
+@pytest.fixture(scope="module")
+def strict_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a model whose tool calls have a format."""
+    home = tmp_path_factory.mktemp("strict") / "home"
+    folder = write_checkpoint(home / "models" / "tiny", max_position_embeddings=8192)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    profile = home / "profile.json"
+    named = {"schema": 1, "name": "tiny", "model": {"path": "tiny"}, "tool-call-parser": "hermes"}
     profile.write_text(json.dumps(named))
     with engine(home, "--profile", str(profile)) as (_, url):
         wait_for("the engine is ready", lambda: fetch(f"{url}/health")[0] == 200)
@@ -223,3 +238,38 @@ def test_reasoning_may_come_first(opened: bool) -> None:
     assert follows("42") is not opened
     assert not follows(f"{begin}well</think>no")
     assert not follows("no")
+
+
+def test_arguments_may_refer_to_definitions_of_their_own_schema(url: str) -> None:
+    """As Pydantic writes schemas."""
+    parameters = {
+        "type": "object",
+        "properties": {"kind": {"$ref": "#/$defs/Kind"}},
+        "required": ["kind"],
+        "additionalProperties": False,
+        "$defs": {"Kind": {"enum": ["sun", "rain"]}},
+    }
+    tools = [{"type": "function", "function": {"name": "look", "parameters": parameters}}]
+    answer = chat(url, tools=tools, tool_choice="required", parallel_tool_calls=False, max_tokens=200)
+    assert answer.status_code == 200, answer.text
+    (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"])["kind"] in ("sun", "rain")
+
+
+def test_an_answer_beside_strict_tools_is_free(strict_url: str) -> None:
+    """Where the model opens no call."""
+    strict = [{**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS]
+    (token,) = httpx.post(f"{strict_url}/tokenize", json={"prompt": "<"}, timeout=60).json()["tokens"]
+    fields = {"logit_bias": {str(token): 100}, "temperature": 0, "max_tokens": 9}
+    for tools in (TOOLS, strict):
+        answer = chat(strict_url, tools=tools, **fields)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["choices"][0]["message"]["content"] == "<" * 9
+
+
+def test_a_strict_schema_that_cannot_be_used_is_refused(strict_url: str) -> None:
+    wrong: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "frob"}}}
+    assert chat(strict_url, tools=[wrong], max_tokens=2).status_code == 200
+    wrong["function"]["strict"] = True
+    answer = chat(strict_url, tools=[*TOOLS, wrong])
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools[2].function.parameters")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import llguidance
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.checkpoint.call_grammar import enforced_calls
 from appliance.checkpoint.chat_template import ChatTemplate
 from appliance.profile import parser_names
 from appliance.profile.document import check
@@ -204,14 +206,24 @@ def test_a_value_that_is_too_deep_to_show_is_refused_all_the_same() -> None:
     assert refused.value.param == "messages[0].content"
 
 
+def keeps_to(text: str, grammar: str) -> bool:
+    tokenizer = llguidance.LLTokenizer("byte")
+    matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0)
+    tokens = tokenizer.tokenize_str(text)
+    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+
 def test_a_choice_that_must_be_enforced_is_never_taken_for_a_wish() -> None:
     named = {"type": "function", "function": {"name": "f"}}
     for choice, names, most in (("required", ["f", "g"], MAX_CALLS), (named, ["f"], 1)):
         use = check_tools([tool(), tool("g")], choice, None, Ignored(strict=True))
         assert use.enforced
-        schema = use.enforced_schema()
-        assert [each["properties"]["name"]["const"] for each in schema["items"]["anyOf"]] == names
-        assert schema["maxItems"] == most
+        grammar = enforced_calls(use.enforced_calls())
+        for name in ("f", "g"):
+            one = f'{{"name": "{name}", "arguments": {{}}}}'
+            assert keeps_to(f"[{one}]", grammar) is (name in names)
+            for count in (most, most + 1):
+                assert keeps_to(f"[{', '.join([one] * count)}]", grammar) is (name in names and count == most)
     assert not check_tools([tool()], "auto", None, Ignored(strict=True)).enforced
 
 

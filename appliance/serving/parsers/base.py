@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
+
+if TYPE_CHECKING:
+    from appliance.checkpoint.call_grammar import Piece
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -59,6 +62,10 @@ class ToolFormat(Protocol):
     name: str
     keeps_special: bool
     """Whether its markers are special tokens, which the detokeniser must not skip then."""
+
+    shapes: Callable[[Sequence[Tool]], Mapping[str, Piece]] | None
+    """What comes behind each marker of a call, as a grammar; None where a marker may stand in free text, too, or where
+    arguments cannot be bound to a schema."""
 
     def parser(self, tools: Sequence[Tool]) -> OutputParser: ...
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from appliance.serving.parsers.base import CallDelta, Delta, OutputParser, Tool
 from appliance.serving.parsers.markers import Markers
 from appliance.serving.parsers.reader import SPACE, Ended, Malformed, Reader, Steps
+
+if TYPE_CHECKING:
+    from appliance.serving.parsers.shapes import Shapes
 
 
 @dataclass
@@ -18,6 +22,7 @@ class Format:
     name: str
     make: Callable[[Sequence[Tool]], OutputParser]
     keeps_special: bool = False
+    shapes: Shapes | None = None
 
     def parser(self, tools: Sequence[Tool]) -> OutputParser:
         return self.make(tools)

@@ -8,13 +8,15 @@ fence tells them apart. The outer markers, and those that end a call, may be mis
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from appliance.checkpoint.call_grammar import SPACE, OneOf, Piece, Repeated, optional
 from appliance.serving.parsers.base import Tool
 from appliance.serving.parsers.calls import Format
 from appliance.serving.parsers.json_calls import JsonCallParser
 from appliance.serving.parsers.reader import Steps
+from appliance.serving.parsers.shapes import MOST, arguments
 
 BEGIN: Final = "<｜tool▁calls▁begin｜>"
 _END: Final = "<｜tool▁calls▁end｜>"
@@ -61,5 +63,16 @@ class DeepSeekParser(JsonCallParser):
             self.commit()
 
 
-DEEPSEEK_V3 = Format("deepseek-v3", DeepSeekParser, keeps_special=True)
-DEEPSEEK_V31 = Format("deepseek-v3.1", DeepSeekParser, keeps_special=True)
+def _shapes(tools: Sequence[Tool]) -> Mapping[str, Piece]:
+    calls: list[Piece] = []
+    for tool in tools:
+        fenced = (f"{_FENCE}json", SPACE, arguments(tool), SPACE, _FENCE)
+        calls.append(("function", _SEPARATOR, tool.name, SPACE, *fenced, SPACE, _CALL_END))
+        calls.append((tool.name, _SEPARATOR, SPACE, arguments(tool), SPACE, _CALL_END))
+    call = OneOf(calls)
+    more = (Repeated((SPACE, _CALL, call), 0, MOST - 1), optional((SPACE, _END)))
+    return {BEGIN: (SPACE, _CALL, call, *more), _CALL: (call, *more)}
+
+
+DEEPSEEK_V3 = Format("deepseek-v3", DeepSeekParser, keeps_special=True, shapes=_shapes)
+DEEPSEEK_V31 = Format("deepseek-v3.1", DeepSeekParser, keeps_special=True, shapes=_shapes)

@@ -26,6 +26,8 @@ _TAGS: Final = Tags(
     call_end="</｜DSML｜invoke>",
     parameter="<｜DSML｜parameter name=",
     parameter_end="</｜DSML｜parameter>",
+    quoted=True,
+    says_kind=True,
 )
 
 
@@ -34,4 +36,4 @@ class DsmlParser(TagParser):
         super().__init__(tools, _TAGS)
 
 
-DSML = Format("dsml", DsmlParser, keeps_special=True)
+DSML = Format("dsml", DsmlParser, keeps_special=True, shapes=_TAGS.shapes)

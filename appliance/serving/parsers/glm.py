@@ -8,12 +8,16 @@ Some tokenizers have the markers as special tokens.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from appliance.checkpoint.call_grammar import SPACE, OneOf, Piece
+from appliance.serving.parsers.base import Tool
 from appliance.serving.parsers.calls import Format
 from appliance.serving.parsers.markers import markers
 from appliance.serving.parsers.parameters import ParameterParser
 from appliance.serving.parsers.reader import Malformed, Steps
+from appliance.serving.parsers.shapes import ParameterTags, parameters
 
 _NAME: Final = re.compile(r"[^<>{\"\s]*")
 _TEXT: Final = re.compile(r"[^<>\n]*")
@@ -43,4 +47,14 @@ class GlmParser(ParameterParser):
         self.end_parameters()
 
 
-GLM = Format("glm-4.5", GlmParser, keeps_special=True)
+def _opening(key: Piece, is_text: bool) -> Piece:
+    return (_KEY, key, _KEY_END, SPACE, _VALUE)
+
+
+def _shapes(tools: Sequence[Tool]) -> Mapping[str, Piece]:
+    tags = ParameterTags(_opening, _VALUE_END)
+    calls = OneOf([(tool.name, SPACE, parameters(tool, tags)) for tool in tools])
+    return {"<tool_call>": (SPACE, calls, _END)}
+
+
+GLM = Format("glm-4.5", GlmParser, keeps_special=True, shapes=_shapes)

@@ -8,15 +8,19 @@ writes Hermes' format, and its template says so.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from appliance.serving.parsers.base import Tool
 from appliance.serving.parsers.calls import Format
 from appliance.serving.parsers.json_calls import JsonCallParser
+from appliance.serving.parsers.shapes import between
+
+_ENDS: Final = {"<|tool_call|>": "", "<tool_call>": "</tool_call>", "<function_call>": ""}
 
 
 class GraniteParser(JsonCallParser):
     def __init__(self, tools: Sequence[Tool]) -> None:
-        super().__init__(tools, {"<|tool_call|>": "", "<tool_call>": "</tool_call>", "<function_call>": ""})
+        super().__init__(tools, _ENDS)
 
 
-GRANITE = Format("granite", GraniteParser, keeps_special=True)
+GRANITE = Format("granite", GraniteParser, keeps_special=True, shapes=between(_ENDS))

@@ -8,13 +8,15 @@ must repeat. The model also writes `tool_call_section`, and leaves out the secti
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from appliance.checkpoint.call_grammar import SPACE, OneOf, Pattern, Piece, Repeated, optional
 from appliance.serving.parsers.base import Tool
 from appliance.serving.parsers.calls import Format
 from appliance.serving.parsers.json_calls import JsonCallParser
 from appliance.serving.parsers.reader import Steps
+from appliance.serving.parsers.shapes import MOST, arguments
 
 SECTIONS: Final = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>")
 _SECTION_ENDS: Final = ("<|tool_calls_section_end|>", "<|tool_call_section_end|>")
@@ -55,4 +57,15 @@ class KimiK2Parser(JsonCallParser):
             self.commit()
 
 
-KIMI_K2 = Format("kimi-k2", KimiK2Parser, keeps_special=True)
+def _shapes(tools: Sequence[Tool]) -> Mapping[str, Piece]:
+    number = Pattern(":[0-9]{1,4}")
+    named = [
+        (f"functions.{tool.name}", number, SPACE, _ARGUMENTS, SPACE, arguments(tool), SPACE, _CALL_END)
+        for tool in tools
+    ]
+    call = (SPACE, OneOf(named))
+    more = (Repeated((SPACE, _CALL, call), 0, MOST - 1), optional((SPACE, OneOf(_SECTION_ENDS))))
+    return {**dict.fromkeys(SECTIONS, (SPACE, _CALL, call, *more)), _CALL: (call, *more)}
+
+
+KIMI_K2 = Format("kimi-k2", KimiK2Parser, keeps_special=True, shapes=_shapes)

@@ -23,14 +23,14 @@ _TAGS: Final = Tags(
     parameter="<parameter name=",
     parameter_end="</parameter>",
     bare=False,
+    quoted=True,
+    strips_lines=True,
 )
 
 
 class MiniMaxM2Parser(TagParser):
-    strips_lines = True
-
     def __init__(self, tools: Sequence[Tool]) -> None:
         super().__init__(tools, _TAGS)
 
 
-MINIMAX_M2 = Format("minimax-m2", MiniMaxM2Parser, keeps_special=True)
+MINIMAX_M2 = Format("minimax-m2", MiniMaxM2Parser, keeps_special=True, shapes=_TAGS.shapes)

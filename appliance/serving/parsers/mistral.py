@@ -8,13 +8,15 @@ vLLM's mistral parser. An id in an array comes behind the arguments, too late to
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from appliance.checkpoint.call_grammar import SPACE, OneOf, Pattern, Piece, optional
 from appliance.serving.parsers.base import Tool
 from appliance.serving.parsers.calls import Format
 from appliance.serving.parsers.json_calls import JsonCallParser
 from appliance.serving.parsers.reader import Steps
+from appliance.serving.parsers.shapes import arguments, calls_in_json
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]*")
 
@@ -40,4 +42,13 @@ class MistralParser(JsonCallParser):
         yield from self.object_arguments()
 
 
-MISTRAL = Format("mistral", MistralParser, keeps_special=True)
+def _shapes(tools: Sequence[Tool]) -> Mapping[str, Piece]:
+    """The arguments come before the id, or behind the marker where there is one."""
+    call_id = optional((SPACE, ",", SPACE, '"id"', SPACE, ":", SPACE, Pattern('"[A-Za-z0-9]{1,64}"')))
+    call, items = calls_in_json(tools, call_id)
+    said_id = optional(("[CALL_ID]", Pattern("[A-Za-z0-9]{1,64}")))
+    named = [(tool.name, said_id, optional("[ARGS]"), SPACE, arguments(tool)) for tool in tools]
+    return {"[TOOL_CALLS]": (SPACE, OneOf([("[", items), call, *named]))}
+
+
+MISTRAL = Format("mistral", MistralParser, keeps_special=True, shapes=_shapes)

@@ -109,7 +109,7 @@ def types_of(schema: object, root: Mapping[str, Any]) -> set[str]:
             if isinstance(parts := node.get(key), list):
                 waiting += parts
         if isinstance(reference := node.get("$ref"), str):
-            waiting.append(_referred(reference, root))
+            waiting.append(referred_schema(reference, root))
     return types
 
 
@@ -136,7 +136,7 @@ def _type_of(value: object) -> str:
     return names.get(type(value), "string")
 
 
-def _referred(reference: str, root: Mapping[str, Any]) -> object:
+def referred_schema(reference: str, root: Mapping[str, Any]) -> object:
     node: object = root
     for part in reference.removeprefix("#").split("/")[1:]:
         if not isinstance(node, Mapping):

@@ -6,12 +6,14 @@ Source: its chat template and model card (`<|tool|>`), and vLLM's tool_chat_temp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from appliance.checkpoint.call_grammar import SPACE, Piece
 from appliance.serving.parsers.base import Tool
 from appliance.serving.parsers.calls import Format
 from appliance.serving.parsers.json_calls import JsonCallParser
 from appliance.serving.parsers.reader import Steps
+from appliance.serving.parsers.shapes import calls_in_json
 
 
 class Phi4MiniParser(JsonCallParser):
@@ -25,4 +27,9 @@ class Phi4MiniParser(JsonCallParser):
             yield from super().call(marker)
 
 
-PHI4_MINI = Format("phi-4-mini", Phi4MiniParser, keeps_special=True)
+def _shapes(tools: Sequence[Tool]) -> Mapping[str, Piece]:
+    _, items = calls_in_json(tools)
+    return {"functools[": items, "<|tool_call|>": (SPACE, "[", items, SPACE, "<|/tool_call|>")}
+
+
+PHI4_MINI = Format("phi-4-mini", Phi4MiniParser, keeps_special=True, shapes=_shapes)

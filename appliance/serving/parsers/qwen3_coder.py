@@ -21,14 +21,13 @@ _TAGS: Final = Tags(
     call_end="</function>",
     parameter="<parameter=",
     parameter_end="</parameter>",
+    strips_lines=True,
 )
 
 
 class Qwen3CoderParser(TagParser):
-    strips_lines = True
-
     def __init__(self, tools: Sequence[Tool]) -> None:
         super().__init__(tools, _TAGS)
 
 
-QWEN3_CODER = Format("qwen3-coder", Qwen3CoderParser, keeps_special=True)
+QWEN3_CODER = Format("qwen3-coder", Qwen3CoderParser, keeps_special=True, shapes=_TAGS.shapes)

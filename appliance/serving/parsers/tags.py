@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from appliance.checkpoint.call_grammar import SPACE, OneOf, Piece, Repeated, optional
 from appliance.serving.parsers.base import Tool
 from appliance.serving.parsers.markers import markers
 from appliance.serving.parsers.parameters import ParameterParser
 from appliance.serving.parsers.reader import Malformed, Steps
+from appliance.serving.parsers.shapes import MOST, ParameterTags, parameters
 
 _NAME: Final = re.compile(r"[^\"<>\n]*")
 
@@ -27,6 +29,27 @@ class Tags:
     parameter_end: str
     bare: bool = True
     """Whether a call may stand without a tag around it."""
+    quoted: bool = False
+    """Whether names are."""
+    says_kind: bool = False
+    """Whether the tag of a parameter says that its value is text, or JSON."""
+    strips_lines: bool = False
+    """As a ParameterParser's."""
+
+    def shapes(self, tools: Sequence[Tool]) -> Mapping[str, Piece]:
+        tags = ParameterTags(self._opening, self.parameter_end, self.strips_lines, self.says_kind)
+        call = OneOf([(self._name(tool.name), ">", SPACE, parameters(tool, tags), self.call_end) for tool in tools])
+        more = Repeated((SPACE, self.call, call), 0, MOST - 1)
+        ends = OneOf(self.around_end)
+        around = dict.fromkeys(self.around, (SPACE, self.call, call, more, SPACE, ends))
+        return {**around, **({self.call: (call, more, optional((SPACE, ends)))} if self.bare else {})}
+
+    def _opening(self, key: Piece, is_text: bool) -> Piece:
+        said = f' string="{"true" if is_text else "false"}"' if self.says_kind else ""
+        return (self.parameter, self._name(key), f"{said}>")
+
+    def _name(self, name: Piece) -> Piece:
+        return ('"', name, '"') if self.quoted else name
 
 
 class TagParser(ParameterParser):
@@ -35,6 +58,7 @@ class TagParser(ParameterParser):
 
     def __init__(self, tools: Sequence[Tool], tags: Tags) -> None:
         self.tags = tags
+        self.strips_lines = tags.strips_lines
         self.markers = markers(*tags.around, *([tags.call] if tags.bare else []))
         super().__init__(tools)
 
