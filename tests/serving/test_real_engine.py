@@ -83,6 +83,7 @@ def test_a_call_that_is_demanded_is_one(url: str) -> None:
     message: Any = claude.messages.create(
         model="tiny",
         max_tokens=100,
+        extra_body={"temperature": 0},
         messages=[{"role": "user", "content": "x"}],
         tools=[{"name": "switch", "input_schema": schema}, {"name": "other", "input_schema": schema}],
         tool_choice={"type": "tool", "name": "switch"},
@@ -112,7 +113,9 @@ def test_ollamas_format_is_kept(url: str) -> None:
     """Whatever the model would rather say."""
     schema = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
     form = {**schema, "additionalProperties": False}
-    answer = ollama.Client(host=url).generate(model="tiny", prompt="x", format=form, options={"num_predict": 60})
+    answer = ollama.Client(host=url).generate(
+        model="tiny", prompt="x", format=form, options={"num_predict": 60, "temperature": 0}
+    )
     assert isinstance(json.loads(answer.response)["on"], bool)
 
 
