@@ -82,7 +82,7 @@ def test_a_call_that_is_demanded_is_one(url: str) -> None:
     }  # fmt: skip
     message: Any = claude.messages.create(
         model="tiny",
-        max_tokens=100,
+        max_tokens=400,  # JSON has room for white space
         extra_body={"temperature": 0},
         messages=[{"role": "user", "content": "x"}],
         tools=[{"name": "switch", "input_schema": schema}, {"name": "other", "input_schema": schema}],
@@ -114,7 +114,7 @@ def test_ollamas_format_is_kept(url: str) -> None:
     schema = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
     form = {**schema, "additionalProperties": False}
     answer = ollama.Client(host=url).generate(
-        model="tiny", prompt="x", format=form, options={"num_predict": 60, "temperature": 0}
+        model="tiny", prompt="x", format=form, options={"num_predict": 400, "temperature": 0}
     )
     assert isinstance(json.loads(answer.response)["on"], bool)
 
