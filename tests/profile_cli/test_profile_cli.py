@@ -1,4 +1,4 @@
-"""`ingot profile` as a process: what it prints, its exit status, and what it leaves on the disk."""
+"""`ingot profile`: what it prints, its exit status, and what it leaves on the disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ import time
 import pytest
 import uvicorn
 import yaml
+from click.testing import CliRunner
 
+from appliance.cli import main
 from appliance.profile.active import read_active
 from console import address
 from console.access.token import ensure_console_token
@@ -27,18 +29,26 @@ from tests.console.conftest import RememberingControl
 from tests.tiny import write_checkpoint
 
 
+COMMAND = [sys.executable, "-m", "appliance.cli", "profile"]
+
+
 class Cli:
+    """In this process: one of its own takes a second to start."""
+
     def __init__(self, home):
         self.environ = {**os.environ, "INGOT_HOME": str(home.root), "NO_COLOR": "1"}
-        self.environ.pop("INGOT_MODELS", None)
 
     def __call__(self, *arguments, status=0, stdin=""):
-        done = subprocess.run(
-            [sys.executable, "-m", "appliance.cli", "profile", *map(str, arguments)],
-            env=self.environ, input=stdin, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
+        done = CliRunner(env=self.environ).invoke(main, ["profile", *map(str, arguments)], input=stdin)
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
+        assert done.exit_code == status, (done.exit_code, done.stdout, done.stderr)
         return done.stdout if status in (0, 3) or done.stdout else done.stderr
+
+    def in_a_process(self, *arguments, stdin=""):
+        return subprocess.run(
+            [*COMMAND, *arguments], env=self.environ, input=stdin, capture_output=True, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
 
     def json(self, *arguments, **more):
         return json.loads(self(*arguments, "--json", **more))
@@ -106,12 +116,24 @@ def test_import_reads_json_and_the_standard_input(cli):
     assert [revision["profile"] for revision in result["saved"]] == ["chat"]
 
 
+def test_a_process_ends_with_the_exit_status(cli):
+    """And its output is UTF-8 JSON, its messages on standard error."""
+    done = cli.in_a_process("import", "--yes", "-", "--json", stdin="{name: chat, model: {path: Gone-7B}}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [revision["profile"] for revision in json.loads(done.stdout)["saved"]] == ["chat"]
+    refused = cli.in_a_process("activate", "chat")
+    assert refused.returncode == 3
+    unknown = cli.in_a_process("show", "nope")
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert "nope" in unknown.stderr
+
+
 def test_import_asks_on_a_terminal(cli, file):
     path = file({"name": "chat", "model": {"path": "Tiny"}})
     for answer, imported in (("n\n", False), ("y\n", True)):
         ours, theirs = pty.openpty()
         child = subprocess.Popen(
-            [sys.executable, "-m", "appliance.cli", "profile", "import", str(path)],
+            [*COMMAND, "import", str(path)],
             env=cli.environ, stdin=theirs, stdout=theirs, stderr=theirs,
         )  # fmt: skip
         os.close(theirs)
@@ -296,7 +318,7 @@ def test_on_a_terminal_a_long_path_shows_its_end(cli, file, home):
     cli("import", "--yes", file({"name": "chat", "model": {"path": "a-folder-with-a-long-name/" * 9 + "Tiny-7B"}}))
     ours, theirs = pty.openpty()
     done = subprocess.run(
-        [sys.executable, "-m", "appliance.cli", "profile", "list"],
+        [*COMMAND, "list"],
         env={**cli.environ, "COLUMNS": "100"}, stdin=subprocess.DEVNULL, stdout=theirs, timeout=60, check=True,
     )  # fmt: skip
     assert done.returncode == 0
