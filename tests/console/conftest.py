@@ -9,11 +9,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from argon2 import PasswordHasher
 from litestar import Litestar
 from litestar.testing import AsyncTestClient
 
 from appliance.home import Home
 from console import pages
+from console.access import passwords
 from console.access.sessions import COOKIE, hashed
 from console.access.setup import make_administrator, new_code
 from console.app import Console, create_app
@@ -72,6 +74,14 @@ def compiled_templates() -> Iterator[None]:
     """Consoles of tests share their templates: to compile all of them anew would be half of what a test costs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "environment", cache(pages.environment))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_passwords() -> Iterator[None]:
+    """Every `client` has an account made: a hash that takes long, as a real one must, would be most of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passwords, "_hasher", PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
         yield
 
 
