@@ -11,6 +11,8 @@ from appliance.home import Home
 
 # Triton's own library is interpreted or compiled as this says when it is first imported, which may be by anyone's test.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+# As many test processes run as there are cores: the threads of a matrix product would only wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from appliance.home import Home
-from kernels.cast import environment
+from kernels.cast import environment, manifest
 from tests.tiny import ALIGNED, write_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -70,11 +71,17 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 
 
 @pytest.fixture(scope="session")
-def casts(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By architecture. Not to be changed: copy one for that."""
-    folders = {name: tmp_path_factory.mktemp("casts") / name for name in ARCHITECTURES}
-    processes = [workshop.start(*workshop.cast_command(name, folder)) for name, folder in folders.items()]
-    for process in processes:
-        _, errors = process.communicate(timeout=170)
-        assert process.returncode == 0, errors
+def casts(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> dict[str, Path]:
+    """By architecture, made by the first of pytest's processes that needs them. Not to be changed: copy one for that."""
+    ours = tmp_path_factory.getbasetemp()
+    place = (ours if worker_id == "master" else ours.parent) / "casts"
+    place.mkdir(exist_ok=True)
+    folders = {name: place / name for name in ARCHITECTURES}
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lacking = {name: folder for name, folder in folders.items() if not (folder / manifest.NAME).exists()}
+        processes = [workshop.start(*workshop.cast_command(name, folder)) for name, folder in lacking.items()]
+        for process in processes:
+            _, errors = process.communicate(timeout=170)
+            assert process.returncode == 0, errors
     return folders

@@ -50,7 +50,7 @@ def test_the_cases_of_every_op_launch_exactly_what_it_declares(workshop: Worksho
 def test_its_kernels_compile(tmp_path: Path, name: str):
     variants = plan.triton_variants(ARCHITECTURES[name].number)
     chosen = variants if ALL else some(variants)
-    jobs = len(os.sched_getaffinity(0))
+    jobs = len(os.sched_getaffinity(0)) if ALL else 1  # each imports PyTorch
     outcome = build(order(tmp_path / "cast", chosen, name, jobs), lambda _: None)
     assert outcome.failed == {}
     assert len(outcome.manifest.variants) == len(chosen) > 0

@@ -65,14 +65,14 @@ def front_door():
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Each model, written once: that takes as long as running it."""
+    """Each model, written once."""
     made: dict[str, Path] = {}
 
     def folder_of(name: str) -> Path:
         if name not in made:
             family, shape, _ = MODELS[name]
             folder = tmp_path_factory.mktemp("models") / "model"
-            made[name] = write_checkpoint(folder, family, dtype="bfloat16", scale=0.02, **shape)
+            made[name] = write_checkpoint(folder, family, dtype="bfloat16", scale=0.02, repeat=True, **shape)
         return made[name]
 
     return folder_of

@@ -14,6 +14,9 @@ from appliance.selftest.train import Chats, plain
 from appliance.selftest.variation import vary
 
 LARGEST = 12_000_000  # bytes, all files together: it lives in git
+ASKED = 600  # of its 2,276 questions
+# Of a model that answered fewer than nine in ten, so many of a sample would be right once in 100,000 times.
+SURELY_NINE_IN_TEN = 0.95
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +65,8 @@ def test_text_survives_the_tokenizer(oracle):
 @pytest.mark.slow
 def test_answers_its_questions_as_written(oracle):
     """At least nine in ten of its own questions are answered exactly as written, by greedy decoding."""
-    assert share(oracle.exact([([user(question)], answer) for question, answer in known()])) >= 0.9
+    some = random.Random(4).sample(known(), ASKED)
+    assert share(oracle.exact([([user(question)], answer) for question, answer in some])) >= SURELY_NINE_IN_TEN
 
 
 @pytest.mark.slow
