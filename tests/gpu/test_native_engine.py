@@ -57,8 +57,11 @@ def expected(model: Any) -> Callable[[list[int]], torch.Tensor]:
 def test_64_greedy_tokens_are_equal_in_float32(tmp_path, oracle, family):  # noqa: F811
     checkpoint = write_checkpoint(tmp_path / "model", family, seed=3, **aligned(family))
     asked = prompts(6, LENGTHS)
-    together = generate(make_engine(checkpoint, device="cuda:0"), asked)
-    assert {name: tokens(outputs) for name, outputs in together.items()} == greedy(oracle(checkpoint).cuda(), asked)
+    together = {
+        name: tokens(outputs) for name, outputs in generate(make_engine(checkpoint, device="cuda:0"), asked).items()
+    }
+    assert {len(written) for written in together.values()} == {64}
+    assert together == greedy(oracle(checkpoint).cuda(), asked, together)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
