@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from litestar import Request, Response, get, post
+from litestar.params import FromQuery
 from litestar.response import Stream
 
 from appliance.launches.event_stream import EventStream, Told, UnknownEventError
@@ -17,8 +18,8 @@ from appliance.protocol import ApplianceState, Finding, LaunchRecord, State
 from appliance.serving.body import read_body
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.fields import decode
-from appliance.serving.front_door import FrontDoor
 from appliance.serving.openapi.answers import Health
+from appliance.serving.parts import TheFrontDoor
 from appliance.serving.stream import HEARTBEAT, named_frame, sse
 
 HEARTBEAT_S = 10.0
@@ -48,7 +49,7 @@ class AttemptFindings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @get("/health", summary="Whether the engine answers", answer=Health, other_answers={503: Health})
-async def health(front_door: FrontDoor) -> Response[dict[str, str]]:
+async def health(front_door: TheFrontDoor) -> Response[dict[str, str]]:
     """200 only when the engine has generated real tokens and takes requests."""
     supervisor = front_door.supervisor
     status = 200 if supervisor.state is State.READY else 503
@@ -56,7 +57,7 @@ async def health(front_door: FrontDoor) -> Response[dict[str, str]]:
 
 
 @get("/metrics", summary="Metrics in Prometheus' text format", answer="text/plain")
-async def metrics(front_door: FrontDoor) -> Response[bytes]:
+async def metrics(front_door: TheFrontDoor) -> Response[bytes]:
     """Our metrics, followed by those of a running vLLM under their own names."""
     vllm = front_door.supervisor.vllm
     theirs = await vllm.metrics() if vllm is not None else b""
@@ -64,12 +65,12 @@ async def metrics(front_door: FrontDoor) -> Response[bytes]:
 
 
 @get("/appliance/state", summary="The present state", answer=ApplianceState)
-async def state(front_door: FrontDoor) -> ApplianceState:
+async def state(front_door: TheFrontDoor) -> ApplianceState:
     return front_door.supervisor.describe()
 
 
 @get("/appliance/events", summary="Changes of the state, as events", answer="text/event-stream")
-async def events(request: Request[Any, Any, Any], front_door: FrontDoor, after: str = "") -> Stream:
+async def events(request: Request[Any, Any, Any], front_door: TheFrontDoor, after: FromQuery[str] = "") -> Stream:
     """`Last-Event-ID`, or `?after=` for those who cannot set headers, names the last event that was seen."""
     last_seen = request.headers.get("last-event-id") or after or None
     stream = front_door.supervisor.stream
@@ -117,7 +118,7 @@ def _kind(told: Told) -> str:
     body=DrainFields,
     answer=ApplianceState,
 )
-async def drain(request: Request[Any, Any, Any], front_door: FrontDoor) -> ApplianceState:
+async def drain(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> ApplianceState:
     """Refuse new requests, and end the launch once those in flight have finished, or after `within_s` seconds. With 0
     they are ended at once, and so is a launch that does not serve yet; with more, such a launch goes on."""
     fields = decode(await read_body(request), DrainFields)
@@ -142,7 +143,9 @@ async def drain(request: Request[Any, Any, Any], front_door: FrontDoor) -> Appli
     errors=(409,),
     other_answers={422: LaunchRecord},
 )
-async def attempt(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[AttemptFindings | LaunchRecord]:
+async def attempt(
+    request: Request[Any, Any, Any], front_door: TheFrontDoor
+) -> Response[AttemptFindings | LaunchRecord]:
     fields = decode(await read_body(request), AttemptFields)
     if not LAUNCH_ID.fullmatch(fields.launch):
         allowed = "up to 100 characters of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or a digit"

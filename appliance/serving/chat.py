@@ -15,9 +15,9 @@ from appliance.serving.body import read_body
 from appliance.serving.chat_request import ChatFields, chat_ask
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.fields import read_fields
-from appliance.serving.front_door import FrontDoor
 from appliance.serving.message_form import chat_finish_reason, delta, message
 from appliance.serving.openapi.answers import ChatCompletion
+from appliance.serving.parts import TheFrontDoor
 from appliance.serving.respond import GENERATING, Answer, Answered, respond
 from appliance.serving.served_model import ServedModel
 from appliance.serving.stream import DONE, HEARTBEAT, frame
@@ -32,7 +32,7 @@ from appliance.serving.stream import DONE, HEARTBEAT, frame
     streams=True,
     errors=GENERATING,
 )
-async def chat_completions(request: Request[Any, Any, Any], front_door: FrontDoor) -> Answered:
+async def chat_completions(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Answered:
     client, model = front_door.serving()
     fields, ignored = await read_fields(await read_body(request), ChatFields, strict=model.strict_requests)
     model.check_name(fields.model)

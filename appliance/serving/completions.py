@@ -17,8 +17,8 @@ from appliance.serving.body import read_body
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import read_fields
-from appliance.serving.front_door import FrontDoor
 from appliance.serving.openapi.answers import TextCompletion
+from appliance.serving.parts import TheFrontDoor
 from appliance.serving.respond import GENERATING, Answer, Answered, respond
 from appliance.serving.sampling import MAX_CHOICES, Alternatives, Count, SamplingFields, check_logprobs
 from appliance.serving.served_model import NO_ECHO, Echo, ServedModel, is_short
@@ -49,7 +49,7 @@ class CompletionFields(SamplingFields, frozen=True, kw_only=True):
     streams=True,
     errors=GENERATING,
 )
-async def completions(request: Request[Any, Any, Any], front_door: FrontDoor) -> Answered:
+async def completions(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Answered:
     client, model = front_door.serving()
     fields, ignored = await read_fields(await read_body(request), CompletionFields, strict=model.strict_requests)
     model.check_name(fields.model)

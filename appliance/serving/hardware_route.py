@@ -9,7 +9,7 @@ import msgspec
 from litestar import Response, get
 from msgspec import structs
 
-from appliance.serving.front_door import FrontDoor
+from appliance.serving.parts import TheFrontDoor
 
 if TYPE_CHECKING:
     from appliance.hardware.engine_machine import Machine
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @get("/appliance/hardware", summary="The machine of the engine", answer="application/json")
-async def hardware(front_door: FrontDoor) -> Response[bytes]:
+async def hardware(front_door: TheFrontDoor) -> Response[bytes]:
     """Queries the machine each time, as free memory changes; in a thread, so that requests do not wait for it."""
     machine = await asyncio.to_thread(_look, front_door.supervisor.running)
     return Response(msgspec.json.encode(machine), media_type="application/json")

@@ -6,11 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from litestar import Request, get
+from litestar.params import FromPath
 
 from appliance.serving.anthropic.answers import AnthropicError
 from appliance.serving.error_shape import VERSION_HEADER, asks_anthropic
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.openapi import answers
+from appliance.serving.parts import TheFrontDoor
 from appliance.serving.served_model import ServedModel, check_name
 
 
@@ -22,7 +24,7 @@ from appliance.serving.served_model import ServedModel, check_name
     error=(answers.Error, AnthropicError),
     headers=(VERSION_HEADER,),
 )
-async def list_models(request: Request[Any, Any, Any], front_door: FrontDoor) -> dict[str, Any]:
+async def list_models(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> dict[str, Any]:
     served = _served(front_door)
     if asks_anthropic(request.scope):
         return {"data": [_for_anthropic(served)], "has_more": False, "first_id": served["id"], "last_id": served["id"]}
@@ -37,7 +39,7 @@ async def list_models(request: Request[Any, Any, Any], front_door: FrontDoor) ->
     error=(answers.Error, AnthropicError),
     headers=(VERSION_HEADER,),
 )
-async def show_model(request: Request[Any, Any, Any], front_door: FrontDoor, name: str) -> dict[str, Any]:
+async def show_model(request: Request[Any, Any, Any], front_door: TheFrontDoor, name: FromPath[str]) -> dict[str, Any]:
     served = _served(front_door)
     check_name(name.removeprefix("/"), served["id"])
     return _for_anthropic(served) if asks_anthropic(request.scope) else served

@@ -13,7 +13,7 @@ from appliance.serving.body import read_body
 from appliance.serving.chat_request import ChatFields, chat_prompt
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import OPENAI, Ignored, read_fields
-from appliance.serving.front_door import FrontDoor
+from appliance.serving.parts import TheFrontDoor
 from appliance.serving.served_model import ServedModel
 
 MAX_TOKENS: Final = 1 << 20
@@ -66,7 +66,7 @@ VOCABULARY: Final = OPENAI._replace(
     answer=Tokens,
     errors=(404, 503),
 )
-async def tokenize(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[dict[str, Any]]:
+async def tokenize(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Response[dict[str, Any]]:
     _, model = front_door.serving()
     body = await read_body(request)
     fields, ignored = await read_fields(body, TokenizeFields, strict=model.strict_requests, api=VOCABULARY)
@@ -89,7 +89,7 @@ async def tokenize(request: Request[Any, Any, Any], front_door: FrontDoor) -> Re
     answer=TokensText,
     errors=(404, 503),
 )
-async def detokenize(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[dict[str, Any]]:
+async def detokenize(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Response[dict[str, Any]]:
     """Special tokens are part of the text."""
     _, model = front_door.serving()
     fields, ignored = await read_fields(await read_body(request), DetokenizeFields, strict=model.strict_requests)

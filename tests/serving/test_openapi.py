@@ -113,7 +113,7 @@ def references(value: Any) -> set[str]:
     return set().union(*map(references, value)) if isinstance(value, list) else set()
 
 
-@pytest.mark.filterwarnings("ignore:.*Inferred dependency")
+@pytest.mark.filterwarnings("error::DeprecationWarning")
 def test_every_route_is_documented(home: Home) -> None:
     """With a summary, what it answers, and the struct of what it takes."""
     app = make_routes(FrontDoor(home), Access(home, "127.0.0.1"))

@@ -14,7 +14,7 @@ from appliance.serving.anthropic.fields import COUNT, MESSAGES, MessagesFields, 
 from appliance.serving.anthropic.request import count_prompt, messages_ask, translate
 from appliance.serving.body import beside_others, read_body
 from appliance.serving.fields import read_fields
-from appliance.serving.front_door import FrontDoor
+from appliance.serving.parts import TheFrontDoor
 from appliance.serving.request_id import request_id
 from appliance.serving.respond import GENERATING, Answered, respond
 
@@ -29,7 +29,7 @@ from appliance.serving.respond import GENERATING, Answered, respond
     errors=GENERATING,
     error=AnthropicError,
 )
-async def messages(request: Request[Any, Any, Any], front_door: FrontDoor) -> Answered:
+async def messages(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Answered:
     client, model = front_door.serving()
     body = await read_body(request)
     fields, ignored = await read_fields(body, MessagesFields, strict=model.strict_requests, api=MESSAGES)
@@ -56,7 +56,7 @@ async def messages(request: Request[Any, Any, Any], front_door: FrontDoor) -> An
     errors=(404, 503),
     error=AnthropicError,
 )
-async def count_tokens(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[dict[str, Any]]:
+async def count_tokens(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Response[dict[str, Any]]:
     """Of a prompt of any length."""
     _, model = front_door.serving()
     body = await read_body(request)

@@ -14,7 +14,6 @@ from appliance.serving.body import beside_others, read_body
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.fields import read_fields
-from appliance.serving.front_door import FrontDoor
 from appliance.serving.ollama import answers, models
 from appliance.serving.ollama.answer import LINES, ChatAnswer, GenerateAnswer, GenerationAnswer
 from appliance.serving.ollama.fields import (
@@ -25,6 +24,7 @@ from appliance.serving.ollama.fields import (
     OllamaShowFields,
 )
 from appliance.serving.ollama.request import generation_ask, raw_ask, translate_chat, translate_generate, unloads
+from appliance.serving.parts import TheFrontDoor
 from appliance.serving.respond import GENERATING, Answered, respond
 from appliance.serving.served_model import ServedModel
 
@@ -42,7 +42,7 @@ AnsweredOrLoaded = Answered | Response[dict[str, Any]]
     errors=(*GENERATING, 501),
     error=answers.OllamaError,
 )
-async def chat(request: AnyRequest, front_door: FrontDoor) -> AnsweredOrLoaded:
+async def chat(request: AnyRequest, front_door: TheFrontDoor) -> AnsweredOrLoaded:
     began = time.perf_counter()
     _, model = _serving(front_door)
     body = await read_body(request)
@@ -66,7 +66,7 @@ async def chat(request: AnyRequest, front_door: FrontDoor) -> AnsweredOrLoaded:
     errors=(*GENERATING, 501),
     error=answers.OllamaError,
 )
-async def generate(request: AnyRequest, front_door: FrontDoor) -> AnsweredOrLoaded:
+async def generate(request: AnyRequest, front_door: TheFrontDoor) -> AnsweredOrLoaded:
     began = time.perf_counter()
     _, model = _serving(front_door)
     body = await read_body(request)
@@ -90,7 +90,7 @@ async def generate(request: AnyRequest, front_door: FrontDoor) -> AnsweredOrLoad
     errors=(501, 503),
     error=answers.OllamaError,
 )
-async def tags(front_door: FrontDoor) -> dict[str, Any]:
+async def tags(front_door: TheFrontDoor) -> dict[str, Any]:
     _, model = _serving(front_door)
     return {"models": [models.listed(model)]}
 
@@ -102,7 +102,7 @@ async def tags(front_door: FrontDoor) -> dict[str, Any]:
     errors=(501, 503),
     error=answers.OllamaError,
 )
-async def running(front_door: FrontDoor) -> dict[str, Any]:
+async def running(front_door: TheFrontDoor) -> dict[str, Any]:
     _, model = _serving(front_door)
     return {"models": [models.running(model)]}
 
@@ -116,7 +116,7 @@ async def running(front_door: FrontDoor) -> dict[str, Any]:
     errors=(404, 501, 503),
     error=answers.OllamaError,
 )
-async def show(request: AnyRequest, front_door: FrontDoor) -> Response[dict[str, Any]]:
+async def show(request: AnyRequest, front_door: TheFrontDoor) -> Response[dict[str, Any]]:
     _, model = _serving(front_door)
     fields, ignored = await read_fields(
         await read_body(request), OllamaShowFields, strict=model.strict_requests, api=OLLAMA
@@ -138,7 +138,7 @@ async def version() -> dict[str, str]:
 ROUTES = (chat, generate, tags, running, show, version)
 
 
-def _serving(front_door: FrontDoor) -> tuple[CoreClient, ServedModel]:
+def _serving(front_door: TheFrontDoor) -> tuple[CoreClient, ServedModel]:
     if front_door.on_vllm:
         message = "Ollama's API is available with `engine: native` only. Use /v1/chat/completions or /v1/messages."
         raise ApiError(501, message, code="not_with_vllm")
@@ -147,7 +147,7 @@ def _serving(front_door: FrontDoor) -> tuple[CoreClient, ServedModel]:
 
 async def _answer(
     request: AnyRequest,
-    front_door: FrontDoor,
+    front_door: TheFrontDoor,
     fields: GenerationFields,
     ask: Ask,
     origins: FieldOrigins,

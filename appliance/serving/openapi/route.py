@@ -12,7 +12,7 @@ from litestar.datastructures import State
 from litestar.routes import BaseRoute
 
 from appliance.serving.errors import ApiError
-from appliance.serving.front_door import FrontDoor
+from appliance.serving.parts import TheFrontDoor
 
 HTML: Final = "text/html"
 # The page has its style in itself and needs nothing else.
@@ -25,19 +25,19 @@ PAGE_HEADERS: Final = {
 
 
 @get("/openapi.json", summary="This document", answer="application/json", errors=(404,))
-async def openapi(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[bytes]:
+async def openapi(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Response[bytes]:
     """What the native engine answers."""
     document, _ = await _built(request, front_door)
     return Response(document, media_type="application/json")
 
 
 @get("/docs", summary="This document as a page", answer=HTML, errors=(404,))
-async def docs(request: Request[Any, Any, Any], front_door: FrontDoor) -> Response[bytes]:
+async def docs(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Response[bytes]:
     _, page = await _built(request, front_door)
     return Response(page, media_type=HTML, headers=PAGE_HEADERS)
 
 
-async def _built(request: Request[Any, Any, Any], front_door: FrontDoor) -> tuple[bytes, bytes]:
+async def _built(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> tuple[bytes, bytes]:
     """The document and its page. Built at the first request, as it takes a while and stays the same."""
     if front_door.on_vllm:
         raise ApiError(404, "vLLM answers requests itself, and there is no document of its API here.", code="not_found")

@@ -6,14 +6,15 @@ import re
 from typing import Any
 
 from litestar import Request, delete, get, post
+from litestar.params import FromPath, FromQuery
 
 from appliance.serving.access import key_of
 from appliance.serving.answering import Answering
 from appliance.serving.body import read_body
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.fields import read_fields
-from appliance.serving.front_door import FrontDoor
 from appliance.serving.openapi.answers import DeletedResponse, InputItems, ResponseObject
+from appliance.serving.parts import TheFrontDoor
 from appliance.serving.respond import GENERATING, Answered, respond
 from appliance.serving.responses.answer import ResponseAnswer
 from appliance.serving.responses.fields import ResponseFields, check_fields
@@ -32,7 +33,7 @@ MAX_LISTED = 100
     streams=True,
     errors=GENERATING,
 )
-async def create_response(request: Request[Any, Any, Any], front_door: FrontDoor) -> Answered:
+async def create_response(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Answered:
     client, model = front_door.serving()
     body = await read_body(request)
     fields, ignored = await read_fields(body, ResponseFields, strict=model.strict_requests)
@@ -50,7 +51,7 @@ async def create_response(request: Request[Any, Any, Any], front_door: FrontDoor
 
 @get("/v1/responses/{response_id:str}", summary="A kept answer", answer=ResponseObject, errors=(404,))
 async def show_response(
-    request: Request[Any, Any, Any], front_door: FrontDoor, response_id: str, stream: str = ""
+    request: Request[Any, Any, Any], front_door: TheFrontDoor, response_id: FromPath[str], stream: FromQuery[str] = ""
 ) -> dict[str, Any]:
     if stream.lower() not in ("", "0", "false"):
         raise bad_request("stream: an answer that is kept has ended; remove stream.", "stream", "unsupported_field")
@@ -64,7 +65,9 @@ async def show_response(
     answer=DeletedResponse,
     errors=(404,),
 )
-async def delete_response(request: Request[Any, Any, Any], front_door: FrontDoor, response_id: str) -> dict[str, Any]:
+async def delete_response(
+    request: Request[Any, Any, Any], front_door: TheFrontDoor, response_id: FromPath[str]
+) -> dict[str, Any]:
     front_door.responses.delete(key_of(request), response_id)
     return {"id": response_id, "object": "response", "deleted": True}
 
@@ -77,11 +80,11 @@ async def delete_response(request: Request[Any, Any, Any], front_door: FrontDoor
 )
 async def list_input_items(
     request: Request[Any, Any, Any],
-    front_door: FrontDoor,
-    response_id: str,
-    after: str = "",
-    limit: str = "20",
-    order: str = "desc",
+    front_door: TheFrontDoor,
+    response_id: FromPath[str],
+    after: FromQuery[str] = "",
+    limit: FromQuery[str] = "20",
+    order: FromQuery[str] = "desc",
 ) -> dict[str, Any]:
     """The newest first, unless `order` is asc."""
     items = front_door.responses.get(key_of(request), response_id).input
