@@ -56,7 +56,7 @@ def fetch(url: str, body: Any = None, timeout_s: float = 30) -> tuple[int, Any]:
         return 0, None
 
 
-def wait_for(what: str, look: Callable[[], T | None], timeout_s: float = 60, every_s: float = 0.02) -> T:
+def wait_for(what: str, look: Callable[[], T | None], timeout_s: float = 60, every_s: float = 0.05) -> T:
     """What `look` returns as soon as it is neither None nor False."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

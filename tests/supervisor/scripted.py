@@ -81,7 +81,7 @@ class Door:
             found = self.state()
             if found["state"] in states:
                 return found
-            time.sleep(0.01)
+            time.sleep(0.04)  # to ask costs a starting engine time
         raise AssertionError(f"still {found['state']} ({found['launch']}), not {states}")
 
     def signal(self, number: signal.Signals) -> None:
