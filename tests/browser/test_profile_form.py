@@ -164,8 +164,7 @@ def test_a_fix_is_applied_in_the_form_and_other_fields_stay(page):
     expect(area).to_have_value(re.compile("dtype: float16"))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_no_page_of_profiles_violates_axe(browser, url, scheme, width):
     context = browser.new_context(
         base_url=url, viewport={"width": width, "height": 844}, color_scheme=scheme, reduced_motion="reduce"
