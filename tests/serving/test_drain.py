@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -18,12 +19,26 @@ from tests.supervisor.scripted import Door
 TOKEN = "console-secret"
 
 
-@pytest.fixture
-def serving(home: Home):
+@contextmanager
+def started(home: Home) -> Iterator[Door]:
     """A front door that takes 20 ms for a token."""
     home.front_door_digest.write_text(digest(TOKEN))
     with Door(home, token_s=0.02) as door:
         door.wait("ready")
+        yield door
+
+
+@pytest.fixture
+def serving(home: Home) -> Iterator[Door]:
+    """One to drain."""
+    with started(home) as door:
+        yield door
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    """One for all that is refused."""
+    with started(Home.at(tmp_path_factory.mktemp("refusing") / "home").create()) as door:
         yield door
 
 
@@ -140,19 +155,19 @@ def test_an_idle_engine_is_drained_at_once(serving: Door) -> None:
 
 
 @pytest.mark.parametrize("within_s", [-1, 1e9, "soon"])
-def test_a_deadline_that_is_none_is_refused(serving: Door, within_s: Any) -> None:
-    answer = drain(serving, within_s)
+def test_a_deadline_that_is_none_is_refused(refusing: Door, within_s: Any) -> None:
+    answer = drain(refusing, within_s)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "within_s")
-    assert serving.state()["state"] == "ready"
+    assert refusing.state()["state"] == "ready"
 
 
 @pytest.mark.parametrize("why", ["x" * 501, "two\nlines"])
-def test_a_reason_that_no_line_can_show_is_refused(serving: Door, why: str) -> None:
-    answer = drain(serving, 0, why)
+def test_a_reason_that_no_line_can_show_is_refused(refusing: Door, why: str) -> None:
+    answer = drain(refusing, 0, why)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "why")
-    assert serving.state()["state"] == "ready"
+    assert refusing.state()["state"] == "ready"
 
 
-def test_only_the_console_may_drain(serving: Door) -> None:
-    assert serving.http.post("/appliance/drain", json={"within_s": 1}).status_code == 401
-    assert serving.state()["state"] == "ready"
+def test_only_the_console_may_drain(refusing: Door) -> None:
+    assert refusing.http.post("/appliance/drain", json={"within_s": 1}).status_code == 401
+    assert refusing.state()["state"] == "ready"
