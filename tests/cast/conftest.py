@@ -72,7 +72,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 
 @pytest.fixture(scope="session")
 def casts(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> dict[str, Path]:
-    """By architecture, made by the first of pytest's processes that needs them. Not to be changed: copy one for that."""
+    """By architecture, made by the first of pytest's processes that needs them. Not to be changed: copy one first."""
     ours = tmp_path_factory.getbasetemp()
     place = (ours if worker_id == "master" else ours.parent) / "casts"
     place.mkdir(exist_ok=True)

@@ -28,7 +28,6 @@ from console.settings import ConsoleConfig
 from tests.console.conftest import RememberingControl
 from tests.tiny import write_checkpoint
 
-
 COMMAND = [sys.executable, "-m", "appliance.cli", "profile"]
 
 
