@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -13,6 +14,12 @@ from appliance.home import Home
 os.environ.setdefault("TRITON_INTERPRET", "1")
 # As many test processes run as there are cores: the threads of a matrix product would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: the garbage collector need not go through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,13 @@ import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from argon2 import PasswordHasher
 from litestar import Litestar
 from litestar.testing import AsyncTestClient
+from litestar.utils.signature import ParsedSignature
 
 from appliance.home import Home
 from console import pages
@@ -74,6 +76,23 @@ def compiled_templates() -> Iterator[None]:
     """Consoles of tests share their templates: to compile all of them anew would be half of what a test costs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "environment", cache(pages.environment))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parsed_routes() -> Iterator[None]:
+    """Consoles of tests share what Litestar reads of each route's annotations: a third of what a console costs."""
+    parse, parsed = ParsedSignature.from_fn, {}
+
+    def from_fn(fn: Any, namespace: dict[str, Any]) -> ParsedSignature:
+        if "<locals>" in fn.__qualname__:  # of one console alone
+            return parse(fn, namespace)
+        if fn not in parsed:
+            parsed[fn] = parse(fn, namespace)
+        return parsed[fn]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ParsedSignature, "from_fn", from_fn)
         yield
 
 
