@@ -1,9 +1,8 @@
-"""The words that cross a process: requests, outputs, launch events, findings. Imports nothing of ours.
+"""The words that cross a process: requests, outputs, launch events, findings.
 
 Three conversations use them. Front door and core talk over ZeroMQ in msgpack (`ToCore`, `FromCore`). The supervisor
 writes `Event`s to `launches/<id>/events.jsonl` and sends the same lines as server-sent events. Findings and diagnoses
-are written by checks and read by people and programs. Times are seconds since the epoch unless a name ends in `_s`
-(a duration) or `_ns`.
+are written by checks and read by people and programs. Times are seconds since the epoch, or durations (`_s`).
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ import enum
 from typing import Any, Literal
 
 import msgspec
+
+from appliance.thinking_budget import ThinkingBudget
 
 # --------------------------------------------------------------------------------------------------------------------
 # What a check or a failed launch says
@@ -325,27 +326,6 @@ SAMPLING_LIMITS: dict[str, tuple[float, float]] = {
 }
 BIAS_LIMITS = -100.0, 100.0
 MAX_BIASES = 300  # of one request
-
-
-class ThinkingSection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Reasoning as it stands in an answer's text: behind `begin`, up to the first of `ends`. `forced` are the tokens of
-    what ends it; where reasoning comes again after it was ended by them, `forced_again` do."""
-
-    begin: str
-    ends: tuple[str, ...]
-    forced: tuple[int, ...]
-    forced_again: tuple[int, ...] = ()
-
-
-class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An answer may reason for so many `tokens`; then its reasoning is ended. `opened`: the prompt has begun the first
-    of `sections`. Reasoning stands at the beginning of an answer; where it `recurs`, anywhere before one of `stops`."""
-
-    tokens: int
-    sections: tuple[ThinkingSection, ...]
-    opened: bool = False
-    recurs: bool = False
-    stops: tuple[str, ...] = ()
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

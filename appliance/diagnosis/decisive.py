@@ -12,7 +12,9 @@ from appliance.diagnosis.traceback_reader import END, TYPE_NAME, LoggedException
 MAX_SAID = 240
 MAX_TEXT = 6000
 # A quoted value, a number, a path, a flag, or a name as programs write it.
-NAMES = re.compile(r"['\"`][^'\"`\n]{1,200}['\"`]|\d{2}|[a-z]\d|(?<!\w)/\w|\w_\w|--[a-z]|[a-z][A-Z]|\w[.-]\w")
+NAMES = re.compile(r"['\"`][^'\"`\n]{1,200}['\"`]|\d|[a-z]\d|(?<!\w)/\w|\w_\w|--[a-z]|[a-z][A-Z]|\w[.-]\w")
+# What CUDA and torch add to every error, and lists of ways out.
+BOILERPLATE = re.compile(r"CUDA_LAUNCH_BLOCKING|TORCH_USE_CUDA_DSA|Search for `|https?://|^- ")
 # What pydantic adds, once the input it was given is blanked.
 VALIDATED = re.compile(r" ?\[type=\w{1,60}, [^\]]{0,200}\]$")
 
@@ -35,7 +37,8 @@ def _said(cause: Cause, text: str) -> str:
     places = cause.places_in(told)
     start = told.rfind("\n", 0, places[0]) + 1 if places else 0
     lines = [_without_type(line) for line in (*told[start:].split("\n"), *whole.split("\n"))]
-    words = next((line for line in lines if NAMES.search(line) and not line.endswith(":")), "")
+    named = (line for line in lines if NAMES.search(line) and not BOILERPLATE.search(line))
+    words = next((line for line in named if not line.endswith(":")), "")
     return words if len(words) <= MAX_SAID else f"{words[:MAX_SAID].rpartition(' ')[0]} ..."
 
 

@@ -308,7 +308,8 @@ class _Failures:
         """If nothing else says why it failed: the first error that the engine's source knows, and that no later
         readiness took back."""
         for line in error_lines(self.lines):
-            if line.tier != "warning" and not self._survived(line.line.number, deadly=True):
+            survived = self._survived(line.line.number, deadly=True) or self._went_on(line)
+            if line.tier != "warning" and not survived:
                 site = self.sites.find(line.line.text)
                 if site is not None:
                     return telling.logged(line.line, site, self.settings)

@@ -60,13 +60,15 @@ def _has_values(match: Match) -> bool:
 
 
 def _outdone(match: Match, site: FoundSite) -> bool:
-    """Whether the place in the source says more than the row: this one is half an answer, or speaks of something
-    else. A row that fits what the message quotes, rather than its own words, knows what is behind it."""
+    """Whether the place in the source says more than the row: this one speaks of something else, or is half an answer
+    without a way on. A row that fits what the message quotes, rather than its own words, knows what is behind it."""
     own = " ".join((site.site.type, *site.site.parts)).lower()
     quoted = match.cause.signs and not any(sign in own for sign in match.cause.signs)
     if quoted or not site.certain or match.cause.family in CIRCUMSTANCES:
         return False
-    return match.cause.vague or contradicts(match.cause.family, site.area)
+    if contradicts(match.cause.family, site.area):
+        return True
+    return match.cause.vague and match.cause.patch is None and not match.cause.command
 
 
 def site_of(exception: LoggedException, sites: RaiseSites) -> FoundSite | None:

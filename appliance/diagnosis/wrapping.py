@@ -12,6 +12,7 @@ LEAST_WIDTH, MOST_WIDTH = 60, 200
 LEAST_BROKEN = 3
 LEAST_HEADED = 0.2
 LEAST_STAMPS = 4
+LEAST_BACKWARDS = 0.8  # several processes may write a second out of order
 MAX_STAMPED = 2000
 STAMP = re.compile(r"(?:\d{4}[-/]\d\d[-/]\d\d[T ]|\b\d\d-\d\d )\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
 # What begins a line of its own, whatever stood before it.
@@ -45,7 +46,7 @@ def oldest_first(lines: list[Line]) -> list[Line]:
     """Turned round where its times run backwards; its lines are then counted from the end."""
     stamps = [(found[0], at) for at, (_, text) in enumerate(lines[:MAX_STAMPED]) if (found := STAMP.search(text[:120]))]
     steps = [earlier[0] > later[0] for earlier, later in pairwise(stamps) if earlier[0] != later[0]]
-    if len(steps) < LEAST_STAMPS or not all(steps):
+    if sum(steps) < LEAST_STAMPS or sum(steps) < LEAST_BACKWARDS * len(steps):
         return lines
     numbers = [number for number, _ in lines]
     return list(zip(numbers, (text for _, text in reversed(lines)), strict=True))

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.protocol import ThinkingBudget, ThinkingSection
+from appliance.thinking_budget import ThinkingBudget, ThinkingSection
 
 _SPACE: Final = b" \t\n\r"
 # An unfinished character has up to three bytes.

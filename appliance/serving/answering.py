@@ -11,12 +11,13 @@ from litestar import Request
 
 from appliance.engine_client.client import CoreClient
 from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
-from appliance.protocol import SamplingParams, ThinkingBudget
+from appliance.protocol import SamplingParams
 from appliance.serving.choice import Choice, Piece
 from appliance.serving.errors import ApiError, ClientGoneError, engine_gone
 from appliance.serving.reading import Reading
 from appliance.serving.sampling import SamplingFields, sampling_params
 from appliance.serving.served_model import ServedModel
+from appliance.thinking_budget import ThinkingBudget
 
 if TYPE_CHECKING:
     from appliance.serving.metrics import Metrics

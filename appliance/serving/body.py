@@ -22,7 +22,8 @@ MAX_PARTS: Final = 400_000
 than it has bytes; a conversation of the most messages, with tools and their results, has fewer."""
 PARTS: Final = (b"[", b"{", b":")
 BEGINS_PART: Final = re.compile(
-    rb"""(?: [^"\[{:]++ | " [^"\\]*+ (?: \\. [^"\\]*+ )*+ (?: " | \Z ) )*+  (?: [\[{:] | \Z )""", re.DOTALL | re.VERBOSE
+    rb"""(?: [^"\[{:]++ | " [^"\\]*+ (?: \\. [^"\\]*+ )*+ \\?+ (?: " | \Z ) )*+  (?: [\[{:] | \Z )""",
+    re.DOTALL | re.VERBOSE,
 )
 """What comes before a part, texts among it, and the character that begins it."""
 

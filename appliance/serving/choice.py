@@ -149,9 +149,9 @@ class Choice:
                 break
         piece.finish_reason = output.finish_reason
         if piece.finish_reason is not None and not self._cut_short:
-            self._give(piece, text, self._push(self._detokenizer.finish()))
+            self._give(piece, text, self._push(self._detokenizer.finish()), of_token=False)
             if not self._cut_short:
-                self._give(piece, text, self._stops.finish())
+                self._give(piece, text, self._stops.finish(), of_token=False)
         if self._cut_short:
             piece.finish_reason = FinishReason.STOP
         self.finished = piece.finish_reason is not None
@@ -161,11 +161,13 @@ class Choice:
             piece.add_delta(self._reader.finish())
         return piece
 
-    def _give(self, piece: Piece, text: list[str], released: str, *, special: bool = False) -> None:
+    def _give(
+        self, piece: Piece, text: list[str], released: str, *, special: bool = False, of_token: bool = True
+    ) -> None:
         if self._reader is None:
             text.append(released)
         else:
-            piece.add_delta(self._reader.push(released, special=special))
+            piece.add_delta(self._reader.push(released, special=special, of_token=of_token))
 
     @property
     def _cut_short(self) -> bool:

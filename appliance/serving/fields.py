@@ -40,7 +40,7 @@ class Accepted(NamedTuple):
 
 NO_TOOLS = "tools go through the chat template; use /v1/chat/completions"
 OLD_TOOLS = "tools and tool_choice have replaced it"
-NO_REASONING = "reasoning is told apart in chats only; use /v1/chat/completions"
+NO_REASONING = "only chats separate reasoning; use /v1/chat/completions, or reasoning.max_tokens of /v1/responses"
 NO_AUDIO = "the engine generates text only"
 
 PARTLY_SUPPORTED: dict[str, Accepted] = {

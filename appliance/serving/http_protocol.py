@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 from collections import Counter
 from typing import ClassVar, Final
 
@@ -44,6 +45,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        _send_at_once(transport)
         self._network = network_of(self.client[0]) if self.client else ""
         self._open[self._network] += 1
         if self._network and self._open[self._network] > _most_of_address():
@@ -120,6 +122,14 @@ class HttpProtocol(HttpToolsProtocol):
             self._begin_window()
         else:
             self.transport.abort()
+
+
+def _send_at_once(transport: asyncio.Transport) -> None:
+    """Each event as it is written. asyncio does this for sockets that name their protocol, which accepted ones do not:
+    then a token waits until the client's system has confirmed the one before, up to 40 ms."""
+    connection: socket.socket | None = transport.get_extra_info("socket")
+    if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _most_of_address() -> int:

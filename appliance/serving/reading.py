@@ -84,8 +84,8 @@ class AnswerReader:
         self._last_call = -1
         self._arguments: list[str] = []
 
-    def push(self, text: str, *, special: bool = False) -> Delta:
-        """What one token's text adds. That of a special token which is no marker adds nothing."""
+    def push(self, text: str, *, special: bool = False, of_token: bool = True) -> Delta:
+        """What a token's text adds, or what was held back. That of a special token which is no marker adds nothing."""
         delta = self._taken(self._parser.push(text)) if text else Delta()
         if special:
             delta.content = delta.content.removesuffix(text)
@@ -93,7 +93,7 @@ class AnswerReader:
         if delta:
             self._reasons = bool(delta.reasoning) and not delta.content and not delta.calls
         # The text of a token may come later: then it is counted with what came before.
-        self.reasoning_tokens += self._reasons
+        self.reasoning_tokens += self._reasons and of_token
         return delta
 
     def finish(self) -> Delta:

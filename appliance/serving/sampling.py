@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from appliance.protocol import BIAS_LIMITS, MAX_BIASES, SAMPLING_LIMITS, SamplingParams, ThinkingBudget
+from appliance.protocol import BIAS_LIMITS, MAX_BIASES, SAMPLING_LIMITS, SamplingParams
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import MAX_SHOWN, shown
 from appliance.serving.structured import StructuredFields
+from appliance.thinking_budget import ThinkingBudget
 
 MAX_LOGPROBS = 20
 MAX_STOPS = 16

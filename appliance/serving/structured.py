@@ -49,7 +49,8 @@ class StructuredFields(msgspec.Struct, frozen=True, kw_only=True):
 
 class Form(NamedTuple):
     """The wanted form: `kind` is a function of `checkpoint.grammar` or `checkpoint.call_grammar`, and `param` names the
-    field. `schemas` are those within it that the client wrote, each with its path, where that is not `param`."""
+    field. `schemas` are those within it that the client wrote, each with its path, where that is not `param`; where
+    `value` is a function, it makes the value of schemas that are known to be valid."""
 
     kind: str
     value: Any
@@ -90,7 +91,12 @@ class CheckedGrammars:
 
         of_calls = form.kind in ("enforced_calls", "calls_in_text")
         build: Callable[[Any], str] = getattr(call_grammar if of_calls else grammars, form.kind)
-        grammar = build(form.value)
+        if callable(form.value):  # it reads the schemas, which have to be some
+            for _, schema in form.schemas:
+                self._compile(grammars.json_schema(schema))
+            grammar = build(form.value())
+        else:
+            grammar = build(form.value)
         whole = grammars.after_thought(grammar, thoughts, self._special(thoughts)) if thoughts else grammar
         if whole not in self._good:
             self._compile(grammar)
@@ -149,10 +155,14 @@ def strict_form(use: ToolUse, formats: ModelFormats, special: Mapping[str, int],
     if reasoning is not None and not reasoning.pairs:
         return None  # its messages have headers, which are more than text
     thoughts = [Thought(begin, end) for begin, end in formats.thoughts(prompt)]
-    calls_within = reasoning is not None and any(
-        marker in section.ends for section in reasoning.sections for marker in shapes(tools)
-    )
-    text = FreeText(shapes(tools), special, thoughts, calls_within, reasoning is not None and reasoning.interleaved)
+    interleaved = reasoning is not None and reasoning.interleaved
+
+    def text() -> FreeText:
+        calls = shapes(tools)
+        sections = reasoning.sections if reasoning is not None else ()
+        calls_within = any(marker in section.ends for section in sections for marker in calls)
+        return FreeText(calls, special, thoughts, calls_within, interleaved)
+
     return Form("calls_in_text", text, "tools", use.parameter_schemas())
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from appliance.protocol import ThinkingBudget, ThinkingSection
 from appliance.serving.errors import bad_request
 from appliance.serving.fields import Ignored, shown
+from appliance.thinking_budget import ThinkingBudget, ThinkingSection
 
 if TYPE_CHECKING:
     from appliance.checkpoint.chat_template import ChatTemplate

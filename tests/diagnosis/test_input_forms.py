@@ -116,3 +116,11 @@ def test_a_field_of_several_byte_arrays_is_read() -> None:
     """As a journal writes one that was given twice."""
     record = {"_PID": "77", "MESSAGE": [list(b"EngineCore failed to start."), list(TRACEBACK.encode())]}
     assert diagnose(number_lines(json.dumps(record))).cause == "gpu-out-of-memory"
+
+
+def test_the_newest_line_first_is_turned_round_though_two_processes_overlap() -> None:
+    """One writes its line a second late."""
+    stamped = [f"2026-11-23 10:00:{second:02} INFO step {second}" for second in range(30)]
+    stamped[10], stamped[11] = stamped[11], stamped[10]
+    assert [line.text for line in number_lines("\n".join(reversed(stamped)))] == stamped
+    assert [line.text for line in number_lines("\n".join(stamped))] == stamped

@@ -17,7 +17,7 @@ from appliance.diagnosis.log_text import number_lines
 from appliance.diagnosis.raise_sites.areas import ALLIED, AREAS, NOUNS, SUBJECTS, area_of, contradicts
 from appliance.diagnosis.raise_sites.harvest import harvest
 from appliance.diagnosis.raise_sites.install import NotInstalledError, install_index, installed_index
-from appliance.diagnosis.raise_sites.lookup import NO_SITES, FoundSite, RaiseSites
+from appliance.diagnosis.raise_sites.lookup import NO_SITES, FoundSite, RaiseSites, _innermost
 from appliance.diagnosis.raise_sites.site import Index, RaiseSite, make_index, read_index, write_index
 from appliance.protocol import Diagnosis, Outcome
 from tests.diagnosis.coverage import Answer, log_of, message_of, reached_in_a_start
@@ -376,3 +376,19 @@ def test_the_coverage_counts_what_a_start_reaches_and_tells_it_from_its_log(inde
         log = log_of(one, "9.9.0", traceback=True)
         assert message_of(one).split()[0] in log
         assert Answer(one, area, told(log, sites)).specific
+
+
+def test_the_folder_of_an_environment_is_no_code_of_the_engine() -> None:
+    """/opt/vllm holds all that vLLM runs on."""
+    packages = "/opt/vllm/lib/python3.12/site-packages"
+    inside = f'File "{packages}/triton/compiler/compiler.py", line 9'
+    own = f'File "{packages}/vllm/lora/odd.py", line 8'
+    assert _innermost([own, inside], "vllm") == ("vllm/lora/odd.py", 8)
+    assert _innermost([inside], "vllm") == ("", 0)
+
+
+@pytest.mark.parametrize(("module", "told"), [("sampling_params.py", False), ("lora/knobs.py", True)])
+def test_what_no_start_reaches_explains_none(module: str, told: bool) -> None:
+    """A request's error, or another program's."""
+    known = RaiseSites(lambda: make_index("vllm", "1.0", [site(module, "The frobnication of the odd knob has failed")]))
+    assert (known.find("The frobnication of the odd knob has failed") is not None) is told

@@ -13,9 +13,10 @@ from appliance.checkpoint.call_grammar import FreeText, calls_in_text
 from appliance.checkpoint.tokenizer import Tokenizer
 from appliance.engine.engine import Engine
 from appliance.engine.grammar import KEPT, Grammars
-from appliance.protocol import FinishReason, SamplingParams, Submit, ThinkingBudget, ThinkingSection, TokenOutput
+from appliance.protocol import FinishReason, SamplingParams, Submit, TokenOutput
 from appliance.serving.parsers.base import Tool
 from appliance.serving.parsers.registry import FORMATS
+from appliance.thinking_budget import ThinkingBudget, ThinkingSection
 from tests.parity.conftest import generate, make_engine, tokens
 from tests.tiny import write_checkpoint
 

@@ -12,9 +12,10 @@ from appliance.checkpoint.grammar import after_thought
 from appliance.checkpoint.tokenizer import Tokenizer
 from appliance.engine.engine import Engine
 from appliance.engine.thinking import Thinking
-from appliance.protocol import FinishReason, SamplingParams, Submit, ThinkingBudget, ThinkingSection, TokenOutput
+from appliance.protocol import FinishReason, SamplingParams, Submit, TokenOutput
 from appliance.serving.parsers.plain import PlainParser
 from appliance.serving.parsers.registry import REASONING
+from appliance.thinking_budget import ThinkingBudget, ThinkingSection
 from tests.parity.conftest import generate, make_engine, tokens
 from tests.tiny import write_checkpoint
 

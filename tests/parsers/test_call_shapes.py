@@ -39,6 +39,7 @@ SCHEMA: dict[str, Any] = {
     },
 }  # fmt: skip
 TOOLS = (Tool("look", parameters=SCHEMA, strict=True), Tool("any.thing"))
+ONE: dict[str, Any] = {"type": "object", "required": ["x"], "additionalProperties": False}
 ENDS = ("</parameter>", "</arg_value>", "</｜DSML｜parameter>")
 ARGUMENTS = {"city": "Rome", "kind": "sun", "days": 3, "where": {"x": 1.5}, "code": "ab"}
 BOUND = sorted(name for name, format_ in FORMATS.items() if format_.shapes is not None)
@@ -58,7 +59,7 @@ def tag(key: str, value: Any) -> str:
 
 def written(name: str, tool: str, arguments: dict[str, Any]) -> str:
     """A call as the model of this format writes it."""
-    text, items = json.dumps(arguments), arguments.items()
+    text, items = json.dumps(arguments, ensure_ascii=False), arguments.items()
     call = f'{{"name": "{tool}", "arguments": {text}}}'
     match name:
         case "hermes":
@@ -111,7 +112,9 @@ def written(name: str, tool: str, arguments: dict[str, Any]) -> str:
 class Model:
     """What the answers of a model of one format keep to, whose markers are special tokens, or text."""
 
-    def __init__(self, name: str, *, special: bool, thoughts: tuple[Thought, ...] = ()) -> None:
+    def __init__(
+        self, name: str, *, special: bool, thoughts: tuple[Thought, ...] = (), tools: tuple[Tool, ...] = TOOLS
+    ) -> None:
         backend = Tokenizer(
             models.BPE({text: at for at, text in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
         )
@@ -125,7 +128,7 @@ class Model:
         ids = {text: backend.token_to_id(text) for text in SPECIAL} if special else {}
         shapes = FORMATS[name].shapes
         assert shapes is not None
-        self._grammar = calls_in_text(FreeText(shapes(TOOLS), ids, thoughts))
+        self._grammar = calls_in_text(FreeText(shapes(tools), ids, thoughts))
 
     def begin(self) -> LLMatcher:
         matcher = LLMatcher(self._tokenizer, self._grammar, log_level=0)
@@ -243,3 +246,44 @@ def test_whatever_is_written_fits(model, name, special):
         jsonschema.validate(json.loads(parsed.calls[0][1]), SCHEMA)
         ended += 1
     assert ended
+
+
+NULLABLE = {"type": ["string", "null"], "enum": ["a", "b", None]}
+
+
+@pytest.mark.parametrize("name", BOUND)
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (NULLABLE, ["a", "b", None], ["c", '"a"']),
+        ({"enum": ["a", "b"]}, ["a"], ["c", '"a"']),
+        ({"type": ["integer", "null"], "enum": [1, None]}, [1, None], [2]),
+        ({"type": ["string", "boolean"], "enum": ["no", True]}, ["no", True], [False, "maybe"]),
+    ],
+    ids=["nullable", "texts", "numbers", "mixed"],
+)
+def test_listed_values_are_of_the_types_that_the_schema_allows(name, schema, good, bad):
+    tools = (Tool("look", parameters={**ONE, "properties": {"x": schema}}, strict=True),)
+    model = Model(name, special=True, tools=tools)
+    for value in good:
+        assert model.takes(written(name, "look", {"x": value})), value
+        (call,) = put_together(FORMATS[name].parser(tools), [written(name, "look", {"x": value})]).calls
+        assert json.loads(call[1]) == {"x": value}
+    for value in bad:
+        assert not model.takes(written(name, "look", {"x": value})), value
+
+
+@pytest.mark.parametrize("name", BOUND)
+@pytest.mark.parametrize("reference", ["#", "#/properties/y"])
+def test_a_schema_that_refers_to_its_own_root_keeps_its_meaning(name, reference):
+    """Or its tool stays free, where a grammar of each parameter cannot say it."""
+    schema = {**ONE, "properties": {"x": {"type": "array", "items": {"$ref": reference}}, "y": {"type": "integer"}}}
+    model = Model(name, special=True, tools=(Tool("look", parameters=schema, strict=True),))
+    assert model.takes(written(name, "look", {"x": [{"x": []}] if reference == "#" else [1]}))
+
+
+@pytest.mark.parametrize("name", BOUND)
+def test_tools_that_are_not_strict_keep_the_names_of_their_parameters(name):
+    tools = (TOOLS[0], Tool("free", parameters={"type": "object"}))
+    model = Model(name, special=True, tools=tools)
+    assert model.takes(written(name, "free", {"file name": "x", "größe": "y"}))

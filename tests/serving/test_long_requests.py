@@ -115,6 +115,14 @@ def test_text_without_an_end_is_read_once(body: str) -> None:
     assert time.process_time() - before < 1
 
 
+@pytest.mark.parametrize("end", ["\\", '"', "", '\\"', "\\\\"])
+def test_a_text_that_the_body_ends_in_is_read_once(end: str) -> None:
+    """Whatever came before it."""
+    before = time.process_time()
+    has_too_many_parts(f'[{"1," * 100_000}"{"[" * (MAX_PARTS + 1)}{end}'.encode())
+    assert time.process_time() - before < 1
+
+
 def test_a_value_of_many_parts_is_shown_in_part() -> None:
     """Without writing all of it first."""
     before = time.process_time()

@@ -32,9 +32,9 @@ CAUSES = (
         family="config",
         name="argument-not-json",
         signs=("cannot be converted to <function loads", "invalid loads value"),
-        pattern=r"argument (?P<argument>--?[\w-]{1,80})\S{0,40}: (?:value (?P<value>\S{1,200}) cannot"
-        r"|invalid loads value: (?P<other>\S{1,200}))",
-        summary="{argument} takes JSON, but was given {value}{other}",
+        pattern=r"argument (?P<argument>--?[\w-]{1,80})\S{0,40}: (?:value |invalid loads value: )"
+        r"(?P<value>[^\n]{1,200}?)(?: cannot be converted|$)",
+        summary="{argument} takes JSON, but was given {value}.",
         fix="Give {argument} as JSON with double quotes and single braces; in a shell, put all of it in single quotes.",
         line=True,
     ),

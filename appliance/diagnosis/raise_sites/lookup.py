@@ -110,9 +110,14 @@ class RaiseSites:
     def _found(
         self, site: RaiseSite, areas: set[Area | None], captured: Mapping[str, str], certain: bool, unique: bool
     ) -> FoundSite | None:
-        """None where several that fit as well belong to different areas."""
+        """None where several that fit as well belong to different areas, or to none that a start reaches."""
         area = next(iter(areas))
-        if area is None or self._index is None or len({(one.owner, one.family) if one else None for one in areas}) > 1:
+        if (
+            area is None
+            or area.reach != "start"
+            or self._index is None
+            or len({(one.owner, one.family) if one else None for one in areas}) > 1
+        ):
             return None
         return FoundSite(site, area, captured, certain, unique, self._index.engine, self._index.version)
 
@@ -161,6 +166,9 @@ def _innermost(places: Sequence[str], engine: str) -> tuple[str, int]:
     """Module and line of the innermost place in the engine's own code."""
     for place in reversed(places):
         found = FRAME.search(place)
-        if found is not None and (at := found["path"].rfind(f"/{engine}/")) >= 0:
-            return found["path"][at + 1 :], int(found["line"])
+        if found is None or (at := found["path"].rfind(f"/{engine}/")) < 0:
+            continue
+        module = found["path"][at + 1 :]
+        if "-packages/" not in module:  # else the environment's folder has the engine's name
+            return module, int(found["line"])
     return "", 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from appliance.checkpoint.call_grammar import SPACE, Json, OneOf, Pattern, Piece, Repeated, Upto, optional
@@ -19,17 +20,19 @@ Shapes: TypeAlias = Callable[[Sequence[Tool]], Mapping[str, Piece]]
 _ANY_ARGUMENTS: Final = {"type": "object"}
 MOST: Final = 16  # calls in one list
 _KEY: Final = re.compile(r"[^\"<>\s][^\"<>\n]*(?<!\s)")
-_ANY_KEY: Final = Pattern(r"[A-Za-z0-9_.-]{1,64}")
+_ANY_KEY: Final = Pattern(r"[^\s\"<>][^\"<>\n]{0,255}")
 # What a schema may say and still be no more than a list of parameters.
 _LISTED: Final = frozenset({
     "type", "properties", "required", "additionalProperties", "title", "description", "$defs", "definitions", "$schema",
     "strict",
 })  # fmt: skip
 _ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "deprecated"})
+_DEFINITIONS: Final = ("#/$defs/", "#/definitions/")
 # Types whose values are few, as they are written.
 _WORDS: Final = {"null": ("null",), "boolean": ("true", "false")}
 _MOST_LENGTH: Final = 1000
 _MOST_LEVELS: Final = 16
+_MOST_OPTIONS: Final = 64
 
 
 def arguments(tool: Tool) -> Json:
@@ -72,7 +75,7 @@ class ParameterTags(NamedTuple):
     end: str
     strips_lines: bool = False
     says_kind: bool = False
-    """Whether the opening tag says that the value is text, or JSON. Else its schema does, to whom reads it."""
+    """Whether the opening tag says that the value is text, or JSON. Otherwise its schema does, for whoever reads it."""
 
 
 def parameters(tool: Tool, tags: ParameterTags) -> Piece:
@@ -93,14 +96,29 @@ def _is_list(schema: Mapping[str, Any]) -> bool:
     keys = schema.get("properties")
     if not schema.keys() <= _LISTED or not isinstance(keys, dict):
         return False
+    if any(not reference.startswith(_DEFINITIONS) for reference in _references(schema)):
+        return False  # of a parameter's schema, its own root is another
     return all(_KEY.fullmatch(key) for key in keys) and set(schema.get("required") or ()) <= keys.keys()
+
+
+def _references(schema: Any) -> Iterator[str]:
+    waiting = [schema]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            if isinstance(reference := node.get("$ref"), str):
+                yield reference
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
 
 
 def _parameter(key: str, schema: Any, root: Mapping[str, Any], tags: ParameterTags) -> Piece:
     definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
     texts: list[str] = []
     values: list[dict[str, Any]] = []
-    for option in _options(schema, root):
+    options = list(islice(_options(schema, root), _MOST_OPTIONS + 1))
+    for option in options if len(options) <= _MOST_OPTIONS else [{}]:
         types = types_of(option, root)
         text = _bounded_text(option, tags) if types == {"string"} else None
         if text is not None:
@@ -111,7 +129,7 @@ def _parameter(key: str, schema: Any, root: Mapping[str, Any], tags: ParameterTa
             return _free(key, schema, definitions, tags)
     if texts and not tags.says_kind:  # then all must be one text
         words = [_words(value) for value in values]
-        if not all(words):
+        if not all(words) or (words and any(map(_is_word, _choices(schema, root)))):
             return _free(key, schema, definitions, tags)
         texts += [escaped(word) for each in words for word in each]
         values = []
@@ -130,6 +148,22 @@ def _words(schema: Mapping[str, Any]) -> Sequence[str]:
     )
 
 
+def _choices(schema: Any, root: Mapping[str, Any]) -> list[str]:
+    """The texts that a value may be, where they are listed."""
+    options = islice(_options(schema, root), _MOST_OPTIONS)
+    listed = [value for option in options for value in (*option.get("enum", ()), option.get("const"))]
+    return [value for value in listed if isinstance(value, str)]
+
+
+def _is_word(text: str) -> bool:
+    """Whether a text may be read as a value of another type."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _free(key: Piece, schema: Any, definitions: Mapping[str, Any], tags: ParameterTags) -> Piece:
     text = (tags.opening(key, True), Upto(tags.end))
     if not tags.says_kind or types_of(schema, definitions) == {"string"}:
@@ -138,22 +172,45 @@ def _free(key: Piece, schema: Any, definitions: Mapping[str, Any], tags: Paramet
     return OneOf([text, (tags.opening(key, False), SPACE, Json(whole), SPACE, tags.end)])
 
 
-def _options(schema: Any, root: Mapping[str, Any], level: int = 0) -> list[dict[str, Any]]:
-    """Schemas of which a value must fit one, and that say of themselves what types they have, as far as they do."""
-    if not isinstance(schema, dict) or level > _MOST_LEVELS:
-        return [{}]
-    said = {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
-    if isinstance(reference := said.pop("$ref", None), str):
-        referred = referred_schema(reference, root)
-        return _options({**referred, **said} if isinstance(referred, dict) else {}, root, level + 1)
+def _options(schema: Any, root: Mapping[str, Any], level: int = 0) -> Iterator[dict[str, Any]]:
+    """Schemas of which a value must fit one, and that say of themselves which types they have, as far as they do."""
+    said = (
+        {name: value for name, value in schema.items() if name not in _ANNOTATIONS} if isinstance(schema, dict) else {}
+    )
+    if level > _MOST_LEVELS or ("$ref" in said and len(said) > 1):
+        yield {}
+    elif isinstance(reference := said.get("$ref"), str):
+        yield from _options(referred_schema(reference, root), root, level + 1)
+    elif isinstance(parts := _alternatives(said), list):
+        for part in parts:
+            yield from _options(part, root, level + 1)
+    elif isinstance(values := said.get("enum"), list) and (mixed := _types(said)) is not None:
+        if said.keys() <= {"type", "enum"}:
+            yield from ({"const": value} for value in values if types_of({"const": value}, root) <= mixed)
+        else:
+            yield {}
+    elif isinstance(types := said.get("type"), list):
+        yield from ({**said, "type": name} for name in types)
+    else:
+        yield said
+
+
+def _alternatives(said: Mapping[str, Any]) -> Any:
     for key in ("anyOf", "oneOf", "allOf"):
-        if said.keys() == {key} and isinstance(parts := said[key], list) and (key != "allOf" or len(parts) == 1):
-            return [option for part in parts for option in _options(part, root, level + 1)]
-    if isinstance(types := said.get("type"), list):
-        return [{**said, "type": name} for name in types]
-    if "type" not in said and said.keys() == {"enum"} and isinstance(said["enum"], list):
-        return [{"const": value} for value in said["enum"]]
-    return [said]
+        if said.keys() == {key} and (key != "allOf" or len(said[key]) == 1):
+            return said[key]
+    return None
+
+
+def _types(said: Mapping[str, Any]) -> set[str] | None:
+    """Of an enumeration whose values may be of several types; None of one whose values are of its one type."""
+    types = said.get("type")
+    if isinstance(types, str):
+        return None
+    named = (
+        set(types) if isinstance(types, list) else {"string", "integer", "number", "boolean", "null", "array", "object"}
+    )
+    return named | {"integer"} if "number" in named else named
 
 
 def _bounded_text(schema: Mapping[str, Any], tags: ParameterTags) -> str | None:
@@ -161,7 +218,11 @@ def _bounded_text(schema: Mapping[str, Any], tags: ParameterTags) -> str | None:
     choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if choices is not None:
         texts = [choice for choice in choices if isinstance(choice, str)]
-        fits = texts and all(text == text.strip("\r\n") and tags.end not in text for text in texts)
+        fits = (
+            texts
+            and len(texts) == len(choices)
+            and all(text == text.strip("\r\n") and tags.end not in text for text in texts)
+        )
         return "|".join(map(escaped, texts)) if fits else None
     least, most = schema.get("minLength", 0), schema.get("maxLength", _MOST_LENGTH)
     if {"minLength", "maxLength"}.isdisjoint(schema) or not 0 <= least <= most <= _MOST_LENGTH:
