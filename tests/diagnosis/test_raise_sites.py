@@ -375,7 +375,7 @@ def test_the_coverage_counts_what_a_start_reaches_and_tells_it_from_its_log(inde
     for one, area in reached:
         log = log_of(one, "9.9.0", traceback=True)
         assert message_of(one).split()[0] in log
-        assert Answer(one, area, told(log, sites)).specific
+        assert Answer(one, area, told(log, sites)).placed
 
 
 def test_the_folder_of_an_environment_is_no_code_of_the_engine() -> None:
