@@ -274,7 +274,7 @@ def with_restarts(found: Diagnosis, times: int, line: EvidenceLine) -> Diagnosis
     again = "once" if times == 1 else f"{times:,} times"
     return msgspec.structs.replace(
         found,
-        summary=f"{found.summary} It was restarted {again}.",
+        summary=f"{found.summary.rstrip('.')}. It was restarted {again}.",
         evidence=(*found.evidence, *shown([line])),
     )
 

@@ -77,7 +77,7 @@ def masks(of_rows: Sequence[tuple[int, Mask]]) -> NDArray[np.int32]:
 
 
 class Grammars:
-    """Compiles grammars for one model in threads, as a large schema takes so long as many steps; so does the tokenizer,
+    """Compiles grammars for one model in threads, as a large schema takes as long as many steps; so does the tokenizer,
     which bounded reasoning needs, too."""
 
     def __init__(self, folder: Path, vocab_size: int, eos_token_ids: Collection[int]) -> None:

@@ -126,8 +126,8 @@ class Thinking:
         self._over = not self._budget.recurs
 
     def _search(self, markers: Sequence[bytes]) -> tuple[int, int]:
-        """Which marker comes first in the text, and where it ends. Where none does: 0, and of the text, what one may
-        have begun in is kept."""
+        """Which marker comes first in the text, and where it ends. Where none does: 0, and only the end of the text
+        is kept, in which one may have begun."""
         found = [(at, number) for number, marker in enumerate(markers) if (at := self._text.find(marker)) >= 0]
         if found:
             at, number = min(found)

@@ -29,7 +29,7 @@ class Opening:
         if not self._opened.done() and scope["type"] == "http" and (scope["method"], scope["path"]) == HEALTH:
             await _answer_early(send)
             return
-        app = await asyncio.shield(self._opened)  # a client that gives up takes it from no other
+        app = await asyncio.shield(self._opened)  # it is not cancelled with a client that gives up
         await app(scope, receive, send)
 
 

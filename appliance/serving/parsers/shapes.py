@@ -173,7 +173,7 @@ def _free(key: Piece, schema: Any, definitions: Mapping[str, Any], tags: Paramet
 
 
 def _options(schema: Any, root: Mapping[str, Any], level: int = 0) -> Iterator[dict[str, Any]]:
-    """Schemas of which a value must fit one, and that say of themselves which types they have, as far as they do."""
+    """Schemas of which a value must fit one, each with its types where these are known."""
     said = (
         {name: value for name, value in schema.items() if name not in _ANNOTATIONS} if isinstance(schema, dict) else {}
     )
