@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class Piece(msgspec.Struct, kw_only=True):
-    """What came since the last piece. `offsets` are where each token's text begins in the whole answer."""
+    """What came since the last piece. `offsets` are where each token's text begins in the whole answer. Of the tokens,
+    the first `reasoned` end with its reasoning."""
 
     text: str = ""
     reasoning: str = ""
@@ -29,9 +30,12 @@ class Piece(msgspec.Struct, kw_only=True):
     token_ids: list[int] = []
     logprobs: list[TokenLogprob] = []
     offsets: list[int] = []
+    reasoned: int = 0
     finish_reason: FinishReason | None = None
 
     def add(self, later: Piece) -> None:
+        if later.reasoned:
+            self.reasoned = len(self.token_ids) + later.reasoned
         self.text += later.text
         self.reasoning += later.reasoning
         self._add_calls(later.calls)
@@ -145,6 +149,8 @@ class Choice:
                 break
             released = self._push(self._detokenizer.push((token_id,)))
             self._give(piece, text, released, special=token_id in self._marker_ids)
+            if self._reader is not None and self._reader.reasons:
+                piece.reasoned = len(piece.token_ids)
             if self._cut_short:
                 break
         piece.finish_reason = output.finish_reason

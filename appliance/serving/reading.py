@@ -73,14 +73,15 @@ class ModelFormats(NamedTuple):
 
 
 class AnswerReader:
-    """One answer, token by token. `full`: it has all the calls that it may have, and nothing after them is read."""
+    """One answer, token by token. `full`: it has all the calls that it may have, and nothing after them is read.
+    `reasons`: the last token was reasoning, or is held back behind some."""
 
     def __init__(self, parser: OutputParser, *, parallel: bool) -> None:
         self.full = False
         self.reasoning_tokens = 0
         self._parser = parser
         self._parallel = parallel
-        self._reasons = False
+        self.reasons = False
         self._last_call = -1
         self._arguments: list[str] = []
 
@@ -91,9 +92,9 @@ class AnswerReader:
             delta.content = delta.content.removesuffix(text)
             delta.reasoning = delta.reasoning.removesuffix(text)
         if delta:
-            self._reasons = bool(delta.reasoning) and not delta.content and not delta.calls
+            self.reasons = bool(delta.reasoning) and not delta.content and not delta.calls
         # The text of a token may come later: then it is counted with what came before.
-        self.reasoning_tokens += self._reasons and of_token
+        self.reasoning_tokens += self.reasons and of_token
         return delta
 
     def finish(self) -> Delta:

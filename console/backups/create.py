@@ -74,8 +74,10 @@ def _sweep(partial: Path) -> None:
     """The writer holds the file's lock; an unlocked file belongs to a process that has ended."""
     with contextlib.suppress(OSError), partial.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(workplace(partial), ignore_errors=True)
-        partial.unlink()
+        # Another may have swept it before it was locked here, and a third have begun a new one of the same name.
+        if os.path.samestat(os.fstat(file.fileno()), os.stat(partial)):
+            shutil.rmtree(workplace(partial), ignore_errors=True)
+            partial.unlink()
 
 
 def claim(partial: Path) -> int | None:

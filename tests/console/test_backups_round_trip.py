@@ -249,3 +249,21 @@ def _nothing(name, written):
     from contextlib import nullcontext
 
     return nullcontext(lambda chunk: None)
+
+
+def test_a_partial_file_that_another_backup_has_begun_is_not_swept(home, monkeypatch):
+    """Of the same name as one that was swept by somebody else, between its opening and its locking here."""
+    folder = home.root / "backups"
+    folder.mkdir()
+    partial = folder / ".ingot-backup-20261123-100000.tar.gz.partial"
+    partial.write_bytes(b"of a process that has ended")
+
+    def lock_late(_file, _how):
+        partial.unlink()
+        partial.write_bytes(b"new")
+        create.workplace(partial).mkdir()
+
+    monkeypatch.setattr("console.backups.create.fcntl.flock", lock_late)
+    create.sweep(folder)
+    assert partial.read_bytes() == b"new"
+    assert create.workplace(partial).is_dir()

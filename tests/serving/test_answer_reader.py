@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from appliance.protocol import TokenOutput
+from appliance.serving.choice import Choice, Piece
 from appliance.serving.fields import Ignored
 from appliance.serving.parsers.base import Delta
 from appliance.serving.parsers.registry import FORMATS, REASONING
@@ -75,3 +79,23 @@ def test_tokens_of_reasoning_are_counted() -> None:
     one = reading.reader()
     read(one, "<think>", "Let", " me", " see", "</think>", "\n", "It", " rains")
     assert 3 <= one.reasoning_tokens <= 5
+
+
+@pytest.mark.parametrize("size", [1, 5, 100])
+def test_tokens_of_reasoning_are_told_from_those_of_the_text(size: int) -> None:
+    """However many come at once, where the client or this process is slow."""
+    text = "<think>I look.</think>It rains."
+    outputs = [
+        TokenOutput(request_id="r", token_ids=tuple(map(ord, text[at : at + size]))) for at in range(0, len(text), size)
+    ]
+    generation: Any = SimpleNamespace(take=iter(outputs).__next__)
+    detokenizer: Any = SimpleNamespace(push=lambda ids: "".join(map(chr, ids)), finish=str)
+    reading = BOTH.reading("", USE)
+    assert reading is not None
+    choice = Choice(0, generation, detokenizer, prompt_token_ids=[], max_tokens=99, stops=(), reader=reading.reader())
+    whole = Piece()
+    for _ in outputs:
+        piece = choice.take()
+        assert piece is not None
+        whole.add(piece)
+    assert "".join(map(chr, whole.token_ids[: whole.reasoned])) == "<think>I look.</think>"

@@ -40,7 +40,7 @@ class ResponseAnswer(Answer):
 
     def whole(self, choices: list[Choice], pieces: list[Piece]) -> dict[str, Any]:
         choice, piece = choices[0], pieces[0]
-        for _ in self._output.add(choice, piece, self._logprobs(piece)):
+        for _ in self._output.add(piece, self._logprobs(piece)):
             pass
         ended = _status(piece)
         for _ in self._output.finish(choice, complete=ended == "completed"):
@@ -59,7 +59,7 @@ class ResponseAnswer(Answer):
                     yield HEARTBEAT
                     continue
                 _, piece = came
-                for event in self._output.add(choice, piece, self._logprobs(piece)):
+                for event in self._output.add(piece, self._logprobs(piece)):
                     yield self._frame(event)
                 status = _status(piece)
             for event in self._output.finish(choice, complete=status == "completed"):

@@ -20,16 +20,14 @@ class Output:
     def __init__(self) -> None:
         self._written: list[_Text | _Call] = []
         self._logprobs: Logprobs = []  # of tokens whose text has not come yet
-        self._reasoning_tokens = 0
 
     @property
     def items(self) -> list[Item]:
         return [each.item for each in self._written]
 
-    def add(self, choice: Choice, piece: Piece, logprobs: Logprobs) -> Iterator[Event]:
+    def add(self, piece: Piece, logprobs: Logprobs) -> Iterator[Event]:
         """`logprobs` are those of the piece's tokens, of which the first may be reasoning, which shows none."""
-        self._logprobs += logprobs[choice.reasoning_tokens - self._reasoning_tokens :]
-        self._reasoning_tokens = choice.reasoning_tokens
+        self._logprobs = logprobs[piece.reasoned :] if piece.reasoned else [*self._logprobs, *logprobs]
         if piece.reasoning:
             yield from self._write("reasoning", piece.reasoning, [])
         if piece.text:
