@@ -243,7 +243,7 @@ def _judge_launch(
     if diagnosis is None:
         wrong.append("there is no diagnosis")
     else:
-        if diagnosis.family != (expect.family or None) or (diagnosis.cause or "") not in expect.causes:
+        if (diagnosis.family or "") not in expect.family.split("|") or (diagnosis.cause or "") not in expect.causes:
             wrong.append(f"told as {diagnosis.family}/{diagnosis.cause}, and not {expect.family}/{expect.causes}")
         wrong += _judge_fix(stage, fault, document, diagnosis.fix)
     raised = log.first_exception(diagnosis)

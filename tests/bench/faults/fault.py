@@ -18,9 +18,10 @@ Act = Callable[[Scene], None]
 
 @dataclass(frozen=True)
 class Expect:
-    """What is right: the id of preflight's finding and the setting that it names, or the diagnosis's family and one of
-    its causes; words (regular expressions) that the page shows once the cause is reported, and never before; and a fix.
-    `patch` are the settings that the fix must change. Whatever it changes, preflight must find no error afterwards."""
+    """What is right: the id of preflight's finding and the setting that it names, or the diagnosis's family (several
+    with | between) and one of its causes; words (regular expressions) that the page shows once the cause is
+    reported, and never before; and a fix. `patch` are the settings that the fix must change. Whatever it changes,
+    preflight must find no error afterwards."""
 
     words: tuple[str, ...]
     finding: str = ""

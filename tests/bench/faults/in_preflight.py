@@ -50,7 +50,7 @@ IN_PREFLIGHT: tuple[Fault, ...] = (
           Expect(("max-modellen", "max-model-len")),
           profile={"max-modellen": 4096}),
     Fault("a context longer than the model's", "native", "preflight",
-          Expect(("4096", "512"), "context-too-long", "max-model-len", patch=("max-model-len",)),
+          Expect(("4,?096", "512"), "context-too-long", "max-model-len", patch=("max-model-len",)),
           profile={"max-model-len": 4096}, bare=LONG),
     Fault("a cache larger than memory", "native", "preflight",
           Expect(("900",), "memory-too-small", "kv-cache-memory-bytes", patch=("kv-cache-memory-bytes",)),
@@ -80,7 +80,7 @@ IN_PREFLIGHT: tuple[Fault, ...] = (
           act=acts.fill_the_disk, place="small disk"),
     # -- vLLM --------------------------------------------------------------------------------------------------------
     Fault("a context longer than the model's", "vllm", "preflight",
-          Expect(("4096", "512"), "context-too-long", "max-model-len", patch=("max-model-len",)),
+          Expect(("4,?096", "512"), "context-too-long", "max-model-len", patch=("max-model-len",)),
           profile={"max-model-len": 4096}, bare=LONG),
     Fault("no tokenizer", "vllm", "preflight",
           Expect(("tokenizer",), "tokenizer-missing"),

@@ -42,7 +42,7 @@ def idling(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 TARGETS: dict[str, tuple[tuple[str, str, Callable[..., Any]], ...]] = {
-    "appliance.engine.runner": (("Runner", "launch", raising),),
+    "appliance.engine.runner": (("Runner", "compute", raising),),
     "appliance.engine.engine": (("Engine", "step", idling),),
     "vllm.v1.worker.gpu_model_runner": (("GPUModelRunner", "execute_model", raising),),
 }
