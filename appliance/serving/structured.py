@@ -75,33 +75,34 @@ class CheckedGrammars:
 
         async with self._turn:
             try:
-                grammar = await asyncio.to_thread(self._make, form, thoughts)
+                *parts, grammar = await asyncio.to_thread(self._make, form, thoughts)
             except GrammarError as error:
                 param, reason = await asyncio.to_thread(self._located, form, str(error))
                 raise bad_request(f"{param} cannot be used: {reason.rstrip('.')}.", param, "invalid_grammar") from error
-        self._good[grammar] = None
-        self._good.move_to_end(grammar)
-        if len(self._good) > KEPT:
+        for good in (*parts, grammar):
+            self._good[good] = None
+            self._good.move_to_end(good)
+        while len(self._good) > KEPT:
             self._good.popitem(last=False)
         return grammar
 
-    def _make(self, form: Form, thoughts: Thoughts) -> str:
+    def _make(self, form: Form, thoughts: Thoughts) -> list[str]:
+        """The grammar, behind those of schemas that had to be valid before it could be made."""
         from appliance.checkpoint import call_grammar
         from appliance.checkpoint import grammar as grammars
 
         of_calls = form.kind in ("enforced_calls", "calls_in_text")
         build: Callable[[Any], str] = getattr(call_grammar if of_calls else grammars, form.kind)
-        if callable(form.value):  # it reads the schemas, which have to be some
-            for _, schema in form.schemas:
-                self._compile(grammars.json_schema(schema))
-            grammar = build(form.value())
-        else:
-            grammar = build(form.value)
+        parts = [grammars.json_schema(schema) for _, schema in form.schemas] if callable(form.value) else []
+        for part in parts:
+            if part not in self._good:
+                self._compile(part)
+        grammar = build(form.value() if callable(form.value) else form.value)
         whole = grammars.after_thought(grammar, thoughts, self._special(thoughts)) if thoughts else grammar
         if whole not in self._good:
             self._compile(grammar)
             self._compiler.compile(whole)
-        return whole
+        return [*parts, whole]
 
     def _compile(self, grammar: str) -> None:
         from appliance.checkpoint import grammar as grammars

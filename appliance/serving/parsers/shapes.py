@@ -28,6 +28,7 @@ _LISTED: Final = frozenset({
 })  # fmt: skip
 _ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "deprecated"})
 _DEFINITIONS: Final = ("#/$defs/", "#/definitions/")
+_TYPES: Final = {"string", "integer", "number", "boolean", "null", "array", "object"}
 # Types whose values are few, as they are written.
 _WORDS: Final = {"null": ("null",), "boolean": ("true", "false")}
 _MOST_LENGTH: Final = 1000
@@ -118,7 +119,9 @@ def _parameter(key: str, schema: Any, root: Mapping[str, Any], tags: ParameterTa
     texts: list[str] = []
     values: list[dict[str, Any]] = []
     options = list(islice(_options(schema, root), _MOST_OPTIONS + 1))
-    for option in options if len(options) <= _MOST_OPTIONS else [{}]:
+    if len(options) > _MOST_OPTIONS:
+        return _free(key, schema, definitions, tags)
+    for option in options:
         types = types_of(option, root)
         text = _bounded_text(option, tags) if types == {"string"} else None
         if text is not None:
@@ -129,7 +132,7 @@ def _parameter(key: str, schema: Any, root: Mapping[str, Any], tags: ParameterTa
             return _free(key, schema, definitions, tags)
     if texts and not tags.says_kind:  # then all must be one text
         words = [_words(value) for value in values]
-        if not all(words) or (words and any(map(_is_word, _choices(schema, root)))):
+        if not all(words) or (words and any(map(_is_word, _choices(options)))):
             return _free(key, schema, definitions, tags)
         texts += [escaped(word) for each in words for word in each]
         values = []
@@ -148,11 +151,10 @@ def _words(schema: Mapping[str, Any]) -> Sequence[str]:
     )
 
 
-def _choices(schema: Any, root: Mapping[str, Any]) -> list[str]:
+def _choices(options: Sequence[Mapping[str, Any]]) -> list[str]:
     """The texts that a value may be, where they are listed."""
-    options = islice(_options(schema, root), _MOST_OPTIONS)
-    listed = [value for option in options for value in (*option.get("enum", ()), option.get("const"))]
-    return [value for value in listed if isinstance(value, str)]
+    values = [value for option in options for value in (*option.get("enum", ()), option.get("const"))]
+    return [value for value in values if isinstance(value, str)]
 
 
 def _is_word(text: str) -> bool:
@@ -174,9 +176,8 @@ def _free(key: Piece, schema: Any, definitions: Mapping[str, Any], tags: Paramet
 
 def _options(schema: Any, root: Mapping[str, Any], level: int = 0) -> Iterator[dict[str, Any]]:
     """Schemas of which a value must fit one, each with its types where these are known."""
-    said = (
-        {name: value for name, value in schema.items() if name not in _ANNOTATIONS} if isinstance(schema, dict) else {}
-    )
+    given = schema if isinstance(schema, dict) else {}
+    said = {name: value for name, value in given.items() if name not in _ANNOTATIONS}
     if level > _MOST_LEVELS or ("$ref" in said and len(said) > 1):
         yield {}
     elif isinstance(reference := said.get("$ref"), str):
@@ -207,9 +208,7 @@ def _types(said: Mapping[str, Any]) -> set[str] | None:
     types = said.get("type")
     if isinstance(types, str):
         return None
-    named = (
-        set(types) if isinstance(types, list) else {"string", "integer", "number", "boolean", "null", "array", "object"}
-    )
+    named = _TYPES if types is None else set(types)
     return named | {"integer"} if "number" in named else named
 
 
@@ -217,13 +216,10 @@ def _bounded_text(schema: Mapping[str, Any], tags: ParameterTags) -> str | None:
     """A pattern for the values of a schema of texts; None if they may be any, or if no pattern keeps them in bounds."""
     choices = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if choices is not None:
-        texts = [choice for choice in choices if isinstance(choice, str)]
-        fits = (
-            texts
-            and len(texts) == len(choices)
-            and all(text == text.strip("\r\n") and tags.end not in text for text in texts)
+        fits = choices and all(
+            isinstance(text, str) and text == text.strip("\r\n") and tags.end not in text for text in choices
         )
-        return "|".join(map(escaped, texts)) if fits else None
+        return "|".join(map(escaped, choices)) if fits else None
     least, most = schema.get("minLength", 0), schema.get("maxLength", _MOST_LENGTH)
     if {"minLength", "maxLength"}.isdisjoint(schema) or not 0 <= least <= most <= _MOST_LENGTH:
         return None
