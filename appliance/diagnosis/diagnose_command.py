@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,8 +15,7 @@ from appliance.diagnosis.diagnose import diagnose as diagnose_lines
 from appliance.diagnosis.log_bytes import NotTextError
 from appliance.diagnosis.log_text import read_log
 from appliance.diagnosis.outcome import by_state
-from appliance.diagnosis.raise_sites.install import installed_index
-from appliance.diagnosis.raise_sites.lookup import RaiseSites
+from appliance.diagnosis.raise_sites.lookup import installed_sites
 from appliance.given_file import PIECE_BYTES, is_pipe, pieces
 from appliance.home import Home
 from appliance.home_lock import may_be_held
@@ -146,7 +144,7 @@ def _of_log(path: Path, name: str, told: dict[str, Any] | None = None) -> Diagno
         raise click.UsageError(f"{name} is not a log: {error}.") from error
     except OSError as error:
         raise click.UsageError(f"{name} cannot be read: {error.strerror or error}.") from error
-    return diagnose_lines(lines, sites=RaiseSites(lambda: installed_index(os.environ)), **(told or {}))
+    return diagnose_lines(lines, sites=installed_sites(), **(told or {}))
 
 
 def _process_ends(launch: Path) -> list[ProcessEnd]:

@@ -3,7 +3,6 @@ goes to standard output, both as JSON. Whoever started it ends it at its deadlin
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from appliance.diagnosis.first_exception import first_exception
 from appliance.diagnosis.isolated import Answer, Circumstances, without_reading
 from appliance.diagnosis.log_bytes import NotTextError
 from appliance.diagnosis.log_text import read_log
-from appliance.diagnosis.raise_sites.install import installed_index
-from appliance.diagnosis.raise_sites.lookup import RaiseSites
+from appliance.diagnosis.raise_sites.lookup import installed_sites
 
 
 def answer(log: Path, known: Circumstances) -> Answer:
@@ -42,7 +40,7 @@ def answer(log: Path, known: Circumstances) -> Answer:
         profile=known.profile,
         model=Path(known.model) if known.model is not None else None,
         failed=True,
-        sites=RaiseSites(lambda: installed_index(os.environ)),
+        sites=installed_sites(),
     )
     return Answer(headline=headline, diagnosis=found)
 

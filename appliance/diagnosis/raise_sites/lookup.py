@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from appliance.diagnosis.raise_sites.areas import Area, area_of
+from appliance.diagnosis.raise_sites.install import installed_index
 from appliance.diagnosis.raise_sites.site import SPACE, WORD, Index, RaiseSite
 from appliance.diagnosis.stripping import without_dumps
 
@@ -123,6 +125,11 @@ class RaiseSites:
 
 
 NO_SITES: Final = RaiseSites(lambda: None)
+
+
+def installed_sites() -> RaiseSites:
+    """Those of the vLLM that this environment would start."""
+    return RaiseSites(lambda: installed_index(os.environ))
 
 
 def _known(site: RaiseSite) -> _Known:
