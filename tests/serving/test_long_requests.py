@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import time
@@ -11,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from appliance.home import Home
-from appliance.plan.launch import NativePlan
 from appliance.serving import chat_request, fields, respond
 from appliance.serving.body import INLINE_BYTES, MAX_PARTS, has_too_many_parts, parse_body
 from appliance.serving.choice import Choice, Piece
@@ -22,16 +19,6 @@ from appliance.serving.fields import MAX_SHOWN, Ignored, read_fields, shown
 from appliance.serving.served_model import INLINE_TOKENS, ServedModel
 from appliance.serving.tokenize import DetokenizeFields
 from appliance.serving.tools import check_tools
-from appliance.supervisor.supervisor import run_preflight
-from tests.supervisor.scripted import make_profile
-
-
-@pytest.fixture
-async def model(home: Home) -> ServedModel:
-    document = json.loads(make_profile(home).read_bytes())
-    plan = (await asyncio.to_thread(run_preflight, home, document)).plan
-    assert isinstance(plan, NativePlan)
-    return ServedModel.load(plan, 0)
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from typing import Any
 
 import pytest
 
-from appliance.home import Home
-from appliance.plan.launch import NativePlan
 from appliance.serving.errors import ApiError
 from appliance.serving.fields import Ignored
 from appliance.serving.parsers.registry import FORMATS
@@ -18,18 +15,8 @@ from appliance.serving.reading import ModelFormats
 from appliance.serving.served_model import ServedModel
 from appliance.serving.structured import strict_form
 from appliance.serving.tools import ToolUse, check_tools
-from appliance.supervisor.supervisor import run_preflight
-from tests.supervisor.scripted import make_profile
 
 TAGS = ("qwen3-coder", "minimax-m2", "glm-4.5", "dsml")
-
-
-@pytest.fixture
-async def model(home: Home) -> ServedModel:
-    document = json.loads(make_profile(home).read_bytes())
-    plan = (await asyncio.to_thread(run_preflight, home, document)).plan
-    assert isinstance(plan, NativePlan)
-    return ServedModel.load(plan, 0)
 
 
 def use(parameters: Any) -> ToolUse:
