@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from appliance.diagnosis.stripping import without_advice, without_dumps
 from appliance.diagnosis.traceback_reader import LoggedException
 
 MAX_TEXT = 2000
-MAX_FRAMES = 12
+MAX_FRAMES = 30  # a parser of YAML or JSON may be 20 deep
 
 
 class What(NamedTuple):
@@ -28,7 +29,8 @@ class What(NamedTuple):
 
 
 class Whose(NamedTuple):
-    """`places` are of frames or of an exception's module. A row of a `displaced` family speaks of something else.
+    """`places` are of frames or of an exception's module. A row of a `displaced` family, or of such
+    a name, speaks of something else.
     `without` is the fix where it is not known what happened: a launch can do without it."""
 
     name: str
@@ -54,8 +56,9 @@ WHATS = (
           r"AttributeError|NameError", _NEVER),
     _what("missing", "is missing or incomplete", "Restore what is missing, or correct the setting that names it.",
           r"FileNotFoundError|ModuleNotFoundError|NotFoundError$",
-          r"no such file|does(?: not|n't) exist|\bmissing\b|(?:not|cannot be) found|(?:can(?:not|'t)|could not) find"
-          r"|\bno \w{1,40} (?:was |were )?found"),
+          r"no such file|does(?: not|n't) (?:exist|appear to have)|\bmissing\b|(?:not|cannot be) found"
+          r"|(?:can(?:not|'t)|could not) (?:find|import)"
+          r"|\bno (?:\w{1,40} ){1,3}(?:was |were )?found"),
     _what("unreadable", "cannot be read", "Check its permissions, and that it is mounted where the engine runs.",
           r"PermissionError|IsADirectoryError|NotADirectoryError",
           r"permission denied|access denied|(?:can(?:not|'t)|could not|unable to|failed to) (?:be )?(?:open|read)\b"
@@ -64,7 +67,7 @@ WHATS = (
           r"JSONDecodeError|YAMLError|ParserError|ScannerError|TOMLDecodeError|SyntaxError|UnicodeDecodeError",
           r"\bpars(?:e|ing)\b|syntax error|expecting (?:value|property|',')|malformed|unexpected (?:token|end|char|')"
           r"|(?:invalid|not (?:a )?valid) (?:json|yaml|utf-8|toml|xml)|codec can't decode|corrupt|truncated|damaged"
-          r"|PEM lib|no start line|values mismatch"),
+          r"|PEM lib|no start line|values mismatch|no certificate or crl"),
     _what("unreachable", "cannot be reached", "Check the address, and the network between the two.",
           r"ConnectionError|ConnectionRefusedError|TimeoutError|gaierror|ConnectTimeout",
           r"connection (?:refused|timed out|error|failed)|unreachable|name resolution|timed out|could not connect"),
@@ -83,6 +86,38 @@ WHATS = (
           r"\bmust\b|\bshould\b|unable to (?:configure|apply|use|set)"
           r"|invalid|unrecogni[sz]ed|unexpected (?:keyword|argument)|not (?:a )?valid|unknown"
           r"|\bexpect|not (?:permitted|allowed)|not (?:one of|in)\b|\bgot\b|could not convert|not divisible"),
+    _what("mismatched", "does not fit what it is used with",
+          "Two values that have to agree do not. Compare those that the message names with the model's config.json and "
+          "with the launch's settings.",
+          _NEVER,
+          r"mismatch|(?:does|do|did)(?: not|n't) (?:match|fit|equal|agree)|inconsistent|\bdiffer(?:s|ent|ing)?\b|[!=]="
+          r"|must (?:match|equal|agree|be (?:equal|the same))|divi(?:sible|de evenly)|multiple of"
+          r"|same (?:\w{1,20} )?(?:shape|dtype|device|size|length|number)|(?:must|should) have (?:shape|matching)"
+          r"|\bexpect\w{0,4} .{0,160}\b(?:got|but|found|received)\b"),
+    _what("wrong-kind", "has a value of a wrong kind",
+          "Correct that value where it is set: in the launch's settings, or in the model's config.json.",
+          _NEVER,
+          r"(?:must|should|needs? to|expected to|has to) be (?:either )?(?:an? |of )?(?:type|str|string|int|integer"
+          r"|float|bool|boolean|number|tensor|list|dict|tuple|torch\b|instance|callable)|\bof type\b|\binstance of\b"),
+    _what("unset", "lacks something that has to be set or made first",
+          "Set what the message asks for. If the launch does not use it, remove the setting that turned it on.",
+          _NEVER,
+          r"(?:must|needs? to|should|has to|have to) (?:be |have been |already be )?(?:set|provided|configured"
+          r"|specified|initiali[sz]ed|given|enabled|passed|registered|defined|present|installed|built|prepared|bound|included"
+          r"|contain|have|provide|define|implement)\b"
+          r"|(?:is|are|was|were|been) (?:None|required|needed|empty|unset|absent)\b|\brequire[sd]?\b|\bneeds?\b"
+          r"|(?:is|are|was|were|has|have|been)(?: not|n't) (?:been )?(?:set|initiali[sz]ed|registered|configured"
+          r"|provided|enabled|given|loaded|built|ready|defined|bound|open|started|running|allocated)"),
+    _what("out-of-bounds", "has a value outside its bounds",
+          "Bring it within the bounds that the message gives: in the launch's settings, or in the model's config.json.",
+          _NEVER,
+          r"[<>]=? |\b(?:non-)?(?:negative|positive)\b|at (?:least|most) \w|\bbetween\b|(?:less|fewer|smaller) than"
+          r"|\bin \[|\bpower of|must (?:not )?be (?:0|1|zero|one)\b"),
+    _what("repeated", "is there twice", "Remove one of the two that the message names.", _NEVER,
+          r"\balready\b|duplicate|must be unique|more than (?:one|once)|mutually exclusive|at the same time"),
+    _what("not-known", "has a name that this release does not know",
+          "Correct that name where it is set: in the launch's settings, or in the model's config.json.",
+          _NEVER, r"\bunknown\b|unrecogni[sz]ed|\bnot one of\b|\bnot in [\[{(_]"),
 )  # fmt: skip
 # Of a place in the engine's source whose words say nothing of what went wrong: a condition that does not hold, or
 # anything else.
@@ -92,9 +127,13 @@ CHECK_FAILED = _what("check-failed", "failed a check of the engine", _EITHER, _N
 ERROR_REPORTED = _what("error-reported", "reports an error", _EITHER, _NEVER, _NEVER)
 WHOSES = (
     _whose("chat-template", "model-config", "The chat template", r"\bjinja2?\b|chat_template|chat_utils"),
-    _whose("tls", "config", "The TLS certificate or key", r"create_ssl_context|entrypoints/ssl\.py", "offline"),
-    _whose("logging", "config", "The logging configuration", r"/logging/config\.py|vllm/logger\.py"),
+    _whose("tls", "config", "The TLS certificate or key",
+           r"create_ssl_context|create_default_context|load_(?:cert_chain|verify_locations)"
+           r"|entrypoints/ssl\.py", "offline"),
+    _whose("logging", "config", "The logging configuration", r"/logging/config\.py|vllm/logger\.py", "config-not-json",
+           "config-missing"),
     _whose("adapter", "config", "The LoRA adapter", r"/lora/|/peft/|lora_\w{1,40}\.py", "weights",
+           "config-not-json", "config-missing",
            without="Check that the adapter belongs to this model, or start without it."),
     _whose("draft-model", "config", "The draft model", r"spec_decode|speculative|eagle",
            without="Use a draft model made for this model, or turn speculative decoding off."),
@@ -105,21 +144,25 @@ WHOSES = (
            without="Choose another backend of structured output, or let the engine choose."),
     _whose("multimodal", "model-config", "The multimodal processor",
            r"/multimodal/|image_processing|feature_extraction|processing_\w{1,40}\.py|video_processing"),
-    _whose("tokenizer", "model-config", "The tokenizer", r"tokeniz|sentencepiece|tiktoken|mistral_common"),
+    _whose("tokenizer", "model-config", "The tokenizer", r"tokeniz|sentencepiece|tiktoken|mistral_common",
+           "config-not-json"),
     _whose("compile-cache", "compile", "The compiled model", r"torch/_(?:inductor|dynamo|functorch)|vllm/compilation/"),
     _whose("quantisation", "quant-dtype", "The quantisation", r"/quantization/|/quantizers?/|bitsandbytes"),
     _whose("connector", "backend", "The KV cache connector", r"kv_transfer|kv_connector|lmcache|\bnixl",
            without="Check the connector's settings and its peers, or start without it."),
     _whose("weights", "weights", "The checkpoint", r"model_loader|weight_utils|safetensors|gguf|load_weights"),
+    _whose("model-value", "model-config", "A value in the model's configuration", r"\.StrictDataclass\w{1,60}Error$",
+           "config"),
     _whose("model-config", "model-config", "The model's configuration",
            r"transformers_utils/config|configuration_\w{1,40}\.py|vllm/config/model|model_config\.py|configs?/model"),
+    _whose("shared-memory", "nccl", "The engine's shared memory", r"multiprocessing/shared_memory|shm_\w{1,40}\.py"),
     _whose("collective", "nccl", "The communication between the GPUs",
            r"distributed_c10d|vllm/distributed|pynccl|parallel_state|sglang/srt/distributed"),
     _whose("ray", "multi-node", "Ray", r"site-packages/ray/|\bray\.exceptions|ray_utils|ray_executor"),
     _whose("kernel-library", "backend", "A kernel library",
            r"flashinfer|flash_attn|deep_gemm|/triton/|attention/backends|layers/attention|fused_moe"),
     _whose("device", "driver", "The device", r"vllm/platforms/|torch/cuda/|pynvml|nvml"),
-    _whose("socket", "port", "The server's socket", r"uvicorn/|create_server_socket|asyncio/base_events|zmq/"),
+    _whose("socket", "port", "The server's socket", r"uvicorn/|create_server_\w{0,20}socket|asyncio/base_events|zmq/"),
     _whose("arguments", "config", "An argument",
            r"arg_utils|argparse|server_args|cli_args|vllm/config/|entrypoints/cli|click/|pydantic"),
 )  # fmt: skip
@@ -140,16 +183,20 @@ def axes_of(exception: LoggedException) -> Axes:
 
 
 def what_of(exception: LoggedException) -> What | None:
-    for what in WHATS:
-        if what.types.search(exception.type):
-            return what
-    return what_said(exception.message)
+    return next(whats_said(exception.message, exception.type), None)
 
 
 def what_said(message: str) -> What | None:
     """By its words alone."""
+    return next(whats_said(message), None)
+
+
+def whats_said(message: str, kind: str = "") -> Iterator[What]:
+    """All that fit, by an exception's type and by the words of its message; the likeliest first."""
     said = without_advice(without_dumps(message[:MAX_TEXT]))
-    return next((what for what in WHATS if what.words.search(said)), None)
+    if kind:
+        yield from (what for what in WHATS if what.types.search(kind))
+    yield from (what for what in WHATS if what.words.search(said))
 
 
 def whose_of(exception: LoggedException) -> Whose | None:

@@ -12,7 +12,10 @@ from appliance.diagnosis.traceback_reader import END, TYPE_NAME, LoggedException
 MAX_SAID = 240
 MAX_TEXT = 6000
 # A quoted value, a number, a path, a flag, or a name as programs write it.
-NAMES = re.compile(r"['\"`][^'\"`\n]{1,200}['\"`]|\d|[a-z]\d|(?<!\w)/\w|\w_\w|--[a-z]|[a-z][A-Z]|\w[.-]\w")
+NAMES = re.compile(
+    r"['\"`][^'\"`\n]{1,200}['\"`]|\d|[a-z]\d|(?<!\w)/\w|\w_\w|\w::\w|--[a-z]|[a-z][A-Z]|\w[.-]\w"
+    r"|\b(?:for|named|module|package) [a-z]\w{1,60}$"
+)
 # What CUDA and torch add to every error, and lists of ways out.
 BOILERPLATE = re.compile(r"CUDA_LAUNCH_BLOCKING|TORCH_USE_CUDA_DSA|Search for `|https?://|^- ")
 # What pydantic adds, once the input it was given is blanked.
@@ -26,8 +29,15 @@ def with_names(
     unchanged where it has a value of its own."""
     if cause.mute or any(value != UNKNOWN and f"{{{name}}}" in cause.summary for name, value in groups.items()):
         return summary
-    said = _said(cause, exceptions[0].text if exceptions else line)
+    said = _code_of(exceptions) or _said(cause, exceptions[0].text if exceptions else line)
     return f"{summary.rstrip('.')}. The log says: {said}" if said and said not in summary else summary
+
+
+def _code_of(exceptions: Sequence[LoggedException]) -> str:
+    """Of one without a message, as a failed assertion is, the code that raised it; empty for any other."""
+    if not exceptions or exceptions[0].message.partition("\n")[0] or not exceptions[0].frames:
+        return ""
+    return exceptions[0].frames[-1][1]
 
 
 def _said(cause: Cause, text: str) -> str:

@@ -14,6 +14,7 @@ from appliance.diagnosis.catalogue import causes_of
 from appliance.diagnosis.cause import Cause
 from appliance.diagnosis.error_lines import ErrorLine, error_lines
 from appliance.diagnosis.first_exception import cut_short, exceptions_in, first_exception, with_message
+from appliance.diagnosis.last_words import is_last_word, is_uncaught
 from appliance.diagnosis.log_text import number_lines
 from appliance.diagnosis.outcome import without_failure
 from appliance.diagnosis.pointers import (
@@ -117,6 +118,7 @@ class _Failures:
     def __post_init__(self) -> None:
         self.log = Searchable(self.lines)
         self.settings = LaunchSettings(self.log, self.profile, self.model)
+        self.sites = self.sites.for_log(self.log)
         self.ready = self._number(ready_at(self.log))
         self.healthy = self._number(healthy_until(self.log))
 
@@ -182,11 +184,14 @@ class _Failures:
 
     def _counts(self, chain: Sequence[LoggedException]) -> bool:
         """Whether a chain that is not surely the end of a process may be."""
-        if self.ready is not None and (chain[0].start < self.ready or not self.failed):
+        if self.ready is not None and (chain[0].start < self.ready or not (self.failed or self._was_uncaught(chain))):
             return False
         if any(is_survived(link) or is_end_on_request(link) for link in chain):
             return False
         return self.failed or not self._was_caught(chain)
+
+    def _was_uncaught(self, chain: Sequence[LoggedException]) -> bool:
+        return is_uncaught(chain[-1], self.lines)
 
     def _was_caught(self, chain: Sequence[LoggedException]) -> bool:
         """Whether the process that logged it goes on after it."""
@@ -230,7 +235,7 @@ class _Failures:
                 continue
             if self._survived(line.line.number, deadly=True):
                 continue
-            for match in causes_of_line(line, after=self.ready is not None and not self.failed):
+            for match in causes_of_line(line, after=not self._may_end(line)):
                 cause = match.cause
                 if self._survived(line.line.number, deadly=cause.deadly):
                     continue
@@ -292,14 +297,19 @@ class _Failures:
                 continue
             if self.failed or _ends_a_process(chain) or (self.ready is None and not self._was_caught(chain)):
                 return best.diagnosis(self.settings, self.sites) if best is not None else self._unknown(chain[0])
-        if self.ready is None or self.failed:
-            for line in told:
-                exception = line.exception
-                if exception is None or line.tier == "warning" or is_end_on_request(exception):
-                    continue
-                if self.failed or not self._went_on(line):
-                    return self._unknown(exception)
+        for line in told:
+            exception = line.exception
+            if exception is None or line.tier == "warning" or is_end_on_request(exception):
+                continue
+            if self._may_end(line) and (self.failed or not self._went_on(line)):
+                return self._unknown(exception)
         return None
+
+    def _may_end(self, line: ErrorLine) -> bool:
+        """Whether a line can be the end of a process: a server that is ready survives its requests' errors."""
+        if self.failed or self.ready is None:
+            return True
+        return line.line.number > self.ready and is_last_word(line, self.lines)
 
     def _unknown(self, exception: LoggedException) -> Diagnosis:
         return telling.unknown(exception, self.settings, site_of(exception, self.sites))
@@ -334,10 +344,10 @@ class _Failures:
 
     def _only_gave_up(self, told: Sequence[ErrorLine]) -> Diagnosis | None:
         """If no row and no exception explains it, the first error after which its process is silent."""
-        if self.ready is not None and not self.failed:
-            return None
+        served = self.ready is not None and not self.failed
         for line in told:
-            if line.tier != "warning" and is_giving_up(line.line.text) and (self.failed or not self._went_on(line)):
+            ends = is_last_word(line, self.lines) if served else is_giving_up(line.line.text)
+            if line.tier != "warning" and ends and self._may_end(line) and (self.failed or not self._went_on(line)):
                 after = next((other for other in self.lines if other.number > line.line.number), None)
                 more = [after] if after is not None and line.line.text.endswith(":") else []
                 return telling.said([line.line, *more])

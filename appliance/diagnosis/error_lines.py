@@ -58,12 +58,13 @@ Tier = Literal["error", "bare", "warning"]
 @dataclass(frozen=True)
 class ErrorLine:
     """`tier`: marked as an error by a logger, written by a bare process, or marked as a warning. `exception`: the
-    exception mentioned in it, without a traceback. `key`: the stream that it belongs to."""
+    exception mentioned in it, without a traceback. `key`: the stream that it belongs to; `level`: its logger's."""
 
     line: EvidenceLine
     tier: Tier
     exception: LoggedException | None
     key: str = ""
+    level: str = ""
 
 
 def error_lines(lines: Sequence[EvidenceLine]) -> Iterator[ErrorLine]:
@@ -121,7 +122,7 @@ def error_line(line: EvidenceLine, lines: Sequence[EvidenceLine]) -> ErrorLine |
     if exception is not None:
         exception = with_lines_around(exception, lines)
     tier: Tier = "error" if dressed.level or words.startswith(VALIDATION) else "bare"
-    return ErrorLine(EvidenceLine(line.number, words), tier, exception, dressed.key)
+    return ErrorLine(EvidenceLine(line.number, words), tier, exception, dressed.key, dressed.level)
 
 
 def _holds(text: str, phrases: tuple[str, ...]) -> bool:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import IO
 
 from appliance.diagnosis.error_lines import WORDS
+from appliance.diagnosis.log_bytes import PIECE_BYTES
 from appliance.diagnosis.own_settings import DUMPS
 from appliance.diagnosis.progress import READY, RESTARTS
 
@@ -57,6 +59,24 @@ def lines_of(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
             rest, cutting = rest[:CUT_LINE], True
     if rest:
         yield [rest]
+
+
+def lines_from_end(file: IO[bytes]) -> Iterator[list[bytes]]:
+    """Whole lines, the last first, about a piece at a time; of a long one the beginning, as in `lines_of`."""
+    at = file.seek(0, 2)
+    if at:
+        file.seek(at - 1)
+        at -= file.read(1) == b"\n"
+    rest = b""
+    while at > 0:
+        size = min(PIECE_BYTES, at)
+        at -= size
+        file.seek(at)
+        first, *whole = (file.read(size) + rest).split(b"\n")
+        if whole:
+            yield whole[::-1]
+        rest = first if len(first) <= LONGEST_LINE else first[:CUT_LINE]
+    yield [rest]
 
 
 def excerpt(batches: Iterable[list[bytes]]) -> list[Line]:

@@ -3,10 +3,11 @@ or an option of the engine's."""
 
 from __future__ import annotations
 
-import difflib
 import re
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from appliance.diagnosis.provenance import CHOICE, CHOICES, FLAG, MISSPELT
+from appliance.diagnosis.provenance import FLAG, nearest_choice
 from appliance.diagnosis.quoting import NAME
 from appliance.diagnosis.stripping import without_dumps
 from appliance.protocol import Fix
@@ -14,7 +15,8 @@ from appliance.protocol import Fix
 MAX_TEXT = 2000
 VARIABLE = re.compile(r"\b(?:VLLM|NCCL|GLOO|HF|CUDA|SGLANG|TORCH|PYTORCH)_[A-Z0-9_]{2,60}\b")
 SUBJECT = re.compile(
-    r"(?:invalid (?:value )?(?:for )?|envs\.|environment variable )?'?(?P<name>VLLM_[A-Z0-9_]{2,60})\b"
+    r"(?:(?:invalid (?:value )?(?:for )?|envs\.)?'?(?P<name>VLLM_[A-Z0-9_]{2,60})"
+    r"|(?:the )?env(?:ironment)?(?: variable)? '?(?P<any>[A-Z][A-Z0-9]{1,40}(?:_[A-Z0-9]{1,40}){1,8}))\b"
 )
 COMPARED = re.compile(
     r"\((?P<needed>\d{1,9})\) (?:is|are) (?:larger|greater|more|longer) than [`']?(?P<name>[a-z][a-z_]{3,40})[`']?"
@@ -24,6 +26,9 @@ SPOKEN_OF = re.compile(
     r"(?:configur\w{0,5}|settings?|options?|arguments?|parameters?|flags?) ['`\"](?P<name>[a-z][a-z0-9]{1,30}"
     r"(?:[_-][a-z0-9]{1,30}){1,6})['`\"]"
 )
+# How argparse refuses a command line, and the programs whose options are those of a profile.
+USAGE = re.compile(r"(?:^|[\s:])(?P<program>[\w.-]{1,80})(?: [\w-]{1,40}){0,2}: error: ", re.MULTILINE)
+OURS = re.compile(r"(?:vllm|ingot|api_server\.py|EngineArgs)", re.IGNORECASE)
 REFUSED = re.compile(r"invalid choice: '(?P<value>[^'\n]{1,80})'")
 
 
@@ -37,6 +42,8 @@ def setting_named(message: str) -> str | None:
     said = without_dumps(message[:MAX_TEXT])
     if (flag := FLAG.search(said)) is not None and said[flag.start() :].startswith("--"):
         return f"--{flag[1]}"
+    if (subject := SUBJECT.match(said.lstrip())) is not None:
+        return subject["name"] or subject["any"]
     if (variable := VARIABLE.search(said)) is not None:
         return variable[0]
     if (spoken := SPOKEN_OF.search(said)) is not None:
@@ -45,32 +52,47 @@ def setting_named(message: str) -> str | None:
     return next((f"--{name}" for name in reversed(names) if name in _options()), None)
 
 
-def fix_of(name: str, message: str) -> Fix:
-    """The value that the message asks for, or the allowed one that is nearest, or else the default."""
-    compared = COMPARED.search(message[:MAX_TEXT])
+def fix_of(name: str, message: str, accepts: Callable[[Mapping[str, Any]], bool]) -> Fix:
+    """The value that the message asks for, or the allowed one that is nearest, or else the default. It is a patch where
+    the profile `accepts` it, and the message is not another program's."""
+    said = message[:MAX_TEXT]
+    compared = COMPARED.search(said)
     if compared is not None and f"--{compared['name'].replace('_', '-')}" == name:
         needed = int(compared["needed"])
-        return Fix(text=f"Set {name} to {needed:,} or more.", patch={_key(name): needed})
-    nearest = _nearest(message[:MAX_TEXT])
+        return Fix(text=f"Set {name} to {needed:,} or more.", patch=_patch(name, needed, said, accepts))
+    nearest = _nearest(said)
     if nearest is not None:
-        return Fix(text=f"Set {name} to {nearest}, or remove it.", patch={_key(name): nearest})
+        return Fix(text=f"Set {name} to {nearest}, or remove it.", patch=_patch(name, nearest, said, accepts))
     return Fix(text=f"Correct {name}, or remove it to use its default.")
 
 
+def _patch(
+    name: str, value: int | str, message: str, accepts: Callable[[Mapping[str, Any]], bool]
+) -> dict[str, Any] | None:
+    patch = {_key(name): value}
+    return patch if not is_of_another_program(message) and accepts(patch) else None
+
+
+def is_of_another_program(message: str) -> bool:
+    """Whether a program whose settings a profile does not hold refused its command line."""
+    usage = USAGE.search(message)
+    return usage is not None and OURS.fullmatch(usage["program"]) is None
+
+
 def _nearest(message: str) -> str | None:
-    refused, found = REFUSED.search(message), CHOICES.search(message)
-    if refused is None or found is None:
-        return None
-    near = difflib.get_close_matches(refused["value"], CHOICE.findall(found["list"]), n=1, cutoff=MISSPELT)
-    return near[0] if near else None
+    refused = REFUSED.search(message)
+    return nearest_choice(refused["value"], message) if refused is not None else None
 
 
 def _key(name: str) -> str:
-    """The profile's."""
+    """The profile's, for a setting of vLLM."""
     from appliance.profile.schema import BY_KEY  # late: most logs name no setting
+    from appliance.profile.vllm_options import FLAG_BY_NAME, INSTEAD
 
-    own = name.removeprefix("--")
-    return own if own in BY_KEY else f"vllm.extra-args.{own}"
+    flag = name.removeprefix("--")
+    if flag not in FLAG_BY_NAME and (own := INSTEAD.get(flag) or flag) in BY_KEY:
+        return own
+    return f"vllm.extra-args.{flag}"
 
 
 def _options() -> frozenset[str]:

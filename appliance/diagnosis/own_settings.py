@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from appliance.diagnosis.searchable import Searchable
 
 # Lines that hold arguments and settings.
 DUMPS = (b"non-default args", b"with config", b"server_args=", b"args: namespace(", b" serve ", b"launch_server")
+REFUSALS = re.compile(r"\busage: |: error: ")
 MAX_LINES = 8
 _BEFORE = r"(?<![\w-])-{0,2}"
 _BETWEEN = r"['\"]?[=: ]{1,2}"
@@ -26,13 +27,19 @@ PATTERNS = tuple((key, re.compile(f"{_BEFORE}(?:{names}){_BETWEEN}({value})\\b")
 def own_settings(log: Searchable, profile: Mapping[str, Any] | None) -> dict[str, str]:
     """By the profile's keys: what the profile says, where there is one, else the first that is printed."""
     found = _of_profile(profile) if profile is not None else {}
-    positions = sorted({position for word in DUMPS for position in log.positions(word)})
-    for position in positions[:MAX_LINES]:
-        text = log.lines[position].text
+    for text in dumps_in(log):
         for key, pattern in PATTERNS:
             if key not in found and (match := pattern.search(text)) is not None:
                 found[key] = match[1]
     return found
+
+
+def dumps_in(log: Searchable) -> Iterator[str]:
+    """The first lines that hold arguments and settings; not how a program says which of them it takes or refuses."""
+    positions = sorted({position for word in DUMPS for position in log.positions(word)})
+    for position in positions[:MAX_LINES]:
+        if not REFUSALS.search(text := log.lines[position].text):
+            yield text
 
 
 def _of_profile(document: Mapping[str, Any]) -> dict[str, str]:

@@ -87,6 +87,7 @@ GIVING_UP = _any(
     r"(?:engine|executor|model|server|worker|container|shard|process|service)\w{0,40} (?:\S{1,40} )?"
     r"(?:failed to|could not|cannot) (?:be )?(?:start|load|launch|run|initiali[sz]e)",
     r"got fatal signal from worker",
+    r"^error (?:loading|starting|creating|initiali[sz]ing) (?:the )?\w{1,40} (?:app|server|engine|model|worker)\b",
     r"background task failed|hit an exception|encountered a fatal error",
     r"^error: (?:creating|failed|cannot|could not)",
 )

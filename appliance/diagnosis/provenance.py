@@ -6,13 +6,13 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from appliance.diagnosis.cause import Groups
 from appliance.diagnosis.model_values import ModelValue, model_value_in
-from appliance.diagnosis.own_settings import DUMPS, MAX_LINES, own_settings
+from appliance.diagnosis.own_settings import dumps_in, own_settings
 from appliance.diagnosis.quoting import LEAST_VALUE, NAME, QUOTED, TOO_COMMON
 from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.stripping import without_dumps
@@ -23,6 +23,12 @@ MAX_TEXT = 2000
 MAX_DUMP = 20_000
 MAX_VALUE = 100
 MISSPELT = 0.8  # so alike are a name and the one that was meant
+SGLANG = (b"server_args=serverargs(", b"sglang.launch_server", b"/sglang/srt/", b"launch_server.py: ")
+# What a message about the model says anyway.
+OF_THE_MODEL = ("model", "model_tag", "model_path", "model.path", "served_model_name", "name", "tokenizer")
+# Dumps that hold the defaults, too.
+ALL_SETTINGS = re.compile(r"with config|server_?args\(|namespace\(", re.IGNORECASE)
+UNKNOWN_PROFILE = {"engine": "vllm"}
 FLAG = re.compile(r"(?<![\w-])--?([a-z][a-z0-9_-]{2,60})")
 VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]{1,20}(?:_[A-Z0-9]{1,20}){1,8}\b")
 # What is allowed instead: at least two names with commas between them.
@@ -32,12 +38,18 @@ CHOICES = re.compile(
     r"(?P<list>['\"]?[\w.+-]{1,60}['\"]?(?:(?:, | or |, or |,)['\"]?[\w.+-]{1,60}['\"]?){1,80})",
     re.IGNORECASE,
 )
+# A class, or a dotted path to one.
+NAME_OF_ITS_OWN = re.compile(
+    r"[A-Z][a-z0-9]{1,40}(?:[A-Z][A-Za-z0-9]{1,60})|[a-z]\w{1,60}(?:\.\w{1,60}){1,8}\.[A-Z]\w{1,60}"
+)
 CHOICE = re.compile(r"[\w.+-]{1,60}")
 PRINTED = (
     re.compile(
         r"(?<!\S)--(?P<name>[a-z][\w-]{1,60})[= ](?P<value>'[^'\n]{0,500}'|\"[^\"\n]{0,500}\"|[^\s'\"-]\S{0,300})"
     ),
-    re.compile(r"['\"]?\b(?P<name>[a-z]\w{1,60})['\"]?(?:=|: )(?P<value>'[^'\n]{0,500}'|[\w./-]{1,300})"),
+    re.compile(
+        r"['\"]?\b(?P<name>[a-z]\w{1,60})['\"]?(?:=|: )(?P<value>'[^'\n]{0,500}'|\[[^\]\n]{0,300}\]|[\w./-]{1,300})"
+    ),
     re.compile(r"\b(?P<name>[A-Z][A-Z0-9_]{2,60})=(?P<value>\S{1,300})"),
 )
 
@@ -73,8 +85,7 @@ class LaunchSettings:
         """The setting that a message speaks of. One whose name it says counts before one whose value it quotes, and
         before both the one whose value the engine printed under its name (`captured`)."""
         said = without_dumps(message[:MAX_TEXT])
-        settings = _of_profile(self._profile) if self._profile is not None else _printed(self._log)
-        origins = [origin for origin in settings if not is_secret_name(origin.name)]
+        origins = list(self._origins())
         named = {name.replace("-", "_") for pattern in (FLAG, VARIABLE, NAME) for name in pattern.findall(said)}
         quoted = {value.strip() for pattern in QUOTED for value in pattern.findall(said)}
         for origin in origins:
@@ -83,10 +94,21 @@ class LaunchSettings:
         for origin in origins:
             if origin.name in named and (origin.in_profile or origin.value in quoted or len(named) == 1):
                 return origin
+        if (spoken := self.spoken_of(message)) is not None:
+            return spoken
         for origin in origins:
             if origin.value in quoted and len(origin.value) >= LEAST_VALUE and origin.value.lower() not in TOO_COMMON:
                 return origin
         return None
+
+    def spoken_of(self, message: str) -> Origin | None:
+        """The setting whose name a message says in words, with its value, or whose value is a name of its own."""
+        said = without_dumps(message[:MAX_TEXT])
+        return next((origin for origin in self._origins() if _is_spoken_of(origin, said)), None)
+
+    def _origins(self) -> Iterator[Origin]:
+        settings = _of_profile(self._profile) if self._profile is not None else _printed(self._log)
+        return (origin for origin in settings if not is_secret_name(origin.name))
 
     def model_value_of(self, message: str) -> ModelValue | None:
         """What a message speaks of that stands in the model's files."""
@@ -98,7 +120,7 @@ class LaunchSettings:
 
     def fix_of(self, origin: Origin, message: str) -> Fix:
         """The nearest value that the message allows, or else the default."""
-        nearest = _nearest(origin.value, message)
+        nearest = nearest_choice(origin.value, message)
         if self._profile is None:
             change = f"Change it to {nearest}." if nearest else "Correct it, or remove it to use the default."
             return Fix(text=f"This launch set {origin.key} to {origin.value[:MAX_VALUE]}. {change}")
@@ -106,7 +128,30 @@ class LaunchSettings:
             f"Set {origin.key} to {nearest}." if nearest else f"Correct {origin.key}, or remove it to use its default."
         )
         patch = {origin.key: nearest}
-        return Fix(text=text, patch=patch if _stays_valid(self._profile, patch) else None)
+        return Fix(text=text, patch=patch if self.accepts(patch) else None)
+
+    def changed(self, names: Iterable[str]) -> list[Origin]:
+        """Those of the settings that the launch was given, other than at their defaults, as far as that shows."""
+        wanted = {name.lstrip("-").replace("-", "_") for name in names}
+        found = _of_profile(self._profile) if self._profile is not None else _printed(self._log, given=True)
+        return list({origin.name: origin for origin in found if origin.name in wanted}.values())
+
+    @functools.cached_property
+    def of_sglang(self) -> bool:
+        """Whether SGLang wrote the log: its settings are not those of a profile."""
+        return self._profile is None and bool(self._log.present(SGLANG))
+
+    def accepts(self, patch: Mapping[str, Any]) -> bool:
+        """Whether the profile stays valid; where it is not known, whether any profile of vLLM may say so."""
+        return _stays_valid(self._profile if self._profile is not None else UNKNOWN_PROFILE, patch)
+
+
+def _is_spoken_of(origin: Origin, said: str) -> bool:
+    value = re.escape(origin.value[:MAX_VALUE])
+    if not value or origin.name in OF_THE_MODEL or not re.search(rf"(?<![\w./-]){value}(?![\w/-])", said):
+        return False
+    name = origin.name.replace("_", " ")
+    return f"{name} " in said.lower() or NAME_OF_ITS_OWN.fullmatch(origin.value) is not None
 
 
 def _stays_valid(profile: Mapping[str, Any], patch: Mapping[str, Any]) -> bool:
@@ -116,7 +161,8 @@ def _stays_valid(profile: Mapping[str, Any], patch: Mapping[str, Any]) -> bool:
     return all(problem in before for problem in documents.check(documents.apply_patch(profile, patch)))
 
 
-def _nearest(value: str, message: str) -> str | None:
+def nearest_choice(value: str, message: str) -> str | None:
+    """The value that a message allows and that this one misspells."""
     found = CHOICES.search(message[:MAX_TEXT])
     choices = CHOICE.findall(found["list"]) if found is not None else []
     near = difflib.get_close_matches(value, [choice for choice in choices if choice != value], n=1, cutoff=MISSPELT)
@@ -134,10 +180,11 @@ def _of_profile(document: Mapping[str, Any], prefix: str = "") -> Iterator[Origi
             yield Origin(dotted, str(value), True)
 
 
-def _printed(log: Searchable) -> Iterator[Origin]:
-    positions = sorted({position for word in DUMPS for position in log.positions(word)})
-    for position in positions[:MAX_LINES]:
-        text = log.lines[position].text[:MAX_DUMP]
+def _printed(log: Searchable, *, given: bool = False) -> Iterator[Origin]:
+    """`given`: only what the launch was given, not what the engine made of it."""
+    for text in dumps_in(log):
+        if given and ALL_SETTINGS.search(text):
+            continue
         for pattern in PRINTED:
-            for found in pattern.finditer(text):
+            for found in pattern.finditer(text[:MAX_DUMP]):
                 yield Origin(found["name"], found["value"].strip("'\""), False)

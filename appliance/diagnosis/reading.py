@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from appliance.diagnosis import telling
-from appliance.diagnosis.axes import whose_of
+from appliance.diagnosis.axes import axes_of, whose_of
 from appliance.diagnosis.catalogue import Flag, Match, causes_of
 from appliance.diagnosis.cause import UNKNOWN
 from appliance.diagnosis.error_lines import ErrorLine
@@ -14,6 +16,7 @@ from appliance.diagnosis.pointers import is_aftermath, is_pointer
 from appliance.diagnosis.provenance import LaunchSettings
 from appliance.diagnosis.raise_sites.areas import CIRCUMSTANCES, contradicts
 from appliance.diagnosis.raise_sites.lookup import FoundSite, RaiseSites
+from appliance.diagnosis.sglang_flags import in_flags
 from appliance.diagnosis.traceback_reader import LoggedException
 from appliance.protocol import Diagnosis
 
@@ -37,14 +40,29 @@ class Reading:
         return self.match is not None and not self.match.cause.vague
 
     def diagnosis(self, settings: LaunchSettings, sites: RaiseSites) -> Diagnosis:
+        found = self._diagnosis(settings, sites)
+        if found.fix is None or not settings.of_sglang:
+            return found
+        return msgspec.structs.replace(found, fix=in_flags(found.fix))
+
+    def _diagnosis(self, settings: LaunchSettings, sites: RaiseSites) -> Diagnosis:
         site = self._site(sites)
-        if self.match is not None and (site is None or not _outdone(self.match, site)):
+        if self.match is not None and not self._speaks() and (site is None or not _outdone(self.match, site)):
             return telling.known(self.match, settings, self.exceptions, self.line.line if self.line else None)
         if self.exceptions:
-            return telling.unknown(self.exceptions[0], settings, site)
+            return telling.unknown(self.exceptions[0], settings, site, self.exceptions[1:])
         assert site is not None, "without an exception, a row or a site was found"
         assert self.line is not None, "a reading is of exceptions or of a line"
         return telling.logged(self.line.line, site, settings)
+
+    def _speaks(self) -> bool:
+        """Whether the message says what happened and to what, where a row knows no more than place or type."""
+        if self.match is None or not self.match.cause.vague or not self.exceptions:
+            return False
+        said = self.exceptions[0].message.lower()
+        return (
+            not any(sign in said for sign in self.match.cause.signs) and axes_of(self.exceptions[0]).cause is not None
+        )
 
     def _site(self, sites: RaiseSites) -> FoundSite | None:
         """Not looked for where a row knows more than that it fits."""
@@ -68,7 +86,8 @@ def _outdone(match: Match, site: FoundSite) -> bool:
         return False
     if contradicts(match.cause.family, site.area):
         return True
-    return match.cause.vague and match.cause.patch is None and not match.cause.command
+    by_type = not any(sign in " ".join(site.site.parts).lower() for sign in match.cause.signs)
+    return match.cause.vague and (by_type or (match.cause.patch is None and not match.cause.command))
 
 
 def site_of(exception: LoggedException, sites: RaiseSites) -> FoundSite | None:
@@ -113,11 +132,18 @@ def _again(match: Match, links: Sequence[LoggedException]) -> list[LoggedExcepti
 
 def _causes_of(link: LoggedException, only: Flag | None = None) -> tuple[Match, ...]:
     """Without those that speak of something else than the place where it was raised."""
-    found = causes_of(link.text, _places(link), only)
+    return _undisplaced(causes_of(link.text, _places(link), only), link)
+
+
+def _undisplaced(found: tuple[Match, ...], link: LoggedException) -> tuple[Match, ...]:
     whose = whose_of(link) if found else None
     if whose is None or not whose.displaced:
         return found
-    return tuple(match for match in found if match.cause.family not in whose.displaced)
+    return tuple(
+        match
+        for match in found
+        if match.cause.family not in whose.displaced and match.cause.name not in whose.displaced
+    )
 
 
 def causes_of_line(line: ErrorLine, after: bool) -> tuple[Match, ...]:
@@ -127,7 +153,10 @@ def causes_of_line(line: ErrorLine, after: bool) -> tuple[Match, ...]:
     if line.exception is not None:
         found = _causes_of(line.exception, "deadly" if after else None)
     marked = line.exception is not None or line.tier == "error"
-    return found or causes_of(line.line.text, only="deadly" if after else None if marked else "line")
+    if found:
+        return found
+    of_line = causes_of(line.line.text, only="deadly" if after else None if marked else "line")
+    return _undisplaced(of_line, line.exception) if line.exception is not None else of_line
 
 
 def _places(exception: LoggedException) -> str:

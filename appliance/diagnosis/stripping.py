@@ -17,7 +17,8 @@ DUMPS = re.compile(
     re.MULTILINE,
 )
 ADVICE = re.compile(
-    r"(?:^|(?<=[.!?;,:)] )|(?<=\n))[ \t]{0,20}(?:if (?:you|your|this|reserved|the problem)\b|please\b|try\b|consider\b"
+    r"(?:^|(?<=[.!?;,:)] )|(?<=\n))[ \t]{0,20}(?:if (?:you|your|this|reserved|the problem)\b|please\b|checkout '"
+    r"|try\b|consider\b"
     r"|you (?:can|may|might|could|should|need)\b|to (?:fix|avoid|resolve|suppress|silence|debug)\b|for debugging\b"
     r"|for (?:more|further) information\b|make sure\b|see (?:also|the|https?:)\b|(?:hint|note|tip): |compile with `"
     r"|it (?:may|might) help\b)[^\n]{0,800}?(?:[.!](?= |$)|$)",

@@ -11,14 +11,25 @@ from typing import Any
 
 import msgspec
 
-from appliance.diagnosis.axes import CHECK_FAILED, ERROR_REPORTED, What, axes_of, what_of, what_said
+from appliance.diagnosis.axes import (
+    CHECK_FAILED,
+    ERROR_REPORTED,
+    WHOSES,
+    What,
+    axes_of,
+    what_of,
+    what_said,
+    whats_said,
+    whose_of,
+)
 from appliance.diagnosis.catalogue import Match
 from appliance.diagnosis.cause import Cause
 from appliance.diagnosis.decisive import with_names
 from appliance.diagnosis.model_values import ModelValue
 from appliance.diagnosis.named_settings import fix_of, is_subject, setting_named
 from appliance.diagnosis.own_bugs import EXPORT, is_own_bug, is_refusal
-from appliance.diagnosis.provenance import LaunchSettings
+from appliance.diagnosis.owner_settings import with_settings_of
+from appliance.diagnosis.provenance import LaunchSettings, nearest_choice
 from appliance.diagnosis.raise_sites.areas import NOUNS
 from appliance.diagnosis.raise_sites.lookup import FoundSite
 from appliance.diagnosis.stripping import without_dumps
@@ -36,11 +47,15 @@ SETTINGS_FAMILY = "config"
 MODEL_FAMILIES = ("model-config", "quant-dtype", "weights", "backend")
 # What is said only of some of the places in an engine's source.
 OF_SETTINGS = ("refused", "too-large")
+OF_VALUES = ("refused", "too-large", "unsupported")
+OF_MODEL = "Correct the value in the model's config.json, or use a model that this engine supports."
 NETWORK_FAMILIES = ("multi-node", "nccl", "offline", "port")
 NETWORK_OWNERS = ("connector", "executor", "kv-offload", "server")
 CHECKS = ("AssertionError", "TypeError", "ValueError", "VLLMValidationError")
 # Rows that know only that a setting was refused.
 GENERAL_CAUSES = ("argument-value", "setting-refused", "setting-out-of-range")
+# What a launch can do without.
+_WITHOUT = {whose.name: whose.without for whose in WHOSES if whose.without}
 OWN_FRAMES = 3
 MATCHING_LINES = 2
 # An engine's own code, rather than what it calls.
@@ -73,31 +88,67 @@ def known(
         family=cause.family,
         cause=cause.name,
         evidence=shown(evidence),
-        fix=cause.fix_for(groups, settings.groups),
+        fix=_corrected(
+            cause.fix_for(groups, settings.groups), groups, exceptions[0].text if exceptions else "", settings
+        ),
     )
     if cause.family != SETTINGS_FAMILY:
-        return found
+        return _with_spoken(found, exceptions[0].text if exceptions else "", settings)
     message = exceptions[0].text if exceptions else line.text if line is not None else ""
     named = with_origin(found, message, settings)
     return named if cause.patch is None or named.fix == found.fix or _is_narrower(named.fix, cause.patch) else found
 
 
-def unknown(exception: LoggedException, settings: LaunchSettings, site: FoundSite | None = None) -> Diagnosis:
+def _with_spoken(found: Diagnosis, message: str, settings: LaunchSettings) -> Diagnosis:
+    """With the launch's own setting, where the model's files may say as well what the message speaks of by its name."""
+    origin = settings.spoken_of(message) if found.family in MODEL_FAMILIES else None
+    if origin is None or found.fix is None or found.fix.patch or found.fix.command:
+        return found
+    return msgspec.structs.replace(
+        found,
+        summary=f"{found.summary.rstrip('.')}. {origin.key} is {origin.value[:MAX_TEXT]}.",
+        fix=settings.fix_of(origin, message),
+    )
+
+
+def _corrected(fix: Fix, groups: Mapping[str, str], message: str, settings: LaunchSettings) -> Fix:
+    """Where a row removes the setting whose value it captured, and the message lists a value which that misspells: set
+    to this."""
+    key = next((key for key, value in (fix.patch or {}).items() if value is None), None)
+    nearest = nearest_choice(groups.get("value", ""), message) if key is not None else None
+    if key is None or nearest is None or not settings.accepts({key: nearest}):
+        return fix
+    return msgspec.structs.replace(fix, text=f"Set {key.rpartition('.')[2]} to {nearest}.", patch={key: nearest})
+
+
+def unknown(
+    exception: LoggedException,
+    settings: LaunchSettings,
+    site: FoundSite | None = None,
+    raised_from_it: Sequence[LoggedException] = (),
+) -> Diagnosis:
     """Of an exception that no row knows: what happened, to what, and which setting it speaks of, as far as that
-    shows. `site` is where the engine's source raises it."""
+    shows. `site` is where the engine's source raises it. `raised_from_it` are the later links of its chain, which may
+    say whose it is."""
     if is_own_bug(exception) and not settings.speaks_of(exception.message):
         return _own_bug(exception)
     if is_refusal(exception):
         return with_origin(_unsupported_model(exception), exception.message, settings)
-    what, whose = axes = axes_of(exception)
+    axes = axes_of(exception)
+    if axes.whose is None:
+        axes = axes._replace(whose=next(filter(None, map(whose_of, raised_from_it)), None))
+    what, whose = axes
     said = _headline(exception)[:MAX_TEXT]
     evidence = shown([*_telling_frames(exception, OWN_FRAMES), exception.line, *_speaking_lines(exception)])
     if site is not None:
-        return _of_site(site, what, said, exception.message, evidence, settings)
+        return _of_site(site, exception.type, said, exception.message, evidence, settings)
     about = is_subject(exception.message)  # whatever else the message mentions
-    family = SETTINGS_FAMILY if about else family_of(exception.text) or (whose.family if whose else None)
+    owner = whose.family if whose else None
+    if whose is None or not whose.places.search(exception.type):  # an exception of its own is no matter of words
+        owner = family_of(exception.text) or owner
+    family = SETTINGS_FAMILY if about else owner
     summary = f"{whose.noun} {what.says}: {said}" if what and whose else f"The engine ended with {said}"
-    fix = what.fix if what else whose.without if whose and whose.without else NOT_RECOGNISED
+    fix = _fix_of(what, family) if what else whose.without if whose and whose.without else NOT_RECOGNISED
     if whose is not None and whose.name == "adapter" and what is not None and not about:
         fix = f"{what.fix} {whose.without}"
     found = Diagnosis(
@@ -107,24 +158,25 @@ def unknown(exception: LoggedException, settings: LaunchSettings, site: FoundSit
         evidence=evidence,
         fix=Fix(text=fix),
     )
-    return with_origin(found, exception.message, settings)
+    return _with_settings(found, exception.message, settings, whose.name if whose else None)
 
 
 def logged(line: EvidenceLine, site: FoundSite, settings: LaunchSettings) -> Diagnosis:
     """Of an error that the engine logged without raising it, and that no row knows."""
     words = line.text.strip()[:MAX_TEXT]
-    return _of_site(site, what_said(words), words, words, shown([line]), settings)
+    return _of_site(site, "", words, words, shown([line]), settings)
 
 
 def _of_site(
     site: FoundSite,
-    said: What | None,
+    kind: str,
     headline: str,
     message: str,
     evidence: tuple[EvidenceLine, ...],
     settings: LaunchSettings,
 ) -> Diagnosis:
-    what = said if said is not None and _fits(said, site) else CHECK_FAILED if _is_check(site) else ERROR_REPORTED
+    likely = (what for what in whats_said(message, kind) if _fits(what, site))
+    what = next(likely, CHECK_FAILED if _is_check(site) else ERROR_REPORTED)
     summary = f"{NOUNS[site.area.owner]} {what.says}: {headline[:MAX_TEXT]}"
     if site.unique and not any(site.site.module in line.text for line in evidence):
         summary = (
@@ -135,9 +187,30 @@ def _of_site(
         family=site.area.family,
         cause=f"{site.area.owner}-{what.name}",
         evidence=evidence,
-        fix=Fix(text=what.fix),
+        fix=Fix(
+            text=_WITHOUT.get(site.area.owner, what.fix)
+            if what in (CHECK_FAILED, ERROR_REPORTED)
+            else _fix_of(what, site.area.family)
+        ),
     )
-    return with_origin(found, message, settings, site.captured)
+    return _with_settings(found, message, settings, site.area.owner, site.captured)
+
+
+def _with_settings(
+    found: Diagnosis,
+    message: str,
+    settings: LaunchSettings,
+    owner: str | None,
+    captured: Mapping[str, str] | None = None,
+) -> Diagnosis:
+    """With the setting that the message speaks of; where it speaks of none, with those of its owner."""
+    named = with_origin(found, message, settings, captured)
+    return with_settings_of(found, owner, settings) if named == found else named
+
+
+def _fix_of(what: What, family: str | None) -> str:
+    """What is the model's is no setting that could be removed."""
+    return OF_MODEL if family == MODEL_FAMILIES[0] and what.name in OF_VALUES else what.fix
 
 
 def _fits(what: What, site: FoundSite) -> bool:
@@ -190,7 +263,7 @@ def with_origin(
     origin = settings.origin_of(message, captured)
     if origin is None:
         value = settings.model_value_of(message)
-        return _with_named(found, message) if value is None else _with_model_value(found, value)
+        return _with_named(found, message, settings) if value is None else _with_model_value(found, value)
     return msgspec.structs.replace(
         found,
         summary=f"{found.summary.rstrip('.')}. {origin.key} is {origin.value[:MAX_TEXT]}.",
@@ -200,7 +273,7 @@ def with_origin(
     )
 
 
-def _with_named(found: Diagnosis, message: str) -> Diagnosis:
+def _with_named(found: Diagnosis, message: str, settings: LaunchSettings) -> Diagnosis:
     """With a fix of the setting that the message names, where there was only a general one."""
     named = setting_named(message) if found.family in (None, SETTINGS_FAMILY) else None
     if named is None or found.fix is None or found.fix.patch or found.fix.command:
@@ -208,7 +281,7 @@ def _with_named(found: Diagnosis, message: str) -> Diagnosis:
     if found.cause not in (None, UNRECOGNISED, *GENERAL_CAUSES):
         return found
     return msgspec.structs.replace(
-        found, family=SETTINGS_FAMILY, cause=found.cause or UNRECOGNISED, fix=fix_of(named, message)
+        found, family=SETTINGS_FAMILY, cause=found.cause or UNRECOGNISED, fix=fix_of(named, message, settings.accepts)
     )
 
 
@@ -230,13 +303,13 @@ def _with_model_value(found: Diagnosis, value: ModelValue) -> Diagnosis:
 def said(lines: Sequence[EvidenceLine]) -> Diagnosis:
     """Without an exception: the message with which a program gave up, on one or two lines."""
     words = " ".join(line.text.strip() for line in lines)[:MAX_TEXT]
-    family = family_of(words)
+    family, what = family_of(words), what_said(words)
     return Diagnosis(
         summary=f"The engine ended with the message: {words}",
         family=family,
         cause=UNRECOGNISED if family else None,
         evidence=shown(lines),
-        fix=Fix(text=NOT_RECOGNISED),
+        fix=Fix(text=what.fix if what else NOT_RECOGNISED),
     )
 
 

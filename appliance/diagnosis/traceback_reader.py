@@ -28,7 +28,9 @@ TYPE_NAME = re.compile(r"(?:Error|Exception|Exit|Interrupt|Fault|Warning|Failed|
 NO_TYPE = re.compile(r"(?:Killed|Aborted|Terminated|Done|INFO|WARNING|ERROR|DEBUG|Note|Loading|Process|usage)$")
 FRAME = re.compile(r'\s{0,80}File "')
 # A line of a message that only announces the next, and what pydantic adds to one.
-HEADING = re.compile(r"validation errors? for [\w.]{1,80}$|^(?:last )?errors?(?: message)?:$", re.IGNORECASE)
+HEADING = re.compile(
+    r"validation errors? for (?:validator |field )?[\w.']{1,80}:?$|^(?:last )?errors?(?: message)?:$", re.IGNORECASE
+)
 DUMP = re.compile(r" {0,4}\[type=\w{1,60}, input_value=.{0,5000}$")
 CHAIN = {
     "During handling of the above exception, another exception occurred:": "handling",

@@ -4,22 +4,27 @@ cut into parts."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 # Docker's own files, journals, and loggers that write objects: the text is in one of these fields.
-TEXT_FIELDS = ("log", "message", "msg", "MESSAGE", "text", "event", "body")
-LEVEL_FIELDS = ("level", "levelname", "severity", "log.level", "severityText")
+TEXT_FIELDS = ("log", "message", "msg", "MESSAGE", "text", "event", "body", "M")
+LEVEL_FIELDS = ("level", "levelname", "severity", "log.level", "severityText", "L")
+# bunyan's and pino's levels, from these numbers on.
+NUMBERED = ((60, "FATAL"), (50, "ERROR"), (40, "WARNING"), (30, "INFO"), (0, "DEBUG"))
+# An error's own words, beside those of the record.
+ERROR_FIELDS = ("error", "err")
 # Where loggers put a traceback, often beside a message without it.
 TRACEBACK_FIELDS = (
     "exc_info", "exception", "exc_text", "traceback", "stack_trace", "stacktrace", "error.stack_trace", "error.stack",
+    "errorVerbose",
 )  # fmt: skip
 # Where loggers put an exception in parts, and how they name its type, its message and its frames.
 EXCEPTION_FIELDS = ("exc_info", "exception", "error", "err", "attributes")
 PARTS = (
-    ("type", "exc_type", "class", "exception.type"),
+    ("type", "exc_type", "class", "exception.type", "name"),
     ("message", "value", "exc_value", "exception.message"),
     ("stack_trace", "stacktrace", "stack", "traceback", "exception.stacktrace"),
 )
@@ -30,6 +35,8 @@ CRI = re.compile(r"(?P<head>\d{4}-\d\d-\d\dT[\d:.]{8,20}\S{0,6} (?P<stream>stdou
 MAX_JOINED = 1 << 20
 DOCKER_CUTS_AT = 16_000  # bytes, and a little more
 MAX_DEPTH = 3
+# How a collector of OpenTelemetry batches its records.
+BATCHES = ("resourceLogs", "scopeLogs", "logRecords")
 
 Line = tuple[int, str]
 
@@ -109,16 +116,39 @@ def _parts(text: str, depth: int = 0) -> Iterator[str]:
     if record is None:
         yield text
         return
+    if (batched := list(_batched(record))) != [record]:
+        for one in batched:
+            yield from _lines_of(one, msgspec.json.encode(one).decode(), depth)
+        return
+    yield from _lines_of(record, text, depth)
+
+
+def _batched(record: dict[str, Any], names: Sequence[str] = BATCHES) -> Iterator[dict[str, Any]]:
+    """The records that a batch holds; any other record as it is."""
+    at = next((at for at, name in enumerate(names) if isinstance(record.get(name), list)), None)
+    if at is None:
+        yield record
+        return
+    for one in record[names[at]]:
+        if isinstance(one, dict):
+            yield from _batched(one, names[at + 1 :])
+
+
+def _lines_of(record: dict[str, Any], text: str, depth: int) -> Iterator[str]:
+    """`text` where it says nothing as a record."""
     said = next((found for field in TEXT_FIELDS if (found := _text_of(record.get(field)))), "")
     traceback = _in_parts(record) or next(
         (found for field in TRACEBACK_FIELDS if (found := _text_of(_within(record, field)))), ""
     )
-    if not said and not traceback:
+    error = next((value for field in ERROR_FIELDS if isinstance(value := record.get(field), str)), "")
+    if not said and not traceback and not error:
         yield text
         return
     inner = said.split("\n") if "\n" in said else list(_parts(said, depth + 1))
     if said:
         yield from (_level(record) + inner[0], *inner[1:])
+    if error and error not in said and error not in traceback:
+        yield from (_level(record) + line for line in error.split("\n"))
     if traceback and traceback not in said:
         yield from traceback.split("\n")
 
@@ -136,7 +166,7 @@ def _record(text: str) -> dict[str, Any] | None:
 def _in_parts(record: dict[str, Any]) -> str:
     """The exception that a record holds in parts; empty where it holds none."""
     for field in EXCEPTION_FIELDS:
-        value = record.get(field)
+        value = _attributes(record.get(field))
         kind, message, stack = "", "", ""
         if isinstance(value, dict):
             kind, message, stack = (
@@ -153,6 +183,13 @@ def _in_parts(record: dict[str, Any]) -> str:
         if kind:
             return stack
     return ""
+
+
+def _attributes(value: object) -> object:
+    """A list of OpenTelemetry's pairs as an object; anything else as it is."""
+    if not isinstance(value, list) or not value or not all(isinstance(pair, dict) and "key" in pair for pair in value):
+        return value
+    return {str(pair["key"]): pair.get("value") for pair in value}
 
 
 def _within(record: dict[str, Any], field: str) -> object:
@@ -194,5 +231,9 @@ def _traceback_of(exception: dict[str, Any]) -> str:
 
 def _level(record: dict[str, Any]) -> str:
     """As other loggers write it before their words; empty where the record has none."""
-    level = next((value for field in LEVEL_FIELDS if isinstance(value := record.get(field), str)), "")
-    return f"{level.upper()} " if level.isalpha() else ""
+    values = [record[field] for field in LEVEL_FIELDS if field in record]
+    level = next((value.upper() for value in values if isinstance(value, str) and value.isalpha()), "")
+    number = next((value for value in values if isinstance(value, int) and value >= 0), None)
+    if not level and number is not None:
+        level = next(name for least, name in NUMBERED if number >= least)
+    return f"{level} " if level else ""

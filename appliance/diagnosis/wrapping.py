@@ -44,12 +44,18 @@ def rejoined(lines: Sequence[Line]) -> Sequence[Line]:
 
 def oldest_first(lines: list[Line]) -> list[Line]:
     """Turned round where its times run backwards; its lines are then counted from the end."""
-    stamps = [(found[0], at) for at, (_, text) in enumerate(lines[:MAX_STAMPED]) if (found := STAMP.search(text[:120]))]
-    steps = [earlier[0] > later[0] for earlier, later in pairwise(stamps) if earlier[0] != later[0]]
-    if sum(steps) < LEAST_STAMPS or sum(steps) < LEAST_BACKWARDS * len(steps):
+    if not runs_backwards(lines):
         return lines
-    numbers = [number for number, _ in lines]
-    return list(zip(numbers, (text for _, text in reversed(lines)), strict=True))
+    texts = [text for _, text in lines]
+    if not texts[-1]:
+        del texts[-1]  # after the last line's end
+    return list(enumerate(reversed(texts), start=1))
+
+
+def runs_backwards(lines: Sequence[Line]) -> bool:
+    stamps = [found[0] for _, text in lines[:MAX_STAMPED] if (found := STAMP.search(text[:120]))]
+    steps = [earlier > later for earlier, later in pairwise(stamps) if earlier != later]
+    return sum(steps) >= max(LEAST_STAMPS, LEAST_BACKWARDS * len(steps))
 
 
 def _is_head(text: str) -> bool:

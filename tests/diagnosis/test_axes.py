@@ -224,3 +224,13 @@ def test_a_secret_is_never_repeated() -> None:
 def test_a_common_value_is_nobodys(value: str) -> None:
     found = told(traceback(ODD.format(value), "bin/vllm", "vllm/odd.py"), profile(**{"load-format": value}))
     assert "load-format" not in found.summary
+
+
+def test_shared_memory_is_no_disk() -> None:
+    """Though the kernel says the same of both."""
+    text = (
+        'Traceback (most recent call last):\n  File "/opt/multiprocessing/shared_memory.py", line 9, in __init__\n'
+        "    os.ftruncate(self._fd, size)\nOSError: [Errno 28] No space left on device\n"
+    )
+    assert diagnose(number_lines(text), failed=True).cause == "shared-memory-too-small"
+    assert diagnose(number_lines(text.replace("shared_memory", "shutil")), failed=True).cause == "disk-full"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from appliance.diagnosis import excerpt, log_text
 from appliance.diagnosis.diagnose import diagnose
 from appliance.diagnosis.log_text import number_lines, read_log
 from appliance.diagnosis.wrapping import oldest_first, rejoined
@@ -44,6 +45,15 @@ RECORDS: dict[str, dict[str, Any]] = {
         "attributes": {"exception.type": KIND, "exception.message": SAID, "exception.stacktrace": TRACEBACK}
     },
     "opentelemetry's body": {"body": {"stringValue": TRACEBACK}},
+    "opentelemetry's pairs": {
+        "attributes": [
+            {"key": "exception.type", "value": {"stringValue": KIND}},
+            {"key": "exception.message", "value": {"stringValue": SAID}},
+        ]
+    },
+    "zap's": {"error": f"{KIND}: {SAID}", "stacktrace": "main.run\n\t/src/run.go:9"},
+    "zap's, verbose": {"error": "engine failed", "errorVerbose": TRACEBACK},
+    "bunyan's": {"err": {"name": KIND, "message": SAID, "stack": TRACEBACK}},
     "node's": {"err": {"type": KIND, "message": SAID, "stack": TRACEBACK}},
 }
 
@@ -56,6 +66,35 @@ def test_an_exception_in_a_record_is_read(form: str, indent: int | None) -> None
     text = json.dumps({"time": "2026-11-20T10:02:11Z", "level": "ERROR"} | said | RECORDS[form], indent=indent)
     found = diagnose(number_lines(f"{text}\n"))
     assert (found.outcome, found.cause) == (Outcome.FAILED, "gpu-out-of-memory")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"L": "ERROR", "T": "2026-11-20T10:02:11Z", "M": TRACEBACK},
+        {"name": "engine", "level": 60, "msg": f"{KIND}: {SAID}"},
+        {"resourceLogs": [{"scopeLogs": [{"logRecords": [
+            {"severityText": "INFO", "body": {"stringValue": "begins"}},
+            {"severityText": "ERROR", "body": {"stringValue": TRACEBACK}},
+        ]}]}]},
+    ],
+    ids=["zap's short names", "bunyan's numbers", "a batch of opentelemetry's"],
+)  # fmt: skip
+def test_an_error_in_other_fields_is_read(record: dict[str, Any]) -> None:
+    assert diagnose(number_lines(json.dumps(record))).cause == "gpu-out-of-memory"
+
+
+@pytest.mark.parametrize(
+    ("number", "level"), [(60, "FATAL"), (50, "ERROR"), (40, "WARNING"), (30, "INFO"), (20, "DEBUG")]
+)
+def test_a_level_may_be_a_number(number: int, level: str) -> None:
+    assert [line.text for line in number_lines(json.dumps({"level": number, "msg": "a word"}))] == [f"{level} a word"]
+
+
+def test_batches_within_batches_end() -> None:
+    depth = 300
+    text = '{"logRecords": [' * depth + '{"body": "x"}' + "]}" * depth
+    assert number_lines(text)
 
 
 def test_a_printed_object_is_left_as_it_is() -> None:
@@ -72,11 +111,12 @@ def wrapped(text: str, width: int) -> str:
     return "\n".join(part for line in text.split("\n") for part in textwrap.wrap(line, width, break_on_hyphens=False))
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
 @pytest.mark.parametrize("breaks", [broken, wrapped])
 @pytest.mark.parametrize("width", [80, 100, 120])
-def test_a_paste_from_a_terminal_is_put_together(breaks: Callable[[str, int], str], width: int) -> None:
+def test_a_paste_from_a_terminal_is_put_together(breaks: Callable[[str, int], str], width: int, end: str) -> None:
     """With the values that the edge cut through."""
-    found = diagnose(number_lines(breaks(HEADED, width)))
+    found = diagnose(number_lines(breaks(HEADED, width).replace("\n", end)))
     assert (found.outcome, found.cause) == (Outcome.FAILED, "gpu-out-of-memory")
     assert "7.00" in found.summary
 
@@ -95,6 +135,30 @@ def test_the_newest_line_first_is_turned_round() -> None:
     assert (found.outcome, found.cause) == (Outcome.FAILED, "gpu-out-of-memory")
     in_order = [(at, text) for at, text in enumerate(stamped)]
     assert oldest_first(in_order) == in_order
+
+
+@pytest.mark.parametrize("end", ["", "\n"], ids=["no end", "an end"])
+def test_its_lines_are_counted_from_the_end(end: str) -> None:
+    stamped = [f"2026-11-20T10:02:{at:02}Z step {at}" for at in range(10, 30)]
+    assert [(line.number, line.text) for line in number_lines("\n".join(reversed(stamped)) + end)] == list(
+        enumerate(stamped, start=1)
+    )
+
+
+def test_the_newest_line_first_is_turned_round_in_a_long_log_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which an excerpt is read: the same as of the log in order."""
+    monkeypatch.setattr(log_text, "WHOLE_BYTES", 1 << 16)
+    monkeypatch.setattr(excerpt, "PIECE_BYTES", 1000)
+    noise = [f"INFO request {at:08x} took {at} ms" for at in range(3000)]
+    said = [*noise[:2000], *LINES, *noise[2000:]]
+    stamped = [f"2026-11-20 {10 + at // 3600}:{at // 60 % 60:02}:{at % 60:02} {text}" for at, text in enumerate(said)]
+    forwards, backwards = tmp_path / "forwards.log", tmp_path / "backwards.log"
+    forwards.write_text("\n".join(stamped) + "\n")
+    backwards.write_text("\n".join(reversed(stamped)) + "\n")
+    assert read_log(backwards) == read_log(forwards)
+    assert diagnose(read_log(backwards), failed=True).cause == "gpu-out-of-memory"
 
 
 def test_ranks_that_write_into_one_stream_without_a_tag_are_read() -> None:

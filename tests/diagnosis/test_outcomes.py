@@ -62,6 +62,37 @@ def test_what_comes_later_takes_readiness_back(after: str, outcome: Outcome) -> 
     assert told(BEGIN + READY + after).outcome is outcome
 
 
+CORE = "(EngineCore pid=7) ERROR 11-20 10:12:00 [core.py:12] "
+API = "(APIServer pid=40) ERROR 11-20 10:12:00 [serving.py:91] "
+WORKS = "(EngineCore pid=7) INFO 11-20 10:12:01 [core.py:15] the prefix cache was reset\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "outcome"),
+    [
+        (f"{CORE}RuntimeError: the step is torn\n", Outcome.FAILED),
+        (f"{CORE}RuntimeError: the step is torn\n{WORKS}", Outcome.SERVES),
+        (f"{API}ValueError: the prompt is too long\n", Outcome.SERVES),
+        (f"{CORE}EngineCore encountered a fatal error.\n", Outcome.FAILED),
+        (f"{API}AsyncLLM output_handler failed.\n", Outcome.FAILED),
+        ("odd.broker.BrokerError: the broker is gone\n", Outcome.FAILED),
+        (f"odd.broker.BrokerError: the broker is gone\n{ANSWER}", Outcome.SERVES),
+        ("(APIServer pid=40) CRITICAL 11-20 10:12:00 [launcher.py:4] nobody is left\n", Outcome.FAILED),
+        ("thread 'main' panicked at src/lib.rs:9: no frame\n", Outcome.FAILED),
+        ("Fatal Python error: drop_gil: no thread\n", Outcome.FAILED),
+        ("box-1 exited with code 3\n", Outcome.FAILED),
+        ("box-1 exited with code 0\n", Outcome.SERVES),
+        (('Traceback (most recent call last):\n  File "/app/run.py", line 3, in <module>\n    go()\n'
+         "LookupError: no such lane\n"), Outcome.FAILED),
+        (('Traceback (most recent call last):\n  File "/x/threading.py", line 3, in run\n    go()\n'
+         "LookupError: no such lane\n"), Outcome.SERVES),
+    ],
+)  # fmt: skip
+def test_the_end_of_a_server_is_told_from_an_error_that_it_survives(last: str, outcome: Outcome) -> None:
+    """An error of a process that serves no requests, or one that no logger wrote, with nothing after it."""
+    assert told(BEGIN + READY + ANSWER + last).outcome is outcome
+
+
 def test_the_port_that_is_taken_is_named() -> None:
     found = told(
         READY

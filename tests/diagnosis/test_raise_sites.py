@@ -19,6 +19,7 @@ from appliance.diagnosis.raise_sites.harvest import harvest
 from appliance.diagnosis.raise_sites.install import NotInstalledError, install_index, installed_index
 from appliance.diagnosis.raise_sites.lookup import NO_SITES, FoundSite, RaiseSites, _innermost
 from appliance.diagnosis.raise_sites.site import Index, RaiseSite, make_index, read_index, write_index
+from appliance.diagnosis.searchable import Searchable
 from appliance.protocol import Diagnosis, Outcome
 from tests.diagnosis.coverage import Answer, log_of, message_of, reached_in_a_start
 
@@ -392,3 +393,55 @@ def test_what_no_start_reaches_explains_none(module: str, told: bool) -> None:
     """A request's error, or another program's."""
     known = RaiseSites(lambda: make_index("vllm", "1.0", [site(module, "The frobnication of the odd knob has failed")]))
     assert (known.find("The frobnication of the odd knob has failed") is not None) is told
+
+
+PRINTS = (
+    "INFO 11-20 10:00:00 [utils.py:233] vLLM API server version {}",
+    "INFO 11-20 10:00:00 [core.py:61] Initializing a V1 LLM engine (v{}) with config: model='/m'",
+)
+ALIKE = "ValueError: The frobnication of 7 blocks exceeds 5 for 'a'."
+SHORT_HERE = "ValueError: Say what"
+
+
+@pytest.mark.parametrize("prints", PRINTS)
+@pytest.mark.parametrize(("version", "same"), [("9.9.0", True), ("9.9.0+cpu", True), ("9.8.1", False)])
+def test_only_the_words_of_another_version_count(prints: str, version: str, same: bool, sites: RaiseSites) -> None:
+    """Its lines are elsewhere, and a few words may stand anywhere."""
+    head = f"{prints.format(version)}\n"
+    said = told(head + traceback(ALIKE, "v1/core/blocks.py", 5), sites)
+    assert said.cause == told(traceback(ALIKE, "v1/core/blocks.py", 5), sites).cause
+    short = told(head + traceback(SHORT_HERE, "lora/odd.py", 6), sites)
+    alone = told(traceback(SHORT_HERE, "lora/odd.py", 6), sites)
+    assert (short.cause == alone.cause) is same
+
+
+def test_a_place_in_another_version_is_not_told(sites: RaiseSites) -> None:
+    found = sites.for_log(Searchable(number_lines(PRINTS[0].format("9.8.1")))).find(ALIKE, "ValueError")
+    assert found is not None
+    assert not found.unique
+
+
+def test_a_row_that_knows_the_type_alone_gives_way(tmp_path: Path) -> None:
+    """To the place whose words say what is not supported; even where the row would change a setting."""
+    source = tmp_path / "vllm" / "lora" / "odd.py"
+    source.parent.mkdir(parents=True)
+    source.write_text('raise NotImplementedError("The frobnicator does not support odd adapters of this engine yet")')
+    index = make_index("vllm", "9.9.0", harvest(tmp_path / "vllm"))
+    said = "NotImplementedError: The frobnicator does not support odd adapters of this engine yet"
+    found = told(traceback(said, "lora/odd.py", 1), RaiseSites(lambda: index))
+    assert found.cause == "adapter-unsupported"
+
+
+def test_what_a_message_advises_is_not_its_subject() -> None:
+    site = RaiseSite(
+        "vllm/config/odd.py",
+        "f",
+        1,
+        "raise",
+        "ValueError",
+        ("No odd device. Please set the environment variable X.",),
+        (),
+    )
+    area = area_of(site)
+    assert area is not None
+    assert area.owner == "arguments"

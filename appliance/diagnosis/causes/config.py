@@ -3,8 +3,15 @@
 from appliance.diagnosis.cause import Cause, number
 
 _VALIDATED = (
-    r"^(?!.{0,2000}failed to be inspected).{0,300}?validation errors? for (?P<config>\w{1,60})\s{1,6}"
+    r"^(?!.{0,2000}failed to be inspected).{0,300}?validation errors? for (?!validator |field )"
+    r"(?P<config>\w{1,60})\s{1,6}"
     r"(?P<what>[\w.\[\]-]{0,60}\s{1,6})?"
+)
+
+_NOT_A_PARSER = (
+    r"(?:(?:invalid|unknown|unsupported|unrecognized) {0}[ _-](?:call[ _-])?parser:? ['\"`]?(?P<value>[\w.-]{{1,60}})"
+    r"|{0} (?:call )?parser:? ['\"`]?(?P<also>[\w.-]{{1,60}})['\"`]? (?:is )?(?:not (?:found|supported|registered)"
+    r"|invalid|unknown))"
 )
 
 CAUSES = (
@@ -67,7 +74,8 @@ CAUSES = (
         family="config",
         name="batched-tokens-too-few",
         signs=("max_num_batched_tokens", "max-num-batched-tokens"),
-        pattern=r"max.num.batched.tokens.{0,20}?\(?(?P<tokens>\d{1,9})?\)?.{0,60}(?:smaller than|greater than or equal"
+        pattern=r"^(?!.{0,300}Input should be).{0,2000}?"
+        r"max.num.batched.tokens.{0,20}?\(?(?P<tokens>\d{1,9})?\)?.{0,60}(?:smaller than|greater than or equal"
         r"|less than|must be).{0,60}?(?P<limit>\d{3,9})?",
         summary="max-num-batched-tokens is too small for the context length or the number of sequences.",
         fix="Remove max-num-batched-tokens, or reduce max-model-len to match it.",
@@ -120,13 +128,40 @@ CAUSES = (
     Cause(
         family="config",
         name="parser-name",
+        signs=("tool call parser", "tool-call-parser", "tool_call_parser", "tool_parser", "tool parser"),
+        pattern=_NOT_A_PARSER.format("tool"),
+        summary="This release has no tool-call parser named {value}.",
+        fix="Choose a tool-call parser that the message lists, or remove it.",
+        patch={"vllm.extra-args.tool-call-parser": None, "vllm.extra-args.enable-auto-tool-choice": None},
+    ),
+    Cause(
+        family="config",
+        name="parser-name",
+        signs=("reasoning parser", "reasoning-parser", "reasoning_parser"),
+        pattern=_NOT_A_PARSER.format("reasoning"),
+        summary="This release has no reasoning parser named {value}.",
+        fix="Choose a reasoning parser that the message lists, or remove it.",
+        patch={"vllm.extra-args.reasoning-parser": None},
+    ),
+    Cause(
+        family="config",
+        name="parser-name",
         signs=("tool call parser", "tool-call-parser", "reasoning parser", "reasoning-parser", "tool_parser",
                "enable-auto-tool-choice", "tool parser"),
-        pattern=r"invalid|not found|requires|unknown|must|chose from|not exist|error",
-        summary="This release does not have the tool-call or reasoning parser that the profile names.",
-        fix="Remove it, or choose one listed in the message.",
+        pattern=r"invalid|not found|requires|unknown|must|not exist|error",
+        summary="A tool-call or reasoning parser is missing, or does not fit the other settings.",
+        fix="Correct it as the message says, or remove it.",
         patch={"vllm.extra-args.tool-call-parser": None, "vllm.extra-args.reasoning-parser": None,
                "vllm.extra-args.enable-auto-tool-choice": None},
+    ),
+    Cause(
+        family="config",
+        name="tls-key-mismatch",
+        signs=("key_values_mismatch", "key values mismatch"),
+        summary="The TLS key does not belong to the certificate.",
+        fix="Use the key with which this certificate was requested, or request a new certificate for this key.",
+        command="openssl x509 -noout -pubkey -in CERTIFICATE | sha256sum; openssl pkey -pubout -in KEY | sha256sum",
+        mute=True,
     ),
     Cause(
         family="config",

@@ -252,6 +252,16 @@ CAUSES = (
     ),
     Cause(
         family="memory",
+        name="no-room-for-cache",
+        signs=("not enough memory",),
+        where=r"/sglang/",
+        summary="The engine's share of the GPU is used up by the weights: nothing is left for the KV cache.",
+        fix="Give the engine more of the GPU, or use a smaller or quantised model.",
+        patch=_LARGER_SHARE,
+        mute=True,
+    ),
+    Cause(
+        family="memory",
         name="host-out-of-memory",
         signs=("memoryerror", "std::bad_alloc", "bad_alloc", "cannot allocate memory", "[errno 12]",
                "mmap failed: enomem", "unable to mmap", "unable to allocate", "not enough memory",

@@ -80,7 +80,7 @@ CAUSES = (
         family="multi-node",
         name="ray-worker-lost",
         signs=("actordiederror", "rayactorerror", "the actor died unexpectedly", "workercrashederror", "nodediederror",
-               "node_died", "worker exit type", "raytaskerror", "ray.exceptions"),
+               "node_died", "worker exit type", "raytaskerror"),
         summary="A worker of the Ray cluster ended.",
         fix="Read that worker's log on its host (under /tmp/ray/session_latest/logs): its first error is the cause.",
         command="ls -t /tmp/ray/session_latest/logs | head",

@@ -33,6 +33,25 @@ CAUSES = (
     ),
     Cause(
         family="nccl",
+        name="shared-memory-too-small",
+        signs=("no space left on device", "[errno 28]"),
+        where=r"(?:shared_memory|shm_\w{1,40})\.py[^\n]{0,200}$",
+        summary="Shared memory (/dev/shm) is full.",
+        fix=_SHM,
+        command="df -h /dev/shm",
+    ),
+    Cause(
+        family="nccl",
+        name="shared-memory-too-small",
+        signs=("no space left on device",),
+        pattern=r"</?torch_\d{1,9}_\d{1,9}",
+        summary="Shared memory (/dev/shm) is full.",
+        fix=_SHM,
+        command="df -h /dev/shm",
+        line=True,
+    ),
+    Cause(
+        family="nccl",
         name="nvshmem",
         signs=("nvshmem", "ibgda"),
         pattern=r"^(?!.{0,2000}cooperative).{0,2000}?(?:fail|error|non-zero status|null value|unable|abort"

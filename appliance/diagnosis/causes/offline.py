@@ -4,6 +4,9 @@ from appliance.diagnosis.cause import Cause
 
 _LOCAL = "Copy the whole model folder to this machine and use its path."
 
+# What OpenSSL says of a certificate or key that it was given, rather than of a server's.
+_NOT_OF_A_FILE = r"^(?!.{0,300}(?:values.mismatch|PEM lib|no start line|bad decrypt|no certificate or crl))"
+
 CAUSES = (
     Cause(
         family="offline",
@@ -78,6 +81,7 @@ CAUSES = (
         signs=("certificate_verify_failed", "certificate verify failed", "self-signed certificate",
                "self signed certificate", "certificate has expired", "certificate is not yet valid",
                "unable to get local issuer", "x509:"),
+        pattern=_NOT_OF_A_FILE,
         summary="The server's certificate was not accepted: a proxy replaces it, or this machine's clock is wrong.",
         fix="Check the clock. Install the proxy's certificate (REQUESTS_CA_BUNDLE, SSL_CERT_FILE), or use a local "
         "folder.",
@@ -94,7 +98,8 @@ CAUSES = (
                "no such host", "client has been closed", "connecterror", "clientconnectorerror",
                "newconnectionerror", "urlopen error", "remotedisconnected", "remote end closed",
                "chunkedencodingerror", "incompleteread"),
-        pattern=r"(?:retries|resolution|not known|unreachable|timeout|timed out|resolve|getaddrinfo|nodename|refused"
+        pattern=_NOT_OF_A_FILE + r".{0,4000}?(?:retries|resolution|not known"
+        r"|unreachable|timeout|timed out|resolve|getaddrinfo|nodename|refused"
         r"|proxy|ssl|violation|cannot reach|connect|no such host|download|closed|urlopen|disconnect|incomplete)",
         summary="The engine tried to reach something outside this machine and could not.",
         fix=_LOCAL,
@@ -103,7 +108,7 @@ CAUSES = (
         family="offline",
         name="hub-asked",
         signs=(),
-        where=r"(?:huggingface_hub|modelscope/hub|transformers/utils/hub)[/.][^\n]{0,200}$",
+        where=r"(?:huggingface_hub(?!/dataclasses)|modelscope/hub|transformers/utils/hub)[/.][^\n]{0,200}$",
         pattern=r"^(?!.{0,40}(?:PermissionError|No space|Errno 28|Errno 13|JSONDecode))",
         summary="A request to a model hub failed.",
         fix=_LOCAL,

@@ -49,7 +49,7 @@ CAUSES = (
         name="no-weights",
         signs=("cannot find any model weights", "cannot find any safetensors", "no safetensors weights found",
                "could not find checkpoint files", "error no file named", "no model weights found", "no weight files",
-               "cannot find any of", "does not appear to have a file named pytorch_model", "no checkpoint files",
+               "does not appear to have a file named pytorch_model", "no checkpoint files",
                "model weights with", "no files found"),
         summary="The model folder contains no weights in a format that the engine supports.",
         fix="Copy the whole model folder again, with its *.safetensors files.",

@@ -12,6 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from appliance.diagnosis.axes import WHOSES
 from appliance.diagnosis.raise_sites.site import RaiseSite
+from appliance.diagnosis.stripping import without_advice
 
 Reach = Literal["start", "request", "tool"]
 
@@ -317,7 +318,7 @@ def area_of(site: RaiseSite) -> Area | None:
     area = area_of_module(site.module)
     if area is None:
         return None
-    said = f"^{' '.join(site.parts)} {site.scope}".lower()
+    said = f"^{without_advice(' '.join(site.parts))} {site.scope}".lower()
     for subject in SUBJECTS:
         if (not subject.owners or area.owner in subject.owners) and any(phrase in said for phrase in subject.phrases):
             return subject.area._replace(reach=area.reach)

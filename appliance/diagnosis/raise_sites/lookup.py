@@ -6,11 +6,13 @@ import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from appliance.diagnosis.raise_sites.areas import Area, area_of
 from appliance.diagnosis.raise_sites.install import installed_index
 from appliance.diagnosis.raise_sites.site import SPACE, WORD, Index, RaiseSite
+from appliance.diagnosis.searchable import Searchable
 from appliance.diagnosis.stripping import without_dumps
 
 MAX_TEXT = 4000
@@ -23,6 +25,11 @@ LEAST_LETTERS, LEAST_WORDS = 8, 2
 SHORT = 60
 # What Python raises in engines' checks without a message.
 SILENT = ("AssertionError", "NotImplementedError")
+PRINTED_SIGNS = (b"vllm api server version", b"llm engine (v", b"vllm version")
+PRINTED = re.compile(
+    r"(?:vLLM (?:API server )?version:? {1,4}|LLM engine \(v)(?P<version>v?\d[\w.+]{0,60})", re.IGNORECASE
+)
+MAX_PRINTED = 5
 LETTER = re.compile(r"[A-Za-z]")
 FRAME = re.compile(r'File "(?P<path>[^"\n]{1,400})", line (?P<line>\d{1,9})')
 
@@ -58,8 +65,15 @@ class _Candidate(NamedTuple):
 class RaiseSites:
     """Of one installation. Its index is read when a message is looked up for the first time."""
 
-    def __init__(self, read: Callable[[], Index | None]) -> None:
+    def __init__(self, read: Callable[[], Index | None], printed: str | None = None) -> None:
+        """`printed` is the version that the log prints, None where it prints none."""
         self._read = read
+        self._printed = printed
+
+    def for_log(self, log: Searchable) -> RaiseSites:
+        """For an engine of the version that the log prints. Another version's words may be the same; its lines are
+        not."""
+        return RaiseSites(lambda: self._index, printed_version(log))
 
     @functools.cached_property
     def _index(self) -> Index | None:
@@ -74,15 +88,18 @@ class RaiseSites:
         if self._index is None:
             return None
         said = SPACE.sub(" ", without_dumps(text[:MAX_TEXT]))
-        innermost = _innermost(places, self._index.engine)
+        same = self._printed is None or _release(self._printed) == _release(self._index.version)
+        innermost = _innermost(places, self._index.engine) if same else ("", 0)
         name = kind.rpartition(".")[2]
         candidates = list(self._candidates(said, kind, innermost))
         best = max((candidate.rank for candidate in candidates), default=None)
         chosen = [candidate for candidate in candidates if candidate.rank == best]
+        if not same and not (chosen and chosen[0].known.certain):
+            return None
         if chosen:
             areas = {area_of(candidate.known.site) for candidate in chosen}
             exact = chosen[0].rank[1] or chosen[0].known.certain
-            return self._found(chosen[0].known.site, areas, chosen[0].captured, exact, len(chosen) == 1)
+            return self._found(chosen[0].known.site, areas, chosen[0].captured, exact, same and len(chosen) == 1)
         site = self._by_place.get(innermost)
         if site is None and innermost[0] and name in SILENT and said.rstrip() == kind:
             site = RaiseSite(innermost[0], "", innermost[1], "raise", name, (), ())
@@ -130,6 +147,20 @@ NO_SITES: Final = RaiseSites(lambda: None)
 def installed_sites() -> RaiseSites:
     """Those of the vLLM that this environment would start."""
     return RaiseSites(lambda: installed_index(os.environ))
+
+
+def printed_version(log: Searchable) -> str | None:
+    """Of the engine that wrote it."""
+    for sign in PRINTED_SIGNS:
+        for position in islice(log.positions(sign), MAX_PRINTED):
+            if (found := PRINTED.search(log.lines[position].text[:MAX_TEXT])) is not None:
+                return found["version"]
+    return None
+
+
+def _release(version: str) -> str:
+    """Without what a build adds, as in 0.32.0+cpu."""
+    return version.partition("+")[0].removeprefix("v")
 
 
 def _known(site: RaiseSite) -> _Known:

@@ -1,0 +1,64 @@
+"""The settings that an error's owner has: what a launch may have set wrongly where the message names none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from appliance.diagnosis.provenance import LaunchSettings
+from appliance.protocol import Diagnosis
+
+MAX_TOLD = 2
+MAX_VALUE = 100
+# As vLLM has them; the owners are those of `axes` and of `raise_sites.areas`.
+SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "adapter": ("--lora-modules", "--max-lora-rank"),
+    "attention": ("--attention-backend",),
+    "chat-template": ("--chat-template",),
+    "collective": ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+    "compile-cache": ("--compilation-config",),
+    "connector": ("--kv-transfer-config",),
+    "draft-model": ("--speculative-config",),
+    "executor": ("--distributed-executor-backend", "--worker-cls"),
+    "experts": ("--moe-backend",),
+    "kv-cache": ("--block-size", "--kv-cache-dtype"),
+    "kv-offload": ("--kv-offloading-size",),
+    "logging": ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH"),
+    "multimodal": ("--limit-mm-per-prompt", "--mm-processor-kwargs"),
+    "parser": ("--tool-call-parser", "--reasoning-parser"),
+    "quantisation": ("--quantization",),
+    "scheduler": ("--scheduler-cls",),
+    "server": ("--middleware", "--root-path"),
+    "socket": ("--host", "--port", "--uds"),
+    "structured-output": ("--structured-outputs-config",),
+    "telemetry": ("--otlp-traces-endpoint",),
+    "tls": ("--ssl-certfile", "--ssl-keyfile"),
+    "tokenizer": ("--tokenizer", "--tokenizer-mode"),
+}
+# What nothing but a setting brings into a launch.
+OF_SETTINGS: Final = ("config", "port")
+
+
+def with_settings_of(found: Diagnosis, owner: str | None, settings: LaunchSettings) -> Diagnosis:
+    """With those of the owner's settings that the launch changed; or, where it is not known which, with their names."""
+    names = SETTINGS.get(owner or "", ())
+    if not names or found.fix is None or found.fix.patch or any(name in found.fix.text for name in names):
+        return found
+    changed = settings.changed(names)[:MAX_TOLD]
+    if changed:
+        values = ", ".join(f"{origin.key} is {origin.value[:MAX_VALUE]}" for origin in changed)
+        keys = " and ".join(origin.key for origin in changed)
+        return msgspec.structs.replace(
+            found,
+            summary=f"{found.summary.rstrip('.')}. {values}.",
+            fix=msgspec.structs.replace(found.fix, text=f"{found.fix.text} Here, {keys} decides that."),
+        )
+    if found.family not in OF_SETTINGS:
+        return found
+    listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    verb = "decides" if len(names) == 1 else "decide"
+    return msgspec.structs.replace(
+        found, fix=msgspec.structs.replace(found.fix, text=f"{found.fix.text} {listed} {verb} that.")
+    )
