@@ -6,6 +6,8 @@ from functools import partial
 
 from kernels import faults
 from kernels import vllm_backends as vllm
+from kernels.context import Context
+from kernels.mla_attention import SHAPES
 from kernels.selection import Backend, Condition, Op
 
 _HALVES = ("bfloat16", "float16")
@@ -16,6 +18,22 @@ _on_gpus = partial(Backend, devices=("cuda",), dtypes=_HALVES, min_capability=(8
 _triton = partial(_on_gpus, "triton")
 _flashinfer = partial(_on_gpus, "flashinfer", libraries=(_FLASHINFER,))
 _torch = partial(Backend, "torch", dtypes=_FLOATS)
+_LATENT = Condition(
+    "latent_shape",
+    one_of=SHAPES,
+    says="has kernels only for the latents of DeepSeek V2 and V3 and of GLM 4.7 Flash",
+)
+_INDEX_KEYS = Condition("index_head_dim", one_of=(128,))
+_TURNING_KEYS = Condition("latent_rope_dim", one_of=(64,))
+
+
+# Two numbers for each of these heads lie behind the channels of a token.
+_GATES_OF_16_BYTES = Condition("gated_delta_value_heads", multiple_of=4)
+
+
+def _has_gated_delta_layers(context: Context) -> bool:
+    return context.gated_delta_head_dim > 0
+
 
 EMBEDDING = Op(
     "embedding",
@@ -36,13 +54,19 @@ RMS_NORM = Op(
             conditions=(
                 Condition("hidden_size", multiple_of=8),
                 Condition("head_dim", multiple_of=8),
+                Condition("latent_query_rank", multiple_of=8),
                 Condition("widest_norm", at_most=16384),
             ),
             variants="kernels.rms_norm.variants:variants",
         ),
         _flashinfer(
             "kernels.rms_norm.flashinfer:rms_norm",
-            conditions=(Condition("hidden_size", multiple_of=8), Condition("head_dim", multiple_of=8)),
+            conditions=(
+                Condition("hidden_size", multiple_of=8),
+                Condition("head_dim", multiple_of=8),
+                Condition("latent_query_rank", multiple_of=8),
+                Condition("norm_offset", one_of=(0,), says="has no form for weights to which an offset is added"),
+            ),
             modules="kernels.rms_norm.modules:modules",
         ),
         _torch("kernels.rms_norm.reference:rms_norm"),
@@ -63,13 +87,30 @@ ROTARY_CACHE = Op(
         ),
         _torch("kernels.rotary_cache.reference:rotary_cache", captured=False),
     ),
+    needed=lambda context: not context.latent_attention,
+)
+LATENT_CACHE = Op(
+    "latent_cache",
+    (
+        _triton(
+            "kernels.latent_cache.triton:latent_cache",
+            kv_cache_dtypes=_HALVES,
+            conditions=(_LATENT, Condition("latent_query_rank", multiple_of=8)),  # the latents of a token are one row
+            variants="kernels.latent_cache.variants:variants",
+        ),
+        _torch("kernels.latent_cache.reference:latent_cache", kv_cache_dtypes=_FLOATS, captured=False),
+    ),
+    needed=lambda context: context.latent_attention,
 )
 GATED_ACTIVATION = Op(
     "gated_activation",
     (
         _triton(
             "kernels.gated_activation.triton:gated_activation",
-            conditions=(Condition("intermediate_size", multiple_of=8),),
+            conditions=(
+                Condition("intermediate_size", multiple_of=8),
+                Condition("shared_intermediate_size", multiple_of=8),
+            ),
             variants="kernels.gated_activation.variants:variants",
         ),
         _torch("kernels.gated_activation.reference:gated_activation"),
@@ -99,6 +140,115 @@ PAGED_ATTENTION = Op(
     setting="attention",
     needed=lambda context: not context.latent_attention,
     absent="attention over keys and values",
+)
+CAUSAL_CONV = Op(
+    "causal_conv",
+    (
+        _triton(
+            "kernels.causal_conv.triton:causal_conv",
+            conditions=(
+                Condition("conv_width", one_of=(4,)),
+                Condition("gated_delta_head_dim", multiple_of=8),
+                Condition("gated_delta_value_dim", multiple_of=8),
+                _GATES_OF_16_BYTES,
+            ),
+            variants="kernels.causal_conv.variants:variants",
+        ),
+        _torch("kernels.causal_conv.reference:causal_conv"),
+    ),
+    needed=_has_gated_delta_layers,
+)
+DELTA_RULE = Op(
+    "delta_rule",
+    (
+        _triton(
+            "kernels.delta_rule.triton:delta_rule",
+            conditions=(
+                Condition("gated_delta_head_dim", one_of=(64, 128)),
+                Condition("gated_delta_value_dim", multiple_of=8),
+            ),
+            variants="kernels.delta_rule.variants:variants",
+        ),
+        _torch("kernels.delta_rule.reference:delta_rule"),
+        *vllm.DELTA_RULE,
+    ),
+    setting="gdn-prefill",
+    needed=_has_gated_delta_layers,
+    absent="gated delta layers",
+)
+GATED_NORM = Op(
+    "gated_norm",
+    (
+        _triton(
+            "kernels.gated_norm.triton:gated_norm",
+            conditions=(
+                Condition("gated_delta_value_dim", multiple_of=8),
+                Condition("gated_delta_value_dim", at_most=256),
+                _GATES_OF_16_BYTES,
+            ),
+            variants="kernels.gated_norm.variants:variants",
+        ),
+        _torch("kernels.gated_norm.reference:gated_norm"),
+    ),
+    needed=_has_gated_delta_layers,
+)
+MLA_ATTENTION = Op(
+    "mla_attention",
+    (
+        _triton(
+            "kernels.mla_attention.triton:mla_attention",
+            kv_cache_dtypes=_HALVES,
+            conditions=(_LATENT,),
+            variants="kernels.mla_attention.variants:variants",
+        ),
+        _torch("kernels.mla_attention.reference:mla_attention", kv_cache_dtypes=_FLOATS, captured=False),
+        *vllm.MLA_ATTENTION,
+    ),
+    setting="attention",
+    needed=lambda context: context.latent_attention and (not context.sparse_attention or context.dense_prefills),
+    absent="latent attention over all tokens",
+)
+INDEX_CACHE = Op(
+    "index_cache",
+    (
+        _triton(
+            "kernels.index_cache.triton:index_cache",
+            kv_cache_dtypes=_HALVES,
+            conditions=(_INDEX_KEYS, _TURNING_KEYS),
+            variants="kernels.index_cache.variants:variants",
+        ),
+        _torch("kernels.index_cache.reference:index_cache", kv_cache_dtypes=_FLOATS, captured=False),
+    ),
+    needed=lambda context: context.sparse_attention,
+)
+INDEXER = Op(
+    "indexer",
+    (
+        _triton(
+            "kernels.indexer.triton:indexer",
+            kv_cache_dtypes=_HALVES,
+            conditions=(_INDEX_KEYS, Condition("index_heads", one_of=(32, 64))),
+            variants="kernels.indexer.variants:variants",
+        ),
+        _torch("kernels.indexer.reference:indexer", kv_cache_dtypes=_FLOATS, captured=False),
+    ),
+    needed=lambda context: context.sparse_attention,
+)
+SPARSE_MLA = Op(
+    "sparse_mla",
+    (
+        _triton(
+            "kernels.sparse_mla.triton:sparse_mla",
+            kv_cache_dtypes=_HALVES,
+            conditions=(_LATENT,),
+            variants="kernels.sparse_mla.variants:variants",
+        ),
+        _torch("kernels.sparse_mla.reference:sparse_mla", kv_cache_dtypes=_FLOATS, captured=False),
+        *vllm.SPARSE_MLA,
+    ),
+    setting="sparse-mla",
+    needed=lambda context: context.sparse_attention,
+    absent="sparse latent attention",
 )
 LINEAR = Op(
     "linear",
@@ -199,10 +349,15 @@ OPS: tuple[Op, ...] = (
     EMBEDDING,
     RMS_NORM,
     ROTARY_CACHE,
+    LATENT_CACHE,
     PAGED_ATTENTION,
-    vllm.LATENT_ATTENTION,
-    vllm.SPARSE_MLA,
-    vllm.GDN_PREFILL,
+    MLA_ATTENTION,
+    INDEX_CACHE,
+    INDEXER,
+    SPARSE_MLA,
+    CAUSAL_CONV,
+    DELTA_RULE,
+    GATED_NORM,
     LINEAR,
     FP8_LINEAR,
     GATED_ACTIVATION,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-# Of the flags below with kernels of their own (`soft_cap`, `rotary_interleaved`), those that a family of
-# `appliance/checkpoint` can set. A cast holds their kernels only if they are listed here: add a flag together with the
-# first family that needs it.
-FLAGS_IN_USE: Final[frozenset[str]] = frozenset()
+# Of the flags below with kernels of their own (`soft_cap`, `rotary_interleaved`, `latent_attention`), those that a
+# family of `appliance/checkpoint` can set. A cast holds their kernels only if they are listed here: add a flag together
+# with the first family that needs it.
+FLAGS_IN_USE: Final[frozenset[str]] = frozenset({"latent_attention"})
 
 
 def possible(flag: str) -> tuple[bool, ...]:
@@ -55,19 +55,35 @@ class Context:
     vocab_size: int = 0
     rotary_dim: int = 0
     rotary_interleaved: bool = False
+    norm_offset: float = 0.0  # added to the weights of norms
     qk_norm: str = ""  # "" none, "head" over each head, "all" over all heads of a token together
     sliding_window: bool = False
     attention_sinks: bool = False
     soft_cap: bool = False
     latent_attention: bool = False  # MLA; `head_dim` is then that of its cache, 576 in DeepSeek V3
+    latent_query_rank: int = 0  # of the latent that queries are made from; 0: from the hidden state
+    latent_rank: int = 0  # of a token's content in that cache, as the next is of its key for positions
+    latent_rope_dim: int = 0
+    latent_nope_dim: int = 0  # of a head's key that follows from the content
+    latent_value_dim: int = 0  # of a head's value
     sparse_attention: bool = False  # of latent attention: only the tokens that an indexer chose
+    dense_prefills: bool = False  # of sparse attention: prompts with nothing to choose from attend to all tokens
+    index_heads: int = 0  # of the indexer's queries
+    index_head_dim: int = 0
+    index_top_k: int = 0  # tokens that it chooses
+    index_interleaved: bool = False  # turns neighbouring pairs
     gated_delta_head_dim: int = 0  # of the keys of gated delta layers; 0: no such layers
+    gated_delta_value_dim: int = 0
+    gated_delta_key_heads: int = 0
+    gated_delta_value_heads: int = 0
+    conv_width: int = 0  # tokens that the convolution before such a layer sees
     activation: str = "silu"  # or "gelu", "gelu_tanh"
     fp8_blocks: tuple[int, int] | None = None  # rows and columns that share a weight scale, in a block-scaled FP8 model
     quantization: str = ""  # the method, where weights are quantised in any other way
     num_experts: int = 0  # 0: no mixture of experts
     experts_per_token: int = 0
     moe_intermediate_size: int = 0
+    shared_intermediate_size: int = 0  # of the experts that every token goes through; 0: none
     expert_scoring: str = "softmax"  # or "sigmoid"
     num_expert_groups: int = 0  # 0 or 1: experts are chosen from all of them at once
     cpu_features: tuple[str, ...] | None = None
@@ -84,7 +100,13 @@ class Context:
     @property
     def widest_norm(self) -> int:
         """Elements of the longest row that is normalised."""
-        return max(self.hidden_size, self.num_heads * self.head_dim if self.qk_norm == "all" else 0)
+        heads = self.num_heads * self.head_dim if self.qk_norm == "all" else 0
+        return max(self.hidden_size, heads, self.latent_query_rank)
+
+    @property
+    def latent_shape(self) -> tuple[int, int, int, int]:
+        """As `mla_attention.LatentShape`."""
+        return self.latent_rank, self.latent_nope_dim, self.latent_rope_dim, self.latent_value_dim
 
     @property
     def fp8_expert_size(self) -> int:

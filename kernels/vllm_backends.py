@@ -48,87 +48,72 @@ PAGED_ATTENTION = (
     _backend("triton", dtypes=(*_HALVES, "float32")),
 )
 
-LATENT_ATTENTION = Op(
-    "latent_attention",
-    (
-        _backend(
-            "flash-attn",
-            kv_cache_dtypes=_HALVES,
-            min_capability=(9, 0),
-            max_capability=(9, 0),
-        ),
-        _backend(
-            "flashinfer",
-            kv_cache_dtypes=_CACHE_IN_16_OR_8_BITS,
-            min_capability=(10, 0),
-            max_capability=(10, 3),
-            libraries=("flashinfer",),
-        ),
-        _backend(
-            "flashmla",
-            kv_cache_dtypes=_CACHE_IN_16_OR_8_BITS,
-            min_capability=(9, 0),
-            max_capability=(10, 3),
-            source=_SPARSE_MLA_ONLY_ON_DATACENTRE_GPUS,
-        ),
-        _backend("triton", kv_cache_dtypes=_CACHE_IN_16_OR_8_BITS),
+MLA_ATTENTION = (
+    _backend(
+        "flash-attn",
+        kv_cache_dtypes=_HALVES,
+        min_capability=(9, 0),
+        max_capability=(9, 0),
     ),
-    setting="attention",
-    needed=lambda context: context.latent_attention and not context.sparse_attention,
-    absent="latent attention over all tokens",
+    _backend(
+        "flashinfer",
+        kv_cache_dtypes=_CACHE_IN_16_OR_8_BITS,
+        min_capability=(10, 0),
+        max_capability=(10, 3),
+        libraries=("flashinfer",),
+    ),
+    _backend(
+        "flashmla",
+        kv_cache_dtypes=_CACHE_IN_16_OR_8_BITS,
+        min_capability=(9, 0),
+        max_capability=(10, 3),
+        source=_SPARSE_MLA_ONLY_ON_DATACENTRE_GPUS,
+    ),
+    _backend("triton", kv_cache_dtypes=_CACHE_IN_16_OR_8_BITS),
 )
 
-SPARSE_MLA = Op(
-    "sparse_mla",
-    (
-        _backend(
-            "flashmla",
-            dtypes=("bfloat16",),
-            head_dims=(512, 576),
-            min_capability=(9, 0),
-            max_capability=(10, 3),
-            source=_SPARSE_MLA_ONLY_ON_DATACENTRE_GPUS,
-        ),
-        _backend(
-            "flashinfer",
-            head_dims=(512, 576),
-            min_capability=(10, 0),
-            max_capability=(10, 3),
-            libraries=("flashinfer",),
-        ),
-        _backend(
-            "flashinfer-sm120",
-            head_dims=(512, 576),
-            min_capability=(12, 0),
-            max_capability=(12, 1),
-            libraries=("flashinfer",),
-        ),
-        _backend(
-            "tilelang", min_capability=(9, 0), max_capability=(10, 3), faults=(faults.NO_TILELANG_IN_VLLM,),
-            source="https://github.com/sgl-project/sglang/issues/40286",
-        ),
+SPARSE_MLA = (
+    _backend(
+        "flashmla",
+        dtypes=("bfloat16",),
+        head_dims=(512, 576),
+        min_capability=(9, 0),
+        max_capability=(10, 3),
+        source=_SPARSE_MLA_ONLY_ON_DATACENTRE_GPUS,
     ),
-    setting="sparse-mla",
-    needed=lambda context: context.sparse_attention,
-    absent="sparse latent attention",
-)  # fmt: skip
+    _backend(
+        "flashinfer",
+        head_dims=(512, 576),
+        min_capability=(10, 0),
+        max_capability=(10, 3),
+        libraries=("flashinfer",),
+    ),
+    _backend(
+        "flashinfer-sm120",
+        head_dims=(512, 576),
+        min_capability=(12, 0),
+        max_capability=(12, 1),
+        libraries=("flashinfer",),
+    ),
+    _backend(
+        "tilelang",
+        min_capability=(9, 0),
+        max_capability=(10, 3),
+        faults=(faults.NO_TILELANG_IN_VLLM,),
+        source="https://github.com/sgl-project/sglang/issues/40286",
+    ),
+)
 
-GDN_PREFILL = Op(
-    "gdn_prefill",
-    (
-        _backend(
-            "flashinfer",
-            min_capability=(9, 0),
-            max_capability=(12, 1),
-            conditions=(Condition("gated_delta_head_dim", one_of=(128,)),),
-            libraries=("flashinfer",),
-            faults=(faults.FLASHINFER_GDN_COMPILES,),
-        ),
-        _backend("triton"),
+DELTA_RULE = (
+    _backend(
+        "flashinfer",
+        min_capability=(9, 0),
+        max_capability=(12, 1),
+        conditions=(Condition("gated_delta_head_dim", one_of=(128,)),),
+        libraries=("flashinfer",),
+        faults=(faults.FLASHINFER_GDN_COMPILES,),
     ),
-    setting="gdn-prefill",
-    needed=lambda context: context.gated_delta_head_dim > 0,
-    absent="gated delta layers",
+    _backend("triton"),
 )
 
 FP8_LINEAR = (

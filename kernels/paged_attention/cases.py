@@ -86,38 +86,55 @@ def batch(
     shape: Shape, dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device, *, scatter: bool = True
 ) -> Batch:
     """Random numbers in random blocks (`scatter`), and NaN in all slots that no sequence owns."""
-    size = shape.block_size
-    counts = [-(-length // size) for length in shape.contexts]
+    placed = place(shape.queries, shape.contexts, shape.block_size, device, scatter=scatter)
+    width = (shape.kv_heads, shape.head_dim)
+    caches = [placed.cache(width, dtype, seed).to(cache_dtype) for seed in (11, 12)]
+    wide = randn((sum(shape.queries), shape.heads + 2 * shape.kv_heads, shape.head_dim), dtype, device, seed=13)
+    return Batch(wide[:, : shape.heads], caches[0], caches[1], placed.metadata)
+
+
+class Placed(NamedTuple):
+    """Sequences in the blocks of a cache; `slots` are those that some sequence owns."""
+
+    metadata: AttentionMetadata
+    slots: Tensor
+    num_blocks: int
+    block_size: int
+
+    def cache(self, width: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+        """[blocks, block_size, *width]: random numbers, and NaN in slots of no sequence."""
+        device = self.slots.device
+        cache = torch.full((self.num_blocks * self.block_size, *width), _DAMAGE, dtype=dtype, device=device)
+        cache[self.slots] = randn((len(self.slots), *width), dtype, device, seed)
+        return cache.view(self.num_blocks, self.block_size, *width)
+
+
+def place(
+    queries: Sequence[int], contexts: Sequence[int], block_size: int, device: torch.device, *, scatter: bool = True
+) -> Placed:
+    counts = [-(-length // block_size) for length in contexts]
     num_blocks = sum(counts) + 3
     order = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(1))
     if not scatter:
         order = torch.arange(num_blocks)
     tables = torch.zeros((len(counts), max(counts)), dtype=torch.int32)
     slots, taken = [], 0
-    for i, (count, length, new) in enumerate(zip(counts, shape.contexts, shape.queries, strict=True)):
+    for i, (count, length, new) in enumerate(zip(counts, contexts, queries, strict=True)):
         tables[i, :count] = order[taken : taken + count]
         taken += count
         position = torch.arange(length)
-        own = tables[i, position // size].long() * size + position % size
+        own = tables[i, position // block_size].long() * block_size + position % block_size
         slots.append((own, own[length - new :]))
-    caches = []
-    for seed in (11, 12):
-        cache = torch.full((num_blocks * size, shape.kv_heads, shape.head_dim), _DAMAGE, dtype=dtype, device=device)
-        used = torch.cat([own for own, _ in slots]).to(device)
-        cache[used] = randn((len(used), shape.kv_heads, shape.head_dim), dtype, device, seed)
-        caches.append(cache.to(cache_dtype).view(num_blocks, size, shape.kv_heads, shape.head_dim))
-    tokens = sum(shape.queries)
-    wide = randn((tokens, shape.heads + 2 * shape.kv_heads, shape.head_dim), dtype, device, seed=13)
     metadata = AttentionMetadata(
-        query_lens=list(shape.queries),
-        context_lens=list(shape.contexts),
-        num_decodes=_leading_ones(shape.queries),
-        query_start_loc=torch.tensor([0, *shape.queries]).cumsum(0).to(torch.int32).to(device),
-        seq_lens=torch.tensor(shape.contexts, dtype=torch.int32, device=device),
+        query_lens=list(queries),
+        context_lens=list(contexts),
+        num_decodes=_leading_ones(queries),
+        query_start_loc=torch.tensor([0, *queries]).cumsum(0).to(torch.int32).to(device),
+        seq_lens=torch.tensor(contexts, dtype=torch.int32, device=device),
         block_tables=tables.to(device),
         slot_mapping=torch.cat([new for _, new in slots]).to(device),
     )
-    return Batch(wide[:, : shape.heads], caches[0], caches[1], metadata)
+    return Placed(metadata, torch.cat([own for own, _ in slots]).to(device), num_blocks, block_size)
 
 
 def _leading_ones(lens: Sequence[int]) -> int:

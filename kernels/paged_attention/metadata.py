@@ -22,3 +22,29 @@ class AttentionMetadata:
     seq_lens: Tensor  # [S] int32, the context lengths on the device
     block_tables: Tensor  # [S, max_blocks] int32; entries beyond a sequence's last block are not read for its result
     slot_mapping: Tensor  # [T] int64, where each new token's key and value go
+
+    def decodes(self) -> AttentionMetadata:
+        """Of the sequences that decode alone."""
+        count = self.num_decodes
+        return AttentionMetadata(
+            query_lens=self.query_lens[:count],
+            context_lens=self.context_lens[:count],
+            num_decodes=count,
+            query_start_loc=self.query_start_loc[: count + 1],
+            seq_lens=self.seq_lens[:count],
+            block_tables=self.block_tables[:count],
+            slot_mapping=self.slot_mapping[:count],
+        )
+
+    def prefills(self) -> AttentionMetadata:
+        """Of the others, whose tokens follow those of the decodes."""
+        count = self.num_decodes
+        return AttentionMetadata(
+            query_lens=self.query_lens[count:],
+            context_lens=self.context_lens[count:],
+            num_decodes=0,
+            query_start_loc=self.query_start_loc[count:] - count,
+            seq_lens=self.seq_lens[count:],
+            block_tables=self.block_tables[count:],
+            slot_mapping=self.slot_mapping[count:],
+        )

@@ -47,7 +47,7 @@ def paged_attention(
     layer = _Layer(key_cache, value_cache, scale, sliding_window, sinks, soft_cap, key_scale, value_scale)
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     decodes = metadata.num_decodes
-    for rows in _decode_groups(metadata.context_lens[:decodes], _room(key_cache)):
+    for rows in decode_groups(metadata.context_lens[:decodes], gathered_together(key_cache)):
         out[rows] = _decode(query[rows], layer, metadata, rows)
     start = decodes
     for i in range(decodes, len(metadata.query_lens)):
@@ -105,16 +105,16 @@ def _attend(
     return (weights @ value.float()).to(query.dtype)
 
 
-def _room(cache: Tensor) -> int:
-    """Tokens that are gathered together. On a CPU attention reads them while they are in its second-level cache: a step
-    of 32 sequences of 530 tokens takes 0.83 of the time, and one of lengths from 20 to 900, with less padding, 0.6."""
+def gathered_together(cache: Tensor) -> int:
+    """How many tokens are gathered together. On a CPU attention reads them while they are in its second-level cache: a
+    step of 32 sequences of 530 tokens takes 0.83 of the time, and one of lengths from 20 to 900, with less padding,
+    0.6."""
     if cache.device.type != "cpu":
         return GATHERED_TOKENS
-    _, _, kv_heads, head_dim = cache.shape
-    return min(GATHERED_TOKENS, CPU_CACHE_BYTES // (kv_heads * head_dim * cache.element_size()))
+    return min(GATHERED_TOKENS, CPU_CACHE_BYTES // cache[0, 0].nbytes)
 
 
-def _decode_groups(context_lens: list[int], room: int) -> Iterator[list[int] | slice]:
+def decode_groups(context_lens: list[int], room: int) -> Iterator[list[int] | slice]:
     """Rows to be computed together: sequences of like length, so that padding to the longest wastes little, and few
     enough that their gathered pages stay within `room` tokens."""
     if not context_lens:

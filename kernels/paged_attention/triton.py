@@ -66,9 +66,8 @@ def paged_attention(
     if sinks is None:
         sink_values = sink_values.view(torch.float32)
     rows = variants.decode_rows(group)
-    for first, count, parts in _decode_runs(
-        metadata.context_lens[:decodes], SCRATCH_BYTES // part_bytes(num_heads, head_dim)
-    ):
+    room = SCRATCH_BYTES // part_bytes(num_heads, head_dim)
+    for first, count, parts in decode_runs(metadata.context_lens[:decodes], SPLIT, room):
         # Of each part: the weighted sum of values, and the largest score with the sum of weights.
         partial = torch.empty((count, num_heads, parts, head_dim), dtype=torch.float32, device=query.device)
         weights = torch.empty((count, num_heads, parts, 2), dtype=torch.float32, device=query.device)
@@ -105,21 +104,21 @@ def paged_attention(
     return out
 
 
-def _decode_runs(context_lens: list[int], room: int) -> Iterator[tuple[int, int, int]]:
-    """Neighbouring sequences to be decoded by one launch, as (first, count, parts of the longest): so many that count *
-    parts, which all of them are given, is at most `room`; at least one."""
+def decode_runs(context_lens: list[int], split: int, room: int) -> Iterator[tuple[int, int, int]]:
+    """Neighbouring sequences to be decoded by one launch, as (first, count, parts of the longest, each of `split`
+    tokens): so many that count * parts, which all of them are given, is at most `room`; at least one."""
     if not context_lens:
         return
-    parts = cdiv(max(context_lens), SPLIT)
+    parts = cdiv(max(context_lens), split)
     if len(context_lens) * parts <= room:
         yield 0, len(context_lens), parts
         return
     first, parts = 0, 0
     for seq, length in enumerate(context_lens):
-        longer = max(parts, cdiv(length, SPLIT))
+        longer = max(parts, cdiv(length, split))
         if seq > first and (seq - first + 1) * longer > room:
             yield first, seq - first, parts
-            first, longer = seq, cdiv(length, SPLIT)
+            first, longer = seq, cdiv(length, split)
         parts = longer
     yield first, len(context_lens) - first, parts
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from kernels.context import Context
 from kernels.paged_attention import GATHERED_TOKENS, modules, scratch_bytes, variants
 
-_ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
+ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
 
 class Step(NamedTuple):
@@ -33,7 +33,7 @@ def workspace_tensors(backend: str, context: Context, step: Step) -> tuple[tuple
 def _torch(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
     """Keys and values copied out of their blocks, widened if the cache is narrower: of several sequences that decode,
     or of one prefill, with a chunk's mask against its context, as it is computed and as torch's attention takes it."""
-    item, cache_item = _ITEM_BYTES[context.dtype], _ITEM_BYTES[context.cache_dtype]
+    item, cache_item = ITEM_BYTES[context.dtype], ITEM_BYTES[context.cache_dtype]
     width = context.num_kv_heads * context.head_dim
     narrow = width * cache_item if cache_item != item else 0
     length = step.longest_context
@@ -42,7 +42,7 @@ def _torch(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
     def gathered(tokens: int) -> tuple[int, int, int]:
         return tokens * width * item, tokens * width * item, tokens * narrow
 
-    return gathered(_gathered_tokens(step)), (*gathered(length), mask, mask * item)
+    return gathered(gathered_tokens(step)), (*gathered(length), mask, mask * item)
 
 
 def _triton(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
@@ -50,8 +50,8 @@ def _triton(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
     decodes = scratch_bytes(context.num_heads, context.head_dim, step.longest_context)
     if not variants.gathers(context.arch, context.head_dim):
         return ((decodes,),)
-    token = 2 * context.num_kv_heads * context.head_dim * _ITEM_BYTES[context.dtype]
-    return ((decodes, _gathered_tokens(step) * token),)
+    token = 2 * context.num_kv_heads * context.head_dim * ITEM_BYTES[context.dtype]
+    return ((decodes, gathered_tokens(step) * token),)
 
 
 def _flashinfer(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
@@ -66,6 +66,6 @@ _BY_BACKEND: Final[Mapping[str, Callable[[Context, Step], tuple[tuple[int, ...],
 }
 
 
-def _gathered_tokens(step: Step) -> int:
+def gathered_tokens(step: Step) -> int:
     """At most `GATHERED_TOKENS` of several sequences, or all of a single one."""
     return max(step.longest_context, min(GATHERED_TOKENS, step.num_seqs * step.longest_context))

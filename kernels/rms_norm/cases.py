@@ -18,20 +18,21 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
         constants = dict(variant.constants)
         block, residual = int(constants["BLOCK"]), bool(constants["RESIDUAL"])
         dtype = torch.bfloat16 if variant.arguments[0] == "*bf16" else torch.float16
-        for size in (block, block // 2 + variants.UNIT):  # the whole block, and the shortest row that needs it
+        # The whole block, and the shortest row that needs it.
+        for size, offset in ((block, 0.0), (block // 2 + variants.UNIT, 1.0)):
             shape = (5, size) if residual else (5, 3, size)
-            yield Case(f"{shape} {dtype} {'with' if residual else 'without'} residual", _call(shape, dtype, residual),
-                       TOLERANCES[dtype])  # fmt: skip
+            form = f"{'with' if residual else 'without'} residual{', offset' if offset else ''}"
+            yield Case(f"{shape} {dtype} {form}", _call(shape, dtype, residual, offset), TOLERANCES[dtype])
 
 
-def _call(shape: tuple[int, ...], dtype: torch.dtype, residual: bool) -> Callable[..., list[Tensor]]:
+def _call(shape: tuple[int, ...], dtype: torch.dtype, residual: bool, offset: float) -> Callable[..., list[Tensor]]:
     def run(rms_norm: Callable[..., Any], device: torch.device) -> list[Tensor]:
         # Where there are heads, they are some of a wider tensor's, as q and k are of the fused projection.
         x = randn((shape[0], 2 * shape[1] + 1, *shape[2:]) if len(shape) == 3 else shape, dtype, device, seed=1)
         x = x[:, 1 : 1 + shape[1]] if len(shape) == 3 else x
         weight = randn(shape[-1:], dtype, device, seed=2)
         before = randn(shape, dtype, device, seed=3) if residual else None
-        out = rms_norm(x, weight, 1e-6, before)
+        out = rms_norm(x, weight, 1e-6, before, offset)
         return [out] if before is None else [out, before]
 
     return run

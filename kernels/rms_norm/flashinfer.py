@@ -8,12 +8,14 @@ from torch import Tensor
 from kernels.flashinfer import library, loading
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
-    """As `reference.rms_norm`, for bfloat16 and float16; the product with `weight` is taken in float32.
+def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None, offset: float = 0.0) -> Tensor:
+    """As `reference.rms_norm`, for bfloat16 and float16; the product with `weight` is taken in float32. It is not
+    chosen for models whose norms have an offset.
 
     `x` may be [T, N] or [T, heads, N] of any stride between tokens and heads. The sum with the residual is torch's:
     FlashInfer's kernel that adds and norms at once leaves the result in `x`, which belongs to the caller.
     """
+    assert not offset, f"FlashInfer's norm has no offset, but this one has {offset:g}"
     if residual is not None:
         x = residual.add_(x)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)

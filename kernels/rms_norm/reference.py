@@ -6,22 +6,25 @@ import torch
 from torch import Tensor
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich, 2019).
+def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None, offset: float = 0.0) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * (weight + offset) over the last dimension (Zhang and Sennrich, 2019).
 
     Args:
         x: [..., N]; normalised per last dimension, so [T, H] for a layer and [T, heads, head_dim] for q and k.
         weight: [N].
         residual: [..., N] or None. If given, it becomes x + residual *in place*, and that sum is what is normalised.
+        offset: 1 in families whose checkpoints hold what a weight differs from 1 by.
 
     Returns:
-        A new tensor like `x`. The mean is taken in float32; the product with `weight` in the dtype of `x`, as the
-        published models do it.
+        A new tensor like `x`. The mean is taken in float32; the product with `weight` in the dtype of `x`, or with an
+        offset in float32 and rounded once, as the published models do it.
     """
     if residual is not None:
         x = residual.add_(x)
     if x.dtype == torch.float32:
-        return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
+        return torch.nn.functional.rms_norm(x, weight.shape, weight + offset if offset else weight, eps)
     wide = x.float()
     wide.mul_(wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_())
+    if offset:
+        return wide.mul_(weight.float() + offset).to(x.dtype)
     return wide.to(x.dtype).mul_(weight)

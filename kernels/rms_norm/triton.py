@@ -14,7 +14,7 @@ from kernels.rms_norm import variants
 from kernels.variants import Variant
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None, offset: float = 0.0) -> Tensor:
     """As `reference.rms_norm`, for bfloat16 and float16; the sum with the residual is rounded before it is normalised.
 
     `x` may be [T, N] or [T, heads, N] of any stride between tokens and heads; N and the strides are multiples of 8.
@@ -29,7 +29,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = No
         launch(
             rms_norm_kernel, variant, (cdiv(rows, rows_each),),
             x, weight, x if residual is None else residual, out,
-            rows, heads, shape[-1] // variants.UNIT, strides[0] // variants.UNIT, strides[-2] // variants.UNIT, eps,
+            rows, heads, shape[-1] // variants.UNIT, strides[0] // variants.UNIT, strides[-2] // variants.UNIT,
+            eps, offset,
         )  # fmt: skip
     return out
 
@@ -45,7 +46,7 @@ def _plan(dtype: torch.dtype, size: int, strides: tuple[int, ...], residual: boo
     return variants.of(str(dtype).removeprefix("torch."), block, residual), variants.rows_of(block)
 
 
-@triton.jit(do_not_specialize=["rows", "heads", "size8", "token_stride8", "head_stride8", "eps"])
+@triton.jit(do_not_specialize=["rows", "heads", "size8", "token_stride8", "head_stride8", "eps", "offset"])
 def rms_norm_kernel(
     x_ptr,  # [tokens, heads, size], strided
     weight_ptr,  # [size]
@@ -57,6 +58,7 @@ def rms_norm_kernel(
     token_stride8,
     head_stride8,
     eps,
+    offset,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     RESIDUAL: tl.constexpr,
@@ -76,6 +78,7 @@ def rms_norm_kernel(
         tl.store(residual_ptr + packed, total, mask=inside)
         x = total.to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, axis=1) / size + eps)
-    # Rounded before the weight is applied, as the published models do it.
-    normed = (x * scale[:, None]).to(x_ptr.dtype.element_ty).to(tl.float32)
-    tl.store(out_ptr + packed, (normed * weight.to(tl.float32)).to(x_ptr.dtype.element_ty), mask=inside)
+    normed = x * scale[:, None]
+    # Rounded before the weight is applied, or with an offset only after it, as the published models do it.
+    normed = tl.where(offset == 0, normed.to(x_ptr.dtype.element_ty).to(tl.float32), normed)
+    tl.store(out_ptr + packed, (normed * (weight.to(tl.float32) + offset)).to(x_ptr.dtype.element_ty), mask=inside)

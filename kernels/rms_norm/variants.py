@@ -23,6 +23,8 @@ def variants(arch: int, model: Context | None = None) -> Iterator[Variant]:
     if model.qk_norm == "all":
         for heads in {model.num_heads, model.num_kv_heads}:
             yield of(model.dtype, block_of(heads * model.head_dim), residual=False)
+    if model.latent_query_rank:
+        yield of(model.dtype, block_of(model.latent_query_rank), residual=False)
 
 
 def block_of(size: int) -> int:
@@ -43,7 +45,7 @@ def of(dtype: str, block: int, residual: bool) -> Variant:
     return variant(
         "rms_norm",
         KERNEL,
-        (pointer, pointer, pointer, pointer, "i32", "i32", "i32", "i32", "i32", "fp32"),
+        (pointer, pointer, pointer, pointer, "i32", "i32", "i32", "i32", "i32", "fp32", "fp32"),
         {"ROWS": rows_of(block), "BLOCK": block, "RESIDUAL": residual},
         num_warps=min(max(block // 512, 4), 32),  # 16 elements a thread
     )

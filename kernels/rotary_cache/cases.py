@@ -32,15 +32,16 @@ def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
         dtype = torch.bfloat16 if variant.arguments[0] == "*bf16" else torch.float16
         cache_dtype = {"*bf16": torch.bfloat16, "*fp16": torch.float16}.get(variant.arguments[7], torch.float8_e4m3fn)
         block, norm, interleaved = int(constants["BLOCK"]), bool(constants["NORM"]), bool(constants["INTERLEAVED"])
-        for shape in (Shape(6, 2, block, block), Shape(5, 1, block - 24, block // 4)):
-            form = f"{'normed, ' if norm else ''}{'interleaved' if interleaved else 'in halves'}"
+        for shape, offset in ((Shape(6, 2, block, block), 0.0), (Shape(5, 1, block - 24, block // 4), 1.0)):
+            normed = "" if not norm else "normed with an offset, " if offset else "normed, "
+            form = f"{normed}{'interleaved' if interleaved else 'in halves'}"
             name = f"{shape} {form}, {dtype} into {cache_dtype}"
             tolerance = _FP8_TOLERANCE if cache_dtype == torch.float8_e4m3fn else TOLERANCES[dtype]
-            yield Case(name, _call(shape, dtype, cache_dtype, norm, interleaved), tolerance)
+            yield Case(name, _call(shape, dtype, cache_dtype, norm, interleaved, offset), tolerance)
 
 
 def _call(
-    shape: Shape, dtype: torch.dtype, cache_dtype: torch.dtype, norm: bool, interleaved: bool
+    shape: Shape, dtype: torch.dtype, cache_dtype: torch.dtype, norm: bool, interleaved: bool, offset: float
 ) -> Callable[..., list[Tensor]]:
     def run(rotary_cache: Callable[..., Any], device: torch.device) -> list[Tensor]:
         heads, kv_heads, head_dim, rotary_dim = shape
@@ -57,8 +58,9 @@ def _call(
         weights = (randn((head_dim,), dtype, device, seed=4), randn((head_dim,), dtype, device, seed=5))
         scales = (0.037, 2.5) if cache_dtype == torch.float8_e4m3fn else (1.0, 1.0)
         rotary_cache(
-            query, key, value, positions, table, *caches, slots, weights if norm else None, _EPS, interleaved, *scales
-        )
+            query, key, value, positions, table, *caches, slots, weights if norm else None, _EPS, interleaved, *scales,
+            offset,
+        )  # fmt: skip
         # Values are equal to the bit.
         return [query, caches[0].float(), caches[1].view(torch.uint8)]
 

@@ -22,6 +22,7 @@ def rotary_cache(
     interleaved: bool = False,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
+    offset: float = 0.0,
 ) -> None:
     """Normalise and turn the heads of `query` *in place*, and write those of `key`, normalised and turned too, and of
     `value` into the caches. What `key` holds afterwards is undefined.
@@ -35,22 +36,23 @@ def rotary_cache(
             clamped to what the format can hold (448) and rounded to nearest even; for any other dtype the scales are 1.
         slot_mapping: [T], int64, block * block_size + offset of each token, or -1 for a token that is padding and is
             not written. Slots other than -1 are distinct.
-        norms: the weights [head_dim] of an RMS norm, with `eps`, of each head of `query` and of `key`.
+        norms: the weights [head_dim] of an RMS norm, with `eps` and `offset`, of each head of `query` and of `key`.
         interleaved: the pairs are (2i, 2i + 1), as in GPT-J; else (i, i + R/2), as in Hugging Face's checkpoints.
     """
     if norms is not None:
-        query.copy_(rms_norm(query, norms[0], eps))
-        key = rms_norm(key, norms[1], eps)
+        query.copy_(rms_norm(query, norms[0], eps, offset=offset))
+        key = rms_norm(key, norms[1], eps, offset=offset)
     for heads in (query, key):
-        _turn(heads, positions, cos_sin, interleaved)
+        turn(heads, positions, cos_sin, interleaved)
     if bool(slot_mapping.lt(0).any()):
         written = slot_mapping >= 0
         key, value, slot_mapping = key[written], value[written], slot_mapping[written]
-    _write(key, key_cache, slot_mapping, key_scale)
-    _write(value, value_cache, slot_mapping, value_scale)
+    write(key, key_cache, slot_mapping, key_scale)
+    write(value, value_cache, slot_mapping, value_scale)
 
 
-def _turn(x: Tensor, positions: Tensor, cos_sin: Tensor, interleaved: bool) -> None:
+def turn(x: Tensor, positions: Tensor, cos_sin: Tensor, interleaved: bool) -> None:
+    """Turn the leading dimensions of heads `x` [T, heads, head_dim] in place."""
     half = cos_sin.shape[-1] // 2
     cos, sin = cos_sin.index_select(0, positions).unsqueeze(1).split(half, dim=-1)  # [T, 1, R/2]
     turning = x[..., : 2 * half]
@@ -63,7 +65,8 @@ def _turn(x: Tensor, positions: Tensor, cos_sin: Tensor, interleaved: bool) -> N
     turning.copy_(turned)
 
 
-def _write(x: Tensor, cache: Tensor, slot_mapping: Tensor, scale: float) -> None:
+def write(x: Tensor, cache: Tensor, slot_mapping: Tensor, scale: float = 1.0) -> None:
+    """`x` [T, ...] into the slots of `cache` [blocks, block_size, ...]."""
     slots = cache.flatten(0, 1)
     if cache.dtype == torch.float8_e4m3fn:
         most = torch.finfo(cache.dtype).max

@@ -29,6 +29,7 @@ def rotary_cache(
     interleaved: bool = False,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
+    offset: float = 0.0,
 ) -> None:
     """As `reference.rotary_cache`, for bfloat16 and float16, computed in float32 and rounded where torch rounds, but
     for the two products of a turn.
@@ -52,7 +53,7 @@ def rotary_cache(
         rotary_cache_kernel, variant, (cdiv(tokens * heads, rows) + 2 * cdiv(tokens * kv_heads, rows),),
         query, key, value, query_weight, key_weight, positions, cos_sin, key_cache, value_cache, slot_mapping,
         tokens, heads, kv_heads, head_dim // unit, half // unit, *(stride // unit for stride in strides),
-        eps, 1.0 / key_scale, 1.0 / value_scale,
+        eps, 1.0 / key_scale, 1.0 / value_scale, offset,
     )  # fmt: skip
 
 
@@ -77,7 +78,7 @@ def _plan(
 @triton.jit(
     do_not_specialize=[
         "tokens", "heads", "kv_heads", "size8", "half8", "query_stride8", "key_stride8", "value_stride8", "eps",
-        "key_inverse_scale", "value_inverse_scale",
+        "key_inverse_scale", "value_inverse_scale", "offset",
     ],
     do_not_specialize_on_alignment=["positions_ptr", "slot_mapping_ptr"],
 )  # fmt: skip
@@ -103,6 +104,7 @@ def rotary_cache_kernel(
     eps,
     key_inverse_scale,
     value_inverse_scale,
+    offset,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     NORM: tl.constexpr,
@@ -116,9 +118,9 @@ def rotary_cache_kernel(
         row = program * ROWS + tl.arange(0, ROWS)
         inside = (row < tokens * heads)[:, None] & (column < size)
         start = query_ptr + _offset(row, heads, query_stride8, size)
-        x = _turned(
+        x = turned(
             start, row // heads, column, inside, query_weight_ptr, positions_ptr, cos_sin_ptr, size, half, eps,
-            NORM, INTERLEAVED,
+            offset, NORM, INTERLEAVED,
         )  # fmt: skip
         tl.debug_barrier()  # a number is read by the thread of its pair too
         tl.store(start + column, x, mask=inside)
@@ -131,9 +133,9 @@ def rotary_cache_kernel(
     target = (slot * kv_heads + row % kv_heads)[:, None] * size + column
     written = inside & (slot >= 0)[:, None]
     if of_keys:
-        x = _turned(
+        x = turned(
             key_ptr + _offset(row, kv_heads, key_stride8, size), token, column, inside, key_weight_ptr, positions_ptr,
-            cos_sin_ptr, size, half, eps, NORM, INTERLEAVED,
+            cos_sin_ptr, size, half, eps, offset, NORM, INTERLEAVED,
         )  # fmt: skip
         tl.store(key_cache_ptr + target, _encoded(x, key_inverse_scale, key_cache_ptr.dtype.element_ty), mask=written)
     else:
@@ -150,7 +152,7 @@ def _offset(row, heads, stride8, size):
 
 
 @triton.jit
-def _turned(
+def turned(
     start,  # [ROWS, 1] of each head
     token,  # [ROWS]
     column,  # [1, BLOCK]
@@ -161,6 +163,7 @@ def _turned(
     size,
     half,
     eps,
+    offset,
     NORM: tl.constexpr,
     INTERLEAVED: tl.constexpr,
 ):
@@ -176,8 +179,8 @@ def _turned(
     if NORM:
         long = x.to(tl.float32)
         scale = tl.rsqrt(tl.sum(long * long, axis=1) / size + eps)[:, None]
-        x = _normed(x, scale, tl.load(weight_ptr + column, mask=column < size, other=0.0))
-        other = _normed(other, scale, tl.load(weight_ptr + pair, mask=column < 2 * half, other=0.0))
+        x = normed(x, scale, tl.load(weight_ptr + column, mask=column < size, other=0.0), offset)
+        other = normed(other, scale, tl.load(weight_ptr + pair, mask=column < 2 * half, other=0.0), offset)
     position = tl.load(positions_ptr + token, mask=tl.sum(inside.to(tl.int32), axis=1) > 0, other=0)
     place = cos_sin_ptr + (position * (2 * half))[:, None] + angle
     cos = tl.load(place, mask=turning, other=1.0).to(tl.float32)
@@ -187,9 +190,11 @@ def _turned(
 
 
 @triton.jit
-def _normed(x, scale, weight):
-    # Rounded before the weight is applied, as the published models do it.
-    return ((x.to(tl.float32) * scale).to(x.dtype).to(tl.float32) * weight.to(tl.float32)).to(x.dtype)
+def normed(x, scale, weight, offset):
+    scaled = x.to(tl.float32) * scale
+    # Rounded before the weight is applied, or with an offset only after it, as the published models do it.
+    scaled = tl.where(offset == 0, scaled.to(x.dtype).to(tl.float32), scaled)
+    return (scaled * (weight.to(tl.float32) + offset)).to(x.dtype)
 
 
 @triton.jit

@@ -50,6 +50,6 @@ def of(arch: int, dtype: str, cache_dtype: str, block: int, norm: bool, interlea
     return variant(
         "rotary_cache",
         KERNEL,
-        (*(pointer,) * 5, "*i64", pointer, cache, cache, "*i64", *("i32",) * 8, *("fp32",) * 3),
+        (*(pointer,) * 5, "*i64", pointer, cache, cache, "*i64", *("i32",) * 8, *("fp32",) * 4),
         {"ROWS": rows_of(block), "BLOCK": block, "NORM": norm, "INTERLEAVED": interleaved},
     )

@@ -29,6 +29,18 @@ KNOWN = (
         400,
         "measured on an H100: faster than every tile that spills less (kernels/paged_attention/variants.py)",
     ),
+    Known(
+        ("sm_90", "sm_100", "sm_103"),
+        ("decode_kernel", "RANK=512", "ROWS=64"),
+        200,
+        "the sums of 64 heads take half of the registers, and with fewer heads latents are read more often",
+    ),
+    Known(
+        ("sm_100", "sm_103"),
+        ("prefill_kernel", "RANK=512"),
+        16,
+        "two registers around the loop over the keys",
+    ),
 )
 
 

@@ -26,7 +26,8 @@ from tests.cast.spills import unexpected
 
 ALL = os.environ.get("INGOT_ALL_ARCHITECTURES") == "1"
 CASES_OF = tuple(ARCHITECTURES) if ALL else ("sm_80", "sm_90")
-OPS = ("rotary_cache", "paged_attention", "fp8_linear", "fused_moe")  # what differs between architectures most
+# What differs between architectures most.
+OPS = ("rotary_cache", "paged_attention", "mla_attention", "delta_rule", "fp8_linear", "fused_moe")
 
 
 def some(variants: Sequence[Variant]) -> list[Variant]:

@@ -15,14 +15,14 @@ from kernels import context
 from kernels.cast import plan
 from kernels.context import FLAGS_IN_USE, Context
 from tests.kernels.flags import FLAGS
-from tests.tiny import ALIGNED, FAMILIES, write_checkpoint
+from tests.tiny import FAMILIES, aligned, write_checkpoint
 
 # Values that reach every form of a kernel, of each field of a context that has some.
 VALUES: dict[str, tuple[Any, ...]] = {
     "dtype": ("bfloat16", "float16"),
     "kv_cache_dtype": ("bfloat16", "float16", "float8_e4m3fn"),
     "head_dim": (64, 72, 80, 96, 128, 256, 512, 1024),
-    "num_heads": (4, 40),
+    "num_heads": (4, 24, 40),
     "num_kv_heads": (1, 4),
     "hidden_size": (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 72, 136, 264, 520, 1032, 2056, 4104, 8200),
     "intermediate_size": (256, 264, 1024, 4096),
@@ -39,6 +39,23 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "num_expert_groups": (0, 8, 32),
     "soft_cap": (False, True),
     "rotary_interleaved": (False, True),
+    "latent_attention": (False, True),
+    "latent_query_rank": (0, 768),
+    "latent_rank": (512,),
+    "latent_nope_dim": (128, 192),
+    "latent_rope_dim": (64,),
+    "latent_value_dim": (128, 256),
+    "sparse_attention": (False, True),
+    "dense_prefills": (True,),
+    "index_heads": (32, 64),
+    "index_head_dim": (128,),
+    "index_top_k": (2048,),
+    "index_interleaved": (False, True),
+    "gated_delta_head_dim": (0, 64, 128),
+    "gated_delta_value_dim": (64, 128, 256),
+    "gated_delta_key_heads": (16,),
+    "gated_delta_value_heads": (32,),
+    "conv_width": (4,),
 }
 
 
@@ -52,7 +69,7 @@ def described(folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr(selection, "Context", note)
     for family in FAMILIES:
-        config = read_config(write_checkpoint(folder / family, family, **ALIGNED))
+        config = read_config(write_checkpoint(folder / family, family, **aligned(family)))
         selection.selection_context(
             config, device="cuda", capability=(9, 0), dtype="bfloat16", kv_cache_dtype="bfloat16", cuda_graphs=False,
             libraries={},
@@ -81,7 +98,8 @@ def test_the_flags_in_use_are_those_that_describing_a_model_sets(tmp_path: Path,
 
 @pytest.mark.parametrize("flag", FLAGS)
 def test_a_flag_in_use_brings_its_kernels_into_the_cast(monkeypatch: pytest.MonkeyPatch, flag: str):
+    monkeypatch.setattr(context, "FLAGS_IN_USE", FLAGS_IN_USE - {flag})
     without = plan.triton_variants(90)
-    monkeypatch.setattr(context, "FLAGS_IN_USE", frozenset({flag}))
+    monkeypatch.setattr(context, "FLAGS_IN_USE", FLAGS_IN_USE | {flag})
     more = plan.triton_variants(90)
     assert set(without) < set(more)

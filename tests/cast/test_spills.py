@@ -16,6 +16,8 @@ from appliance.cast.cast_command import cast as cast_command
 from kernels.cast import manifest
 from kernels.cast.architectures import ARCHITECTURES
 from kernels.cast.build import build
+from kernels.mla_attention import SHAPES
+from kernels.mla_attention import variants as mla_variants
 from kernels.paged_attention import variants
 from kernels.variants import Variant, variant
 from tests.cast.casting import order
@@ -23,11 +25,12 @@ from tests.cast.spills import unexpected
 
 
 def attention(arch: int) -> list[Variant]:
-    """Of the larger heads, whose tiles fill the registers."""
+    """Of the larger heads and of most heads of latents, whose tiles fill the registers."""
     caches = (True,) if arch == 86 else (False, True)
     sizes = [(dim, fp8) for dim in (128, 256) for fp8 in caches]
     prefills = [variants.prefill(arch, "bfloat16", dim, fp8, False) for dim, fp8 in sizes]
-    return prefills + [variants.decode(arch, "bfloat16", 256, fp8, False, 16) for fp8 in caches]
+    latent = mla_variants.decode("bfloat16", SHAPES[0], mla_variants.decode_tiles(arch)[-1])
+    return [*prefills, latent, *(variants.decode(arch, "bfloat16", 256, fp8, False, 16) for fp8 in caches)]
 
 
 @pytest.mark.timeout(300)

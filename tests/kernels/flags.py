@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from kernels import context
 
-FLAGS = ("soft_cap", "rotary_interleaved")
+FLAGS = ("soft_cap", "rotary_interleaved", "latent_attention")
 
 
 @contextmanager

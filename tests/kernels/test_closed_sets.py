@@ -14,6 +14,11 @@ from kernels.variants import Variant
 from tests.kernels.flags import every_form
 
 OPS = ("embedding", "rms_norm", "rotary_cache", "gated_activation")
+GATED_DELTA_OPS = ("causal_conv", "delta_rule", "gated_norm")
+QWEN3_NEXT = Context(
+    "cuda", (9, 0), "bfloat16", head_dim=256, num_heads=16, num_kv_heads=2, hidden_size=2048, gated_delta_head_dim=128,
+    gated_delta_value_dim=128, gated_delta_key_heads=16, gated_delta_value_heads=32, conv_width=4,
+)  # fmt: skip
 MODELS = {
     "Llama 3 8B": Context(
         "cuda", (9, 0), "bfloat16", head_dim=128, num_heads=32, num_kv_heads=8, hidden_size=4096,
@@ -58,6 +63,19 @@ def test_the_cases_launch_all_that_is_declared_and_nothing_else(op, arch, model,
             case.run(function, torch.device("cpu"))
         declared = set(importlib.import_module(f"kernels.{op}.variants").variants(arch, model))
     assert set(found) == declared
+
+
+@pytest.mark.parametrize("model", [None, QWEN3_NEXT], ids=["any model", "Qwen3-Next"])
+@pytest.mark.parametrize("arch", [80, 86, 90])
+@pytest.mark.parametrize("op", GATED_DELTA_OPS)
+def test_the_same_of_gated_delta_layers(op, arch, model, launched):
+    function = getattr(importlib.import_module(f"kernels.{op}.triton"), op)
+    found = launched(op)
+    declared = importlib.import_module(f"kernels.{op}.variants").variants
+    with launching_for(arch):
+        for case in importlib.import_module(f"kernels.{op}.cases").cases(arch, model):
+            case.run(function, torch.device("cpu"))
+        assert set(found) == set(declared(arch, model)) <= set(declared(arch))
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)

@@ -108,14 +108,14 @@ def test_flashinfer_gdn_prefill_is_not_compiled_by_several_workers():
     """vLLM #41865: Qwen3.5-397B on eight H200s: one worker compiles, the others wait for ever. With one worker, or from
     a cast that holds the module, FlashInfer serves."""
     model = replace(H100, **QWEN3_NEXT, workers=8)
-    choice = chosen(model)["gdn_prefill"]
+    choice = chosen(model)["delta_rule"]
     assert choice.backend.name == "triton"
     assert blamed(choice, "flashinfer") is faults.FLASHINFER_GDN_COMPILES
-    assert chosen(replace(model, workers=1))["gdn_prefill"].backend.name == "flashinfer"
+    assert chosen(replace(model, workers=1))["delta_rule"].backend.name == "flashinfer"
     cast = CastSummary(90, modules=frozenset({"gdn_prefill_sm90"}))
-    assert chosen(replace(model, cast=cast))["gdn_prefill"].backend.name == "flashinfer"
+    assert chosen(replace(model, cast=cast))["delta_rule"].backend.name == "flashinfer"
     without = CastSummary(90, modules=frozenset({"norm"}))
-    assert chosen(replace(model, cast=without))["gdn_prefill"].backend.name == "triton"
+    assert chosen(replace(model, cast=without))["delta_rule"].backend.name == "triton"
 
 
 def test_a_model_without_expert_groups_is_routed_by_plain_top_k():
@@ -151,8 +151,8 @@ def test_sm12x_and_sm8x_are_served_without_deep_gemm_flashmla_and_tilelang(gpu):
     }
     choices = chosen(replace(gpu, **FP8, **moe, latent_attention=True, head_dim=576))
     assert choices["deep_gemm_warmup"].backend.name == "skip"
-    assert choices["latent_attention"].backend.name == "triton"
-    for op in ("fp8_linear", "fused_moe", "latent_attention"):
+    assert choices["mla_attention"].backend.name == "triton"
+    for op in ("fp8_linear", "fused_moe", "mla_attention"):
         assert choices[op].backend.name in ("triton", "cutlass", "marlin"), op
         ruled_out = reasons(choices[op])
         assert "flashmla" in ruled_out or "deepgemm" in ruled_out

@@ -36,7 +36,7 @@ def arguments(**other):
     given: dict[str, object] = dict.fromkeys(("query", "key", "value", "query_weight", "key_weight"), x)
     given |= {"positions": positions, "table": x, "key_cache": x, "value_cache": x, "slots": positions}
     given |= dict.fromkeys(("tokens", "heads", "kv_heads", "size", "half", "query_stride", "key_stride"), 8)
-    given |= {"value_stride": 8, "eps": 0.0, "key_scale": 1.0, "value_scale": 1.0}
+    given |= {"value_stride": 8, "eps": 0.0, "key_scale": 1.0, "value_scale": 1.0, "offset": 0.0}
     return tuple((given | other).values())
 
 

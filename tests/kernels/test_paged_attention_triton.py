@@ -7,7 +7,7 @@ import torch
 
 from kernels.cases import error
 from kernels.launch import launching_for
-from kernels.paged_attention import part_bytes, reference, triton, variants
+from kernels.paged_attention import SPLIT, part_bytes, reference, triton, variants
 from kernels.paged_attention.cases import Shape, batch, cases
 from tests.kernels.flags import every_form
 
@@ -83,7 +83,7 @@ def test_a_decode_does_not_depend_on_how_many_sequences_one_launch_takes(monkeyp
 )
 def test_neighbours_share_a_launch_while_their_parts_have_room(contexts, room, runs):
     """A sequence that has more parts than there is room for is decoded by itself."""
-    assert list(triton._decode_runs(contexts, room)) == runs
+    assert list(triton.decode_runs(contexts, SPLIT, room)) == runs
 
 
 @pytest.mark.parametrize("arch", [80, 86, 89, 90, 100, 103, 120, 121])

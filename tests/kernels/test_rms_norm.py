@@ -22,3 +22,14 @@ def test_a_row_longer_than_any_block_is_refused():
     x = torch.zeros((1, 16392), dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="16,392"):
         triton.rms_norm(x, x[0], 1e-6)
+
+
+@pytest.mark.parametrize("rms_norm", [triton.rms_norm, reference.rms_norm], ids=["triton", "torch"])
+def test_an_offset_is_added_and_multiplied_by_in_float32(rms_norm):
+    """1 + w would lose most of a small w in bfloat16, and the normed row is rounded after the product only."""
+    x, weight = torch.randn(7, 256, dtype=torch.float64), 0.01 * torch.randn(256, dtype=torch.float64)
+    x, weight = x.bfloat16(), weight.bfloat16()
+    exact = torch.nn.functional.rms_norm(x.double(), (256,), weight.double() + 1, 1e-6)
+    found = rms_norm(x, weight, 1e-6, offset=1.0)
+    assert (found.double() - exact).abs().max() <= exact.abs().max() * 2**-8
+    assert (found != exact.bfloat16()).sum() <= 2  # where float32 falls on the other side of a tie

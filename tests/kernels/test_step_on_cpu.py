@@ -12,20 +12,27 @@ import torch
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory.step import StepShape, moments
 from appliance.checkpoint.selection import selection_context
+from appliance.engine.cache import Caches
 from appliance.models.base import BuildContext
-from appliance.models.batch import ForwardBatch, LayerCache
+from appliance.models.batch import ForwardBatch
 from appliance.models.registry import build
+from kernels.attention_workspace import workspace_tensors as attention_workspace
 from kernels.binding import bind
 from kernels.catalogue import OPS
 from kernels.linear import reference
 from kernels.paged_attention.metadata import AttentionMetadata
-from kernels.paged_attention.workspace import Step, workspace_tensors
+from kernels.paged_attention.workspace import Step
 from kernels.selection import chosen_names, explain
 from tests.kernels.peak import Peak
 from tests.tiny import BASE, FAMILIES
 
 CPU = torch.device("cpu")
 ATTENTION = {"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64}
+LATENT = {
+    "num_key_value_heads": 16, "q_lora_rank": 256, "kv_lora_rank": 256, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "v_head_dim": 128, "num_hidden_layers": 2,
+}  # fmt: skip
+INDEXER = {"index_n_heads": 16, "index_head_dim": 128, "index_topk": 128}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "square layers": ("llama", {"hidden_size": 512, "intermediate_size": 512}),
     "a wide feed-forward layer": ("llama", {"hidden_size": 512, "intermediate_size": 2048}),
@@ -33,6 +40,45 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "normed heads": ("qwen3", {"hidden_size": 256, "intermediate_size": 256}),
     "experts": ("qwen3_moe", {"hidden_size": 256, "moe_intermediate_size": 512, "num_experts": 16}),
     "small experts": ("mixtral", {"hidden_size": 512, "intermediate_size": 128}),
+    "latents": ("deepseek_v3", LATENT | {"hidden_size": 512, "first_k_dense_replace": 2}),
+    "latents, queries from the hidden state": (
+        "deepseek_v3",
+        LATENT | {"hidden_size": 512, "first_k_dense_replace": 2, "q_lora_rank": None, "intermediate_size": 1024},
+    ),
+    "shared experts": (
+        "deepseek_v3",
+        LATENT
+        | {
+            "hidden_size": 512,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "n_shared_experts": 16,
+            "moe_intermediate_size": 256,
+        },
+    ),
+    "sparse attention": ("deepseek_v32", LATENT | INDEXER | {"hidden_size": 512, "first_k_dense_replace": 2}),
+    "sparse attention, a wide indexer": (
+        "deepseek_v32",
+        LATENT | INDEXER | {"hidden_size": 512, "first_k_dense_replace": 2, "index_n_heads": 64},
+    ),
+    "sparse attention, few heads, a short choice": (
+        "glm_moe_dsa",
+        LATENT
+        | INDEXER
+        | {
+            "hidden_size": 512,
+            "first_k_dense_replace": 2,
+            "index_n_heads": 4,
+            "index_topk": 16,
+            "indexer_types": ["full", "shared"],
+        },
+    ),
+    "gated heads": ("qwen3_5", {"hidden_size": 256, "intermediate_size": 256, "full_attention_interval": 1}),
+    "gated delta": ("qwen3_5", {"hidden_size": 512, "intermediate_size": 512, "linear_key_head_dim": 64}),
+    "gated delta, wide values": (
+        "qwen3_next",
+        {"hidden_size": 256, "linear_num_value_heads": 8, "linear_key_head_dim": 32, "linear_value_head_dim": 128},
+    ),
 }
 
 
@@ -59,8 +105,10 @@ def test_a_step_takes_what_is_planned(tmp_path, name, dtype):
         model = build(BuildContext(config, kernels, CPU, dtype, tokens))
         for destination in model.destinations().values():
             destination.zero_()
-        pages = (tokens // 16, 16, config.num_key_value_heads, config.head_dim)
-        caches = [LayerCache(*(torch.zeros(pages, dtype=dtype) for _ in range(2))) for _ in range(2)]
+        caches = Caches(
+            config.caches_of_layers, num_blocks=tokens // 16, block_size=16, dtype=dtype, device=CPU, state_rows=2,
+            state_dtype=dtype,
+        )  # fmt: skip
         every = torch.arange(tokens)
         metadata = AttentionMetadata(
             query_lens=[tokens],
@@ -72,7 +120,10 @@ def test_a_step_takes_what_is_planned(tmp_path, name, dtype):
             slot_mapping=every,
         )
         with Peak() as peak:
-            hidden = model.forward(ForwardBatch(torch.zeros_like(every), every, metadata), caches)
+            hidden = model.forward(
+                ForwardBatch(torch.zeros_like(every), every, metadata, torch.arange(len(metadata.query_lens))),
+                caches.layers,
+            )
             model.compute_logits(hidden[-1:])
     planned = moments(
         config,
@@ -82,7 +133,7 @@ def test_a_step_takes_what_is_planned(tmp_path, name, dtype):
             item=dtype.itemsize,
             fp8=False,
             backends=backends,
-            attention=workspace_tensors("torch", context, Step(tokens, 1, tokens)),
+            attention=attention_workspace(backends, context, Step(tokens, 1, tokens)),
         ),
     )
     most = max(moment.total for moment in planned)

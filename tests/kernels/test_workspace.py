@@ -13,9 +13,11 @@ import torch
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory.step import StepShape, moments
 from appliance.checkpoint.selection import selection_context
+from appliance.engine.cache import Caches
 from appliance.models.base import BuildContext
-from appliance.models.batch import ForwardBatch, LayerCache
+from appliance.models.batch import ForwardBatch
 from appliance.models.registry import build
+from kernels.attention_workspace import workspace_tensors as attention_workspace
 from kernels.binding import bind
 from kernels.catalogue import OPS, PAGED_ATTENTION
 from kernels.context import Context
@@ -23,17 +25,18 @@ from kernels.launch import launching_for
 from kernels.paged_attention import reference, triton, workspace
 from kernels.paged_attention.cases import Shape, batch
 from kernels.paged_attention.metadata import AttentionMetadata
-from kernels.paged_attention.workspace import Step, workspace_bytes, workspace_tensors
+from kernels.paged_attention.workspace import Step, workspace_bytes
 from kernels.selection import chosen_names, explain
 from tests.kernels.peak import Peak
-from tests.tiny import BASE, FAMILIES, FP8
+from tests.tiny import BASE, FAMILIES, block_fp8
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 CACHES = {"bfloat16": torch.bfloat16, "float8_e4m3fn": torch.float8_e4m3fn}
 FACES = (
-    "embedding.triton", "fp8_linear.triton", "fused_moe.sort", "fused_moe.triton",
-    "gated_activation.triton", "moe_routing.triton", "paged_attention.triton", "rms_norm.triton",
-    "rotary_cache.triton",
+    "causal_conv.triton", "delta_rule.triton", "embedding.triton", "fp8_linear.triton", "fused_moe.sort",
+    "fused_moe.triton", "gated_activation.triton", "gated_norm.triton", "index_cache.triton", "indexer.triton",
+    "latent_cache.triton", "mla_attention.triton", "moe_routing.triton", "paged_attention.triton", "rms_norm.triton",
+    "rotary_cache.triton", "sparse_mla.triton",
 )  # fmt: skip
 
 # As published, but for the number of layers: a step takes no more with more of them.
@@ -41,6 +44,16 @@ FEW_LAYERS = {"num_hidden_layers": 2, "max_position_embeddings": 32768}
 LLAMA_8B = {
     "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
     "num_key_value_heads": 8, "head_dim": 128,
+}  # fmt: skip
+HYBRID = {
+    "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+}  # fmt: skip
+DEEPSEEK = {
+    "vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432, "num_attention_heads": 128,
+    "num_key_value_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256, "num_experts_per_tok": 8, "n_group": 8,
+    "topk_group": 4, "moe_intermediate_size": 2048,
 }  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {
     "llama": LLAMA_8B,
@@ -52,6 +65,22 @@ MODELS: dict[str, dict[str, Any]] = {
     "minimax_m2": LLAMA_8B | {
         "vocab_size": 200064, "hidden_size": 3072, "intermediate_size": 1536, "num_attention_heads": 48,
         "num_local_experts": 256, "num_experts_per_tok": 8, "rotary_dim": 64,
+    },
+    "deepseek_v3": DEEPSEEK,
+    "deepseek_v32": DEEPSEEK | {"index_topk": 2048, "index_head_dim": 128},
+    "glm_moe_dsa": DEEPSEEK | {
+        "vocab_size": 154880, "hidden_size": 6144, "intermediate_size": 12288, "num_attention_heads": 64,
+        "num_key_value_heads": 64, "q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256, "n_group": 1,
+        "topk_group": 1, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 32,
+        "indexer_types": ["full", "shared"],
+    },
+    "qwen3_next": HYBRID | {
+        "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 5120, "num_experts": 512,
+        "num_experts_per_tok": 10, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+    },
+    "qwen3_5": HYBRID | {
+        "vocab_size": 248320, "hidden_size": 5120, "intermediate_size": 17408, "num_attention_heads": 24,
+        "num_key_value_heads": 4, "linear_num_value_heads": 48,
     },
 }  # fmt: skip
 
@@ -115,12 +144,14 @@ def test_triton_s_attention_stays_within_its_workspace(query_lens, context_lens,
 
 
 @pytest.mark.usefixtures("_nothing_is_launched")
-@pytest.mark.parametrize("quantised", [{}, {"quantization_config": FP8}], ids=["bf16", "fp8"])
+@pytest.mark.parametrize("quantised", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize("arch", [80, 90])
 @pytest.mark.parametrize("family", MODELS)
 def test_a_step_stays_within_the_plan(tmp_path, family, arch, quantised):
     """Layers, experts and head, for as many tokens as a step may have: of one prompt, and beside others that decode."""
-    described = BASE | FAMILIES[family] | MODELS[family] | FEW_LAYERS | quantised
+    described = BASE | FAMILIES[family] | MODELS[family] | FEW_LAYERS
+    if quantised:
+        described["quantization_config"] = block_fp8(family)
     (tmp_path / "config.json").write_text(json.dumps(described))
     config = read_config(tmp_path)
     context = selection_context(
@@ -130,18 +161,20 @@ def test_a_step_stays_within_the_plan(tmp_path, family, arch, quantised):
     length, tokens, seqs = 32768, 2048, 256
     names = chosen_names(explain(OPS, context))
     shape = StepShape(
-        tokens=tokens, sequences=seqs, item=2, fp8=bool(quantised), backends=names,
-        attention=workspace_tensors("triton", context, Step(tokens, seqs, length)),
+        tokens=tokens, sequences=seqs, item=2, fp8=quantised, backends=names,
+        attention=attention_workspace(names, context, Step(tokens, seqs, length)),
     )  # fmt: skip
     planned = max(moment.total for moment in moments(config, shape))
-    model = build(BuildContext(config, bind(names), META, torch.bfloat16, length, bool(quantised)))
-    pages = torch.empty(2, 4096, 16, config.num_key_value_heads, 128, dtype=torch.bfloat16, device=META)
+    model = build(BuildContext(config, bind(names), META, torch.bfloat16, length, quantised))
+    caches = Caches(
+        config.caches_of_layers, num_blocks=4096, block_size=16, dtype=torch.bfloat16, device=META, state_rows=seqs + 1
+    )
     most = 0
     for query_lens, context_lens in (((2048,), (32768,)), ((1,) * 255 + (1793,), (2000,) * 255 + (32768,))):
         ids, rows = (torch.empty(n, dtype=torch.int64, device=META) for n in (sum(query_lens), len(query_lens)))
-        step = ForwardBatch(ids, ids, geometry(query_lens, context_lens))
+        step = ForwardBatch(ids, ids, geometry(query_lens, context_lens), torch.arange(len(query_lens)))
         with torch.inference_mode(), launching_for(arch), Peak() as peak:
-            hidden = model.forward(step, [LayerCache(pages[0], pages[1])] * 2)
+            hidden = model.forward(step, caches.layers)
             model.compute_logits(hidden[rows])
         most = max(most, peak.bytes)
     sampling = seqs * config.vocab_size * 8  # logits and their log probabilities, in float32

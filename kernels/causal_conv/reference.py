@@ -1,0 +1,52 @@
+"""Causal convolution in plain torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.paged_attention.metadata import AttentionMetadata
+
+
+def causal_conv(x: Tensor, weight: Tensor, state: Tensor, rows: Tensor, metadata: AttentionMetadata) -> Tensor:
+    """silu(sum over i of weight[c, i] * x[t - W + 1 + i, c]): each channel over its own last W inputs.
+
+    Args:
+        x: [T, C], of any stride between tokens.
+        weight: [C, W], in the dtype of `x`.
+        state: [R, C, W - 1], in the dtype of `x`: the last W - 1 inputs of the sequence that has the row, oldest first,
+            zeros before its first token. Updated *in place*.
+        rows: [S], int64, each sequence's row of `state`. Sequences that are padding may share one, whose contents are
+            then undefined.
+        metadata: which tokens belong to which sequence; its context lengths and cache are not read.
+
+    Returns:
+        [T, C], new and contiguous. Sums and SiLU are taken in float32.
+    """
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    decodes = metadata.num_decodes
+    if decodes:
+        inputs = torch.cat((state[rows[:decodes]], x[:decodes, :, None]), dim=-1)  # [S, C, W]
+        state[rows[:decodes]] = inputs[..., 1:]
+        out[:decodes] = _silu((inputs.float() * weight.float()).sum(-1))
+    start = decodes
+    for row, length in zip(rows[decodes:].tolist(), metadata.query_lens[decodes:], strict=True):
+        end = start + length
+        _prefill(x[start:end], weight, state[row], out[start:end])
+        start = end
+    return out
+
+
+def _prefill(x: Tensor, weight: Tensor, state: Tensor, out: Tensor) -> None:
+    """One sequence, whole or a chunk that continues one."""
+    before = weight.shape[1] - 1
+    inputs = torch.cat((state.t(), x))  # [W - 1 + N, C]
+    total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    for i in range(before + 1):
+        total.addcmul_(inputs[i : i + len(x)].float(), weight[:, i].float())
+    state.copy_(inputs[len(x) :].t())
+    out.copy_(_silu(total))
+
+
+def _silu(x: Tensor) -> Tensor:
+    return torch.nn.functional.silu(x, inplace=True)

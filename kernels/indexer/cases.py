@@ -1,0 +1,61 @@
+"""Calls that launch every variant of an indexer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.cases import Case, randn
+from kernels.index_cache.reference import write_keys
+from kernels.indexer import key_bytes, variants
+from kernels.paged_attention.cases import place
+from kernels.paged_attention.metadata import AttentionMetadata
+from kernels.selection import Context
+
+
+class Shape(NamedTuple):
+    """`queries` and `contexts` are tokens of each sequence, new and in all; sequences that decode come first."""
+
+    queries: tuple[int, ...]
+    contexts: tuple[int, ...]
+    heads: int
+    top_k: int
+    block_size: int = 16
+
+
+class Batch(NamedTuple):
+    query: Tensor
+    weights: Tensor
+    cache: Tensor
+    metadata: AttentionMetadata
+
+
+def cases(arch: int, model: Context | None = None) -> Iterator[Case]:
+    for heads in variants.HEADS if model is None else (model.index_heads,):
+        yield _case(Shape((1, 1, 1, 1), (1, 530, 90, 26), heads, 70))
+        yield _case(Shape((1, 18), (200, 300), heads, 33, block_size=64))
+
+
+def _case(shape: Shape) -> Case:
+    return Case(str(shape), lambda indexer, device: _run(indexer, shape, device), 0.0)
+
+
+def _run(indexer: Callable[..., Any], shape: Shape, device: torch.device) -> list[Tensor]:
+    return list(indexer(*batch(shape, device), shape.top_k))
+
+
+def batch(shape: Shape, device: torch.device, *, scatter: bool = True, dim: int = 128) -> Batch:
+    """Small whole numbers, whose sums are exact in any order and are often equal, in random blocks (`scatter`); and NaN
+    in all slots that no sequence owns."""
+    placed = place(shape.queries, shape.contexts, shape.block_size, device, scatter=scatter)
+    cache = torch.full((placed.num_blocks, shape.block_size * key_bytes(dim)), 0x7F, dtype=torch.uint8, device=device)
+    keys = randn((len(placed.slots), dim), torch.float32, device, seed=31).round()
+    scales = 2.0 ** randn((len(placed.slots), 1), torch.float32, device, seed=34).round()
+    write_keys(keys.to(torch.float8_e4m3fn), scales, cache, placed.slots)
+    tokens = sum(shape.queries)
+    query = randn((tokens, shape.heads, dim), torch.float32, device, seed=32).round()
+    weights = randn((tokens, shape.heads), torch.float32, device, seed=33).round() / 4
+    return Batch(query.to(torch.float8_e4m3fn), weights, cache, placed.metadata)

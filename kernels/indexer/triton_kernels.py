@@ -1,0 +1,163 @@
+"""The kernels of an indexer: `score_kernel` scores the keys of a context for some queries, `select_kernel` finds the
+largest of each query. `triton.py` launches them."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.float8 import decode_e4m3
+
+_LEAST = tl.constexpr(-(1 << 31))
+
+
+# Of a batch's sequences, some from the middle.
+@triton.jit(
+    do_not_specialize=[
+        "first_seq", "first_row", "end_row", "width", "table_width", "page_shift", "page_bytes16", "top_k",
+    ],
+    do_not_specialize_on_alignment=["query_start_ptr", "seq_lens_ptr", "table_ptr"],
+)  # fmt: skip
+def score_kernel(
+    query_ptr,  # [T, HEADS, DIM] codes
+    weights_ptr,  # [T, HEADS] float32
+    keys_ptr,  # the cache, byte by byte
+    scales_ptr,  # the cache in float32
+    scores_ptr,  # [rows of this launch, width] float32
+    query_start_ptr,  # [S + 1]
+    seq_lens_ptr,  # [S]
+    table_ptr,  # [S, table_width]
+    first_seq,  # the sequence of the rows, or of the first where each has its own
+    first_row,  # of this launch, among the T
+    end_row,
+    width,
+    table_width,
+    page_shift,
+    page_bytes16,
+    top_k,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    KEYS: tl.constexpr,
+    QUERIES: tl.constexpr,  # 1: of decodes, a sequence each
+    CODED: tl.constexpr,  # codes are to be decoded
+):
+    seq = (first_seq + (tl.program_id(1) if QUERIES == 1 else 0)).to(tl.int64)
+    row = first_row + tl.program_id(1) * QUERIES
+    last = tl.minimum(row + QUERIES, end_row) - 1
+    # Of the tokens before a row's, itself included, those of the last one.
+    before = tl.load(seq_lens_ptr + seq) - tl.load(query_start_ptr + seq + 1) + 1
+    begin = tl.program_id(0) * KEYS
+    if (begin >= before + last) | (before + last <= top_k):  # it sees none of these, or all that there is
+        return
+    token = begin + tl.arange(0, KEYS)
+    seen = token < before + last
+    page = tl.load(table_ptr + seq * table_width + (token >> page_shift), mask=seen, other=0).to(tl.int64)
+    offset = token & ((1 << page_shift) - 1)
+    place = page * (page_bytes16 * 16) + offset * DIM
+    dim = tl.arange(0, DIM)[None, :]
+    keys = tl.load(keys_ptr + place[:, None] + dim, mask=seen[:, None], other=0.0)  # [KEYS, DIM]
+    # Scales lie behind all keys of a page.
+    place = page * (page_bytes16 * 4) + ((DIM // 4) << page_shift) + offset
+    scale = tl.load(scales_ptr + place, mask=seen, other=0.0)
+    if CODED:
+        keys = decode_e4m3(keys).to(tl.float16)
+    head = tl.arange(0, HEADS)
+    while row <= last:
+        of_row = row.to(tl.int64) * HEADS + head
+        query = tl.load(query_ptr + of_row[:, None] * DIM + dim)  # [HEADS, DIM]
+        if CODED:
+            query = decode_e4m3(query).to(tl.float16)
+        weights = tl.load(weights_ptr + of_row)
+        products = tl.dot(query, tl.trans(keys))  # [HEADS, KEYS]
+        products = tl.where(products < 0, 0.0, products)  # NaN stays
+        scores = tl.sum(products * weights[:, None], axis=0) * scale
+        target = scores_ptr + (row - first_row).to(tl.int64) * width + token
+        tl.store(target, scores, mask=token < before + row)
+        row += 1
+
+
+@triton.jit(
+    do_not_specialize=["first_seq", "first_row", "width", "table_width", "page_shift", "top_k"],
+    do_not_specialize_on_alignment=["query_start_ptr", "seq_lens_ptr", "table_ptr"],
+)
+def select_kernel(
+    scores_ptr,  # [rows of this launch, width] float32
+    slots_ptr,  # [T, top_k]
+    counts_ptr,  # [T]
+    query_start_ptr,  # [S + 1]
+    seq_lens_ptr,  # [S]
+    table_ptr,  # [S, table_width]
+    first_seq,  # as of `score_kernel`
+    first_row,
+    width,
+    table_width,
+    page_shift,
+    top_k,
+    BLOCK: tl.constexpr,
+    DECODES: tl.constexpr,
+):
+    seq = (first_seq + (tl.program_id(0) if DECODES else 0)).to(tl.int64)
+    row = first_row + tl.program_id(0)
+    visible = tl.load(seq_lens_ptr + seq) - tl.load(query_start_ptr + seq + 1) + row + 1
+    tl.store(counts_ptr + row, tl.minimum(visible, top_k))
+    target = slots_ptr + row.to(tl.int64) * top_k
+    table_ptr += seq * table_width
+    if visible <= top_k:
+        for begin in range(0, top_k, BLOCK):
+            token = begin + tl.arange(0, BLOCK)
+            tl.store(target + token, _slots(token, token < visible, table_ptr, page_shift), mask=token < top_k)
+        return
+    scores_ptr += tl.program_id(0).to(tl.int64) * width
+    # The k-th largest, two bits at a time: 2^31 more than the largest number that at least k scores reach.
+    found = tl.full((), 0, tl.int64)
+    step = tl.full((), 1 << 30, tl.int64)
+    while step > 0:
+        base = found + _LEAST
+        first, second, third = (
+            (base + step).to(tl.int32),
+            (base + 2 * step).to(tl.int32),
+            (base + 3 * step).to(tl.int32),
+        )
+        reached = tl.zeros((BLOCK,), dtype=tl.int32)  # how often each of the three was, 10 bits each
+        for begin in range(0, visible, BLOCK):
+            score = _ordered(scores_ptr, begin + tl.arange(0, BLOCK), visible)
+            reached += (score >= first).to(tl.int32) + ((score >= second).to(tl.int32) << 10)
+            reached += (score >= third).to(tl.int32) << 20
+        found += step * (tl.sum(reached & 1023) >= top_k).to(tl.int64)
+        found += step * (tl.sum((reached >> 10) & 1023) >= top_k).to(tl.int64)
+        found += step * (tl.sum(reached >> 20) >= top_k).to(tl.int64)
+        step = step >> 2
+    least = (found + _LEAST).to(tl.int32)
+    larger = tl.full((), 0, tl.int32)
+    for begin in range(0, visible, BLOCK):
+        larger += tl.sum((_ordered(scores_ptr, begin + tl.arange(0, BLOCK), visible) > least).to(tl.int32))
+    missing = top_k - larger  # of those equal to it, the first
+    larger, equal = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)  # so far
+    for begin in range(0, visible, BLOCK):
+        token = begin + tl.arange(0, BLOCK)
+        score = _ordered(scores_ptr, token, visible)
+        is_larger, is_equal = (score > least).to(tl.int32), ((score == least) & (token < visible)).to(tl.int32)
+        both = is_larger + (is_equal << 16)
+        before = tl.cumsum(both) - both
+        equals = equal + (before >> 16)
+        place = larger + (before & 0xFFFF) + tl.minimum(equals, missing)
+        taken = (is_larger == 1) | ((is_equal == 1) & (equals < missing))
+        tl.store(target + place, _slots(token, taken, table_ptr, page_shift), mask=taken)
+        larger += tl.sum(is_larger)
+        equal += tl.sum(is_equal)
+
+
+@triton.jit
+def _ordered(scores_ptr, token, visible):
+    """Scores as whole numbers of the same order: NaN as infinity, both zeros as one, the least for what is not seen."""
+    score = tl.load(scores_ptr + token, mask=token < visible, other=float("-inf"))
+    score = tl.where(score != score, float("inf"), tl.where(score == 0, 0.0, score))
+    bits = score.to(tl.int32, bitcast=True)
+    return tl.where(token < visible, bits ^ ((bits >> 31) & 0x7FFFFFFF), _LEAST)
+
+
+@triton.jit
+def _slots(token, taken, table_ptr, page_shift):
+    """Where tokens lie in the cache; -1 for those not taken."""
+    page = tl.load(table_ptr + (token >> page_shift), mask=taken, other=0)
+    return tl.where(taken, (page << page_shift) + (token & ((1 << page_shift) - 1)), -1)

@@ -1,0 +1,1 @@
+"""From the projections of latent attention (MLA) to its cache: one latent a token, normalised and turned."""
