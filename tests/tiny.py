@@ -12,6 +12,47 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 Array = np.ndarray[Any, Any]
+# Gated delta layers beside one of attention.
+_HYBRID: dict[str, Any] = {
+    "head_dim": 32,
+    "full_attention_interval": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "linear_conv_kernel_dim": 4,
+    "partial_rotary_factor": 0.25,
+}
+_EXPERTS: dict[str, Any] = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 40,
+}
+_LATENT: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "n_group": 4,
+    "topk_group": 2,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "num_nextn_predict_layers": 0,
+}
+# 64 heads: with few of them many tokens have no score but 0.
+_INDEXER: dict[str, Any] = {"index_n_heads": 64, "index_head_dim": 32, "index_topk": 48}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
     "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None},
@@ -47,16 +88,56 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "qk_norm_type": "per_layer",
         "use_routing_bias": True,
     },
+    "deepseek_v3": _LATENT | {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"},
+    "deepseek_v32": _LATENT | _INDEXER | {"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32"},
+    "glm_moe_dsa": _LATENT
+    | _INDEXER
+    | {
+        "architectures": ["GlmMoeDsaForCausalLM"],
+        "model_type": "glm_moe_dsa",
+        "n_group": 1,
+        "topk_group": 1,
+        "indexer_rope_interleave": True,
+        "indexer_types": ["full", "shared", "full"],
+    },
+    "qwen3_next": _HYBRID
+    | _EXPERTS
+    | {
+        "architectures": ["Qwen3NextForCausalLM"],
+        "model_type": "qwen3_next",
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    },
+    "qwen3_5": _HYBRID | {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text"},
+    "qwen3_5_moe": _HYBRID | _EXPERTS | {"architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text"},
 }
-SPARSE = ("mixtral", "qwen3_moe", "minimax_m2")
+INDEXED = ("deepseek_v32", "glm_moe_dsa")
+LATENT = ("deepseek_v3", *INDEXED)
+# What the names of tensors end with that stay in float32, whatever the model's dtype.
+IN_FLOAT32 = ("e_score_correction_bias", "A_log", "dt_bias", "indexer.k_norm.bias")
+SPARSE = ("mixtral", "qwen3_moe", "minimax_m2", "qwen3_next", "qwen3_5_moe", *LATENT)
 # Sizes of which every kernel has a form, for tests on a GPU and of weights in blocks.
 ALIGNED: dict[str, Any] = {
     "hidden_size": 192,
     "intermediate_size": 256,
     "moe_intermediate_size": 128,
     "head_dim": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+}
+_ALIGNED_LATENT: dict[str, Any] = {
+    "q_lora_rank": 128,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+_ALIGNED_INDEXER: dict[str, Any] = {"index_head_dim": 128}
+# A key head's parts are whole blocks then, and so are a query head and its gate.
+_ALIGNED_HYBRID: dict[str, Any] = {
+    "head_dim": 128,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "shared_expert_intermediate_size": 128,
 }
 FP8: dict[str, Any] = {
     "quant_method": "fp8",
@@ -64,6 +145,8 @@ FP8: dict[str, Any] = {
     "activation_scheme": "dynamic",
     "weight_block_size": [128, 128],
 }
+# What no published checkpoint of gated delta layers quantises.
+_IN_FULL: dict[str, Any] = {"modules_to_not_convert": ["lm_head", "in_proj_ba", "in_proj_b", "in_proj_a"]}
 BASE: dict[str, Any] = {
     "vocab_size": 512,
     "hidden_size": 64,
@@ -86,6 +169,18 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+
+
+def aligned(family: str) -> dict[str, Any]:
+    """`ALIGNED`, with the sizes that only some families have."""
+    hybrid = is_hybrid(FAMILIES[family])
+    latent = (_ALIGNED_LATENT if family in LATENT else {}) | (_ALIGNED_INDEXER if family in INDEXED else {})
+    return ALIGNED | latent | (_ALIGNED_HYBRID if hybrid else {})
+
+
+def block_fp8(family: str) -> dict[str, Any]:
+    """A `quantization_config` as published for the family."""
+    return FP8 | (_IN_FULL if is_hybrid(FAMILIES[family]) else {})
 
 
 def write_checkpoint(
@@ -112,10 +207,10 @@ def write_checkpoint(
     for name, shape in tensor_shapes(merged):
         drawn = (min(shape[0], _DRAWN_ROWS), *shape[1:]) if repeat else shape
         if name.endswith("norm.weight"):
-            values = 1 + 0.1 * rng.standard_normal(drawn)
+            values = norm_centre(name, merged) + 0.1 * rng.standard_normal(drawn)
         else:
             values = scale * rng.standard_normal(drawn)
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(IN_FLOAT32):
             tensors[name] = _stored(values, "float32", shape)
         elif quantised(name, merged.get("quantization_config")):
             codes, scales = quantise(values)
@@ -123,7 +218,7 @@ def write_checkpoint(
             tensors[name + "_scale_inv"] = _stored(scales, "float32", (-(-shape[0] // 128), scales.shape[1]))
         else:
             tensors[name] = _stored(values, dtype, shape)
-    _save(tensors, folder / "model.safetensors")
+    save(tensors, folder / "model.safetensors")
     write_tokenizer(folder, merged["vocab_size"])
     return folder
 
@@ -156,7 +251,10 @@ def quantised(name: str, config: dict[str, Any] | None) -> bool:
     """Whether published checkpoints hold the tensor in FP8: projections, but for the modules that the config names."""
     module = name.removesuffix(".weight")
     skipped = () if config is None else config.get("modules_to_not_convert", ())
-    projection = module.endswith("_proj") or ".experts." in module
+    ends = ("_proj", "_proj_with_mqa", "indexer.wq_b", "indexer.wk")
+    projection = module.endswith(ends) or ".experts." in module or ".in_proj_" in module
+    if module.endswith("indexer.weights_proj"):
+        return False
     covered = not any(f".{module}.".find(f".{skip}.") >= 0 for skip in skipped)
     return config is not None and name.endswith(".weight") and projection and covered
 
@@ -194,7 +292,7 @@ def _stored(values: Array, dtype: str, shape: tuple[int, ...]) -> tuple[str, Arr
     return kind, np.resize(stored, shape)
 
 
-def _save(tensors: dict[str, tuple[str, Array]], path: Path) -> None:
+def save(tensors: dict[str, tuple[str, Array]], path: Path) -> None:
     """A safetensors file; numpy's own writer knows neither BF16 nor FP8."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
@@ -218,30 +316,31 @@ def _save(tensors: dict[str, tuple[str, Array]], path: Path) -> None:
 # --------------------------------------------------------------------------------------------------------------------
 
 
+def norm_centre(name: str, config: dict[str, Any]) -> float:
+    """What the weights of norms lie around: 0 where the model adds 1 to them."""
+    return 0.0 if is_hybrid(config) and not name.endswith("linear_attn.norm.weight") else 1.0
+
+
+def is_hybrid(config: dict[str, Any]) -> bool:
+    return "linear_num_key_heads" in config
+
+
 def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The names and shapes that published checkpoints give a model of the families above."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    head_dim = config.get("head_dim") or hidden // heads
-    kind = config["model_type"]
     yield "model.embed_tokens.weight", (config["vocab_size"], hidden)
     for i in range(config["num_hidden_layers"]):
         at = f"model.layers.{i}."
         yield at + "input_layernorm.weight", (hidden,)
         yield at + "post_attention_layernorm.weight", (hidden,)
-        for name, rows in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
-            yield at + f"self_attn.{name}_proj.weight", (rows * head_dim, hidden)
-            if kind == "qwen2" or config.get("attention_bias"):
-                yield at + f"self_attn.{name}_proj.bias", (rows * head_dim,)
-        yield at + "self_attn.o_proj.weight", (hidden, heads * head_dim)
-        if kind in ("llama", "qwen3", "qwen3_moe") and config.get("attention_bias"):
-            yield at + "self_attn.o_proj.bias", (hidden,)
-        if kind in ("qwen3", "qwen3_moe"):
-            yield at + "self_attn.q_norm.weight", (head_dim,)
-            yield at + "self_attn.k_norm.weight", (head_dim,)
-        if kind == "minimax_m2":
-            yield at + "self_attn.q_norm.weight", (heads * head_dim,)
-            yield at + "self_attn.k_norm.weight", (kv_heads * head_dim,)
+        if is_linear(config, i):
+            yield from _linear_shapes(config, at)
+        elif config["model_type"] in LATENT:
+            yield from _latent_shapes(config, at + "self_attn.")
+            if has_indexer(config, i):
+                yield from _indexer_shapes(config, at + "self_attn.indexer.")
+        else:
+            yield from _attention_shapes(config, at)
         if is_sparse(config, i):
             yield from _expert_shapes(config, at)
             continue
@@ -254,25 +353,126 @@ def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]
         yield "lm_head.weight", (config["vocab_size"], hidden)
 
 
+def _latent_shapes(config: dict[str, Any], at: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, heads, rank = config["hidden_size"], config["num_attention_heads"], config["kv_lora_rank"]
+    query = heads * (config["qk_nope_head_dim"] + config["qk_rope_head_dim"])
+    biased = [(f"{at}kv_a_proj_with_mqa", rank + config["qk_rope_head_dim"])]
+    if query_rank := config["q_lora_rank"]:
+        biased.append((f"{at}q_a_proj", query_rank))
+        yield f"{at}q_a_layernorm.weight", (query_rank,)
+        yield f"{at}q_b_proj.weight", (query, query_rank)
+    else:
+        yield f"{at}q_proj.weight", (query, hidden)
+    for name, rows in biased:
+        yield f"{name}.weight", (rows, hidden)
+        if config.get("attention_bias"):
+            yield f"{name}.bias", (rows,)
+    yield f"{at}o_proj.weight", (hidden, heads * config["v_head_dim"])
+    if config.get("attention_bias"):
+        yield f"{at}o_proj.bias", (hidden,)
+    yield f"{at}kv_a_layernorm.weight", (rank,)
+    yield f"{at}kv_b_proj.weight", (heads * (config["qk_nope_head_dim"] + config["v_head_dim"]), rank)
+
+
+def has_indexer(config: dict[str, Any], layer: int) -> bool:
+    if "index_topk" not in config:
+        return False
+    kinds = config.get("indexer_types") or config.get("index_topk_pattern") or "F" * (layer + 1)
+    return kinds[layer] in ("full", "F")
+
+
+def _indexer_shapes(config: dict[str, Any], at: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    heads, dim, hidden = config["index_n_heads"], config["index_head_dim"], config["hidden_size"]
+    yield f"{at}wq_b.weight", (heads * dim, config["q_lora_rank"])
+    yield f"{at}wk.weight", (dim, hidden)
+    yield f"{at}k_norm.weight", (dim,)
+    yield f"{at}k_norm.bias", (dim,)
+    yield f"{at}weights_proj.weight", (heads, hidden)
+
+
+def _attention_shapes(config: dict[str, Any], at: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, kind = config["hidden_size"], config["model_type"]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    head_dim = config.get("head_dim") or hidden // heads
+    for name, rows in (("q", 2 * heads if is_hybrid(config) else heads), ("k", kv_heads), ("v", kv_heads)):
+        yield at + f"self_attn.{name}_proj.weight", (rows * head_dim, hidden)
+        if kind == "qwen2" or config.get("attention_bias"):
+            yield at + f"self_attn.{name}_proj.bias", (rows * head_dim,)
+    yield at + "self_attn.o_proj.weight", (hidden, heads * head_dim)
+    if (kind in ("llama", "qwen3", "qwen3_moe") or is_hybrid(config)) and config.get("attention_bias"):
+        yield at + "self_attn.o_proj.bias", (hidden,)
+    if kind in ("qwen3", "qwen3_moe") or is_hybrid(config):
+        yield at + "self_attn.q_norm.weight", (head_dim,)
+        yield at + "self_attn.k_norm.weight", (head_dim,)
+    if kind == "minimax_m2":
+        yield at + "self_attn.q_norm.weight", (heads * head_dim,)
+        yield at + "self_attn.k_norm.weight", (kv_heads * head_dim,)
+
+
+def is_linear(config: dict[str, Any], layer: int) -> bool:
+    kinds = config.get("layer_types")
+    if not is_hybrid(config):
+        return False
+    return kinds[layer] == "linear_attention" if kinds else (layer + 1) % config["full_attention_interval"] != 0
+
+
+def _linear_shapes(config: dict[str, Any], at: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, heads = config["hidden_size"], config["linear_num_value_heads"]
+    keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    values = heads * config["linear_value_head_dim"]
+    if config["model_type"] == "qwen3_next":
+        yield at + "linear_attn.in_proj_qkvz.weight", (2 * keys + 2 * values, hidden)
+        yield at + "linear_attn.in_proj_ba.weight", (2 * heads, hidden)
+    else:
+        yield at + "linear_attn.in_proj_qkv.weight", (2 * keys + values, hidden)
+        yield at + "linear_attn.in_proj_z.weight", (values, hidden)
+        yield at + "linear_attn.in_proj_b.weight", (heads, hidden)
+        yield at + "linear_attn.in_proj_a.weight", (heads, hidden)
+    yield at + "linear_attn.conv1d.weight", (2 * keys + values, 1, config["linear_conv_kernel_dim"])
+    yield at + "linear_attn.A_log", (heads,)
+    yield at + "linear_attn.dt_bias", (heads,)
+    yield at + "linear_attn.norm.weight", (config["linear_value_head_dim"],)
+    yield at + "linear_attn.out_proj.weight", (hidden, values)
+
+
 def is_sparse(config: dict[str, Any], layer: int) -> bool:
-    if config["model_type"] == "qwen3_moe":
+    if config.get("mlp_layer_types"):
+        return bool(config["mlp_layer_types"][layer] == "sparse")
+    if config["model_type"] in LATENT:
+        return layer >= config["first_k_dense_replace"] and layer % config["moe_layer_freq"] == 0
+    if config["model_type"] in ("qwen3_moe", "qwen3_next"):
         return (layer + 1) % config["decoder_sparse_step"] == 0 and layer not in config["mlp_only_layers"]
-    return config["model_type"] in SPARSE
+    return config["model_type"].removesuffix("_text") in SPARSE
+
+
+_PARTS = ("gate_proj", "up_proj", "down_proj")
 
 
 def _expert_shapes(config: dict[str, Any], at: str) -> Iterator[tuple[str, tuple[int, ...]]]:
     hidden, kind = config["hidden_size"], config["model_type"]
-    block, parts = ("mlp", ("gate_proj", "up_proj", "down_proj")), ("block_sparse_moe", ("w1", "w3", "w2"))
-    name, (gate, up, down) = block if kind == "qwen3_moe" else parts
-    inner = config["moe_intermediate_size"] if kind == "qwen3_moe" else config["intermediate_size"]
-    count = config.get("num_local_experts") or config["num_experts"]
+    own = kind in ("mixtral", "minimax_m2")
+    name, (gate, up, down) = ("block_sparse_moe", ("w1", "w3", "w2")) if own else ("mlp", _PARTS)
+    inner = config["intermediate_size"] if own else config["moe_intermediate_size"]
+    count = next(config[key] for key in ("num_local_experts", "num_experts", "n_routed_experts") if config.get(key))
     yield f"{at}{name}.gate.weight", (count, hidden)
+    if kind in LATENT:
+        yield f"{at}{name}.gate.e_score_correction_bias", (count,)
+        if shared := (config["n_shared_experts"] or 0) * inner:
+            yield f"{at}{name}.shared_experts.{gate}.weight", (shared, hidden)
+            yield f"{at}{name}.shared_experts.{up}.weight", (shared, hidden)
+            yield f"{at}{name}.shared_experts.{down}.weight", (hidden, shared)
     if kind == "minimax_m2" and config["use_routing_bias"]:
         yield f"{at}{name}.e_score_correction_bias", (count,)
     for expert in range(count):
         yield f"{at}{name}.experts.{expert}.{gate}.weight", (inner, hidden)
         yield f"{at}{name}.experts.{expert}.{up}.weight", (inner, hidden)
         yield f"{at}{name}.experts.{expert}.{down}.weight", (hidden, inner)
+    if is_hybrid(config):
+        inner = config["shared_expert_intermediate_size"]
+        yield f"{at}{name}.shared_expert.gate_proj.weight", (inner, hidden)
+        yield f"{at}{name}.shared_expert.up_proj.weight", (inner, hidden)
+        yield f"{at}{name}.shared_expert.down_proj.weight", (hidden, inner)
+        yield f"{at}{name}.shared_expert_gate.weight", (1, hidden)
 
 
 def write_tokenizer(folder: Path, vocab_size: int) -> None:

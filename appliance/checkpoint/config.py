@@ -17,6 +17,7 @@ from appliance.checkpoint.fields import Fields
 from appliance.checkpoint.json_file import read_object
 from appliance.checkpoint.layout import check_fp8_shapes
 from appliance.checkpoint.model_config import ModelConfig
+from appliance.checkpoint.sentence_transformers import with_names_of
 
 __all__ = ["DTYPES", "SUPPORTED_ARCHITECTURES", "ModelConfig", "config_path", "read_architecture", "read_config"]
 
@@ -87,7 +88,8 @@ def read_config(folder: Path) -> ModelConfig:
     config = family.read(fields, architecture)
     if config.fp8 is not None:
         check_fp8_shapes(config, config.fp8, fields)
-    return structs.replace(config, eos_token_ids=_eos_token_ids(folder, config))
+    config = structs.replace(config, eos_token_ids=_eos_token_ids(folder, config))
+    return with_names_of(folder, config)
 
 
 def _eos_token_ids(folder: Path, config: ModelConfig) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -20,7 +20,8 @@ class ExpertFamily(msgspec.Struct, frozen=True, kw_only=True):
     """What an architecture fixes about its experts. `block` is what its checkpoints call the layer that holds them,
     `parts` what they call an expert's gate, up and down projection. `count` is the key of the number of experts that is
     named where a config lacks it, `inner` that of an expert's inner size. `renormalise` None means what
-    `norm_topk_prob` says. `every_layer` is False where keys say which layers are sparse.
+    `norm_topk_prob` says. `every_layer` is False where keys say which layers are sparse. `selection_bias_name` is that
+    of the bias within the block.
     """
 
     block: str
@@ -29,13 +30,24 @@ class ExpertFamily(msgspec.Struct, frozen=True, kw_only=True):
     inner: str = "intermediate_size"
     scoring: str = "softmax"
     selection_bias: bool = False
+    selection_bias_name: str = "e_score_correction_bias"
     renormalise: bool | None = True
     every_layer: bool = True
 
 
+class SharedExperts(msgspec.Struct, frozen=True, kw_only=True):
+    """Together one gated feed-forward layer. `name` is what checkpoints call it within the block of the experts; `gate`
+    a product with the token whose sigmoid weights the result, or "" where it counts in full."""
+
+    name: str
+    intermediate_size: int
+    gate: str = ""
+
+
 class Experts(msgspec.Struct, frozen=True, kw_only=True):
     """`layers` have the mixture where others have a dense feed-forward layer. With `selection_bias` a bias, which is
-    in the checkpoint, is added to the scores for choosing."""
+    in the checkpoint, is added to the scores for choosing. The router is kept and multiplied by in `router_dtype`, or
+    in the model's own where that is "". `shared` are experts that every token goes through."""
 
     block: str
     parts: tuple[str, str, str]
@@ -44,6 +56,9 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     routing: Routing
     selection_bias: bool
     layers: frozenset[int]
+    selection_bias_name: str = ""
+    router_dtype: Literal["", "float32"] = ""
+    shared: SharedExperts | None = None
 
 
 def read_experts(fields: Fields, family: ExpertFamily | None, num_layers: int) -> Experts | None:
@@ -81,6 +96,7 @@ def read_experts(fields: Fields, family: ExpertFamily | None, num_layers: int) -
             scale=fields.number("routed_scaling_factor", above=0, maximum=1e6, default=1.0),
         ),
         selection_bias=bias,
+        selection_bias_name=family.selection_bias_name,
         layers=layers,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -15,24 +16,51 @@ class Fields:
     A key that is null counts as absent, as transformers writes it. `true` is not a number here.
     """
 
-    def __init__(self, file: Path, given: dict[str, Any], prefix: str = "") -> None:
+    def __init__(
+        self, file: Path, given: dict[str, Any], prefix: str = "", implied: Collection[str] = frozenset()
+    ) -> None:
         self.file = file
         self.given = given
         self._prefix = prefix
+        self._implied = implied  # keys of `given` that the file lacks
 
     def inside(self, name: str) -> Fields:
         return Fields(self.file, self.mapping(name) or {}, f"{self._prefix}{name}.")
 
+    def with_defaults(self, defaults: dict[str, Any], *, nullable: Collection[str] = ()) -> Fields:
+        """The same object, with `defaults` for the keys that it lacks. A null under a `nullable` key stays."""
+        lacking = {
+            name: value
+            for name, value in defaults.items()
+            if self.given.get(name) is None and not (name in nullable and name in self.given)
+        }
+        return Fields(self.file, self.given | lacking, self._prefix, lacking.keys())
+
     def refuse(self, name: str, why: str, value: Any = None) -> NoReturn:
         field = self._prefix + name
         value = self.given.get(name) if value is None else value
+        what = f"{field} is {_brief(value)}."
+        if name in self._implied:
+            what, value = f"{field} is not set, which means {_brief(value)}.", None
         raise CheckpointError(
             "config-invalid",
-            f"{self.file.name}: {field} is {_brief(value)}. {why}",
+            f"{self.file.name}: {what} {why}",
             file=self.file,
             field=field,
             value=value,
             remedy=f"Copy the original {self.file.name}, or correct {field} in it.",
+        )
+
+    def unsupported(self, name: str, what: str, supported: str) -> NoReturn:
+        """Of a valid choice that the native engine lacks, `what`: the file is right, and another engine may run it."""
+        raise CheckpointError(
+            "architecture-unsupported",
+            f"The native engine does not support {what}.",
+            file=self.file,
+            field=self._prefix + name,
+            value=self.given.get(name),
+            evidence=(f"supported: {supported}",),
+            remedy="Choose another model.",
         )
 
     def _absent(self, name: str) -> NoReturn:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from appliance.checkpoint.cuts import COUNTED_ONCE
 from appliance.checkpoint.families import family_of
 from appliance.checkpoint.families.base import Expected, Family, Projection
 from appliance.checkpoint.families.decoder import layer_prefix
@@ -37,8 +38,13 @@ def expected_tensors(config: ModelConfig) -> dict[str, Expected]:
 
 def optional_tensors(config: ModelConfig) -> set[str]:
     """Names of tensors that are read where the checkpoint has them."""
-    prefixes = [f"{layer_prefix(layer)}self_attn." for layer in range(config.num_hidden_layers)]
+    prefixes = [f"{layer_prefix(config, layer)}self_attn." for layer in range(config.num_hidden_layers)]
     return {prefix + name for prefix in prefixes for name in (*KEY_SCALES, *VALUE_SCALES)}
+
+
+def is_ignored(config: ModelConfig, name: str) -> bool:
+    """Whether the engine has no use for a tensor of that name, and checkpoints are known to hold it."""
+    return name.endswith(IGNORED_SUFFIXES) or name.startswith(config.ignored)
 
 
 def weight_bytes(config: ModelConfig, item_bytes: int, *, keep_fp8: bool) -> int:
@@ -48,8 +54,9 @@ def weight_bytes(config: ModelConfig, item_bytes: int, *, keep_fp8: bool) -> int
     def size(tensors: Iterator[tuple[str, Expected]]) -> int:
         total = 0
         for name, tensor in tensors:
-            if keep_fp8 or not name.endswith(SCALE):
-                kept = {FP8: 1 if keep_fp8 else item_bytes, "float32": 4}.get(tensor.dtype, item_bytes)
+            in_fp8 = keep_fp8 and not tensor.expanded
+            if in_fp8 or not name.endswith(SCALE):
+                kept = {FP8: 1 if in_fp8 else item_bytes, "float32": 4}.get(tensor.dtype, item_bytes)
                 total += math.prod(tensor.shape) * kept
         return total
 
@@ -66,7 +73,7 @@ def largest_matrix(config: ModelConfig) -> int:
     family = _family(config)
     products = (part for layer in range(config.num_hidden_layers) for part in family.products(config, layer))
     largest = max(sum(part.rows * part.columns for part in product) for product in products)
-    return max(largest, config.vocab_size * config.hidden_size)
+    return max(largest, config.vocab_rows * config.hidden_size)
 
 
 def check_fp8_shapes(config: ModelConfig, fp8: BlockFp8, fields: Fields) -> None:
@@ -98,6 +105,8 @@ def _quantised(fp8: BlockFp8, product: Sequence[Projection], fields: Fields) -> 
     for part in product:
         if part.columns % 16:
             refuse_layer(fields, part.name, f"has {part.columns:,} columns, not a multiple of 16")
+        if part.unit % BLOCK:
+            refuse_layer(fields, part.name, f"has parts of {part.unit:,} rows in turn, not a multiple of {BLOCK}")
     return True
 
 
@@ -140,10 +149,10 @@ def _family(config: ModelConfig) -> Family:
 
 
 def _tensors(config: ModelConfig, product: tuple[Projection, ...]) -> Iterator[tuple[str, Expected]]:
-    for name, rows, columns, bias in product:
+    for name, rows, columns, bias, expanded, _, cut in product:
         quantised = config.fp8 is not None and config.fp8.covers(name)
-        yield f"{name}.weight", Expected((rows, columns), FP8 if quantised else "")
+        yield f"{name}.weight", Expected((rows, columns), FP8 if quantised else "", expanded, cut)
         if quantised:
-            yield f"{name}.weight{SCALE}", Expected((-(-rows // BLOCK), -(-columns // BLOCK)), "float32")
+            yield f"{name}.weight{SCALE}", Expected((-(-rows // BLOCK), -(-columns // BLOCK)), "float32", expanded, cut)
         if bias:
-            yield f"{name}.bias", Expected((rows,))
+            yield f"{name}.bias", Expected((rows,), cut=COUNTED_ONCE if cut is not None and cut.dim else cut)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.checkpoint.cache_specs import CacheSpec, SlidingWindow
+from appliance.checkpoint.cache_specs import CacheSpec, Indexer, SlidingWindow, State, StatePart
 from appliance.checkpoint.experts import Experts
 from appliance.checkpoint.quantization import BlockFp8
 
@@ -20,25 +20,102 @@ ACTIVATIONS: Final[Mapping[str, str]] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 
+STATE_DTYPE: Final = "float32"  # of the gated delta rule's recurrence
+
 
 class Attention(msgspec.Struct, frozen=True):
-    """Softmax attention over the last `window` tokens; over all of them where that is None."""
+    """Softmax attention over the last `window` tokens; over all of them where that is None. `gated`: its result is
+    multiplied by the sigmoid of a gate, which is projected together with the query."""
 
     window: int | None = None
+    gated: bool = False
+
+
+class Indexing(msgspec.Struct, frozen=True, kw_only=True):
+    """How tokens are chosen for sparse attention (DeepSeek-V3.2, arXiv 2512.02556): a query sees the `top_k` with the
+    largest sum over `num_heads` of a weight times max(q k, 0). Heads and keys have `head_dim` numbers, of which as many
+    turn with the position as in attention itself, `interleaved` in neighbouring pairs or else over halves."""
+
+    num_heads: int
+    head_dim: int
+    top_k: int
+    interleaved: bool
+
+
+class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
+    """Multi-head latent attention (MLA). A head's query and key have `nope_dim` numbers and `rope_dim` that turn with
+    the position, its value has `value_dim`; keys and values are made from a latent of `kv_rank`, queries from one of
+    `query_rank`, or from the hidden state itself where that is None. Scores are multiplied by `scale`. `norm_eps` is
+    that of the norms of both latents. With `indexing` only the tokens that it chooses are attended to."""
+
+    query_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    scale: float
+    norm_eps: float
+    indexing: Indexing | None = None
+
+    @property
+    def query_dim(self) -> int:
+        """Of a head."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def latent_dim(self) -> int:
+        """What the cache holds of a token."""
+        return self.kv_rank + self.rope_dim
+
+
+class GatedDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """The gated delta rule (arXiv 2412.06464) behind a causal convolution over `conv_width` tokens. Each key head
+    serves as many neighbouring value heads. `packed`: the checkpoint has its projections interleaved by key head."""
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int
+    packed: bool = False
+
+    @property
+    def conv_channels(self) -> int:
+        return 2 * self.num_key_heads * self.key_dim + self.num_value_heads * self.value_dim
+
+    @property
+    def state(self) -> State:
+        """The matrix of each head, and the last inputs of the convolution."""
+        matrices = StatePart((self.num_value_heads, self.key_dim, self.value_dim), STATE_DTYPE)
+        return State(parts=(matrices, StatePart((self.conv_channels, self.conv_width - 1))))
+
+
+Mixer = Attention | LatentAttention | GatedDelta
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """How a layer mixes tokens, and what it keeps of them."""
+    """How a layer mixes tokens, and what it keeps of them; `index` where it has an indexer of its own, rather than the
+    tokens that one before it chose."""
 
-    mixer: Attention
+    mixer: Mixer
     cache: CacheSpec
+    index: Indexer | None = None
+
+    @property
+    def caches(self) -> tuple[CacheSpec, ...]:
+        """All that it keeps."""
+        return (self.cache,) if self.index is None else (self.cache, self.index)
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A decoder's shape. `rope_scaling` is None for plain RoPE, otherwise a dict with `rope_type` always there;
     `layers` has an entry for each of the `num_hidden_layers`. `qk_norm` is "head" where each
     head of query and key is normalised by itself, "all" where all heads of a token are together, and otherwise "".
-    `intermediate_size` is that of the dense layers; `experts` is None for a model without sparse ones."""
+    `intermediate_size` is that of the dense layers; `experts` is None for a model without sparse ones. `norm_offset` is
+    added to the weights of the norms. `prefix` is what the checkpoint puts before the names of the decoder's tensors;
+    the names of those that the engine has no use for begin with one of `ignored`. `ranks` share the model; where that
+    is more than one, heads and sizes are those of one rank (`sharding.sharded`).
+    """
 
     architecture: str
     model_type: str
@@ -66,15 +143,48 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...]
     experts: Experts | None
     fp8: BlockFp8 | None
+    norm_offset: float = 0.0
+    prefix: str = "model."
+    ignored: tuple[str, ...] = ()
+    ranks: int = 1
+
+    @property
+    def vocab_rows(self) -> int:
+        """Of embedding and head, in each rank; the last one's end with zeros where the tokens cannot be shared out."""
+        return -(-self.vocab_size // self.ranks)
 
     @property
     def cache_specs(self) -> tuple[CacheSpec, ...]:
-        """Of each layer."""
-        return tuple(layer.cache for layer in self.layers)
+        """Of all layers, in their order."""
+        return tuple(spec for layer in self.layers for spec in layer.caches)
+
+    @property
+    def caches_of_layers(self) -> tuple[tuple[CacheSpec, ...], ...]:
+        return tuple(layer.caches for layer in self.layers)
+
+    @property
+    def latent_attention(self) -> LatentAttention | None:
+        """That of the first layer which has it; all that have it are alike."""
+        return next((layer.mixer for layer in self.layers if isinstance(layer.mixer, LatentAttention)), None)
+
+    @property
+    def gated_delta(self) -> GatedDelta | None:
+        """That of the first layer which has it; all that have it are alike."""
+        return next((layer.mixer for layer in self.layers if isinstance(layer.mixer, GatedDelta)), None)
+
+    @property
+    def gates_attention(self) -> bool:
+        """Whether the results of attention are gated, in all layers that have it."""
+        return any(isinstance(layer.mixer, Attention) and layer.mixer.gated for layer in self.layers)
 
     @property
     def has_windows(self) -> bool:
         return any(isinstance(spec, SlidingWindow) for spec in self.cache_specs)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether some layer is a recurrence."""
+        return any(isinstance(spec, State) for spec in self.cache_specs)
 
     def is_sparse(self, layer: int) -> bool:
         """Whether that layer is a mixture of experts."""

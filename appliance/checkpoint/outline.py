@@ -15,7 +15,7 @@ from appliance.checkpoint.json_file import read_object
 _MOST: Final = 1 << 24
 _EXPERTS: Final = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
 # Model types that only vLLM runs whose routers take the sigmoid where the config does not say so.
-_SIGMOID: Final = frozenset({"deepseek_v3", "deepseek_v32", "glm4_moe", "glm_moe_dsa", "kimi_k2"})
+_SIGMOID: Final = frozenset({"glm4_moe", "kimi_k2"})
 _SINKS: Final = frozenset({"gpt_oss"})
 
 

@@ -1,7 +1,8 @@
 """`quantization_config` of a model: block-scaled FP8, the one form of quantised weights that the engine runs.
 
 Linear weights are float8_e4m3fn with a scale in `<name>.weight_scale_inv` for each block of 128 x 128, by which it is
-multiplied (DeepSeek-AI, 2024, section 3.3). Embedding, head and routers are never quantised, whatever the config says.
+multiplied (DeepSeek-AI, 2024, section 3.3). Embedding, head, routers and the weights of an indexer's heads
+are never quantised, whatever the config says.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ KEY: Final = "quantization_config"
 _ALLOWED: Final[dict[str, tuple[str, ...]]] = {
     "activation_scheme": ("dynamic",),
     "fmt": ("e4m3", "float8_e4m3fn", "e4m3fn"),
-    "scale_fmt": ("float",),
+    "scale_fmt": ("float", "ue8m0"),  # powers of two, in float32 like any others (DeepSeek V3.1)
     "expert_dtype": ("fp8",),
 }
 _MODULE: Final = re.compile(r"[\w.-]{1,256}")

@@ -8,6 +8,8 @@ from appliance.checkpoint.fields import Fields
 
 # What says how many dimensions of a head there are, or are turned; the first that is given.
 _DECIDING: Final = ("rotary_dim", "head_dim", "hidden_size")
+# What longer contexts multiply cosines and sines by, and scores in DeepSeek's models; 0 for none.
+_MSCALES: Final = ("mscale", "mscale_all_dim")
 ROPE_TYPES: Final = ("default", "linear", "llama3", "yarn")
 
 
@@ -48,6 +50,7 @@ def _scaling(fields: Fields, inner: Fields, raw: dict[str, Any] | None) -> dict[
     } | {"rope_type": rope_type}
     if rope_type in ("linear", "dynamic", "llama3", "yarn"):
         scaling["factor"] = inner.number("factor", minimum=1, maximum=1e6)
+        scaling |= {key: inner.number(key, minimum=0, maximum=1e6, default=0) for key in _MSCALES if key in scaling}
     if rope_type in ("llama3", "yarn"):
         original = fields.integer("max_position_embeddings", 1, 1 << 24)
         default = original if rope_type == "yarn" else None
@@ -60,7 +63,7 @@ def _scaling(fields: Fields, inner: Fields, raw: dict[str, Any] | None) -> dict[
         if high <= low:
             inner.refuse("high_freq_factor", f"Must be greater than low_freq_factor ({low:g}).")
     if rope_type == "yarn":
-        for name in ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"):
+        for name in ("beta_fast", "beta_slow", "attention_factor"):
             if inner.given.get(name) is None:
                 scaling.pop(name, None)
             else:

@@ -39,7 +39,8 @@ def selection_context(
 ) -> Context:
     """Everything the choice depends on, for a model that passed preflight. `dtype` and `kv_cache_dtype` are torch's
     names; `cpu_features` is `Host.cpu_features` of the machine that computes."""
-    experts = config.experts
+    experts, latent, delta = config.experts, config.latent_attention, config.gated_delta
+    shared, indexing = experts.shared if experts else None, latent.indexing if latent else None
     return Context(
         device=device,
         capability=capability,
@@ -59,13 +60,32 @@ def selection_context(
         intermediate_size=config.intermediate_size,
         vocab_size=config.vocab_size,
         rotary_dim=config.rotary_dim,
+        norm_offset=config.norm_offset,
         qk_norm=config.qk_norm,
         sliding_window=config.has_windows,
+        latent_attention=latent is not None,
+        latent_query_rank=latent.query_rank or 0 if latent else 0,
+        latent_rank=latent.kv_rank if latent else 0,
+        latent_rope_dim=latent.rope_dim if latent else 0,
+        latent_nope_dim=latent.nope_dim if latent else 0,
+        latent_value_dim=latent.value_dim if latent else 0,
+        sparse_attention=indexing is not None,
+        dense_prefills=indexing is not None and engine_named(engine).dense_prefills,
+        index_heads=indexing.num_heads if indexing else 0,
+        index_head_dim=indexing.head_dim if indexing else 0,
+        index_top_k=indexing.top_k if indexing else 0,
+        index_interleaved=indexing.interleaved if indexing else False,
+        gated_delta_head_dim=delta.key_dim if delta else 0,
+        gated_delta_value_dim=delta.value_dim if delta else 0,
+        gated_delta_key_heads=delta.num_key_heads if delta else 0,
+        gated_delta_value_heads=delta.num_value_heads if delta else 0,
+        conv_width=delta.conv_width if delta else 0,
         activation=ACTIVATIONS.get(config.hidden_act, config.hidden_act),
         fp8_blocks=(BLOCK, BLOCK) if keeps_fp8(config, device, dtype) else None,
         num_experts=experts.num_experts if experts else 0,
         experts_per_token=experts.routing.top_k if experts else 0,
         moe_intermediate_size=experts.intermediate_size if experts else 0,
+        shared_intermediate_size=shared.intermediate_size if shared else 0,
         expert_scoring=experts.routing.scoring if experts else "softmax",
         num_expert_groups=experts.routing.num_groups if experts else 0,
     )

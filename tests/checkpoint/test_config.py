@@ -15,6 +15,7 @@ from appliance.checkpoint import CheckpointError
 from appliance.checkpoint.cache_specs import SlidingWindow
 from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES, ModelConfig, read_config
 from appliance.checkpoint.layout import expected_tensors, weight_bytes
+from appliance.checkpoint.model_config import Attention
 from appliance.checkpoint.safetensors import read_index
 from tests.tiny import BASE, FAMILIES, write_checkpoint
 
@@ -112,7 +113,7 @@ def test_sliding_windows(
 ) -> None:
     """Only where the family has one, and only where it is switched on."""
     config = read_config(write(tmp_path / "m", family, **changes))
-    windows = [layer.mixer.window for layer in config.layers]
+    windows = [layer.mixer.window for layer in config.layers if isinstance(layer.mixer, Attention)]
     assert len(windows) == 2
     assert [each for each in windows if each is not None] == [window] * sliding_layers
     of_specs = [spec.window if isinstance(spec, SlidingWindow) else None for spec in config.cache_specs]

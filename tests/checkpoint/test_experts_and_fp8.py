@@ -19,8 +19,9 @@ from appliance.checkpoint.layout import SCALE, expected_tensors, weight_bytes
 from appliance.checkpoint.quantization import BlockFp8
 from appliance.checkpoint.safetensors import read_index
 from appliance.checkpoint.selection import selection_context
+from appliance.checkpoint.sharding import obstacle
 from kernels.context import Context
-from tests.tiny import ALIGNED, BASE, FAMILIES, FP8, SPARSE, write_checkpoint
+from tests.tiny import ALIGNED, BASE, FAMILIES, FP8, SPARSE, aligned, block_fp8, write_checkpoint
 
 OMIT = object()
 
@@ -52,16 +53,18 @@ def test_the_weights_of_known_models(tmp_path: Path, family: str, config: dict[s
     assert weight_bytes(read_config(write(tmp_path / "m", family, **config)), 2, keep_fp8=True) == published
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", *SPARSE])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_5", *SPARSE])
 def test_the_layout_of_block_scaled_weights(tmp_path: Path, family: str) -> None:
     """Names, shapes and formats as in the checkpoint; embedding, head, norms and routers stay as they are."""
-    folder = write_checkpoint(tmp_path / "m", family, **ALIGNED | {"quantization_config": FP8})
+    quantised = aligned(family) | {"quantization_config": block_fp8(family)}
+    folder = write_checkpoint(tmp_path / "m", family, **quantised)
     index, expected = read_index(folder), expected_tensors(read_config(folder))
     assert {name: entry.shape for name, entry in index.tensors.items()} == {n: t.shape for n, t in expected.items()}
-    quantised = {name for name, tensor in expected.items() if tensor.dtype == E4M3}
-    assert quantised == {name for name, entry in index.tensors.items() if entry.dtype == "F8_E4M3"}
-    assert all(name + SCALE in expected for name in quantised)
-    assert not any(part in name for name in quantised for part in ("norm", "embed", "lm_head", "gate.weight"))
+    in_fp8 = {name for name, tensor in expected.items() if tensor.dtype == E4M3}
+    assert in_fp8 == {name for name, entry in index.tensors.items() if entry.dtype == "F8_E4M3"}
+    assert all(name + SCALE in expected for name in in_fp8)
+    in_full = ("norm", "embed", "lm_head", "gate.weight", "conv1d", "in_proj_b", "in_proj_a")
+    assert not any(part in name for name in in_fp8 for part in in_full)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,7 @@ def test_modules_are_left_out_by_whole_parts_of_their_names(skipped: list[str], 
         ("llama", {"weight_block_size": OMIT}, "quantization_config.weight_block_size"),
         ("llama", {"weight_block_size": [64, 64]}, "quantization_config.weight_block_size"),
         ("llama", {"fmt": "e5m2"}, "quantization_config.fmt"),
-        ("llama", {"scale_fmt": "ue8m0"}, "quantization_config.scale_fmt"),
+        ("llama", {"scale_fmt": "e5m2"}, "quantization_config.scale_fmt"),
         ("llama", {"expert_dtype": "fp4"}, "quantization_config.expert_dtype"),
         ("llama", {"modules_to_convert": ["model.embed_tokens"]}, "quantization_config.modules_to_convert"),
         ("llama", {"modules_to_not_convert": ["re:.*gate"]}, "quantization_config.modules_to_not_convert"),
@@ -160,9 +163,21 @@ def test_every_part_of_the_question_follows_from_the_config(tmp_path: Path) -> N
     )  # fmt: skip
     # Of quantised weights reading the config lets through only those in FP8 blocks: other methods are known to
     # `outline` alone, which describes models that only vLLM runs.
-    none_has = {"rotary_interleaved", "attention_sinks", "soft_cap", "latent_attention", "sparse_attention",
-                "gated_delta_head_dim", "quantization", "cast", "engine", "left_to_engine",
+    of_latents = {f"latent_{part}" for part in ("attention", "query_rank", "rank", "rope_dim", "nope_dim", "value_dim")}
+    of_latents |= {"dense_prefills", "index_heads", "index_head_dim", "index_top_k", "index_interleaved"}
+    none_has = of_latents | {"rotary_interleaved", "attention_sinks", "soft_cap", "sparse_attention",
+                "quantization", "cast", "engine", "left_to_engine",
                 "sliding_window", "cpu_features"}  # fmt: skip
+    hybrid = selection_context(
+        read_config(write(tmp_path / "h", "qwen3_next")), device="cpu", capability=None, dtype="float32",
+        kv_cache_dtype="", cuda_graphs=False, libraries={},
+    )  # fmt: skip
+    of_hybrids = {
+        "norm_offset": 1.0, "gated_delta_head_dim": 16, "gated_delta_value_dim": 24, "gated_delta_key_heads": 2,
+        "gated_delta_value_heads": 4, "conv_width": 4, "shared_intermediate_size": 40,
+    }  # fmt: skip
+    assert {name: getattr(hybrid, name) for name in of_hybrids} == of_hybrids
+    none_has |= of_hybrids.keys()
     default = Context("cpu")
     asked = {field.name for field in fields(Context) if getattr(context, field.name) != getattr(default, field.name)}
     assert asked | none_has == {field.name for field in fields(Context)}
@@ -246,7 +261,9 @@ KEYS = [
     "num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
     "decoder_sparse_step", "mlp_only_layers", "scoring_func", "use_routing_bias", "n_group", "topk_group",
     "routed_scaling_factor", "rotary_dim", "partial_rotary_factor", "qk_norm_type", "use_qk_norm", "attn_type_list",
-    "quantization_config", "num_hidden_layers", "head_dim",
+    "quantization_config", "num_hidden_layers", "head_dim", "n_routed_experts", "n_shared_experts",
+    "first_k_dense_replace", "moe_layer_freq", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
+    "v_head_dim", "topk_method", "rope_interleave", "num_nextn_predict_layers", "num_key_value_heads",
 ]  # fmt: skip
 
 
@@ -261,7 +278,7 @@ def test_any_sparse_config_is_read_or_refused(
 ) -> None:
     """Any JSON under any key: tensors that can be listed, or a CheckpointError."""
     if quantised is not None:
-        changes = ALIGNED | changes | {"quantization_config": FP8 | quantised}
+        changes = aligned(family) | changes | {"quantization_config": FP8 | quantised}
     folder = write(tmp_path_factory.getbasetemp() / "any-sparse", family, **changes)
     try:
         config = read_config(folder)
@@ -272,3 +289,19 @@ def test_any_sparse_config_is_read_or_refused(
     assert config.rotary_dim % 2 == 0
     if config.experts is not None:
         assert 1 <= config.experts.routing.top_k <= config.experts.num_experts
+
+
+def test_every_part_of_a_fused_product_is_cut_between_blocks(tmp_path: Path) -> None:
+    """Queries and keys of 128 rows each, values of 192 behind them."""
+    sizes = {
+        "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 128,
+        "linear_value_head_dim": 192, "num_key_value_heads": 4, "head_dim": 128, "moe_intermediate_size": 256,
+        "shared_expert_intermediate_size": 256, "hidden_size": 256,
+    }  # fmt: skip
+    changes = aligned("qwen3_5_moe") | sizes | {"quantization_config": block_fp8("qwen3_5_moe")}
+    config = read_config(write(tmp_path, "qwen3_5_moe", **changes))
+    assert obstacle(config, 1) is None
+    why = obstacle(config, 2)
+    assert why is not None
+    assert "192" in why
+    assert ".in_proj_qkv" in why

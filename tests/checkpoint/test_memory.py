@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from appliance.checkpoint.cache_specs import State, StatePart
 from appliance.checkpoint.config import ModelConfig, read_config
 from appliance.checkpoint.memory import (
+    COPIES_PER_SEQUENCE,
     DEFAULT_HOST_CACHE,
     HOST_CACHE_SHARE,
     SHORTEST_USEFUL_CONTEXT,
@@ -21,11 +24,24 @@ from appliance.checkpoint.memory import (
     NativeFootprint,
     plan_memory,
 )
+from appliance.checkpoint.memory.native import NCCL_BYTES, SET_SEGMENTS_BYTES
 from appliance.checkpoint.safetensors import read_index
+from appliance.checkpoint.sharding import sharded
 from tests.tiny import ALIGNED, BASE, FAMILIES, FP8, write_checkpoint
 
 GIB = 1 << 30
 TRITON_OPS = ("rms_norm", "rotary_cache", "paged_attention", "fp8_linear", "moe_routing", "fused_moe", "sampling")
+
+
+@pytest.fixture(scope="module")
+def hybrid(llama_8b: ModelConfig) -> ModelConfig:
+    """The same with recurrent layers in three of four: 2 MiB each, and 48 KiB for their convolution."""
+    state = State(parts=(StatePart((32, 128, 128), "float32"), StatePart((8192, 3))))
+    layers = [
+        layer if number % 4 == 3 else msgspec.structs.replace(layer, cache=state)
+        for number, layer in enumerate(llama_8b.layers)
+    ]
+    return msgspec.structs.replace(llama_8b, layers=tuple(layers))
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +79,48 @@ def test_the_arithmetic_of_a_known_model(llama_8b: ModelConfig) -> None:
     assert result.num_blocks * 16 * 128 * 1024 == result.cache_bytes
 
 
+def test_ranks_on_gpus_count_what_nccl_and_segments_of_set_sizes_hold(llama_8b: ModelConfig) -> None:
+    """All else of a rank that differs is by its config."""
+    local = sharded(llama_8b, 2)
+    as_one = msgspec.structs.replace(local, ranks=1)
+    rank, alone = (plan(config, "cuda", 64 << 30, max_model_len=4096) for config in (local, as_one))
+    assert rank.workspace.slack - alone.workspace.slack >= SET_SEGMENTS_BYTES
+    assert rank.workspace.runtime - alone.workspace.runtime == NCCL_BYTES
+
+
 def test_a_cache_in_8_bits_takes_half(llama_8b: ModelConfig) -> None:
     """And so twice the tokens fit beside the same weights; the pages are still gathered in the model's own dtype."""
     full, small = plan(llama_8b, "cuda", 72 * GIB), plan(llama_8b, "cuda", 72 * GIB, kv_cache_dtype="fp8")
     assert small.bytes_per_token * 2 == full.bytes_per_token
     assert small.workspace_bytes >= full.workspace_bytes
     assert small.num_blocks > 1.8 * full.num_blocks
+
+
+def test_states_are_there_for_all_sequences_and_some_copies(hybrid: ModelConfig) -> None:
+    result = plan(hybrid, "cuda", 72 * GIB, max_num_seqs=64)
+    each = 24 * ((2 << 20) + (48 << 10))
+    assert result.fits
+    assert result.bytes_per_token == 8 * 4096
+    assert result.state_bytes == 65 * each
+    assert result.num_snapshots == COPIES_PER_SEQUENCE * 64
+    assert result.cache_bytes == result.num_blocks * 16 * 8 * 4096 + result.num_snapshots * each
+    assert result.needed_bytes <= 72 * GIB
+    assert plan(hybrid, "cuda", 72 * GIB, max_num_seqs=64, prefix_caching=False).num_snapshots == 0
+
+
+def test_copies_of_states_leave_room_for_one_sequence(hybrid: ModelConfig) -> None:
+    """As memory shrinks, copies go first, then the context; what is planned always fits."""
+    copies = []
+    for mib in range(19_000, 16_000, -20):
+        result = plan(hybrid, "cuda", mib << 20, max_num_seqs=4, max_model_len=16384)
+        if not result.fits:
+            break
+        assert result.needed_bytes <= mib << 20
+        assert result.num_blocks > 16384 // 16
+        copies.append(result.num_snapshots)
+    assert copies[0] > 0
+    assert copies[-1] == 0
+    assert copies == sorted(copies, reverse=True)
 
 
 def test_weights_in_fp8_are_counted_as_they_are_kept(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
+from appliance.checkpoint.cuts import Cut
 from appliance.checkpoint.fields import Fields
 from appliance.checkpoint.model_config import ModelConfig
 
@@ -13,19 +14,28 @@ DECODER = "appliance.models.layers.decoder:Decoder"
 
 
 class Expected(NamedTuple):
-    """A tensor of a checkpoint. `dtype` is that in which it is kept where it is not the model's own."""
+    """A tensor of a checkpoint. `dtype` is that in which it is kept where it is not the model's own. `expanded`: it is
+    part of a weight that is always multiplied out when it is loaded, even where others stay in FP8. `cut` None: every
+    rank has all of it."""
 
     shape: tuple[int, ...]
     dtype: str = ""
+    expanded: bool = False
+    cut: Cut | None = None
 
 
 class Projection(NamedTuple):
-    """A linear layer as a checkpoint has it: `rows` outputs of `columns` inputs."""
+    """A linear layer as a checkpoint has it: `rows` outputs of `columns` inputs. `expanded` is as in `Expected`. With
+    `unit` it interleaves parts by head, each of a multiple of so many rows, which the engine brings together. `cut` is
+    that of its weight."""
 
     name: str
     rows: int
     columns: int
     bias: bool = False
+    expanded: bool = False
+    unit: int = 0
+    cut: Cut | None = None
 
 
 class Family(Protocol):

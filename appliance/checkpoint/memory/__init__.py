@@ -6,6 +6,7 @@ from appliance.checkpoint.memory.fitting import Fitting
 from appliance.checkpoint.memory.formats import CACHE_DTYPES, ITEM_BYTES
 from appliance.checkpoint.memory.native import NativeFootprint
 from appliance.checkpoint.memory.plan import (
+    COPIES_PER_SEQUENCE,
     DEFAULT_HOST_CACHE,
     HOST_CACHE_SHARE,
     SHORTEST_USEFUL_CONTEXT,
@@ -18,6 +19,7 @@ from appliance.checkpoint.memory.plan import (
 
 __all__ = [
     "CACHE_DTYPES",
+    "COPIES_PER_SEQUENCE",
     "DEFAULT_HOST_CACHE",
     "HOST_CACHE_SHARE",
     "ITEM_BYTES",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
+from appliance.checkpoint.cache_specs import bytes_per_sequence, bytes_per_token
 from appliance.checkpoint.layout import largest_matrix, weight_bytes
 from appliance.checkpoint.memory.cache_shape import CacheShape
 from appliance.checkpoint.memory.formats import ITEM_BYTES, MIB
@@ -15,6 +16,8 @@ from appliance.checkpoint.memory.plan import MemoryLimits, Workspace
 from appliance.checkpoint.memory.step import SAMPLING, Moment, StepShape, moments
 from appliance.checkpoint.model_config import ModelConfig
 from appliance.checkpoint.selection import keeps_fp8
+from kernels import mla_attention
+from kernels.indexer import score_bytes
 from kernels.paged_attention import scratch_bytes
 
 # The core's process on a CPU, all else aside, as VmHWM counts it: Python with torch's libraries once a model has run
@@ -23,6 +26,8 @@ HOST_RUNTIME_BYTES: Final = 260 * MIB
 # A CUDA context with the modules of torch and cuBLAS and Triton's kernels: 160 to 188 MiB on an H200 under driver 580,
 # as `tests/gpu/test_memory_plan.py` prints it; cuBLAS's workspace, 32 MiB; and the last piece of a segment.
 CUDA_RUNTIME_BYTES: Final = 220 * MIB
+# What NCCL keeps on each GPU of several, its channels' buffers mostly: as its documentation lets expect, not measured.
+NCCL_BYTES: Final = 512 * MIB
 # The C library keeps what the core frees, in one heap, but for results of this size: they are outside of it, and given
 # back at once (`appliance/engine/__main__.py`). The heap and the rest are fullest at different moments of a step.
 HEAP_BELOW: Final = 32 * MIB
@@ -34,6 +39,9 @@ EXPERTS_HOLES_BYTES: Final = 51 * MIB
 # What torch's allocator for GPUs holds beside what a step needs at its fullest, in a segment that grows: 21 to 96 MiB
 # for steps of 180 to 350 MiB.
 CUDA_SLACK_SHARE: Final = 0.2
+# What it holds besides on each GPU of several, where segments do not grow (`appliance/engine/allocator.py`): as much as
+# one GPU's segments of set sizes left in holes; with several ranks not measured.
+SET_SEGMENTS_BYTES: Final = 500 * MIB
 
 # What the driver keeps of a graph: 0.9 MiB with 12 and with 22 layers, 1.2 with two, on an H200 under driver 580.
 GRAPH_BYTES: Final = 1200 << 10
@@ -55,6 +63,7 @@ class NativeFootprint:
     unified: bool = False
     graphs: bool = False
 
+    reserves_states = True
     spare_blocks = 1
     takes_all = False
 
@@ -77,21 +86,35 @@ class NativeFootprint:
             max_model_len=max_model_len,
         )
         sequences = max(shape.sequences for shape in shapes)
-        parts = scratch_bytes(self.config.num_attention_heads, self.config.head_dim, max_model_len)
         shape = StepShape(
             tokens=sequences, sequences=sequences, item=self._item, fp8=self._fp8, backends=self.backends,
-            attention=((parts,),),
+            attention=self._decoding(sequences, max_model_len),
         )  # fmt: skip
         pool = max(moment.total for moment in moments(self.config, shape) if moment.name != SAMPLING)
         logits = sequences * self.config.vocab_size
-        pool = max(pool, logits * self._item)
+        copies = 1 if self.config.ranks == 1 else 3  # this rank's, all ranks', and these in order
+        pool = max(pool, copies * logits * self._item)
         return len(shapes) * GRAPH_BYTES + logits * 4 + int(pool * (1 + CUDA_SLACK_SHARE))
+
+    def _decoding(self, sequences: int, max_model_len: int) -> tuple[tuple[int, ...], ...]:
+        """What Triton's attention works in while so many sequences decode, at each moment that may be its fullest."""
+        heads, latent = self.config.num_attention_heads, self.config.latent_attention
+        if latent is None:
+            return ((scratch_bytes(heads, self.config.head_dim, max_model_len),),)
+        indexing = latent.indexing
+        absorbed = sequences * heads * latent.kv_rank * self._item
+        seen = max_model_len if indexing is None else indexing.top_k
+        attending = absorbed, absorbed, mla_attention.scratch_bytes(heads, latent.kv_rank, seen)
+        return (attending,) if indexing is None else (attending, (score_bytes(max_model_len * 4, sequences),))
 
     @cached_property
     def cache(self) -> CacheShape:
         """Layers with a window keep every token too."""
-        item = ITEM_BYTES[self.limits.kv_cache_dtype]
-        return CacheShape(bytes_per_token=sum(spec.bytes_per_token(item) for spec in self.config.cache_specs))
+        specs = self.config.cache_specs
+        return CacheShape(
+            bytes_per_token=bytes_per_token(specs, ITEM_BYTES[self.limits.kv_cache_dtype]),
+            per_sequence=bytes_per_sequence(specs, self._item),
+        )
 
     def workspace(self, max_model_len: int) -> Workspace:
         attention = self.attention(max_model_len)
@@ -123,7 +146,8 @@ class NativeFootprint:
         found = moments(self.config, shape)
         step = max(moment.total for moment in found)
         if self.device == "cuda":
-            return step, int(step * CUDA_SLACK_SHARE)
+            holes = SET_SEGMENTS_BYTES if self.config.ranks > 1 else 0
+            return step, int(step * CUDA_SLACK_SHARE) + holes
         heap = max(_heap(moment) for moment in found)
         outside = max(sum(size for size in moment.tensors if size >= HEAP_BELOW) for moment in found)
         experts = EXPERTS_HOLES_BYTES if self.config.experts is not None and self._item == 2 else 0
@@ -142,7 +166,8 @@ class NativeFootprint:
         """The core of a GPU that shares the host's memory takes what its process does as well."""
         if self.device == "cpu":
             return HOST_RUNTIME_BYTES
-        return CUDA_RUNTIME_BYTES + (HOST_RUNTIME_BYTES if self.unified else 0)
+        collectives = NCCL_BYTES if self.config.ranks > 1 else 0
+        return CUDA_RUNTIME_BYTES + collectives + (HOST_RUNTIME_BYTES if self.unified else 0)
 
     @property
     def _repacks(self) -> bool:
@@ -152,7 +177,7 @@ class NativeFootprint:
     @property
     def _second_head(self) -> int:
         """An embedding that is also the head cannot be looked up in the layout that the head is multiplied in."""
-        head = self.config.vocab_size * self.config.hidden_size * self._item
+        head = self.config.vocab_rows * self.config.hidden_size * self._item
         return head if self._repacks and self.config.tie_word_embeddings else 0
 
     @property

@@ -22,6 +22,10 @@ DEFAULT_HOST_CACHE: Final = 512 * MIB
 HOST_CACHE_SHARE: Final = 0.25
 # A context shortened by itself to fit is still of use down to this length; below, the launch is refused.
 SHORTEST_USEFUL_CONTEXT: Final = 2048
+# Of the cache of a model with states: what copies of them may take, so that prefixes can be continued, and how many for
+# each sequence that runs. Two make a conversation's next turn start where the last one ended; the rest are remembered.
+COPIES_SHARE: Final = 0.25
+COPIES_PER_SEQUENCE: Final = 4
 
 
 class Workspace(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +62,7 @@ class MemoryLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int
     block_size: int
     kv_cache_memory_bytes: int | None
+    prefix_caching: bool = True
 
 
 class Footprint(Protocol):
@@ -72,6 +77,10 @@ class Footprint(Protocol):
 
     @property
     def cache(self) -> CacheShape: ...
+
+    @property
+    def reserves_states(self) -> bool:
+        """Whether each sequence that may run has room for its state from the start, beside the cache."""
 
     @property
     def spare_blocks(self) -> int:
@@ -100,9 +109,10 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """All in bytes but `num_blocks`, `block_size` and the two lengths.
 
     `available_bytes` is what weights, workspace, graphs and cache may take together, of `total_bytes` that the device
-    has. `max_model_len` is the length planned for, `longest_context` the longest that would fit, up to the model's own;
-    `fits` says whether the launch can go on. `estimated`: the engine measures by itself when it starts, and may find
-    somewhat less room.
+    has. `cache_bytes` are those of `num_blocks` blocks and of `num_snapshots` copies of states; `state_bytes` those of
+    the states of all sequences that may run. `max_model_len` is the length planned for, `longest_context` the longest
+    that would fit, up to the model's own; `fits` says whether the launch can go on. `estimated`: the engine measures by
+    itself when it starts, and may find somewhat less room.
     """
 
     kind: Literal["host", "dedicated", "unified"]
@@ -113,7 +123,9 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Workspace
     graph_bytes: int
     cache_bytes: int
+    state_bytes: int
     num_blocks: int
+    num_snapshots: int
     block_size: int
     bytes_per_token: int
     max_model_len: int
@@ -128,11 +140,11 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     def workspace_bytes(self) -> int:
         """Where the cache is small, loading needs more than serving."""
         serving, loading = self.workspace.total, self.workspace.runtime + self.workspace.loading
-        return max(serving, loading - self.cache_bytes)
+        return max(serving, loading - self.cache_bytes - self.state_bytes)
 
     @property
     def needed_bytes(self) -> int:
-        return self.weight_bytes + self.workspace_bytes + self.graph_bytes + self.cache_bytes
+        return self.weight_bytes + self.workspace_bytes + self.graph_bytes + self.cache_bytes + self.state_bytes
 
     @property
     def kept_bytes(self) -> int:
@@ -140,7 +152,8 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
         with requests that need them."""
         workspace = self.workspace
         runtime = workspace.runtime if self.kind == "dedicated" else 0  # a host's is mostly files, which count as free
-        return self.weight_bytes + self.cache_bytes + self.graph_bytes + runtime + workspace.tables + workspace.packed
+        caches = self.cache_bytes + self.state_bytes
+        return self.weight_bytes + caches + self.graph_bytes + runtime + workspace.tables + workspace.packed
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -152,6 +165,7 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
         parts = (
             Segment("weights", "weights", self.weight_bytes),
             Segment("cache", "cache", self.cache_bytes),
+            Segment("states", "states", self.state_bytes),
             Segment("workspace", "workspace", self.workspace_bytes),
             Segment("graphs", "graphs", self.graph_bytes),
             Segment("held", "other programs", self.held_bytes),
@@ -196,24 +210,31 @@ def _plan_for(
     footprint: Footprint, limits: MemoryLimits, memory: DeviceMemory, model_len: int, estimated: bool
 ) -> MemoryPlan:
     shape, block = footprint.cache, limits.block_size
+    state = shape.per_sequence if footprint.reserves_states else 0
+    states = state * (limits.max_num_seqs + 1)  # and one for padding
+    if state:
+        shape = msgspec.structs.replace(shape, per_sequence=0)
     block_bytes = max(shape.most_bytes_per_token * block, 1)
     workspace, chunk = footprint.workspace(model_len), limits.max_num_batched_tokens
     graphs = footprint.graph_bytes(model_len)
-    needed = footprint.weight_bytes + graphs + workspace.total
+    needed = footprint.weight_bytes + graphs + workspace.total + states
+    spare = footprint.spare_blocks * block_bytes
     one = shape.sequence_bytes(model_len, block, chunk)
-    least = one + footprint.spare_blocks * block_bytes
+    least = one + spare
     if limits.kv_cache_memory_bytes is not None:
-        cache = limits.kv_cache_memory_bytes
+        room = limits.kv_cache_memory_bytes
     else:
-        cache = max(memory.available - needed, 0)
-        if not footprint.takes_all:
-            cache = min(cache, one * limits.max_num_seqs + footprint.spare_blocks * block_bytes)
-            if memory.kind == "host":
-                cache = min(cache, int(memory.available * HOST_CACHE_SHARE), max(DEFAULT_HOST_CACHE, least))
-    cache -= cache % block_bytes
+        room = max(memory.available - needed, 0)
+        if memory.kind == "host" and not footprint.takes_all:
+            room = min(room, int(memory.available * HOST_CACHE_SHARE), max(DEFAULT_HOST_CACHE, least))
+    copies = _copies(room, room - least, state, limits)
+    pages = room - copies * state
+    if limits.kv_cache_memory_bytes is None and not footprint.takes_all:
+        pages = min(pages, one * limits.max_num_seqs + spare)
+    pages -= pages % block_bytes
     loading = footprint.weight_bytes + workspace.runtime + workspace.loading
-    fits = cache >= least and max(needed + cache, loading) <= memory.available
-    cache = max(cache, -(-least // block_bytes) * block_bytes)
+    fits = pages >= least and max(needed + pages + copies * state, loading) <= memory.available
+    pages = max(pages, -(-least // block_bytes) * block_bytes)
     return MemoryPlan(
         kind=memory.kind,
         total_bytes=memory.total,
@@ -222,8 +243,10 @@ def _plan_for(
         weight_bytes=footprint.weight_bytes,
         workspace=workspace,
         graph_bytes=graphs,
-        cache_bytes=cache,
-        num_blocks=cache // block_bytes,
+        cache_bytes=pages + copies * state,
+        state_bytes=states,
+        num_blocks=pages // block_bytes,
+        num_snapshots=copies,
         block_size=block,
         bytes_per_token=shape.most_bytes_per_token,
         max_model_len=model_len,
@@ -232,7 +255,7 @@ def _plan_for(
         fits=fits,
         fitting=fitting(
             shape,
-            cache - footprint.spare_blocks * block_bytes,
+            pages - spare,
             max_model_len=max(model_len, 1),
             max_num_seqs=limits.max_num_seqs,
             block_size=block,
@@ -241,3 +264,10 @@ def _plan_for(
         holders=memory.holders,
         estimated=estimated,
     )
+
+
+def _copies(room: int, to_spare: int, state: int, limits: MemoryLimits) -> int:
+    """Of states of `state` bytes, in a cache of `room` bytes of which one sequence leaves `to_spare`."""
+    if not state or not limits.prefix_caching:
+        return 0
+    return min(max(min(int(room * COPIES_SHARE), to_spare), 0) // state, COPIES_PER_SEQUENCE * limits.max_num_seqs)

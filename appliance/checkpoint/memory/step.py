@@ -13,8 +13,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from appliance.checkpoint.experts import Experts
-from appliance.checkpoint.model_config import ModelConfig
+from appliance.checkpoint.experts import Experts, SharedExperts
+from appliance.checkpoint.model_config import GatedDelta, Indexing, LatentAttention, ModelConfig
+from kernels.context import Context
+from kernels.delta_rule.workspace import workspace_bytes
 
 SAMPLING: Final = "sampling"
 # What Triton's sampling notes of each 4096 logits: numbers and masses at 16 thresholds, and three results.
@@ -57,19 +59,24 @@ class Moment(NamedTuple):
 
 def moments(config: ModelConfig, shape: StepShape) -> list[Moment]:
     """Of a full step: as many tokens as may be batched, and as many sequences that sample."""
-    tokens, hidden = shape.tokens, config.hidden_size * shape.item
+    tokens, hidden, latent = shape.tokens, config.hidden_size * shape.item, config.latent_attention
     # The residual, and what a layer is given: Python holds both until the layer ends.
-    carried = (hidden, hidden, _INDEX_BYTES)
+    carried = (hidden, hidden, _INDEX_BYTES, *_chosen(latent))
     found = [
         _moment("norm", tokens, *carried, hidden, hidden, *_norm(config.hidden_size, shape)),
         Moment(SAMPLING, tuple(_sampling(config, shape))),
     ]
     # In attention its input besides, in the feed-forward layer also attention's result.
-    for widths in _attention(config, shape):
+    mixing = _attention(config, shape) if latent is None else _latent_attention(config, latent, shape)
+    for widths in mixing:
         found.append(_moment("attention", tokens, *carried, hidden, *widths))
+    if config.gated_delta is not None:
+        for widths, *others in _gated_delta(config, config.gated_delta, shape):
+            moment = _moment("gated delta", tokens, *carried, hidden, *widths)
+            found.append(moment._replace(tensors=(*moment.tensors, *others)))
     for widths in _feed_forward(config, shape):
         found.append(_moment("feed-forward", tokens, *carried, hidden, hidden, *widths))
-    name, around = _attending(config, shape)
+    name, around = _attending(config, shape) if latent is None else _attending_to_latents(config, latent, shape)
     found += [Moment(name, (*around, *tensors)) for tensors in shape.attention]
     if dequantised := _dequantised(config, shape):
         fullest = max(found, key=lambda moment: moment.total)
@@ -88,13 +95,15 @@ def _norm(width: int, shape: StepShape) -> tuple[int, ...]:
 
 
 def _qkv(config: ModelConfig, shape: StepShape) -> tuple[int, int, tuple[int, ...]]:
-    """Bytes of a token's query and key, and of the tensors that hold them: those normed over all heads are copied."""
+    """Bytes of a token's query and key, and of the tensors that hold them, beside a gate where there is one: those
+    normed over all heads are copied."""
     item = shape.item
     query, key = (
         config.num_attention_heads * config.head_dim * item,
         config.num_key_value_heads * config.head_dim * item,
     )
-    return query, key, (query + 2 * key, query, key) if config.qk_norm == "all" else (query + 2 * key,)
+    projected = query + 2 * key + (query if config.gates_attention else 0)
+    return query, key, (projected, query, key) if config.qk_norm == "all" else (projected,)
 
 
 def _attention(config: ModelConfig, shape: StepShape) -> Iterator[tuple[int, ...]]:
@@ -109,6 +118,8 @@ def _attention(config: ModelConfig, shape: StepShape) -> Iterator[tuple[int, ...
             yield *held, 4 * query // shape.item, 4 * query // shape.item
         turned = query * config.rotary_dim // config.head_dim
         yield *held, turned, turned
+    if config.gates_attention:
+        yield *held, query, query
     yield *held, query, config.hidden_size * shape.item, _rounded(query // shape.item, shape)
 
 
@@ -120,21 +131,122 @@ def _attending(config: ModelConfig, shape: StepShape) -> Moment:
     return _moment("attention", shape.tokens, hidden, hidden, _INDEX_BYTES, hidden, *held, *results)
 
 
+def _latent_attention(config: ModelConfig, mixer: LatentAttention, shape: StepShape) -> Iterator[tuple[int, ...]]:
+    """As `_attention`. All that is projected from the hidden state is there until the end."""
+    item, hidden = shape.item, config.hidden_size
+    held = _latents(config, mixer, shape)
+    value = config.num_attention_heads * mixer.value_dim
+    yield held[0], _rounded(hidden, shape)
+    if mixer.query_rank is not None:
+        yield held[0], *_norm(mixer.query_rank, shape)
+        yield *held, mixer.query_rank * item, _rounded(mixer.query_rank, shape)
+    if shape.torch("latent_cache"):
+        turned = config.num_attention_heads * mixer.rope_dim * item
+        yield *held, turned, turned, turned
+    yield *held, value * item, hidden * item, _rounded(value, shape)
+    if mixer.indexing is not None:
+        yield *held, value * item, value * item  # of decodes and of prefills, and both together
+        yield from _indexing(config, mixer, mixer.indexing, shape)
+
+
+def _indexing(
+    config: ModelConfig, mixer: LatentAttention, indexing: Indexing, shape: StepShape
+) -> Iterator[tuple[int, ...]]:
+    """Of an indexer, as `_attention`: from the latents of queries, before these become attention's own."""
+    item, query = shape.item, indexing.num_heads * indexing.head_dim
+    rank = mixer.query_rank or 0
+    weights, key = indexing.num_heads * 4, indexing.head_dim * item
+    held = ((rank + mixer.latent_dim) * item, rank * item, query * item)
+    yield *held, _rounded(rank, shape)
+    yield *held, 4 * config.hidden_size if item < 4 else 0, weights
+    yield *held, weights, key, _rounded(config.hidden_size, shape)
+    if not shape.torch("index_cache"):
+        yield *held, weights, key, query, weights
+    elif item == 4:
+        turned = indexing.num_heads * mixer.rope_dim * item
+        yield *held, weights, key, turned, turned, turned
+    else:  # transformed and rounded in float32
+        yield *held, weights, key, *(3 * (4 * query,))
+
+
+def _chosen(mixer: LatentAttention | None) -> tuple[int, ...]:
+    """The tokens that each query sees, which are kept for later layers."""
+    return (4 * mixer.indexing.top_k + 4,) if mixer is not None and mixer.indexing is not None else ()
+
+
+def _attending_to_latents(config: ModelConfig, mixer: LatentAttention, shape: StepShape) -> Moment:
+    """As `_attending`."""
+    hidden, result = config.hidden_size * shape.item, config.num_attention_heads * mixer.value_dim * shape.item
+    held = _latents(config, mixer, shape)
+    return _moment("attention", shape.tokens, hidden, hidden, _INDEX_BYTES, hidden, *_chosen(mixer), *held, result)
+
+
+def _latents(config: ModelConfig, mixer: LatentAttention, shape: StepShape) -> tuple[int, ...]:
+    """Bytes of what is projected from a token's hidden state, and of its query where that is not among it."""
+    query = config.num_attention_heads * mixer.query_dim
+    if mixer.query_rank is None:
+        return ((query + mixer.latent_dim) * shape.item,)
+    return (mixer.query_rank + mixer.latent_dim) * shape.item, query * shape.item
+
+
+def _gated_delta(
+    config: ModelConfig, mixer: GatedDelta, shape: StepShape
+) -> Iterator[tuple[tuple[int, ...], *tuple[int, ...]]]:
+    """Of such a layer: bytes for each token, and of other tensors. What is projected, and what the convolution gives,
+    is there until the end."""
+    item, heads = shape.item, mixer.num_value_heads
+    channels, values = mixer.conv_channels * item, heads * mixer.value_dim * item
+    projected = channels + values + 2 * heads * item
+    held, result = (projected, channels), config.hidden_size * item
+    yield ((projected, _rounded(config.hidden_size, shape)),)
+    copied = 0 if item == 4 else 4  # torch computes in float32
+    if shape.torch("causal_conv"):
+        # The inputs with those before, and their sums; of a decode as many for each of its products.
+        yield ((*held, channels, (4 + copied) * mixer.conv_channels),)
+        window = min(shape.sequences, shape.tokens) * mixer.conv_channels * mixer.conv_width
+        yield held, window * item, window * 4, window * copied
+    yield (*held, values), _delta_rule(mixer, shape)
+    if shape.torch("gated_norm"):
+        yield ((*held, values, *(3 * (values // item * 4,))),)
+    yield ((*held, values, values),)
+    yield ((*held, values, result, _rounded(values // item, shape)),)
+
+
+def _delta_rule(mixer: GatedDelta, shape: StepShape) -> int:
+    context = Context(
+        "",
+        gated_delta_head_dim=mixer.key_dim,
+        gated_delta_value_dim=mixer.value_dim,
+        gated_delta_key_heads=mixer.num_key_heads,
+        gated_delta_value_heads=mixer.num_value_heads,
+    )
+    return workspace_bytes(shape.backends.get("delta_rule", "torch"), context, shape.tokens, shape.sequences)
+
+
 def _feed_forward(config: ModelConfig, shape: StepShape) -> Iterator[tuple[int, ...]]:
     """Of dense and sparse layers, where there are such."""
     if config.experts is not None:
         yield from _sparse(config.experts, config.hidden_size, shape)
         if len(config.experts.layers) == config.num_hidden_layers:
             return
-    inner, hidden = config.intermediate_size * shape.item, config.hidden_size * shape.item
-    yield 2 * inner, _rounded(config.hidden_size, shape)
+    yield from _gated(config.hidden_size, config, shape)
+
+
+def _gated(hidden: int, layer: ModelConfig | SharedExperts, shape: StepShape) -> Iterator[tuple[int, ...]]:
+    """Of a gated feed-forward layer: gate and up, their product, and the result."""
+    inner = layer.intermediate_size * shape.item
+    yield 2 * inner, _rounded(hidden, shape)
     yield 2 * inner, inner
-    yield inner, hidden, _rounded(config.intermediate_size, shape)
+    yield inner, hidden * shape.item, _rounded(layer.intermediate_size, shape)
 
 
 def _sparse(experts: Experts, hidden: int, shape: StepShape) -> Iterator[tuple[int, ...]]:
     item, inner, top_k = shape.item, experts.intermediate_size, experts.routing.top_k
-    logits, chosen = experts.num_experts * item, top_k * 8
+    logits, chosen = experts.num_experts * (4 if experts.router_dtype else item), top_k * 8
+    if experts.router_dtype:  # a copy of the input
+        yield logits, 4 * hidden
+    if experts.shared is not None:
+        yield from ((logits, chosen, hidden * item, *widths) for widths in _gated(hidden, experts.shared, shape))
     if shape.torch("moe_routing"):  # widened, as scores, and sorted with their places
         yield logits, *(experts.num_experts * size for size in (4, 4, 4, 8))
     if shape.torch("fused_moe"):
@@ -164,13 +276,27 @@ def _dequantised(config: ModelConfig, shape: StepShape) -> int:
         return 0
     hidden, matrices = config.hidden_size, [0]
     if shape.torch("fp8_linear"):
-        query, key = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-        matrices += [hidden * (query + 2 * key)]
+        matrices += [_projected(config)]
         if config.experts is None or len(config.experts.layers) < config.num_hidden_layers:
             matrices += [2 * hidden * config.intermediate_size]
     if shape.torch("fused_moe") and config.experts is not None:
         matrices += [3 * hidden * config.experts.intermediate_size]  # an expert's both
     return max(matrices) * 12
+
+
+def _projected(config: ModelConfig) -> int:
+    """Numbers in the largest matrix that a layer multiplies by before its feed-forward layer."""
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    mixer, delta = config.latent_attention, config.gated_delta
+    if mixer is None:
+        attention = (heads * (1 + config.gates_attention) + 2 * config.num_key_value_heads) * config.head_dim
+        linear = 0 if delta is None else delta.conv_channels + delta.num_value_heads * delta.value_dim
+        return hidden * max(attention, linear)
+    query, rank = heads * mixer.query_dim, mixer.query_rank
+    if mixer.indexing is not None:
+        query = max(query, mixer.indexing.num_heads * mixer.indexing.head_dim)
+    first = query if rank is None else rank
+    return max(hidden * (first + mixer.latent_dim), query * (rank or 0), hidden * heads * mixer.value_dim)
 
 
 def _sampling(config: ModelConfig, shape: StepShape) -> Iterator[int]:
@@ -180,6 +306,8 @@ def _sampling(config: ModelConfig, shape: StepShape) -> Iterator[int]:
     logits = rows * config.vocab_size
     yield logits * 4
     yield logits * 4
+    if config.ranks > 1:  # what this rank computed, while those of all are put in order
+        yield rows * config.vocab_rows * shape.item
     if not shape.torch("sampling"):
         yield rows * shape.history * _EDIT_BYTES
         yield int(logits * _NOTED_BYTES)
