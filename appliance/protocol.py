@@ -150,9 +150,7 @@ class DiagnosisReport(msgspec.Struct, frozen=True, tag="diagnosis"):
 
 
 class ErrorLogged(msgspec.Struct, frozen=True, tag="error-logged"):
-    """The first line of the log, while the engine starts, that reports an error. It may be survived."""
-
-    line: EvidenceLine
+    line: EvidenceLine  # the log's first, while the engine starts, that reports an error; it may be survived
 
 
 class ProcessEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -205,8 +203,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beat(msgspec.Struct, frozen=True, tag="beat"):
-    """Sent once a second by a living core. Beats are not written to events.jsonl, and have no sequence number of
-    their own: they repeat the last one."""
+    """Once a second from a living core. Not written to events.jsonl; its sequence number is the last event's."""
 
     load: Load
 
@@ -240,9 +237,10 @@ class PhaseRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 class LaunchRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One attempt to run one revision, as far as it has come. Rewritten to `launches/<id>/launch.json` at each change
     of state. `attempt`: preflight refused it while another launch went on serving. `restart_of` is the launch that
-    failed before it, where the supervisor started it again by itself. `cut_off`: its front door ended before it could
-    record an end, and a later one did. `process_ends` are in the order in which the processes ended. `first_error`
-    is the first line of the start's log that reports one."""
+    failed before it, where the supervisor started it again by itself. `requested_by` is the name of the API key whose
+    request asked for it; `returned_after` such a launch that failed, so that this one runs again. `cut_off`: its front
+    door ended before it could record an end, and a later one did. `process_ends` are in the order in which the
+    processes ended. `first_error` is the first line of the start's log that reports one."""
 
     id: str
     profile: str
@@ -260,19 +258,18 @@ class LaunchRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     exit_status: str | None = None
     attempt: bool = False
     restart_of: str | None = None
+    requested_by: str | None = None
+    returned_after: str | None = None
     cut_off: bool = False
     process_ends: list[ProcessEnd] = []
     first_error: EvidenceLine | None = None
 
 
 class ApplianceState(msgspec.Struct, kw_only=True):
-    """The answer of `GET /appliance/state`.
-
-    `launch` is the launch that `state` speaks of. `attempt` is a launch that preflight refused while an older one went
-    on serving: nothing was stopped for it. `sealed` is False where the engine may compile kernels as it runs, and None
-    where there are none to compile: on the CPU, or while nothing is served. `requests` are those in flight, running or
-    waiting, without the engine's own. `drain_until` is when those still in flight are ended, while it drains.
-    """
+    """The answer of `GET /appliance/state`. `launch` is what `state` speaks of; `attempt` is a launch that preflight
+    refused while it served. `sealed` is False where the engine may compile kernels as it runs, None where there are
+    none to compile: on the CPU, or while nothing is served. `requests` are those in flight, without the engine's own.
+    While it drains, `drain_until` is when these are ended; `replaced_by` is the profile that a request asked for."""
 
     state: State
     since: float
@@ -283,6 +280,7 @@ class ApplianceState(msgspec.Struct, kw_only=True):
     load: Load = Load()
     requests: int = 0
     drain_until: float | None = None
+    replaced_by: str | None = None
     models: list[str] = []
     max_model_len: int | None = None
     last_event: str | None = None  # the id of the newest event this answer contains: follow /appliance/events after it
@@ -294,8 +292,7 @@ class ApplianceState(msgspec.Struct, kw_only=True):
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
-    """The first message to a core: which model, where, and within which limits. Every value is already resolved:
-    `backends` names the backend of each op that the model needs, and the core binds these and no others."""
+    """The first message to a core, every value resolved. `backends` names the one of each op that the model needs."""
 
     model_folder: str
     device: str  # "cpu", or a CUDA device name such as "cuda:0"
@@ -306,10 +303,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     max_num_batched_tokens: int
     block_size: int
     num_blocks: int
+    num_snapshots: int = 0  # rows for copies of states, beside one for each sequence that runs
     prefix_caching: bool = True
     enforce_eager: bool = True
     keep_fp8: bool = False  # weights in block-scaled FP8 stay so; else they are multiplied out as they are loaded
     backends: dict[str, str] = {}  # op -> backend
+    ranks: int = 1  # processes that share the model; the first speaks for all, and has the first device
     environment: dict[str, str] = {}  # to be set before the device is first touched, such as CUDA_VISIBLE_DEVICES
     cast: str | None = None  # the folder to be sealed to before a kernel is imported
 
@@ -326,6 +325,7 @@ SAMPLING_LIMITS: dict[str, tuple[float, float]] = {
 }
 BIAS_LIMITS = -100.0, 100.0
 MAX_BIASES = 300  # of one request
+Pooling = Literal["last", "mean"]  # how the hidden states of a text become its embedding
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -355,9 +355,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
-    """Generate. Lower `priority` runs first; equal ones in order of arrival. A `probe` is the appliance's own question
-    (of the self-test, or whether the engine still generates), and is left out of its load. Requests find each other's
-    prompts in the prefix cache only where their `cache_salt` is the same."""
+    """Generate; or embed, where `pooling` is given, and then `max_tokens` is 1. Lower `priority` runs first; equal ones
+    in order of arrival. A `probe` is the appliance's own question (of the self-test, or whether the engine still
+    generates), and no load. Requests share cached prompts only where their `cache_salt` is the same."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -365,6 +365,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     priority: int = 0
     cache_salt: str = ""
     probe: bool = False
+    pooling: Pooling | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
@@ -428,6 +429,7 @@ class TokenOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     is_refusal: bool = False  # the error is one of what the request asks for
     queued_s: float | None = None
     prefill_s: float | None = None
+    embedding: bytes | None = None  # float32, little-endian, not normalised; in the place of tokens
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
@@ -456,9 +458,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs"):
-    """All that one step produced, in one message."""
-
-    outputs: list[TokenOutput]
+    outputs: list[TokenOutput]  # all that one step produced
 
 
 class CoreBeat(msgspec.Struct, frozen=True, kw_only=True, tag="core-beat"):
@@ -486,15 +486,13 @@ def encode(message: ToCore | FromCore) -> bytes:
     return msgspec.msgpack.encode(message)
 
 
-_to_core_decoder = msgspec.msgpack.Decoder(ToCore)
-_from_core_decoder = msgspec.msgpack.Decoder(FromCore)
+_to_core_decoder: msgspec.msgpack.Decoder[ToCore] = msgspec.msgpack.Decoder(ToCore)
+_from_core_decoder: msgspec.msgpack.Decoder[FromCore] = msgspec.msgpack.Decoder(FromCore)
 
 
 def decode_to_core(data: bytes | memoryview) -> ToCore:
-    message: ToCore = _to_core_decoder.decode(data)
-    return message
+    return _to_core_decoder.decode(data)
 
 
 def decode_from_core(data: bytes | memoryview) -> FromCore:
-    message: FromCore = _from_core_decoder.decode(data)
-    return message
+    return _from_core_decoder.decode(data)

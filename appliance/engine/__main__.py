@@ -9,9 +9,11 @@ import sys
 import traceback
 from pathlib import Path
 
+from appliance.engine.allocator import growing_segments
 from appliance.engine.heap import keep_memory
 from appliance.engine.heartbeat import Activity, Counters, Heartbeat
 from appliance.engine.link import CoreLink
+from appliance.engine.ranks import run_follower
 from appliance.protocol import Fatal, Hello
 
 # A core shares its machine with the front door, a console and a browser. Threads that spin at OpenMP's barriers then
@@ -25,18 +27,19 @@ KEPT_PRODUCTS = 64
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KEPT_PRODUCTS))
 os.environ.setdefault("LRU_CACHE_CAPACITY", str(KEPT_PRODUCTS))
 
-# Torch's allocator on a GPU holds blocks of set sizes, and up to 500 MiB of holes between them; one segment that grows
-# has none. Torch reads the first of these variables that is there, and a person may have set one.
-if not {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"} & os.environ.keys():
-    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+growing_segments()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m appliance.engine", description=__doc__)
     parser.add_argument("--connect", metavar="FOLDER", type=Path, required=True, help="where to-core and from-core lie")
     parser.add_argument("--parent", metavar="PID", type=int, default=os.getppid(), help="end when this process has")
+    parser.add_argument("--rank", metavar="N", type=int, help="of a model that several processes share: not the first")
+    parser.add_argument("--pipe", metavar="FD", type=int, help="what the first rank tells this one over")
     options = parser.parse_args()
     keep_memory()
+    if options.rank is not None:
+        return run_follower(options.rank, options.pipe, options.connect, options.parent)
     link = CoreLink(options.connect)
     activity = Activity()
     totals: list[Counters] = [Counters()]

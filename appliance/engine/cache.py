@@ -1,47 +1,120 @@
-"""The memory of the paged cache."""
+"""The memory of the caches: pages of blocks, and rows of states."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 
-from appliance.checkpoint.cache_specs import CacheSpec
-from appliance.models.batch import LayerCache
-
-
-def allocate_cache(
-    specs: Sequence[CacheSpec], num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
-) -> list[LayerCache]:
-    """One cache a layer, as its spec says, of zeros. A layer with a window keeps every token too."""
-    caches = []
-    for spec in specs:
-        shape = (num_blocks, block_size, spec.num_kv_heads, spec.head_dim)
-        key, value = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
-        caches.append(LayerCache(key, value))
-    return caches
-
-
-def cache_bytes(caches: list[LayerCache]) -> int:
-    return sum(cache.key.nbytes + cache.value.nbytes for cache in caches)
+from appliance.checkpoint.cache_specs import (
+    MLA,
+    CacheSpec,
+    FullAttention,
+    Indexer,
+    SlidingWindow,
+    State,
+    StatePart,
+    bytes_per_sequence,
+)
+from appliance.engine.snapshots import FRESH
+from appliance.models.batch import KeyValueCache, LatentCache, LayerCache, StateCache
+from appliance.models.collectives import ALONE, Group
 
 
-def not_finite(caches: list[LayerCache], blocks: list[int]) -> set[int]:
-    """Those of `blocks` that hold NaN or infinity in some layer."""
-    if not blocks:
-        return set()
-    index = torch.tensor(blocks, device=caches[0].key.device)
-    finite = torch.ones(len(blocks), dtype=torch.bool, device=index.device)
-    for cache in caches:
-        for tensor in (cache.key, cache.value):
+class Caches:
+    """One cache a layer, of zeros, as its specs say: one, or those of its latents and of its indexer. A layer with a
+    window keeps every token too.
+
+    `dtype` is that of pages, `state_dtype` that of states whose spec names none. The states of all layers are side by
+    side in each row of `states` [rows, bytes], so that a row is copied at once.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[tuple[CacheSpec, ...]],
+        *,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        state_rows: int = 0,
+        state_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self._pages = num_blocks, block_size
+        self._dtype, self._state_dtype = dtype, state_dtype
+        row_bytes = bytes_per_sequence([spec for layer in specs for spec in layer], state_dtype.itemsize)
+        self.states = torch.zeros((state_rows if row_bytes else 0, row_bytes), dtype=torch.uint8, device=device)
+        self._laid_out = 0  # bytes of a row that have become a layer's
+        self.layers = tuple(self._layer(layer) for layer in specs)
+
+    @property
+    def nbytes(self) -> int:
+        return self.states.nbytes + sum(tensor.nbytes for tensor in self._paged())
+
+    def load_state(self, row: int, slot: int) -> None:
+        """Begin a sequence in `slot` from the state in `row`, from zeros where that is FRESH, whatever was there."""
+        if row == FRESH:
+            self.states[slot].zero_()
+        else:
+            self.states[slot].copy_(self.states[row])
+
+    def save_state(self, slot: int, row: int) -> None:
+        self.states[row].copy_(self.states[slot])
+
+    def not_finite(self, blocks: list[int], group: Group = ALONE) -> set[int]:
+        """Those of `blocks` that hold NaN or infinity in some layer of some rank."""
+        if not blocks:
+            return set()
+        index = torch.tensor(blocks, device=self.states.device)
+        finite = torch.ones(len(blocks), dtype=torch.bool, device=index.device)
+        for tensor in self._paged():
             found = tensor.view(torch.uint8).index_select(0, index).view(tensor.dtype)
             finite &= found.float().flatten(1).isfinite().all(dim=-1)
-    return {block for block, sound in zip(blocks, finite.tolist(), strict=True) if not sound}
+        return {block for block, sound in zip(blocks, group.all(finite).tolist(), strict=True) if not sound}
 
-
-def scrub(caches: list[LayerCache], blocks: list[int]) -> None:
-    """Write zeros over blocks that hold what was not computed from numbers. Attention lets nothing in that a sequence
-    does not see (`kernels.paged_attention`), so this is a second line of defence, and only damaged blocks need it."""
-    for cache in caches:
-        for tensor in (cache.key, cache.value):
+    def scrub(self, blocks: list[int]) -> None:
+        """Write zeros over blocks that hold what was not computed from numbers. Attention lets nothing in that a
+        sequence does not see (`kernels.paged_attention`), so this is a second line of defence, and only damaged blocks
+        need it."""
+        for tensor in self._paged():
             tensor.view(torch.uint8)[blocks] = 0  # whose bits are those of zero in every format
+
+    def _paged(self) -> Iterator[Tensor]:
+        return (tensor for cache in self.layers if not isinstance(cache, StateCache) for tensor in cache.tensors)
+
+    def _layer(self, specs: tuple[CacheSpec, ...]) -> LayerCache:
+        match specs:
+            case (State(parts=parts),):
+                return StateCache(tuple(self._part(part) for part in parts))
+            case (MLA() as latent,):
+                return LatentCache(self._zeros(latent.rank + latent.rope_dim))
+            case (MLA() as latent, Indexer() as index):
+                return LatentCache(self._zeros(latent.rank + latent.rope_dim), self._keys(index))
+            case (FullAttention() | SlidingWindow() as spec,):
+                return KeyValueCache(*(self._zeros(spec.num_kv_heads, spec.head_dim) for _ in range(2)))
+        raise AssertionError(f"no layer keeps {specs}")
+
+    def _keys(self, spec: Indexer) -> Tensor:
+        """In float32, or pages of bytes."""
+        if self._dtype == torch.float32:
+            return self._zeros(spec.head_dim)
+        blocks, block_size = self._pages
+        size = block_size * spec.bytes_per_token(self._dtype.itemsize)
+        return torch.zeros((blocks, size), dtype=torch.uint8, device=self.states.device)
+
+    def _zeros(self, *of_a_token: int) -> Tensor:
+        return torch.zeros((*self._pages, *of_a_token), dtype=self._dtype, device=self.states.device)
+
+    def _part(self, part: StatePart) -> Tensor:
+        dtype = torch_dtype(part.dtype) if part.dtype else self._state_dtype
+        start, end = self._laid_out, self._laid_out + math.prod(part.shape) * dtype.itemsize
+        self._laid_out += part.nbytes(self._state_dtype.itemsize)
+        return self.states[:, start:end].view(dtype).view(-1, *part.shape)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype

@@ -5,21 +5,66 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
+from appliance.engine.allocator import contiguous_segments
 from appliance.engine.engine import Engine
 from appliance.engine.heap import give_back
 from appliance.engine.heartbeat import Activity, Counters
 from appliance.engine.link import CoreLink
-from appliance.protocol import Abort, CorePhase, EngineConfig, FromCore, Outputs, Shutdown, Submit, ToCore
+from appliance.engine.ranks import Followers, NoFollowers, RankProcesses, Turn, join, seeded
+from appliance.models.collectives import ALONE, Group
+from appliance.protocol import Abort, CorePhase, EngineConfig, FromCore, Outputs, Shutdown, Submit, ToCore, TokenOutput
 from kernels.seal import seal
 
 IDLE_WAIT_S = 1.0
 # Set to anything, it has the scheduler's invariants checked after each step, for developers: with half a million blocks
 # that takes 0.4 s, and what it finds ends the core.
 CHECK_BOOKS = "INGOT_CHECK_BOOKS"
+
+
+class Core:
+    """An engine and what its process does with it in turn; all ranks that share a model take the same turns."""
+
+    def __init__(
+        self, config: EngineConfig, report: Callable[[CorePhase], None], log: Callable[[str], None], group: Group
+    ) -> None:
+        started = time.monotonic()
+        self.engine = Engine(config, report, log, group)
+        give_back()
+        seconds = time.monotonic() - started
+        log(f"{config.model_folder} loaded on {config.device} in {config.dtype} after {seconds:.2f} s")
+        self._check_books = CHECK_BOOKS in os.environ
+        self._capturing = True  # there may be graphs that are not captured yet
+
+    @property
+    def has_work(self) -> bool:
+        return self._capturing or not self.engine.idle
+
+    def hear(self, message: ToCore) -> FromCore | None:
+        """What the front door is to be told at once, if anything is."""
+        match message:
+            case Submit():
+                refused = self.engine.submit(message)
+                return Outputs([refused]) if refused else None
+            case Abort(request_id=request_id):
+                self.engine.abort(request_id)
+            case EngineConfig():
+                raise ValueError("a core can be configured only once")
+        return None
+
+    def advance(self, compiled: Sequence[str]) -> list[TokenOutput]:
+        """One step, or one graph where there is nothing to do. `compiled` is as in `Engine.step`."""
+        if self.engine.idle:
+            self._capturing = self._capturing and self.engine.capture_next()
+            return []
+        outputs = self.engine.step(compiled)
+        if self._check_books:
+            self.engine.scheduler.check_books()
+        return outputs
 
 
 def run(link: CoreLink, activity: Activity, totals: list[Counters]) -> None:
@@ -30,41 +75,70 @@ def run(link: CoreLink, activity: Activity, totals: list[Counters]) -> None:
     config = _configuration(link)
     if config is None:
         return
+    followers: Followers = NoFollowers()
+    if config.ranks > 1:
+        followers = RankProcesses(config, link.folder, link)
+    try:
+        _serve(config, followers, link, activity, totals)
+    except Exception:
+        followers.settle()
+        followers.kill()
+        raise
+    followers.close()
 
-    os.environ.update(config.environment)
-    if config.cast is not None:
-        manifest = seal(Path(config.cast))
-        _log(f"sealed to the {len(manifest.variants)} kernels of {config.cast} for {manifest.architecture}")
+
+def _serve(
+    config: EngineConfig, followers: Followers, link: CoreLink, activity: Activity, totals: list[Counters]
+) -> None:
+    prepare(config, _log)
+    group: Group = ALONE
+    if config.ranks > 1:
+        activity.enter("joining the other ranks")
+        config, group = join(config, 0, link.folder)
 
     def report(phase: CorePhase) -> None:
         activity.enter(phase.phase)
         link.send(phase)
 
-    started = time.monotonic()
-    engine = Engine(config, report, _log)
-    give_back()
-    _log(f"{config.model_folder} loaded on {config.device} in {config.dtype} after {time.monotonic() - started:.2f} s")
+    core = Core(config, report, _log, group)
+    engine = core.engine
     link.send(engine.loaded)
-    check_books = CHECK_BOOKS in os.environ
-    capturing = True  # there may be graphs that are not captured yet
     while True:
         activity.enter("idle" if engine.idle else "step")
-        message = link.receive(0 if capturing or not engine.idle else IDLE_WAIT_S)
-        while message is not None:
+        messages = _messages(link, 0 if core.has_work else IDLE_WAIT_S)
+        for message in messages:
             if isinstance(message, Shutdown):
                 return
-            _handle(message, engine, link)
-            message = link.receive(0)
-        if engine.idle:
-            totals[0] = _counters(engine)
-            capturing = capturing and engine.capture_next()
-            continue
-        outputs = engine.step()
-        if check_books:
-            engine.scheduler.check_books()
+            if answer := core.hear(message):
+                link.send(answer)
+        if messages or core.has_work:
+            compiled = engine.compiled()
+            followers.lead(Turn(messages, compiled))
+            if not engine.idle:
+                activity.enter("step")
+            if outputs := core.advance(compiled):
+                link.send(Outputs(outputs))
         totals[0] = _counters(engine)
-        if outputs:
-            link.send(Outputs(outputs))
+
+
+def prepare(config: EngineConfig, log: Callable[[str], None]) -> None:
+    """What must be so before the device is touched, and before a kernel is imported."""
+    os.environ.update(config.environment)
+    if config.ranks > 1 and config.device != "cpu":
+        contiguous_segments()
+    if config.cast is not None:
+        manifest = seal(Path(config.cast))
+        log(f"sealed to the {len(manifest.variants)} kernels of {config.cast} for {manifest.architecture}")
+
+
+def _messages(link: CoreLink, wait_s: float) -> list[ToCore]:
+    """All that have arrived, after waiting for the first; none behind one that ends the core."""
+    found: list[ToCore] = []
+    while message := link.receive(0 if found else wait_s):
+        found.append(seeded(message))
+        if isinstance(message, Shutdown):
+            break
+    return found
 
 
 def _configuration(link: CoreLink) -> EngineConfig | None:
@@ -77,20 +151,6 @@ def _configuration(link: CoreLink) -> EngineConfig | None:
             return None
 
 
-def _handle(message: ToCore, engine: Engine, link: CoreLink) -> None:
-    answer: FromCore | None = None
-    match message:
-        case Submit():
-            refused = engine.submit(message)
-            answer = Outputs([refused]) if refused else None
-        case Abort(request_id=request_id):
-            engine.abort(request_id)
-        case EngineConfig():
-            raise ValueError("a core can be configured only once")
-    if answer is not None:
-        link.send(answer)
-
-
 def _counters(engine: Engine) -> Counters:
     scheduler = engine.scheduler
     seen = scheduler.prompt_tokens_seen
@@ -99,7 +159,7 @@ def _counters(engine: Engine) -> Counters:
         waiting=engine.num_waiting,
         prompt_tokens=engine.prompt_tokens_computed,
         output_tokens=engine.output_tokens_sampled,
-        cache_usage=scheduler.pool.usage,
+        cache_usage=scheduler.cache.usage,
         prefix_cache_hit_rate=scheduler.prompt_tokens_cached / seen if seen else 0.0,
         preemptions=scheduler.num_preemptions,
         cache_queries=seen,

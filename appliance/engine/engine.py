@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,20 +13,26 @@ import torch
 
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.fused_experts import one_by_one
 from appliance.checkpoint.grammar import GrammarError
 from appliance.checkpoint.memory.graph_shapes import graph_shapes
 from appliance.checkpoint.safetensors import read_index
+from appliance.checkpoint.sharding import sharded, shards
 from appliance.engine.block_pool import BlockPool
-from appliance.engine.cache import allocate_cache, cache_bytes, not_finite, scrub
+from appliance.engine.cache import Caches, torch_dtype
+from appliance.engine.cache_manager import CacheManager
 from appliance.engine.grammar import Grammars
 from appliance.engine.histories import TokenHistories
 from appliance.engine.inputs import StepInputs
+from appliance.engine.pooling import embedding, keep_pooled
 from appliance.engine.prompt_scores import PromptScores
 from appliance.engine.request import Request, sampling_refusal
 from appliance.engine.runner import LaunchedStep, Runner, StepResult
 from appliance.engine.scheduler import Limits, Scheduled, Scheduler
+from appliance.engine.snapshots import Snapshots
 from appliance.engine.weights import load_weights, unused_tensors
 from appliance.models.base import BuildContext
+from appliance.models.collectives import ALONE, Group
 from appliance.models.registry import build
 from appliance.protocol import (
     CorePhase,
@@ -62,8 +68,15 @@ NOTHING_TO_SAMPLE = "no token can be sampled: min_tokens, or its grammar, forbid
 class Engine:
     """Loads a model and generates with it, one step at a time. Not thread-safe: one loop owns it."""
 
-    def __init__(self, config: EngineConfig, report: Callable[[CorePhase], None], log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        report: Callable[[CorePhase], None],
+        log: Callable[[str], None],
+        group: Group = ALONE,
+    ) -> None:
         """Load as `config` says, which is taken as already checked; `report` hears each phase, `log` a line for people.
+        Every rank of a `group` has an engine, and all are given the same calls in the same order.
 
         Raises:
             CheckpointError, ValueError: the folder is not what preflight saw.
@@ -72,13 +85,14 @@ class Engine:
         """
         folder = Path(config.model_folder)
         device = torch.device(config.device)
-        dtype = _torch_dtype(config.dtype)
-        model_config = read_config(folder)
-        index = read_index(folder)
+        dtype = torch_dtype(config.dtype)
+        whole = read_config(folder)
+        model_config = sharded(whole, group.count)
+        index = one_by_one(read_index(folder), whole)
 
         report(CorePhase(phase=Phase.WEIGHTS, progress=Progress(total=index.total_bytes, unit="bytes")))
         kernels = bind(config.backends)
-        model = build(BuildContext(model_config, kernels, device, dtype, config.max_model_len, config.keep_fp8))
+        model = build(BuildContext(model_config, kernels, device, dtype, config.max_model_len, config.keep_fp8, group))
         optional = {name: place for name, place in model.optional_destinations().items() if name in index.tensors}
         destinations = {**model.destinations(), **optional}
         weight_bytes = load_weights(
@@ -87,6 +101,7 @@ class Engine:
             lambda done, total: report(
                 CorePhase(phase=Phase.WEIGHTS, progress=Progress(done=done, total=total, unit="bytes"))
             ),
+            shards(whole, group.rank, group.count),
         )
         unused = unused_tensors(index, destinations)
         if unused:
@@ -96,12 +111,14 @@ class Engine:
         report(CorePhase(phase=Phase.WEIGHTS, progress=_whole(weight_bytes, "bytes"), outcome="done"))
 
         report(CorePhase(phase=Phase.CACHE, progress=Progress(total=config.num_blocks, unit="blocks")))
-        self._caches = allocate_cache(
-            model_config.cache_specs,
-            config.num_blocks,
-            config.block_size,
-            _torch_dtype(config.kv_cache_dtype),
-            device,
+        self._caches = Caches(
+            model_config.caches_of_layers,
+            num_blocks=config.num_blocks,
+            block_size=config.block_size,
+            dtype=torch_dtype(config.kv_cache_dtype),
+            device=device,
+            state_rows=config.max_num_seqs + 1 + config.num_snapshots,
+            state_dtype=dtype,
         )
         report(CorePhase(phase=Phase.CACHE, progress=_whole(config.num_blocks, "blocks"), outcome="done"))
         self.scheduler = Scheduler(
@@ -109,9 +126,12 @@ class Engine:
                 max_num_seqs=config.max_num_seqs,
                 max_num_batched_tokens=config.max_num_batched_tokens,
                 max_model_len=config.max_model_len,
-                prefix_caching=config.prefix_caching,
             ),
-            BlockPool(config.num_blocks, config.block_size),
+            CacheManager(
+                BlockPool(config.num_blocks, config.block_size),
+                prefix_caching=config.prefix_caching,
+                snapshots=Snapshots(config.max_num_seqs + 1, config.num_snapshots) if model_config.has_states else None,
+            ),
         )
         self._eos_token_ids = frozenset(model_config.eos_token_ids)
         self._vocab_size = model_config.vocab_size
@@ -130,14 +150,17 @@ class Engine:
             max_model_len=config.max_model_len,
             device=device,
         )
+        self._group = group
         self._runner = Runner(
-            model, self._caches, kernels, inputs, histories, max_num_seqs=config.max_num_seqs, device=device, log=log
-        )
+            model, self._caches, kernels, inputs, histories,
+            max_num_seqs=config.max_num_seqs, device=device, log=log, group=group,
+        )  # fmt: skip
         # Launch a step before the last one's result is read, so that the device never waits for the host.
         self.overlaps = device.type == "cuda"
         self._in_flight: LaunchedStep | None = None
         self._grammars = Grammars(folder, model_config.vocab_size, model_config.eos_token_ids)
         self._compiling: dict[str, tuple[Request, futures.Future[LLMatcher | None]]] = {}
+        group.wait_for_all(device)  # until all have loaded
         self._capture_first(config, report)
         self.prompt_tokens_computed = 0
         self.output_tokens_sampled = 0
@@ -146,7 +169,7 @@ class Engine:
             num_blocks=config.num_blocks,
             block_size=config.block_size,
             weight_bytes=weight_bytes,
-            cache_bytes=cache_bytes(self._caches),
+            cache_bytes=self._caches.nbytes,
             selection=dict(config.backends),
             versions={"torch": str(torch.__version__)},
         )
@@ -198,6 +221,7 @@ class Engine:
             priority=message.priority,
             cache_salt=message.cache_salt,
             probe=message.probe,
+            pooling=message.pooling,
             submitted_at=time.perf_counter(),
         )
         refusal = (
@@ -221,10 +245,17 @@ class Engine:
         if request is not None:
             self.scheduler.finish(request)
 
-    def step(self) -> list[TokenOutput]:
+    def compiled(self) -> list[str]:
+        """The requests whose grammars are compiled by now, so that `step` may admit them. Waits a moment for one where
+        there is nothing else to do."""
+        if self._compiling and not len(self.scheduler):
+            futures.wait([compiled for _, compiled in self._compiling.values()], 0.01, futures.FIRST_COMPLETED)
+        return [request_id for request_id, (_, compiled) in self._compiling.items() if compiled.done()]
+
+    def step(self, compiled: Sequence[str] | None = None) -> list[TokenOutput]:
         """Launch the next step, and read the last one's result, or this one's where steps do not overlap. Returns the
-        outputs of requests that got a token or ended."""
-        outputs = self._admit_compiled()
+        outputs of requests that got a token or ended. `compiled` is what another rank's `compiled()` gave."""
+        outputs = self._admit(self.compiled() if compiled is None else compiled)
         step = self.scheduler.schedule()
         launched = None
         if step:
@@ -250,19 +281,14 @@ class Engine:
             if not request.probe:
                 self.prompt_tokens_computed += item.num_tokens
 
-    def _admit_compiled(self) -> list[TokenOutput]:
-        """Queue the requests whose grammars are compiled. Returns the outputs of those whose grammar cannot be."""
-        if not self._compiling:
-            return []
-        if not len(self.scheduler):  # nothing else to do
-            futures.wait([compiled for _, compiled in self._compiling.values()], 0.01, futures.FIRST_COMPLETED)
+    def _admit(self, compiled: Sequence[str]) -> list[TokenOutput]:
+        """Queue these requests, once their grammars are compiled. Returns the outputs of those whose grammar cannot
+        be."""
         outputs = []
-        for request_id, (request, compiled) in list(self._compiling.items()):
-            if not compiled.done():
-                continue
-            del self._compiling[request_id]
+        for request_id in compiled:
+            request, future = self._compiling.pop(request_id)
             try:
-                self._grammars.bind(request, compiled)
+                self._grammars.bind(request, future)
             except (GrammarError, CheckpointError) as error:
                 bound = "thinking budget" if request.sampling.grammar is None else "grammar"
                 outputs.append(_error(request, f"its {bound} cannot be used: {error}", is_refusal=True))
@@ -286,6 +312,8 @@ class Engine:
         )
         for scores in result.prompt_scores:
             _keep_scores(scores)
+        for pooled in result.pooled:
+            keep_pooled(pooled)
         sampled = [item.request for item in step if item.samples]
         logprobs = _token_logprobs(sampled, result)
         self.scheduler.complete([item for item in step if self.scheduler.is_live(item.request)])
@@ -297,6 +325,8 @@ class Engine:
 
     def _take(self, request: Request, token_id: int | None, logprobs: tuple[TokenLogprob, ...]) -> TokenOutput:
         """Give a request its sampled token; None if every token is forbidden."""
+        if request.pooling is not None:
+            return self._embedded(request)
         if error := _grammar_error(request):
             return self._refuse(request, error)
         if token_id is None:
@@ -308,9 +338,7 @@ class Engine:
             return self._refuse(request, error)
         if reason is not None:
             self.scheduler.finish(request)
-        queued_s = prefill_s = None
-        if len(request.output_token_ids) == 1 and (launched_at := request.launched_at) is not None:
-            queued_s, prefill_s = launched_at - request.submitted_at, time.perf_counter() - launched_at
+        queued_s, prefill_s = _waits(request) if len(request.output_token_ids) == 1 else (None, None)
         return TokenOutput(
             request_id=request.request_id,
             token_ids=(token_id,),
@@ -321,6 +349,18 @@ class Engine:
             num_cached_tokens=request.num_cached_tokens,
             queued_s=queued_s,
             prefill_s=prefill_s,
+        )
+
+    def _embedded(self, request: Request) -> TokenOutput:
+        self.scheduler.finish(request)
+        queued_s, prefill_s = _waits(request)
+        return TokenOutput(
+            request_id=request.request_id,
+            finish_reason=FinishReason.STOP,
+            num_cached_tokens=request.num_cached_tokens,
+            queued_s=queued_s,
+            prefill_s=prefill_s,
+            embedding=embedding(request),
         )
 
     def _refuse(self, request: Request, error: str) -> TokenOutput:
@@ -343,14 +383,14 @@ class Engine:
             held = {block for request in ended for block in request.block_ids}
             others = [request for request in self.scheduler.running if request not in ended]
             shared = held.intersection(block for other in others for block in other.block_ids)
-            bad |= not_finite(self._caches, sorted(shared - bad))
+            bad |= self._caches.not_finite(sorted(shared - bad), self._group)
             found = [other for other in others if bad.intersection(other.block_ids)]
             ended += found
         own = sorted(held - shared)
-        self.scheduler.pool.forget(own)
+        self.scheduler.cache.forget(own, ended)
         for request in ended:
             self.scheduler.finish(request)
-        scrub(self._caches, own)
+        self._caches.scrub(own)
         return ended
 
     def _token_refusal(self, message: Submit) -> str | None:
@@ -358,6 +398,13 @@ class Engine:
             if not 0 <= token_id < self._vocab_size:
                 return f"token id {token_id} is outside the vocabulary of {self._vocab_size:,}"
         return None
+
+
+def _waits(request: Request) -> tuple[float | None, float | None]:
+    """How long it was queued, and how long its prefill took from there."""
+    if request.launched_at is None:
+        return None, None
+    return request.launched_at - request.submitted_at, time.perf_counter() - request.launched_at
 
 
 def _grammar_error(request: Request) -> str:
@@ -408,12 +455,6 @@ def _prompt_logprobs(request: Request) -> PromptLogprobs | None:
     if len(request.output_token_ids) != 1 or request.sampling.prompt_logprobs is None:
         return None
     return request.prompt_logprobs
-
-
-def _torch_dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
-    return dtype
 
 
 def _whole(total: int, unit: str) -> Progress:

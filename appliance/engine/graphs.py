@@ -54,8 +54,9 @@ class GraphChoice:
     def add(self, shape: GraphShape) -> None:
         self._captured.add(shape)
 
-    def drop_missing(self) -> None:
-        """Do without the shapes that are not captured."""
+    def drop(self, shape: GraphShape) -> None:
+        """Do without `shape`, and without those that are not captured."""
+        self._captured.discard(shape)
         self._shapes = tuple(shape for shape in self._shapes if shape in self._captured)
 
     def choose(self, sequences: int, context: int) -> GraphShape | None:
@@ -90,13 +91,17 @@ class DecodeGraphs:
         captured.graph.replay()
         return captured.result
 
-    def capture(self, shape: GraphShape) -> None:
-        """Capture the graph of `shape`, of which the buffer must hold a step; that is computed once.
+    def warm_up(self, shape: GraphShape) -> None:
+        """Compute the step of `shape` that the buffer holds once, in memory that other steps use too: that loads its
+        kernels, which a capture may not.
 
         Raises:
             torch.OutOfMemoryError: the device has less memory than the plan counted on.
         """
-        self._compute(shape)  # loads its kernels, which a capture may not, in memory that other steps use too
+        self._compute(shape)
+
+    def capture(self, shape: GraphShape) -> bool:
+        """Capture the graph of `shape` after its `warm_up`; False where the device has no memory for it."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
@@ -104,14 +109,22 @@ class DecodeGraphs:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 result = self._compute(shape)
-            except Exception:
+            except Exception as error:
                 with contextlib.suppress(RuntimeError):  # that the capture failed: the exception says why
                     graph.capture_end()
+                if isinstance(error, torch.OutOfMemoryError):
+                    return False
                 raise
             graph.capture_end()
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
         self._captured[shape] = _Captured(graph, result)
         self.choice.add(shape)
+        return True
+
+    def drop(self, shape: GraphShape) -> None:
+        """Do without `shape`, captured or not, and without all that are missing."""
+        self._captured.pop(shape, None)
+        self.choice.drop(shape)
 
 
 def _smallest(shapes: Iterable[GraphShape], sequences: int, context: int) -> GraphShape | None:

@@ -37,13 +37,12 @@ class Layout(NamedTuple):
 
 class Inputs(NamedTuple):
     """A step on the device. A token id below 0 is the one that the sequence's slot sampled last. `last_rows` [S] int64
-    are the rows of the sequences' last tokens, `sampling` [D] int64 the places among them of those that sample, `slots`
-    [S] int64 where sequences run; one that is not there has the slot `max_num_seqs`."""
+    are the rows of the sequences' last tokens, `sampling` [D] int64 the places among them of those that sample. A
+    sequence that is not there has the slot `max_num_seqs`."""
 
     batch: ForwardBatch
     last_rows: Tensor
     sampling: Tensor
-    slots: Tensor
 
 
 class _Offsets(NamedTuple):
@@ -171,9 +170,9 @@ class StepInputs:
             token_ids=int64(places.token_ids, layout.tokens),
             positions=int64(places.positions, layout.tokens),
             attention=metadata,
+            slots=int64(places.slots, layout.sequences),
         )
-        by_sequence = (places.last_rows, places.sampling, places.slots)
-        return Inputs(batch, *(int64(place, layout.sequences) for place in by_sequence))
+        return Inputs(batch, *(int64(place, layout.sequences) for place in (places.last_rows, places.sampling)))
 
     def _int64(self, begin: int, size: int) -> NDArray[np.int64]:
         """Numbers of 64 bits of the pinned buffer."""

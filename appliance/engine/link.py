@@ -16,7 +16,7 @@ class CoreLink:
 
     def __init__(self, folder: Path) -> None:
         self._context = zmq.Context()
-        self._folder = folder
+        self.folder = folder
         self._incoming = self._context.socket(zmq.PULL)
         self._incoming.connect(f"ipc://{folder}/to-core")
         self._outgoing = self._connect_outgoing()
@@ -36,11 +36,20 @@ class CoreLink:
         does not fit."""
         return self._connect_outgoing()
 
+    def last_words(self, message: FromCore) -> None:
+        """From any thread, of a process that is about to end: returns once the message is on its way."""
+        context = zmq.Context()
+        with context.socket(zmq.PUSH) as socket:
+            socket.linger = LINGER_MS
+            socket.connect(f"ipc://{self.folder}/from-core")
+            socket.send(encode(message))
+        context.term()
+
     def close(self) -> None:
         self._context.destroy(linger=LINGER_MS)
 
     def _connect_outgoing(self) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.PUSH)
         socket.linger = LINGER_MS
-        socket.connect(f"ipc://{self._folder}/from-core")
+        socket.connect(f"ipc://{self.folder}/from-core")
         return socket

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from appliance.protocol import BIAS_LIMITS, MAX_BIASES, SAMPLING_LIMITS, FinishReason, PromptLogprobs, SamplingParams
+from appliance.protocol import (
+    BIAS_LIMITS,
+    MAX_BIASES,
+    SAMPLING_LIMITS,
+    FinishReason,
+    Pooling,
+    PromptLogprobs,
+    SamplingParams,
+)
 
 if TYPE_CHECKING:
     from appliance.engine.grammar import Constraint, Mask
@@ -28,6 +37,7 @@ class Request:
     priority: int = 0
     cache_salt: str = ""  # prompts of another salt are not found in the prefix cache
     probe: bool = False  # the appliance's own; left out of the load
+    pooling: Pooling | None = None  # it wants an embedding, and no tokens
     constraint: Constraint | None = None  # where its answer stands in its grammar
     thinking: Thinking | None = None  # where its answer stands in its reasoning, if that is bounded
     arrival: int = 0  # order of arrival
@@ -39,9 +49,15 @@ class Request:
     num_computed_tokens: int = 0
     num_unread: int = 0
     num_published_blocks: int = 0  # its leading blocks that the prefix cache may know
+    loads: int | None = None  # the row of states that it begins from, until a step of it is launched
+    borders: list[int] = field(default_factory=list)  # numbers of tokens at which its state is to be copied, ascending
+    saving: dict[int, int] = field(default_factory=dict)  # by such a number, the row of a copy that is not read yet
+    num_forks: int = 0  # of its borders, those for others that fork off
+    last_copy: bytes = b""  # the hash of the furthest copy of its state, its own or what it began from
     num_cached_tokens: int = 0  # of the prompt, found in the prefix cache when it was first admitted
     was_admitted: bool = False
     prompt_logprobs: PromptLogprobs = field(default_factory=PromptLogprobs)
+    pooled: array[float] = field(default_factory=lambda: array("f"))  # what is known of its embedding
     submitted_at: float = 0.0  # on the engine's monotonic clock
     launched_at: float | None = None  # its first step
     is_plain: bool = field(init=False)  # each step takes the largest raw logit, without logprobs
@@ -93,6 +109,11 @@ class Request:
         """Its prompt has to be computed, all of it, as some token's probability is not known yet."""
         wanted = self.sampling.prompt_logprobs is not None
         return wanted and len(self.prompt_logprobs.logprobs) < len(self.prompt_token_ids) - 1
+
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Cached or not, its whole prompt has to be computed."""
+        return self.wants_prompt_scores or self.pooling == "mean"
 
     @property
     def needs_its_tokens(self) -> bool:

@@ -12,14 +12,16 @@ import torch
 from torch import Tensor
 
 from appliance.checkpoint.memory.graph_shapes import GraphShape
+from appliance.engine.cache import Caches
 from appliance.engine.graphs import Decoded, DecodeGraphs
 from appliance.engine.histories import TokenHistories
 from appliance.engine.inputs import Inputs, StepInputs
+from appliance.engine.pooling import Pooled, pool_prompts
 from appliance.engine.prompt_scores import PromptScores, score_prompts
 from appliance.engine.sampling import sampling_batch
 from appliance.engine.scheduler import Scheduled
 from appliance.models.base import Model
-from appliance.models.batch import LayerCache
+from appliance.models.collectives import ALONE, Group
 from appliance.protocol import StepKind
 from kernels.binding import Kernels
 from kernels.sampling.batch import Sampled, SamplingBatch
@@ -32,6 +34,7 @@ class StepResult(NamedTuple):
     finite: list[bool]  # of each request of the step: its last token is computed from numbers, and so are its logits
     token_ids: list[int | None]
     prompt_scores: Sequence[PromptScores]
+    pooled: Sequence[Pooled]
     logprobs: Tensor | None = None  # [D] float32
     top_logprobs: Tensor | None = None  # [D, n] float32, best first
     top_token_ids: Tensor | None = None  # [D, n] int64
@@ -46,6 +49,7 @@ class ComputedStep(NamedTuple):
     slots: Tensor | None = None  # [D] int64
     greedy: Sampled | None = None  # sampled by its graph; all that plain requests need
     prompt_scores: Sequence[PromptScores] = ()
+    pooled: Sequence[Pooled] = ()
 
 
 class LaunchedStep:
@@ -57,18 +61,21 @@ class LaunchedStep:
         finite: Tensor,
         sampled: Sampled | None,
         prompt_scores: Sequence[PromptScores] = (),
+        pooled: Sequence[Pooled] = (),
+        group: Group = ALONE,
     ) -> None:
-        """`finite` and `sampled` may have more rows than the step."""
+        """`finite` and `sampled` may have more rows than the step. What a `group` goes on with are its first rank's."""
         count, sampling = len(step), sum(item.samples for item in step)
         self.step = step
         parts = [finite[:count]]
         if sampled is not None:
             parts += [found[:sampling] for found in (sampled.finite, sampled.samplable, sampled.token_ids)]
-        self._numbers = _on_its_way(torch.cat(parts))
+        self._numbers = _on_its_way(group.follow(torch.cat(parts)))
         self._logprobs = [_on_its_way(found) for found in sampled[3:] if found is not None] if sampled else []
         self._prompt_scores = [
             PromptScores(request, start, *map(_on_its_way, found)) for request, start, *found in prompt_scores
         ]
+        self._pooled = [Pooled(request, start, _on_its_way(part)) for request, start, part in pooled]
         self._copied = torch.cuda.Event() if finite.is_cuda else None
         if self._copied is not None:
             self._copied.record()
@@ -82,7 +89,9 @@ class LaunchedStep:
         for place, sound in zip(np.flatnonzero(samples), of_rows, strict=True):
             of_step[place] &= sound
         tokens = [token if may else None for token, may in zip(token_ids, samplable, strict=True)]
-        return StepResult([bool(sound) for sound in of_step], tokens, self._prompt_scores, *self._logprobs)
+        return StepResult(
+            [bool(sound) for sound in of_step], tokens, self._prompt_scores, self._pooled, *self._logprobs
+        )
 
 
 def _on_its_way(found: Tensor) -> Tensor:
@@ -98,7 +107,7 @@ class Runner:
     def __init__(
         self,
         model: Model,
-        caches: Sequence[LayerCache],
+        caches: Caches,
         kernels: Kernels,
         inputs: StepInputs,
         histories: TokenHistories,
@@ -106,8 +115,9 @@ class Runner:
         max_num_seqs: int,
         device: torch.device,
         log: Callable[[str], None],
+        group: Group = ALONE,
     ) -> None:
-        self._log = log
+        self._log, self._group = log, group
         self._model = model
         self._caches = caches
         self._kernels = kernels
@@ -139,87 +149,106 @@ class Runner:
         if shape is not None and not self._captured(shape):
             kind, shape = StepKind.NOT_CAPTURED, None
         self.steps[kind] += 1
-        return self._compute_eagerly(step) if shape is None else self._replay(step, shape)
+        for item in step:
+            if item.loads is not None:
+                self._caches.load_state(item.loads, item.request.slot)
+        computed = self._compute_eagerly(step) if shape is None else self._replay(step, shape)
+        for item in step:
+            if item.saves is not None:
+                self._caches.save_state(item.request.slot, item.saves)
+        return computed
 
     @torch.inference_mode()
     def sample(self, computed: ComputedStep) -> LaunchedStep:
         """Sample for those of the step's requests of which all tokens are computed then. Where one `needs_its_tokens`,
         the result of the step before must have been read; a request that ended with it samples all the same."""
-        step, finite, logits, slots, greedy, scores = computed
+        step, finite, logits, slots, greedy, scores, pooled = computed
         requests = [item.request for item in step if item.samples]
         if logits is None or slots is None:
-            return LaunchedStep(step, finite, None, scores)
+            return LaunchedStep(step, finite, None, scores, pooled, self._group)
         if greedy is not None and all(request.is_plain for request in requests):
-            return LaunchedStep(step, finite, greedy)
+            return LaunchedStep(step, finite, greedy, group=self._group)
         sampled = self._kernels.sampling(logits, sampling_batch(requests, self._histories, self._device))
         self._keep(slots, sampled)
-        return LaunchedStep(step, finite, sampled, scores)
+        return LaunchedStep(step, finite, sampled, scores, pooled, self._group)
 
     def _step_kind(self, step: Sequence[Scheduled]) -> tuple[StepKind, GraphShape | None]:
         if self._graphs is None:
             return StepKind.EAGER, None
-        if any(item.num_tokens > 1 or not item.samples for item in step):
+        if any(item.num_tokens > 1 or not item.samples or item.request.pooling for item in step):
             return StepKind.PREFILL, None
         shape = self._graphs.choice.choose(len(step), max(item.context_len for item in step))
         return StepKind.NOT_CAPTURED if shape is None else StepKind.GRAPH, shape
 
     def _captured(self, shape: GraphShape) -> bool:
         """Capture the graph of `shape` if it is missing: with padding alone, since computing a real step twice would
-        take its own samples for those of the step before. Where no memory is left, do without all that are missing."""
+        take its own samples for those of the step before. Where no memory is left, in whichever rank, do without all
+        that are missing."""
         assert self._graphs is not None
         if not self._graphs.choice.is_missing(shape):
             return True
         self._inputs.lay_out_padded((), shape)
         try:
-            self._graphs.capture(shape)
+            self._graphs.warm_up(shape)
         except torch.OutOfMemoryError:
-            self._graphs.choice.drop_missing()
-            self._log("No memory is left for further CUDA graphs; batches of other sizes run without.")
-            return False
-        return True
+            if self._group.count > 1:
+                raise  # the other ranks wait for this one in the middle of the model
+            captured = False
+        else:
+            captured = self._everywhere(self._graphs.capture(shape))
+        if captured:
+            return True
+        self._graphs.drop(shape)
+        self._log("No memory is left for further CUDA graphs; batches of other sizes run without.")
+        return False
+
+    def _everywhere(self, flag: bool) -> bool:
+        """Whether it is set in every rank."""
+        return bool(self._group.all(torch.tensor([flag], device=self._device)).item())
 
     def _replay(self, step: Sequence[Scheduled], shape: GraphShape) -> ComputedStep:
         assert self._graphs is not None
         self._inputs.lay_out_padded(step, shape)
         finite, logits, greedy = self._graphs.replay(shape)
         count = len(step)
-        return ComputedStep(step, finite, logits[:count], self._inputs.padded(shape).slots[:count], greedy)
+        return ComputedStep(step, finite, logits[:count], self._inputs.padded(shape).batch.slots[:count], greedy)
 
     def _decode(self, shape: GraphShape) -> Decoded:
         """What a graph of `shape` holds."""
         inputs = self._inputs.padded(shape)
         self._enter_last_sampled(inputs)
-        hidden = self._model.forward(inputs.batch, self._caches)
+        hidden = self._model.forward(inputs.batch, self._caches.layers)
         logits = self._model.compute_logits(hidden, out=self._logits[: shape.sequences])
         greedy = self._kernels.sampling(logits, SamplingBatch())
-        self._keep(inputs.slots, greedy)
+        self._keep(inputs.batch.slots, greedy)
         return Decoded(_finite(hidden), logits, greedy)
 
     def _compute_eagerly(self, step: Sequence[Scheduled]) -> ComputedStep:
         inputs = self._inputs.lay_out(step)
         if any(item.start >= item.request.num_tokens for item in step):
             self._enter_last_sampled(inputs)
-        hidden = self._model.forward(inputs.batch, self._caches)
+        hidden = self._model.forward(inputs.batch, self._caches.layers)
         # As many rows at a time as the memory plan has logits for.
         scores = score_prompts(step, hidden, self._model.compute_logits, len(self._last_sampled) - 1)
+        pooled = pool_prompts(step, hidden)
         rows = hidden[inputs.last_rows]
         finite = _finite(rows)
         sampling = sum(item.samples for item in step)
         if not sampling:
-            return ComputedStep(step, finite, prompt_scores=scores)
+            return ComputedStep(step, finite, prompt_scores=scores, pooled=pooled)
         every = sampling == len(step)
         logits = self._model.compute_logits(rows if every else rows[inputs.sampling])
-        slots = inputs.slots if every else inputs.slots[inputs.sampling]
-        return ComputedStep(step, finite, logits, slots, prompt_scores=scores)
+        slots = inputs.batch.slots if every else inputs.batch.slots[inputs.sampling]
+        return ComputedStep(step, finite, logits, slots, prompt_scores=scores, pooled=pooled)
 
     def _enter_last_sampled(self, inputs: Inputs) -> None:
         """Put the tokens in place that only the device knows; they are among the first rows, which decode."""
         decodes = inputs.batch.attention.num_decodes
-        token_ids, slots = inputs.batch.token_ids[:decodes], inputs.slots[:decodes]
+        token_ids, slots = inputs.batch.token_ids[:decodes], inputs.batch.slots[:decodes]
         token_ids.copy_(torch.where(token_ids < 0, self._last_sampled[slots], token_ids))
 
     def _keep(self, slots: Tensor, sampled: Sampled) -> None:
-        self._last_sampled.index_copy_(0, slots, sampled.token_ids)
+        self._last_sampled.index_copy_(0, slots, self._group.follow(sampled.token_ids))
 
 
 def _finite(rows: Tensor) -> Tensor:

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from appliance.engine.block_pool import BlockPool, block_hash, root_hash
+from appliance.engine.cache_manager import CacheManager
 from appliance.engine.request import Request
 
-# At most this many blocks of waiting prompts are hashed per step for prefix-cache lookups: about 5 ms.
-HASHED_BLOCKS: Final = 1024
 # At most this many waiting requests may be passed over in one step.
 MOST_PUT_OFF: Final = 256
 
@@ -29,23 +27,20 @@ class Limits:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
-    prefix_caching: bool = True
 
 
 class Scheduled(NamedTuple):
     """A step computes `num_tokens` tokens of `request` from its token `start` on; if these are all that are pending, it
-    `samples` the next one."""
+    `samples` the next one. Before it, the state of row `loads` is copied to the request's slot, where that is not None
+    (FRESH: zeros); behind it, the slot's is copied to row `saves`."""
 
     request: Request
     num_tokens: int
     start: int
     samples: bool
     admission: int
-
-    @classmethod
-    def of(cls, request: Request, num_tokens: int) -> Scheduled:
-        samples = num_tokens == request.num_pending_tokens
-        return cls(request, num_tokens, request.num_computed_tokens, samples, request.admission)
+    loads: int | None = None
+    saves: int | None = None
 
     @property
     def context_len(self) -> int:
@@ -54,17 +49,17 @@ class Scheduled(NamedTuple):
 
 
 class Scheduler:
-    """Owns the waiting and running requests and their blocks.
+    """Owns the waiting and running requests. What they hold of the caches is the cache manager's.
 
     A step: `schedule()`, run the model, `launched()`, and once its result is read `complete()`, `Request.accept()` for
     each request that sampled a token, and `finish()` for each that ended. The next step may be scheduled and launched
     before the result of the last one is read.
     """
 
-    def __init__(self, limits: Limits, pool: BlockPool) -> None:
-        assert pool.num_blocks * pool.block_size >= limits.max_model_len, "one sequence of full length must fit"
+    def __init__(self, limits: Limits, cache: CacheManager) -> None:
+        assert cache.capacity >= limits.max_model_len, "one sequence of full length must fit"
         self.limits = limits
-        self.pool = pool
+        self.cache = cache
         self.running: list[Request] = []  # by rank; the last is preempted first
         self.num_preemptions = 0
         self.prompt_tokens_seen = 0
@@ -76,7 +71,6 @@ class Scheduler:
         self._admissions = 0
         self._dead_entries = 0  # upper bound on queue entries whose request finished while waiting
         self._free_slots = list(range(limits.max_num_seqs))
-        self._hashes_left = 0  # blocks that this step may still hash
 
     def __len__(self) -> int:
         return len(self._live)
@@ -130,7 +124,7 @@ class Scheduler:
                 break
             if not request.block_ids:
                 continue  # preempted earlier in this loop
-            while not self._grow(request):
+            while not self.cache.grow(request):
                 victim = self.running[-1]
                 planned.pop(victim, None)
                 self._preempt(victim)
@@ -143,26 +137,32 @@ class Scheduler:
             self._admit()
         prefills = [one for one in self.running if one not in planned and not one.awaits_its_last(limit)]
         for _, equals in groupby(prefills, key=lambda request: request.priority):
-            shares = _shares(list(equals), budget)
+            shares = _shares({request: self.cache.most_tokens(request) for request in equals}, budget)
             planned |= shares
             budget -= sum(shares.values())
-        step = [Scheduled.of(request, count) for request, count in planned.items()]
+        step = [self._scheduled(request, count) for request, count in planned.items()]
         step.sort(key=lambda item: item.num_tokens > 1)  # stable
         return step
+
+    def _scheduled(self, request: Request, num_tokens: int) -> Scheduled:
+        start, samples = request.num_computed_tokens, num_tokens == request.num_pending_tokens
+        saves = self.cache.take_row(request, start + num_tokens)
+        return Scheduled(request, num_tokens, start, samples, request.admission, request.loads, saves)
 
     def launched(self, step: list[Scheduled]) -> None:
         """Record that `step` is being computed."""
         for item in step:
             item.request.num_computed_tokens += item.num_tokens
             item.request.num_unread += item.samples
+            self.cache.launched(item.request)
 
     def complete(self, step: list[Scheduled]) -> list[Request]:
         """Record that `step` was computed, by requests that have not ended since it was launched. Returns those that
         sampled a token, in the order of `step`."""
         for item in step:
             item.request.num_unread -= item.samples
-            if self.limits.prefix_caching and item.request.block_ids and item.request.admission == item.admission:
-                self._publish(item)
+            if item.request.block_ids and item.request.admission == item.admission:
+                self.cache.commit(item.request, item.start, item.context_len)
         return [item.request for item in step if item.samples]
 
     def is_live(self, request: Request) -> bool:
@@ -184,47 +184,37 @@ class Scheduler:
 
     def check_books(self) -> None:
         """Assert the invariants between steps. For tests, and for `INGOT_CHECK_BOOKS` (see `core`)."""
-        self.pool.check_books([request.block_ids for request in self.running])
+        self.cache.check_books(self.running)
         assert all(request.block_ids for request in self.running)
         assert len(self.running) <= self.limits.max_num_seqs
         slots = [request.slot for request in self.running]
         assert sorted(slots + self._free_slots) == list(range(self.limits.max_num_seqs))
         for request in self.running:
-            assert request.num_computed_tokens <= len(request.block_ids) * self.pool.block_size
             assert request.num_pending_tokens > 0
 
     def _admit(self) -> None:
         """Admit waiting requests while there is room, first come, first served. A request is put off while another
-        one computes the block it needs next, or until the next step if this step's hashing budget is used up."""
-        self._hashes_left = HASHED_BLOCKS
+        one computes what it needs next, or until the next step if this step's hashing budget is used up."""
+        self.cache.begin_step()
         put_off: list[tuple[int, int, Request]] = []
-        computed = self._being_computed()
+        coming = self.cache.being_computed(self.running)
         while len(self.running) < self.limits.max_num_seqs and len(put_off) < MOST_PUT_OFF:
             request = self._next_waiting()
             reserve = len(self.running)  # so each running request can grow by one block without a preemption
-            if request is None or reserve >= self.pool.num_free:
+            if request is None or reserve >= self.cache.num_free_blocks:
                 break
-            cached = self._cached_blocks(request)
-            lacks = None if cached is None else request.block_hashes[len(cached) : len(cached) + 1]
-            if cached is None or (lacks and computed.get(lacks[0], request.priority + 1) <= request.priority):
+            hit = self.cache.match_prefix(request)
+            if hit is None or self.cache.is_coming(request, hit, coming, self.running):
                 put_off.append(heapq.heappop(self._waiting))
                 continue
-            needed = -(-request.num_tokens // self.pool.block_size) - len(cached)
-            if needed + self.pool.num_idle(cached) + reserve > self.pool.num_free:
+            if not self.cache.allocate(request, hit, reserve):
                 break  # no request overtakes one that does not fit yet
             heapq.heappop(self._waiting)
-            self.pool.share(cached)
-            fresh = self.pool.allocate(needed)
-            assert fresh is not None
-            request.block_ids = cached + fresh
-            request.num_computed_tokens = len(cached) * self.pool.block_size
-            request.num_published_blocks = len(cached)
             request.slot = self._free_slots.pop()
             request.admission = self._admissions = self._admissions + 1
             self._count_prefix_hits(request)
             self._insert_running(request)
-            if self.limits.prefix_caching and (name := self._next_name(request)) is not None:
-                computed[name] = min(request.priority, computed.get(name, request.priority))
+            self.cache.add_computed(coming, request)
         for entry in put_off:
             heapq.heappush(self._waiting, entry)
 
@@ -247,71 +237,6 @@ class Scheduler:
             heapq.heappop(self._waiting)
         return None
 
-    def _cached_blocks(self, request: Request) -> list[int] | None:
-        """The cached blocks of the request's longest known prefix. Never the whole prompt: its last token has to be
-        computed.
-
-        Hashes only as far as blocks are found, in growing batches. Returns None if this step's hashing budget runs out
-        first; the hashes are kept, and the next step continues from there.
-        """
-        if not self.limits.prefix_caching or request.wants_prompt_scores:
-            return []
-        wanted = (request.num_tokens - 1) // self.pool.block_size
-        while True:
-            named = min(len(request.block_hashes), wanted)
-            found = self.pool.find(request.block_hashes[:named])
-            if len(found) < named or named == wanted:
-                return found
-            if not self._hashes_left:
-                return None
-            count = min(max(named, 1), wanted - named, self._hashes_left)
-            self._hashes_left -= count
-            self._name_blocks(request, named + count)
-
-    def _being_computed(self) -> dict[bytes, int]:
-        """Hashes of the blocks that prefills are computing, each with the best priority among those prefills."""
-        found: dict[bytes, int] = {}
-        if self.limits.prefix_caching:
-            for request in reversed(self.running):  # so that the best priority is written last
-                if (name := self._next_name(request)) is not None:
-                    found[name] = request.priority
-        return found
-
-    def _next_name(self, request: Request) -> bytes | None:
-        """The hash of the block that a prefill publishes next; None if it will not publish one."""
-        at, size = request.num_published_blocks, self.pool.block_size
-        end = (at + 1) * size
-        launched = end <= request.num_computed_tokens
-        if end > request.num_tokens or not (launched or request.num_pending_tokens > 1):
-            return None
-        self._name_blocks(request, at + 1)
-        return request.block_hashes[at]
-
-    def _publish(self, item: Scheduled) -> None:
-        """Enter the blocks that `item` filled into the prefix cache."""
-        request, full = item.request, item.context_len // self.pool.block_size
-        self._name_blocks(request, full)
-        for index in range(item.start // self.pool.block_size, full):
-            self.pool.remember(request.block_ids[index], request.block_hashes[index])
-        request.num_published_blocks = full
-
-    def _name_blocks(self, request: Request, count: int) -> None:
-        size = self.pool.block_size
-        names = request.block_hashes
-        for index in range(len(names), count):
-            parent = names[-1] if names else root_hash(request.cache_salt)
-            names.append(block_hash(parent, request.tokens(index * size, (index + 1) * size)))
-
-    def _grow(self, request: Request) -> bool:
-        """Ensure room for one more token; False if no block is free."""
-        if request.num_computed_tokens < len(request.block_ids) * self.pool.block_size:
-            return True
-        fresh = self.pool.allocate(1)
-        if fresh is None:
-            return False
-        request.block_ids.extend(fresh)
-        return True
-
     def _preempt(self, request: Request) -> None:
         self.running.remove(request)
         self._release(request)
@@ -322,9 +247,7 @@ class Scheduler:
         if request.slot >= 0:
             self._free_slots.append(request.slot)
             request.slot = -1
-        self.pool.release(request.block_ids)
-        request.block_ids = []
-        request.num_computed_tokens = 0
+        self.cache.free(request)
 
     def _wait(self, request: Request) -> None:
         heapq.heappush(self._waiting, (request.priority, request.arrival, request))
@@ -341,17 +264,17 @@ def _rank(request: Request) -> tuple[int, int]:
     return request.priority, request.arrival
 
 
-def _shares(prefills: list[Request], budget: int) -> dict[Request, int]:
-    """Split `budget` among `prefills`, which are in order of rank, until either is used up.
+def _shares(prefills: dict[Request, int], budget: int) -> dict[Request, int]:
+    """Split `budget` among `prefills`, which are in order of rank, until either is used up; each may get so many.
 
     Those with the fewest tokens left go first, so that the mean time to a first token is the shortest: prompts of equal
     length are computed one after the other, not side by side until all end together. The first in rank is sure of half,
     so that it always makes progress, however many shorter ones arrive.
     """
-    given = {first: min(first.num_pending_tokens, -(-budget // 2)) for first in prefills[:1] if budget}
+    given = {first: min(prefills[first], -(-budget // 2)) for first in list(prefills)[:1] if budget}
     left = budget - sum(given.values())
     for request in sorted(prefills, key=lambda request: request.num_pending_tokens):  # stable
-        more = min(request.num_pending_tokens - given.get(request, 0), left)
+        more = min(prefills[request] - given.get(request, 0), left)
         if more:
             given[request] = given.get(request, 0) + more
             left -= more

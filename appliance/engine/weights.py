@@ -13,6 +13,7 @@ from torch import Tensor
 from appliance.checkpoint.layout import IGNORED_SUFFIXES, SCALE
 from appliance.checkpoint.quantization import BLOCK
 from appliance.checkpoint.safetensors import TensorEntry, TensorIndex
+from appliance.checkpoint.sharding import Shard, Shards
 
 TORCH_DTYPES = {
     "F32": torch.float32,
@@ -25,8 +26,14 @@ TORCH_DTYPES = {
 QUANTISED = "F8_E4M3"
 
 
-def load_weights(index: TensorIndex, destinations: Mapping[str, Tensor], report: Callable[[int, int], None]) -> int:
-    """Copy every tensor of `index` to its destination, converting its dtype. Returns the bytes read.
+def load_weights(
+    index: TensorIndex,
+    destinations: Mapping[str, Tensor],
+    report: Callable[[int, int], None],
+    shards: Shards | None = None,
+) -> int:
+    """Copy every tensor of `index` to its destination, converting its dtype; of those among `shards` what these say.
+    Returns the bytes of all that were read or skipped.
 
     `report(done, total)` is called as bytes are read, at most a few hundred times.
 
@@ -48,17 +55,32 @@ def load_weights(index: TensorIndex, destinations: Mapping[str, Tensor], report:
     for name, entry, source in _tensors(wanted):
         destination = destinations[name]
         of_one = not destination.shape and math.prod(entry.shape) == 1  # one number, however it is stored
-        if tuple(entry.shape) != tuple(destination.shape) and not of_one:
-            raise ValueError(f"{name} has the shape {list(entry.shape)}; the config requires {list(destination.shape)}")
+        shard = shards.get(name) if shards else None
+        shape = tuple(destination.shape) if shard is None else shard.shape
+        if tuple(entry.shape) != shape and not of_one:
+            raise ValueError(f"{name} has the shape {list(entry.shape)}; the config requires {list(shape)}")
         if (entry.dtype == QUANTISED) != (name + SCALE in destinations):
             raise ValueError(f"{name} is {entry.dtype}, which contradicts quantization_config in the config")
-        destination.copy_(source.view(destination.shape))
+        if shard is None:
+            destination.copy_(source.view(destination.shape))
+        else:
+            _copy_shard(destination, source, shard)
         done += entry.end - entry.begin
         if (done - reported) * 200 >= total or done == total:
             report(done, total)
             reported = done
     _multiply_out(destinations)
     return done
+
+
+def _copy_shard(destination: Tensor, source: Tensor, shard: Shard) -> None:
+    start = 0
+    for part in shard.ranges:
+        destination.narrow(shard.dim, start, len(part)).copy_(source.narrow(shard.dim, part.start, len(part)))
+        start += len(part)
+    rest = destination.shape[shard.dim] - start
+    if rest:
+        destination.narrow(shard.dim, start, rest).zero_()
 
 
 def _multiply_out(destinations: Mapping[str, Tensor]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 from appliance.engine_client.channel import CoreGoneError
@@ -14,6 +16,7 @@ from appliance.protocol import (
     AboutCore,
     FromCore,
     Outputs,
+    Pooling,
     SamplingParams,
     Submit,
     ToCore,
@@ -103,6 +106,7 @@ class CoreClient:
         self._generations: dict[str, Generation] = {}
         self._numbers = itertools.count(1)
         self._gone: str | None = None
+        self._batches = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -115,6 +119,17 @@ class CoreClient:
         """Returns when nothing is in flight."""
         await self._idle.wait()
 
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """Of several generations, one after another: it is in flight between them as well."""
+        self._batches += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._batches -= 1
+            self._set_idle()
+
     def start(
         self,
         prompt_token_ids: list[int],
@@ -125,6 +140,7 @@ class CoreClient:
         arrived: asyncio.Event | None = None,
         probe: bool = False,
         watch: TokenWatch | None = None,
+        pooling: Pooling | None = None,
     ) -> Generation:
         """`arrived` is set when there is something to take; several generations may share one. A `probe` is a request
         of our own: it is nobody's load, and must not be refused because clients have filled the queue."""
@@ -140,6 +156,7 @@ class CoreClient:
             priority=priority,
             cache_salt=cache_salt,
             probe=probe,
+            pooling=pooling,
         )
         try:
             self._channel.send(submit)
@@ -152,14 +169,17 @@ class CoreClient:
     def release(self, generation: Generation) -> None:
         """Abandon it: its slot in the core is freed, unless it has already finished."""
         known = self._generations.pop(generation.request_id, None) is not None
-        if not self._generations:
-            self._idle.set()
+        self._set_idle()
         if not known or generation.finished or self._gone is not None:
             return
         try:
             self._channel.send(Abort(generation.request_id))
         except CoreGoneError:
             return  # with its slot
+
+    def _set_idle(self) -> None:
+        if not self._generations and not self._batches:
+            self._idle.set()
 
     async def receive(self, watcher: Watcher) -> None:
         """Read what the core sends, until this is cancelled. Tokens go from the channel to whoever asked for them; what

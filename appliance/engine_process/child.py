@@ -57,6 +57,13 @@ class Child:
                 os.killpg(self.pid, number)
 
     @property
+    def has_ended(self) -> bool:
+        """Of one that nobody waits for yet. Its number stays its own."""
+        if self._process.returncode is not None:
+            return True
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    @property
     def exited(self) -> bool:
         """Whether the end of the process has been seen. Only while somebody waits for it."""
         return self._exited is not None and self._exited.done()

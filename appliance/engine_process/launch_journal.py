@@ -5,9 +5,10 @@ The launch itself, which runs an engine, is `engine_launch.EngineLaunch`.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from appliance.home import Home
 from appliance.launches.event_stream import EventStream
@@ -42,7 +43,20 @@ from appliance.protocol import (
 PROGRESS_INTERVAL_S = 0.1
 
 
+class Origin(NamedTuple):
+    """What a launch was begun for, where not for a person: as its record says it."""
+
+    restart_of: str | None = None
+    requested_by: str | None = None
+    returned_after: str | None = None
+
+
+NO_ORIGIN = Origin()
+
+
 class LaunchJournal:
+    """`settled` is set once the launch is ready, or has ended."""
+
     def __init__(
         self,
         home: Home,
@@ -53,7 +67,7 @@ class LaunchJournal:
         revision: str = "",
         started: float | None = None,
         attempt: bool = False,
-        restart_of: str | None = None,
+        origin: Origin = NO_ORIGIN,
     ) -> None:
         """Makes the launch's folder: FileExistsError when there is one of this id already."""
         now = time.time() if started is None else started
@@ -66,9 +80,10 @@ class LaunchJournal:
             state=State.IDLE,
             since=now,
             attempt=attempt,
-            restart_of=restart_of,
+            **origin._asdict(),
         )
         self.document = document
+        self.settled = asyncio.Event()
         self._monotonic_start = time.monotonic() - (time.time() - now)
         self._phase_starts: dict[str, float] = {}
         self._phase_told: dict[str, float] = {}
@@ -106,6 +121,8 @@ class LaunchJournal:
         self._tell(StateChange(state=state, reason=reason))
         if state in ENDED:
             self._events.close()
+        if state in ENDED or state is State.READY:
+            self.settled.set()
 
     def begin_phase(self, phase: Phase) -> None:
         self._phase_starts[phase] = time.monotonic()

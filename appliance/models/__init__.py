@@ -1,1 +1,1 @@
-"""One file per model family, over the shared layers."""
+"""Models: one decoder over the shared layers, built as the config of any family describes it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,12 +11,14 @@ from torch import Tensor
 
 from appliance.checkpoint.model_config import ModelConfig
 from appliance.models.batch import ForwardBatch, LayerCache
+from appliance.models.collectives import ALONE, Group
 from kernels.binding import Kernels
 
 
 @dataclass(frozen=True)
 class BuildContext:
-    """Everything a model needs to allocate itself. `keep_fp8`: weights in block-scaled FP8 stay so."""
+    """Everything a model needs to allocate itself. `keep_fp8`: weights in block-scaled FP8 stay so. Where a `group` of
+    ranks shares the model, `config` is what each of them has of it."""
 
     config: ModelConfig
     kernels: Kernels
@@ -24,10 +26,28 @@ class BuildContext:
     dtype: torch.dtype
     max_model_len: int
     keep_fp8: bool = False
+    group: Group = ALONE
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         """Room for a parameter, in the model's dtype unless another is given; the checkpoint fills it."""
         return torch.empty(shape, device=self.device, dtype=dtype or self.dtype)
+
+
+class Mixer(Protocol):
+    """How a layer mixes tokens: each kind has its own cache, which its spec in the config describes."""
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: LayerCache) -> Tensor:
+        """[T, hidden] -> [T, hidden], of which each rank has a part of the sum; what is to be kept of the tokens is
+        written into `cache`."""
+
+    def prepare(self) -> None:
+        """As `Model.prepare`."""
+
+    def destinations(self) -> Iterator[tuple[str, Tensor]]:
+        """As `Model.destinations`."""
+
+    def optional_destinations(self) -> Iterator[tuple[str, Tensor]]:
+        """As `Model.optional_destinations`."""
 
 
 class Model(Protocol):
@@ -57,7 +77,7 @@ class Model(Protocol):
         ...
 
     def forward(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
-        """Hidden states [T, hidden], after the last norm; keys and values are written into `caches`."""
+        """Hidden states [T, hidden], after the last norm; what layers keep is written into `caches`."""
         ...
 
     def compute_logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:

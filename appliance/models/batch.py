@@ -2,25 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from kernels.indexer.chosen import Chosen
 from kernels.paged_attention.metadata import AttentionMetadata
+
+
+@dataclass(slots=True)
+class Carried:
+    """What a layer leaves to those behind it, beside its result."""
+
+    chosen: Chosen | None = None  # by the last indexer
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
-    """T tokens of S sequences."""
+    """T tokens of S sequences. `slots` are where the sequences run, which are their rows in every `StateCache`; padding
+    has the row behind those of all sequences."""
 
     token_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
     attention: AttentionMetadata
+    slots: Tensor  # [S] int64
+    carried: Carried = field(default_factory=Carried)
 
 
 @dataclass(frozen=True, slots=True)
-class LayerCache:
-    """The paged cache of one layer."""
+class KeyValueCache:
+    """The pages of a layer with keys and values."""
 
     key: Tensor  # [blocks, block_size, kv_heads, head_dim]
     value: Tensor  # the same
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.key, self.value
+
+
+@dataclass(frozen=True, slots=True)
+class LatentCache:
+    """The pages of a layer with latent attention, and those of its indexer where it has one."""
+
+    latent: Tensor  # [blocks, block_size, rank + rope_dim]
+    index: Tensor | None = None  # as `kernels.index_cache` has them
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.latent,) if self.index is None else (self.latent, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class StateCache:
+    """The states of a recurrent layer: a row for each slot, one for padding, then rows for copies."""
+
+    tensors: tuple[Tensor, ...]  # of each part [rows, *shape]
+
+
+LayerCache = KeyValueCache | LatentCache | StateCache

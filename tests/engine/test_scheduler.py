@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.engine import scheduler as scheduler_module
+from appliance.engine import cache_manager
 from appliance.engine.block_pool import BlockPool, block_hash
+from appliance.engine.cache_manager import CacheManager
 from appliance.engine.request import Request
 from appliance.engine.scheduler import Limits, Scheduled, Scheduler
 from appliance.protocol import FinishReason, SamplingParams
@@ -19,7 +20,8 @@ EOS = frozenset({0})
 
 
 def scheduler(num_blocks=16, block_size=4, seqs=4, budget=16, context=48, prefix_caching=True) -> Scheduler:
-    return Scheduler(Limits(seqs, budget, context, prefix_caching), BlockPool(num_blocks, block_size))
+    cache = CacheManager(BlockPool(num_blocks, block_size), prefix_caching=prefix_caching)
+    return Scheduler(Limits(seqs, budget, context), cache)
 
 
 def request(name: str, prompt: int | list[int], max_tokens=4, priority=0) -> Request:
@@ -119,7 +121,7 @@ def test_an_aborted_request_frees_its_place_at_once():
     assert gone is not None
     s.finish(gone)
     assert [r.request_id for r in run_step(s)[1]] == ["next"]
-    assert s.pool.num_free == s.pool.num_blocks
+    assert s.cache.usage == 0
 
 
 def test_requests_that_end_while_they_wait_leave_nothing_in_the_queue():
@@ -195,7 +197,7 @@ def test_any_workload_ends_with_the_right_tokens_within_every_limit(load, num_bl
         if not waiting and not len(s):
             break
     assert not len(s)
-    assert s.pool.num_free == s.pool.num_blocks
+    assert s.cache.usage == 0
     for r in everyone:
         if r.request_id in aborted:
             continue
@@ -289,8 +291,8 @@ def test_no_step_hashes_more_than_its_share_of_a_long_prompt(monkeypatch):
         hashed += 1
         return block_hash(parent, token_ids)
 
-    monkeypatch.setattr(scheduler_module, "block_hash", counting)
-    monkeypatch.setattr(scheduler_module, "HASHED_BLOCKS", 32)
+    monkeypatch.setattr(cache_manager, "block_hash", counting)
+    monkeypatch.setattr(cache_manager, "HASHED_BLOCKS", 32)
     s = scheduler(num_blocks=2000, budget=200, context=4100)
     prompt = long_prompt(1, 4001)
     for name in ("cold", "warm"):

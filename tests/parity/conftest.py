@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from appliance.engine.engine import Engine
+from appliance.models.collectives import ALONE, Group
 from appliance.protocol import SamplingParams, Submit, TokenOutput
 from tests.configured import engine_config
 
@@ -17,8 +18,8 @@ from tests.configured import engine_config
 torch.set_num_threads(1)
 
 
-def make_engine(folder: Path, **config: Any) -> Engine:
-    return Engine(engine_config(folder, **config), report=lambda phase: None, log=lambda line: None)
+def make_engine(folder: Path, group: Group = ALONE, /, **config: Any) -> Engine:
+    return Engine(engine_config(folder, ranks=group.count, **config), lambda phase: None, lambda line: None, group)
 
 
 def generate(engine: Engine, prompts: dict[str, list[int]], **sampling: Any) -> dict[str, list[TokenOutput]]:

@@ -6,7 +6,7 @@ import torch
 
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.safetensors import read_index
-from appliance.engine.cache import allocate_cache
+from appliance.engine.cache import Caches
 from appliance.engine.weights import load_weights
 from appliance.models.base import BuildContext
 from appliance.models.batch import ForwardBatch
@@ -30,12 +30,14 @@ def test_logits_of_any_rows_follow_from_the_hidden_states(tmp_path, oracle):
         load_weights(read_index(folder), model.destinations(), lambda done, total: None)
         model.prepare()
         size = len(prompt)
-        caches = allocate_cache(config.cache_specs, 1, 16, torch.float32, CPU)
+        caches = Caches(config.caches_of_layers, num_blocks=1, block_size=16, dtype=torch.float32, device=CPU)
         positions = torch.arange(size)
         starts = torch.tensor([0, size], dtype=torch.int32)
         table = torch.zeros((1, 1), dtype=torch.int32)
         metadata = AttentionMetadata([size], [size], 0, starts, starts[1:], table, positions)
-        hidden = model.forward(ForwardBatch(prompt, positions, metadata), caches)
+        hidden = model.forward(
+            ForwardBatch(prompt, positions, metadata, torch.zeros(1, dtype=torch.int64)), caches.layers
+        )
         logits = model.compute_logits(hidden)
         some = model.compute_logits(hidden[[4, 1]])
         expected = oracle(folder)(prompt[None]).logits[0]

@@ -9,16 +9,18 @@ import torch
 from torch import Tensor
 
 from appliance.checkpoint.layout import KEY_SCALES, VALUE_SCALES
+from appliance.checkpoint.model_config import Attention as AttentionMixer
 from appliance.models.base import BuildContext
-from appliance.models.batch import ForwardBatch, LayerCache
-from appliance.models.layers.linear import Linear
+from appliance.models.batch import ForwardBatch, KeyValueCache, LayerCache
+from appliance.models.layers.linear import Linear, rows_by_part
 from appliance.models.layers.norm import RMSNorm
 
 
 class Attention:
-    """Multi-head attention in which groups of query heads share a key and value head (MHA, GQA and MQA)."""
+    """Multi-head attention in which groups of query heads share a key and value head (MHA, GQA and MQA). Checkpoints
+    have the rows of a gate behind those of each query head."""
 
-    def __init__(self, context: BuildContext, prefix: str, cos_sin: Tensor, sliding_window: int | None) -> None:
+    def __init__(self, context: BuildContext, prefix: str, cos_sin: Tensor, mixer: AttentionMixer) -> None:
         config = context.config
         self.num_heads, self.num_kv_heads, self.head_dim = (
             config.num_attention_heads,
@@ -26,7 +28,8 @@ class Attention:
             config.head_dim,
         )
         query, key_value = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        parts = {"q_proj": query, "k_proj": key_value, "v_proj": key_value}
+        self._gated, self._heads_size = mixer.gated, query + 2 * key_value
+        parts = {"q_proj": 2 * query if mixer.gated else query, "k_proj": key_value, "v_proj": key_value}
         self.qkv = Linear(context, prefix, config.hidden_size, parts, config.attention_bias)
         self.out = Linear(context, prefix, query, {"o_proj": config.hidden_size}, config.attention_output_bias)
         self.q_norm = self.k_norm = None
@@ -35,25 +38,26 @@ class Attention:
             sizes = (query, key_value) if self._norm_together else (self.head_dim, self.head_dim)
             self.q_norm = RMSNorm(context, f"{prefix}q_norm", sizes[0])
             self.k_norm = RMSNorm(context, f"{prefix}k_norm", sizes[1])
-        self._eps = config.rms_norm_eps
+        self._eps, self._offset = config.rms_norm_eps, config.norm_offset
         self._scale = self.head_dim**-0.5
         self._prefix = prefix
         self._kv_scales = torch.ones(2)  # of keys and of values, by which a cache in FP8 is multiplied
         self._key_scale = self._value_scale = 1.0
-        self._sliding_window = sliding_window
+        self._sliding_window = mixer.window
         self._cos_sin = cos_sin
-        self._kernels = context.kernels
+        self._kernels, self._group = context.kernels, context.group
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: LayerCache) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
-        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # [T, q heads + k heads + v heads, head_dim]
+        assert isinstance(cache, KeyValueCache)
+        projected = self.qkv(x)
+        # [T, q heads + k heads + v heads, head_dim]
+        heads = projected[:, : self._heads_size].unflatten(-1, (-1, self.head_dim))
         query, key, value = heads.split((self.num_heads, self.num_kv_heads, self.num_kv_heads), dim=1)
         norms = None
         if self.q_norm is not None and self.k_norm is not None:
             if self._norm_together:
-                query, key = (
-                    norm(x.flatten(1)).view(x.shape) for norm, x in ((self.q_norm, query), (self.k_norm, key))
-                )
+                query, key = self._normed(self.q_norm, query), self._normed(self.k_norm, key)
             else:
                 norms = (self.q_norm.weight, self.k_norm.weight)
         scales = {}
@@ -61,14 +65,27 @@ class Attention:
             scales = {"key_scale": self._key_scale, "value_scale": self._value_scale}
         self._kernels.rotary_cache(
             query, key, value, batch.positions, self._cos_sin, cache.key, cache.value, batch.attention.slot_mapping,
-            norms, self._eps, **scales,
+            norms, self._eps, offset=self._offset, **scales,
         )  # fmt: skip
         mixed = self._kernels.paged_attention(
             query, cache.key, cache.value, batch.attention, self._scale, self._sliding_window, **scales
         )
-        return self.out(mixed.flatten(1))
+        mixed = mixed.flatten(1)
+        if self._gated:
+            mixed = mixed.mul_(torch.sigmoid(projected[:, self._heads_size :]))
+        return self.out(mixed)
+
+    def _normed(self, norm: RMSNorm, heads: Tensor) -> Tensor:
+        """All heads of a token together, those of other ranks too."""
+        rows = heads.flatten(1)
+        rows = norm(rows) if self._group.count == 1 else norm.over_ranks(rows, self._group)
+        return rows.view(heads.shape)
 
     def prepare(self) -> None:
+        if self._gated:
+            rows = torch.arange(len(self.qkv.weight.values), device=self._cos_sin.device)
+            query, gate = rows_by_part(self.num_heads, (self.head_dim, self.head_dim), rows.device)
+            self.qkv.reorder(torch.cat((query, rows[2 * len(query) :], gate)))
         self.qkv.prepare()
         self.out.prepare()
         self._key_scale, self._value_scale = self._kv_scales.tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from appliance.models.base import BuildContext
@@ -32,6 +33,12 @@ class Linear:
         )
         return out
 
+    def reorder(self, rows: Tensor) -> None:
+        """The weight is filled: put its rows, and so its outputs, into another order."""
+        self.weight.reorder(rows)
+        if self.bias is not None:
+            self.bias = self.bias[rows]
+
     def prepare(self) -> None:
         """The weight is filled, and may take the layout of its kernel."""
         if self.weight.scale is None:
@@ -44,3 +51,11 @@ class Linear:
             if self.bias is not None:
                 yield f"{self._prefix}{part}.bias", self.bias[start : start + rows]
             start += rows
+
+
+def rows_by_part(heads: int, sizes: tuple[int, ...], device: torch.device) -> tuple[Tensor, ...]:
+    """Where the rows of each part are, all heads' together, in a weight that has `sizes` rows of each for every head in
+    turn."""
+    starts = torch.arange(heads, device=device)[:, None] * sum(sizes)
+    offsets = torch.arange(sum(sizes), device=device).split(sizes)
+    return tuple((starts + offset).flatten() for offset in offsets)

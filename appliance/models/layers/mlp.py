@@ -1,4 +1,4 @@
-"""The gated feed-forward layer of dense models, and of the dense layers of sparse ones."""
+"""The gated feed-forward layer: of dense models, of the dense layers of sparse ones, and of shared experts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from appliance.models.layers.linear import Linear
 class GatedMLP:
     """down(act(gate(x)) * up(x))."""
 
-    def __init__(self, context: BuildContext, prefix: str) -> None:
+    def __init__(self, context: BuildContext, prefix: str, inner: int) -> None:
         config = context.config
-        hidden, inner = config.hidden_size, config.intermediate_size
+        hidden = config.hidden_size
         self.gate_up = Linear(context, prefix, hidden, {"gate_proj": inner, "up_proj": inner}, config.mlp_bias)
         self.down = Linear(context, prefix, inner, {"down_proj": hidden}, config.mlp_bias)
         self._activation = ACTIVATIONS[config.hidden_act]

@@ -10,11 +10,12 @@ from torch import Tensor
 from appliance.checkpoint.families.decoder import expert_prefix, layer_prefix
 from appliance.checkpoint.model_config import ACTIVATIONS
 from appliance.models.base import BuildContext
+from appliance.models.layers.mlp import GatedMLP
 from appliance.models.layers.weight import Weight
 
 
 class SparseMoE:
-    """The sum over a token's experts of weight * down(act(gate(x)) * up(x))."""
+    """The sum over a token's experts of weight * down(act(gate(x)) * up(x)), and over those that all tokens share."""
 
     def __init__(self, context: BuildContext, layer: int) -> None:
         config, experts = context.config, context.config.experts
@@ -23,17 +24,23 @@ class SparseMoE:
         count, hidden, inner = experts.num_experts, config.hidden_size, experts.intermediate_size
         some_expert = expert_prefix(config, layer, 0)
         gate, _, down = experts.parts
-        self.router = context.empty(count, hidden)
+        self.router = context.empty(count, hidden, dtype=torch.float32 if experts.router_dtype else None)
         self.selection_bias = context.empty(count, dtype=torch.float32) if experts.selection_bias else None
         self.gate_up = Weight(context, some_expert + gate, count, 2 * inner, hidden)
         self.down = Weight(context, some_expert + down, count, hidden, inner)
+        self._block = f"{layer_prefix(config, layer)}{experts.block}."
+        self.shared = self.shared_gate = None
+        if experts.shared is not None:
+            inner = experts.shared.intermediate_size
+            self.shared = GatedMLP(context, f"{self._block}{experts.shared.name}.", inner)
+            self.shared_gate = context.empty(1, hidden) if experts.shared.gate else None
         self._activation = ACTIVATIONS[config.hidden_act]
         self._kernels = context.kernels
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
         kernels = self._kernels
-        logits = kernels.linear(x, self.router)
+        logits = kernels.linear(x.to(self.router.dtype), self.router)
         weights, expert_ids = kernels.moe_routing(logits, self._experts.routing, self.selection_bias)
         out: Tensor = kernels.fused_moe(
             x,
@@ -45,13 +52,25 @@ class SparseMoE:
             self.down.scale,
             self._activation,
         )
-        return out
+        if self.shared is None:
+            return out
+        shared = self.shared(x)
+        if self.shared_gate is not None:
+            shared *= torch.sigmoid(kernels.linear(x, self.shared_gate))
+        return out.add_(shared)
+
+    def prepare(self) -> None:
+        if self.shared is not None:
+            self.shared.prepare()
 
     def destinations(self) -> Iterator[tuple[str, Tensor]]:
-        block = f"{layer_prefix(self._layer)}{self._experts.block}."
-        yield f"{block}gate.weight", self.router
+        yield f"{self._block}gate.weight", self.router
         if self.selection_bias is not None:
-            yield f"{block}e_score_correction_bias", self.selection_bias
+            yield f"{self._block}{self._experts.selection_bias_name}", self.selection_bias
+        if self.shared is not None:
+            yield from self.shared.destinations()
+        if self._experts.shared is not None and self.shared_gate is not None:
+            yield f"{self._block}{self._experts.shared.gate}.weight", self.shared_gate
         gate, up, down = self._experts.parts
         inner, hidden = self._experts.intermediate_size, self._config.hidden_size
         for expert in range(self._experts.num_experts):

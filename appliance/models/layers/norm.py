@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from appliance.models.base import BuildContext
+from appliance.models.collectives import Group
 
 
 class RMSNorm:
     """Normalises the last dimension; adds the residual first if one is given."""
 
-    def __init__(self, context: BuildContext, name: str, size: int) -> None:
+    def __init__(self, context: BuildContext, name: str, size: int, eps: float | None = None) -> None:
+        """`eps` None: what the config says."""
         self._name = name
         self.weight = context.empty(size)
-        self._eps = context.config.rms_norm_eps
+        self._eps = context.config.rms_norm_eps if eps is None else eps
+        self._offset = context.config.norm_offset
         self._rms_norm = context.kernels.rms_norm
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """[..., size] -> the same; `residual` becomes x + residual in place."""
-        out: Tensor = self._rms_norm(x, self.weight, self._eps, residual)
+        out: Tensor = self._rms_norm(x, self.weight, self._eps, residual, self._offset)
         return out
+
+    def over_ranks(self, x: Tensor, group: Group) -> Tensor:
+        """Of rows that the ranks share: each has equally many of their numbers, or the same as some others."""
+        wide = x.float()
+        mean = group.sum(wide.square().mean(dim=-1, keepdim=True)) / group.count
+        return (wide * torch.rsqrt(mean + self._eps)).to(x.dtype) * (self.weight + self._offset)
 
     def destinations(self) -> Iterator[tuple[str, Tensor]]:
         yield f"{self._name}.weight", self.weight

@@ -18,11 +18,12 @@ class Weight:
     `scale` [..., ceil(rows / 128), ceil(columns / 128)] is there only where `values` are kept in FP8.
     """
 
-    def __init__(self, context: BuildContext, module: str, *shape: int) -> None:
-        """`module` is one of the linear layers that this matrix consists of; the config says how all are stored."""
+    def __init__(self, context: BuildContext, module: str, *shape: int, expanded: bool = False) -> None:
+        """`module` is one of the linear layers that this matrix consists of; the config says how all are stored.
+        `expanded`: in the model's dtype, however it is stored."""
         self._context = context
         self._scaled = context.config.fp8 is not None and context.config.fp8.covers(module)
-        kept = self._scaled and context.keep_fp8
+        kept = self._scaled and context.keep_fp8 and not expanded
         self.values = context.empty(*shape, dtype=torch.float8_e4m3fn if kept else None)
         self.scale = self._scales(*shape) if kept else None
 
@@ -39,6 +40,12 @@ class Weight:
             yield f"{module}.weight{SCALE}", self.scale[at][start // BLOCK : -(-(start + rows) // BLOCK)]
         elif self._scaled:
             yield f"{module}.weight{SCALE}", self._scales(*part.shape)  # for the loader, which multiplies them in
+
+    def reorder(self, rows: Tensor) -> None:
+        """Put the rows into another order, in which blocks that share a scale stay together."""
+        self.values = self.values.view(torch.uint8)[rows].view(self.values.dtype)
+        if self.scale is not None:
+            self.scale = self.scale[rows[::BLOCK] // BLOCK]
 
     def _scales(self, *shape: int) -> Tensor:
         blocks = (*shape[:-2], -(-shape[-2] // BLOCK), -(-shape[-1] // BLOCK))

@@ -1,0 +1,273 @@
+"""The processes of a model that several ranks share, and what the first says to the others.
+
+The first rank is the core that the front door speaks with. Before each turn of its loop it hands the others what it is
+about to do, so that all take the same steps. A rank that ends, or fails, ends all: the first to do so is the cause.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from appliance.engine.link import CoreLink
+from appliance.protocol import EngineConfig, Fatal, Submit, ToCore
+
+if TYPE_CHECKING:
+    from appliance.models.collectives import Group
+
+# How long a failure is compared with others that come after it: one rank's end fails the calls of all others.
+SETTLE_S: Final = 0.3
+END_WITHIN_S: Final = 1.0
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What all ranks do next: hear `messages`, admit the requests whose grammars are `compiled`, and take a step or
+    capture a graph, as the engine's state says. `ends`: no more turns follow."""
+
+    messages: list[ToCore] = []
+    compiled: list[str] = []
+    ends: bool = False
+
+
+class Followers(Protocol):
+    def lead(self, turn: Turn) -> None:
+        """Hand the other ranks the next turn."""
+
+    def close(self) -> None:
+        """Let them end."""
+
+    def kill(self) -> None:
+        """End them wherever they are."""
+
+    def settle(self) -> None:
+        """After an exception here: does not return if another rank failed first."""
+
+
+class NoFollowers:
+    def lead(self, turn: Turn) -> None: ...
+
+    def close(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def settle(self) -> None: ...
+
+
+@dataclass
+class Follower:
+    """`said_at` and `ended_at` count what arrived from all of them, so that they tell who was first."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    pipe: Connection
+    fatal: Fatal | None = None  # what it said before it ended
+    said_at: int = 0
+    ended: bool = False
+    ended_at: int = 0
+
+
+class RankProcesses:
+    """Starts ranks 1 and up, and a thread that watches them."""
+
+    def __init__(self, config: EngineConfig, folder: Path, link: CoreLink) -> None:
+        self._link = link
+        self._followers: list[Follower] = []
+        self._arrivals = itertools.count()
+        self._closing = threading.Event()
+        self._found = threading.Event()
+        for rank in range(1, config.ranks):
+            self._followers.append(_start(rank, folder))
+            self._followers[-1].pipe.send_bytes(msgspec.msgpack.encode(config))
+        self._thread = threading.Thread(target=self._watch, name="ranks", daemon=True)
+        self._thread.start()
+
+    def lead(self, turn: Turn) -> None:
+        data = msgspec.msgpack.encode(turn)
+        for follower in self._followers:
+            with contextlib.suppress(OSError):  # it has ended, which the thread tells
+                follower.pipe.send_bytes(data)
+
+    def close(self) -> None:
+        self._closing.set()
+        self.lead(Turn(ends=True))
+        deadline = time.monotonic() + END_WITHIN_S
+        for follower in self._followers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                follower.process.wait(max(deadline - time.monotonic(), 0))
+        self.kill()
+
+    def settle(self) -> None:
+        if self._found.wait(SETTLE_S):
+            self._thread.join()  # which ends the process
+
+    def kill(self) -> None:
+        self._closing.set()
+        end([follower.process for follower in self._followers])
+
+    def _watch(self) -> None:
+        if not self._hear(None):
+            return
+        self._found.set()
+        while self._hear(SETTLE_S):
+            pass
+        if self._closing.is_set():
+            return
+        cause = cause_of(self._followers)
+        print(f"{cause.message}", file=sys.stderr, flush=True)
+        self._link.last_words(cause)
+        self.kill()
+        os._exit(1)
+
+    def _hear(self, timeout_s: float | None) -> bool:
+        """Note what the followers say and which of them end; False if nothing comes, or it is expected."""
+        heard = hear(self._followers, next(self._arrivals), timeout_s)
+        return heard and not self._closing.is_set()
+
+
+def hear(followers: Sequence[Follower], arrival: int, timeout_s: float | None) -> bool:
+    """Note what they say and which of them end, as the `arrival`-th; False if nothing comes."""
+    live = {follower.pipe: follower for follower in followers if not follower.ended}
+    ready = wait(list(live), timeout_s) if live else []
+    for pipe in ready:
+        assert isinstance(pipe, Connection)
+        follower = live[pipe]
+        try:
+            follower.fatal = msgspec.msgpack.decode(pipe.recv_bytes(), type=Fatal)
+            follower.said_at = arrival
+        except (EOFError, OSError):
+            follower.ended, follower.ended_at = True, arrival
+    return bool(ready)
+
+
+def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kill all of them before waiting for any; one that the kernel cannot end soon is left to it."""
+    for process in processes:
+        process.kill()
+    deadline = time.monotonic() + END_WITHIN_S
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(deadline - time.monotonic(), 0))
+
+
+def _start(rank: int, folder: Path) -> Follower:
+    ours, theirs = Pipe()
+    with theirs:
+        command = [sys.executable, "-m", "appliance.engine", "--connect", str(folder), "--parent", str(os.getpid())]
+        command += ["--rank", str(rank), "--pipe", str(theirs.fileno())]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    return Follower(rank, process, ours)
+
+
+def cause_of(followers: Sequence[Follower]) -> Fatal:
+    """The first that arrived. One that died without a word goes before what arrived with it: what others say then is
+    that they miss it."""
+    silent = min(
+        (each for each in followers if each.ended and each.fatal is None), key=lambda each: each.ended_at, default=None
+    )
+    told = min((each for each in followers if each.fatal is not None), key=lambda each: each.said_at, default=None)
+    if told is not None and told.fatal is not None and (silent is None or told.said_at < silent.ended_at):
+        return told.fatal
+    assert silent is not None, "nothing arrived"
+    try:
+        how = _how(silent.process.wait(END_WITHIN_S))
+    except subprocess.TimeoutExpired:
+        how = "closed its connection"
+    return Fatal(
+        exception="RankDiedError",
+        message=f"Rank {silent.rank} of the model (pid {silent.process.pid}) {how}.",
+        traceback="",
+    )
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status}"
+    with contextlib.suppress(ValueError):
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"was ended by signal {-status}"
+
+
+def seeded(message: ToCore) -> ToCore:
+    """With a seed for random numbers, where the client gave none: every rank draws the same."""
+    if not isinstance(message, Submit) or message.sampling.seed is not None:
+        return message
+    sampling = msgspec.structs.replace(message.sampling, seed=secrets.randbits(64))
+    return msgspec.structs.replace(message, sampling=sampling)
+
+
+def join(config: EngineConfig, rank: int, folder: Path) -> tuple[EngineConfig, Group]:
+    """Meet the other ranks; the config that this one's engine is made from, and its group. Imports torch."""
+    import torch
+
+    from appliance.models.collectives import Distributed
+
+    # All ranks are on this host, which need not have a network, nor know its own name.
+    for library in ("GLOO", "NCCL"):
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
+    on_gpu = config.device != "cpu"
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(max((cores - 1) // config.ranks, 1))
+    device = torch.device("cuda", rank) if on_gpu else None
+    if device is not None:
+        torch.cuda.set_device(device)
+        config = msgspec.structs.replace(config, device=str(device))
+    torch.distributed.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        init_method=f"file://{folder}/ranks",
+        rank=rank,
+        world_size=config.ranks,
+        device_id=device,
+    )
+    return config, Distributed()
+
+
+def follow(rank: int, pipe: Connection, folder: Path) -> None:
+    """What a process of rank 1 and up does: what it is told, until it is told to end."""
+    from appliance.engine.core import Core, prepare
+
+    config = msgspec.msgpack.decode(pipe.recv_bytes(), type=EngineConfig)
+
+    def log(line: str) -> None:
+        print(f"(rank_{rank} pid={os.getpid()}) {line}", file=sys.stderr, flush=True)
+
+    prepare(config, log)
+    config, group = join(config, rank, folder)
+    core = Core(config, lambda _: None, log, group)
+    while not (turn := msgspec.msgpack.decode(pipe.recv_bytes(), type=Turn)).ends:
+        for message in turn.messages:
+            core.hear(message)
+        core.advance(turn.compiled)
+
+
+def run_follower(rank: int, pipe_fd: int, folder: Path, parent: int) -> int:
+    """Ends with the process that started it, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return 1
+    pipe = Connection(pipe_fd)
+    try:
+        follow(rank, pipe, folder)
+    except Exception as error:  # noqa: BLE001 - the one place where a rank's exception is reported
+        traceback.print_exc()
+        fatal = Fatal(exception=type(error).__name__, message=str(error), traceback=traceback.format_exc())
+        with contextlib.suppress(OSError):
+            pipe.send_bytes(msgspec.msgpack.encode(fatal))
+        os._exit(1)  # a library's thread may wait for the other ranks
+    os._exit(0)

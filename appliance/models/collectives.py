@@ -1,0 +1,91 @@
+"""What the ranks that share a model say to each other while they compute. All of them make the same calls in the same
+order; a rank that is alone makes none."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Group(Protocol):
+    """`count` ranks, of which this one is `rank`."""
+
+    rank: int
+    count: int
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of all ranks' `x`, which may be overwritten; the same numbers in each of them."""
+
+    def gather(self, x: Tensor) -> Tensor:
+        """All ranks' `x` [rows, columns], side by side in order: [rows, count * columns]."""
+
+    def follow(self, x: Tensor) -> Tensor:
+        """Overwrite `x` with the first rank's."""
+
+    def all(self, x: Tensor) -> Tensor:
+        """Overwrite flags [n] bool with whether they are set in every rank."""
+
+    def wait_for_all(self, device: torch.device) -> None:
+        """Return once every rank has come here; not within a CUDA graph."""
+
+
+class Alone:
+    """A model in one process."""
+
+    rank, count = 0, 1
+
+    def sum(self, x: Tensor) -> Tensor:
+        return x
+
+    def gather(self, x: Tensor) -> Tensor:
+        return x
+
+    def follow(self, x: Tensor) -> Tensor:
+        return x
+
+    def all(self, x: Tensor) -> Tensor:
+        return x
+
+    def wait_for_all(self, device: torch.device) -> None: ...
+
+
+ALONE = Alone()
+
+
+class Distributed:
+    """The ranks of torch's process group, which has been initialised: NCCL on GPUs, gloo on CPUs. CUDA graphs hold all
+    calls."""
+
+    def __init__(self) -> None:
+        import torch.distributed as distributed  # late: a rank that is alone does without
+
+        self._distributed = distributed
+        # Its name since torch 2.13; the older one warns there.
+        self._gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+        self.rank, self.count = distributed.get_rank(), distributed.get_world_size()
+
+    def sum(self, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        self._distributed.all_reduce(x)
+        return x
+
+    def gather(self, x: Tensor) -> Tensor:
+        rows, columns = x.shape
+        found = x.new_empty(self.count * rows, columns)
+        self._gather(found, x.contiguous())
+        return found.view(self.count, rows, columns).transpose(0, 1).reshape(rows, -1)
+
+    def follow(self, x: Tensor) -> Tensor:
+        self._distributed.broadcast(x, 0)
+        return x
+
+    def all(self, x: Tensor) -> Tensor:
+        flags = x.to(torch.uint8)
+        self._distributed.all_reduce(flags, op=self._distributed.ReduceOp.MIN)
+        return x.copy_(flags)
+
+    def wait_for_all(self, device: torch.device) -> None:
+        """NCCL's calls are only queued: reading the sum is what waits."""
+        self.sum(torch.zeros(1, device=device)).item()
