@@ -26,7 +26,7 @@ OPTIONS: Final[Mapping[str, Mapping[str, BackendOptions]]] = {
     "paged_attention": _by_flag(
         "attention-backend", {"flash-attn": "FLASH_ATTN", "flashinfer": "FLASHINFER", "triton": "TRITON_ATTN"}
     ),
-    "latent_attention": _by_flag(
+    "mla_attention": _by_flag(
         "attention-backend",
         {
             "flash-attn": "FLASH_ATTN_MLA",
@@ -46,7 +46,7 @@ OPTIONS: Final[Mapping[str, Mapping[str, BackendOptions]]] = {
         ),
         "tilelang": BackendOptions(),  # which nothing makes vLLM use
     },
-    "gdn_prefill": _by_flag("gdn-prefill-backend", {"flashinfer": "flashinfer", "triton": "triton"}),
+    "delta_rule": _by_flag("gdn-prefill-backend", {"flashinfer": "flashinfer", "triton": "triton"}),
     "fp8_linear": _by_flag(
         "linear-backend", {"deepgemm": "deep_gemm", "cutlass": "cutlass", "triton": "triton", "marlin": "marlin"}
     ),

@@ -50,6 +50,8 @@ CACHES: Final = {
     "TORCH_EXTENSIONS_DIR": "torch-extensions",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
     "DG_JIT_CACHE_DIR": "deep-gemm",
+    "TILELANG_CACHE_DIR": "tilelang",
+    "CUTE_DSL_CACHE_DIR": "cute-dsl",
     "CUDA_CACHE_PATH": "cuda",
     "HF_HOME": "huggingface",
     "XDG_CACHE_HOME": "xdg",
@@ -108,17 +110,20 @@ def cache_variables(place: Place) -> dict[str, str]:
 
 
 def render(plan: VllmPlan, place: Place) -> Command:
-    flags = dict(_flags(plan, place))
-    extra = plan.profile.vllm.extra_args
     arguments = [str(plan.program.path), "serve", str(plan.folder)]
-    for flag, value in {**flags, **extra}.items():
+    for flag, value in flags(plan, place.socket).items():
         arguments += _as_arguments(flag, value)
     return Command(arguments=tuple(arguments), environment=dict(_environment(plan, place)))
 
 
-def _flags(plan: VllmPlan, place: Place) -> Iterator[tuple[str, Any]]:
+def flags(plan: VllmPlan, socket: Path = UNKNOWN_SOCKET) -> dict[str, Any]:
+    """Every flag with its value; the profile's own go before those that follow from it."""
+    return {**dict(_flags(plan, socket)), **plan.profile.vllm.extra_args}
+
+
+def _flags(plan: VllmPlan, socket: Path) -> Iterator[tuple[str, Any]]:
     profile, device = plan.profile, plan.device.kind
-    yield "uds", str(place.socket)
+    yield "uds", str(socket)
     for row in FLAGS:
         value = row.value(profile)
         if value is not None and value != row.unless and row.only in (None, device):

@@ -44,6 +44,7 @@ class VllmFootprint:
     step: int
     takes_all: bool
 
+    reserves_states = False  # which are kept in blocks as well
     spare_blocks = 1  # the null block
 
     def graph_bytes(self, _max_model_len: int) -> int:

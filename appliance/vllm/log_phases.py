@@ -60,8 +60,9 @@ ROWS: Final = (
         unit="graphs",
     ),
     Row(pattern=r"Capturing cudagraphs for", phase=Phase.GRAPHS),
-    Row(pattern=r"Graph capturing finished in", phase=Phase.GRAPHS, ends=True),
+    Row(pattern=r"Graph capturing finished in", phase=Phase.GRAPHS),  # kernels are warmed up next, for 22 s on an H200
     Row(pattern=r"init engine \(profile, create kv cache, warmup model\) took", phase=Phase.GRAPHS, ends=True),
+    Row(pattern=r"Started server process \[|Starting vLLM (?:API )?server", phase=Phase.GRAPHS, ends=True),
 )
 
 # Looked for before any row is tried: most lines hold none of it.

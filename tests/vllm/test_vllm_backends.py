@@ -41,4 +41,4 @@ def test_deep_gemm_is_kept_from_its_warm_up_by_both_variables() -> None:
         "VLLM_DEEP_GEMM_WARMUP": "skip",
     }
     assert options_of("fused_moe", "flashinfer-cutlass").arguments == {"moe-backend": "flashinfer_cutlass"}
-    assert options_of("gdn_prefill", "triton").arguments == {"gdn-prefill-backend": "triton"}
+    assert options_of("delta_rule", "triton").arguments == {"gdn-prefill-backend": "triton"}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import time
 import urllib.request
@@ -16,7 +17,9 @@ from typing import Any
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from appliance.cli import main
 from appliance.engine_process.probe import PROBE_AFTER_S
 from tests.running import fetch, wait_for
 from tests.vllm.real import PROFILE, Engine, family, front_door
@@ -320,3 +323,33 @@ def test_figures_become_the_dashboards_load_and_our_counters(tmp_path: Path, pro
         assert 'vllm:kv_cache_usage_perc{engine="0",model_name="real"} 0.25' in text
         assert "ingot:kv_cache_usage_perc 0.25" in text
         assert engine.state()["load"]["cache_usage"] == 0.25
+
+
+def test_a_launch_with_a_pack_compiles_into_a_copy_of_it(tmp_path: Path, program: Path) -> None:
+    """Also where the pack is damaged by then: vLLM starts, with the caches that it had."""
+    home = tmp_path / "home"
+    caches = home / "caches" / "vllm" / "triton" / "AB"
+    packing = {"INGOT_HOME": str(home), "INGOT_VLLM": str(program)}
+    with started(tmp_path, program) as engine:
+        engine.wait("ready", timeout_s=30)
+        caches.mkdir(parents=True)
+        (caches / "kernel.cubin").write_bytes(b"cubin")
+    profile = tmp_path / "profile.yaml"
+    made = CliRunner(env=packing).invoke(main, ["cache", "pack", "--profile", str(profile), "--json"])
+    assert made.exit_code == 0, made.output
+    pack = Path(json.loads(made.stdout)["path"])
+    assert pack.parent == home / "cache-packs"
+
+    with started(tmp_path, program) as engine:
+        state = engine.wait("ready", timeout_s=30)
+        assert "caches-warm" in [finding["id"] for finding in state["launch"]["findings"]]
+        [copy] = (home / "caches").glob("vllm-pack-*")
+        assert (copy / "triton" / "AB" / "kernel.cubin").read_bytes() == b"cubin"
+        assert server_of(engine).environ()["TRITON_CACHE_DIR"] == str(copy / "triton")
+
+    shutil.rmtree(copy)
+    (pack / "files" / "triton" / "AB" / "kernel.cubin").write_bytes(b"CUBIN")
+    with started(tmp_path, program) as engine:
+        engine.wait("ready", timeout_s=30)
+        assert server_of(engine).environ()["TRITON_CACHE_DIR"] == str(home / "caches" / "vllm" / "triton")
+        assert pack.name in engine.log().splitlines()[0]

@@ -82,3 +82,13 @@ def test_the_healthy_starts_that_were_collected_end_their_phases() -> None:
         steps = read(log.read_text(errors="replace").splitlines())
         assert steps, log.name
         assert steps[-1][1] is None, log.name
+
+
+def test_kernels_are_warmed_up_after_the_last_graph() -> None:
+    """For 22 s on an H200 (vLLM 0.24): the engine is not asked anything yet."""
+    reader = PhaseReader(compiles=True, captures=True)
+    for line in ON_A_GPU[:-1]:
+        reader.feed(line)
+    assert reader.phase is Phase.GRAPHS
+    reader.feed(ON_A_GPU[-1])
+    assert reader.phase is None

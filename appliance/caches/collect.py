@@ -1,0 +1,109 @@
+"""Make a pack of the caches that a launch has filled."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from appliance.home import sync_folder, write_atomically
+from appliance.vllm.cache_packs.facts import Facts
+from appliance.vllm.cache_packs.pack import (
+    FILES,
+    MANIFEST,
+    NAME,
+    PACKED,
+    SIGNATURE,
+    SIGNER,
+    Pack,
+    PackError,
+    PackFile,
+    PackFolder,
+    encode,
+    is_path,
+    read_pack,
+)
+
+if TYPE_CHECKING:
+    from appliance.bundle.signature import Key
+
+# What compilers leave beside their results: locks, and files that were never finished. Hidden files count: FlashInfer
+# has its modules below `.cache`, and ninja its log beside them.
+_SCRATCH_ENDS: Final = (".lock", ".tmp", ".partial")
+_SCRATCH_START: Final = "tmp."
+_SCRATCH_FOLDERS: Final = frozenset({"locks", "__pycache__"})
+
+
+def make_pack(
+    caches: Path, out: Path, *, profile: str, cold_s: float, facts: Facts, key: Key | None = None
+) -> PackFolder:
+    """Copy the compiled code in `caches` to the new folder `out`, which is there once it is whole.
+
+    Raises:
+        PackError: there is nothing compiled, a file changes while it is read, or `out` exists.
+    """
+    if not NAME.fullmatch(out.name):
+        raise PackError("name", f"{out.name!r} is no name for a pack; use letters, digits, '.', '_' and '-'")
+    if os.path.lexists(out):
+        raise PackError("file-exists", f"{out} already exists; remove it, or choose another --out")
+    partial = out.with_name(f".partial-{out.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        (partial / FILES).mkdir(parents=True)
+        files = tuple(_copy(caches, path, partial / FILES) for path in _compiled(caches))
+        if not files:
+            raise PackError("nothing-compiled", f"{caches} holds no compiled code; start the profile first")
+        pack = Pack(
+            name=out.name, profile=profile, created=int(time.time()), cold_s=round(cold_s, 1), facts=facts, files=files
+        )
+        raw = encode(pack)
+        if key is not None:
+            (partial / SIGNATURE).write_bytes(key.sign(raw, f"ingot cache pack {pack.name} timestamp:{pack.created}"))
+            (partial / SIGNER).write_bytes(str(key.public).encode())
+        write_atomically(partial / MANIFEST, raw.decode(), mode=0o644)
+        os.rename(partial, out)
+        sync_folder(out.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return read_pack(out)
+
+
+def _compiled(caches: Path) -> Iterator[str]:
+    """The paths of everything below `caches` that a launch elsewhere could use."""
+    for name in PACKED:
+        for folder, folders, files in os.walk(caches / name):
+            folders[:] = sorted(name for name in folders if not _is_scratch(name) and name not in _SCRATCH_FOLDERS)
+            for file in sorted(files):
+                path = Path(folder, file)
+                relative = path.relative_to(caches).as_posix()
+                if not _is_scratch(file) and _is_within(path, caches) and is_path(relative):
+                    yield relative
+
+
+def _is_scratch(name: str) -> bool:
+    return name.endswith(_SCRATCH_ENDS) or name.startswith(_SCRATCH_START)
+
+
+def _is_within(path: Path, caches: Path) -> bool:
+    """A file, or a link to one of the caches' own."""
+    resolved = path.resolve()
+    return resolved.is_file() and resolved.is_relative_to(caches.resolve())
+
+
+def _copy(caches: Path, path: str, files: Path) -> PackFile:
+    source, target = caches / path, files / path
+    with source.open("rb") as opened:
+        before = os.fstat(opened.fileno())
+        content = opened.read()
+        after = os.fstat(opened.fileno())
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or not stat.S_ISREG(after.st_mode):
+        raise PackError("changed", f"{source} changed while it was read; make the pack once the engine is ready")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(content)
+    return PackFile(path, len(content), hashlib.sha256(content).hexdigest(), after.st_mtime_ns)

@@ -1,0 +1,128 @@
+"""What compiled code depends on: the model, the software, the processor, and the settings that reach the compilers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from appliance.checkpoint.digest import checkpoint_digest
+from appliance.checkpoint.errors import CheckpointError
+from appliance.hardware.machine import Inventory
+from appliance.packages import Packages
+from appliance.vllm.command_line import chosen_backends, flags
+from appliance.vllm.installation import read_installation
+
+if TYPE_CHECKING:
+    from appliance.vllm.plan import VllmPlan
+
+# What compiles, or whose code is compiled, besides vLLM.
+COMPILERS: Final = (
+    "torch", "triton", "flashinfer-python", "deep-gemm", "tilelang", "nvidia-cutlass-dsl", "quack-kernels",
+)  # fmt: skip
+# Flags that no compiler sees: where the server listens and what it makes of answers, and how large the cache is.
+HARMLESS_FLAGS: Final = frozenset({
+    "uds", "served-model-name", "generation-config", "override-generation-config", "allowed-media-domains",
+    "disable-uvicorn-access-log", "gpu-memory-utilization", "kv-cache-memory-bytes", "enable-prefix-caching",
+    "enable-auto-tool-choice", "tool-call-parser", "reasoning-parser", "chat-template-content-format",
+    "default-chat-template-kwargs", "max-log-len", "max-logprobs", "seed", "structured-outputs-config",
+})  # fmt: skip
+HARMLESS_VARIABLES: Final = ("NCCL_", "GLOO_", "RAY_", "VLLM_LOGGING_", "VLLM_LOG_")
+
+
+# What a terminal shows as it is.
+Text = Annotated[str, msgspec.Meta(max_length=8192, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`model` is the checkpoint's digest and `folder` its path, which vLLM's own keys contain; `versions` are by
+    distribution, with Python's; `processor` names the GPUs, or the host's processor; `driver` is the GPU driver's
+    branch, "580"; `settings` are flags and variables with their values as JSON."""
+
+    model: Text
+    folder: Text
+    versions: dict[Text, Text]
+    processor: Text
+    driver: Text = ""
+    settings: dict[Text, Text] = {}
+
+
+def facts_of(plan: VllmPlan, packages: Packages, inventory: Inventory) -> Facts | None:
+    """Of a launch that is planned, in milliseconds; None where the model's files cannot be told from others."""
+    try:
+        digest = checkpoint_digest(plan.folder)
+    except (CheckpointError, OSError):
+        return None
+    gpus = plan.taken
+    return Facts(
+        model=digest,
+        folder=str(plan.folder),
+        versions=dict(_versions(plan, packages)),
+        processor=_gpus([f"{gpu.name}, {gpu.architecture}" for gpu in gpus]) if gpus else _processor(inventory),
+        driver=(inventory.driver_version or "").partition(".")[0] if gpus else "",
+        settings=_settings(plan),
+    )
+
+
+def differences(pack: Facts, launch: Facts) -> list[str]:
+    """Why code compiled for `pack` is not what `launch` would compile, the weightiest first; empty where it is."""
+    return list(_differences(pack, launch))
+
+
+def _differences(pack: Facts, launch: Facts) -> Iterator[str]:
+    if pack.model != launch.model:
+        yield "it is for another model"
+    elif pack.folder != launch.folder:
+        yield f"the model was at {pack.folder} and is at {launch.folder} here"
+    if pack.processor != launch.processor:
+        yield f"it is for {pack.processor}, and this is {launch.processor}"
+    if pack.driver != launch.driver:
+        yield f"it was made with driver {pack.driver or '(none)'}, and this machine has {launch.driver or 'none'}"
+    for name, (there, here) in _changed(pack.versions, launch.versions):
+        yield f"it was made {f'with {name} {there}' if there else f'without {name}'}, and {_here(name, here)}"
+    for name, (there, here) in _changed(pack.settings, launch.settings):
+        was = f"with {name} {there}" if there else f"without {name}"
+        yield f"it was made {was}, and it is {here or 'not set'} here"
+
+
+def _here(name: str, version: str) -> str:
+    return f"{version} is installed" if version else f"{name} is not installed"
+
+
+def _changed(pack: Mapping[str, str], launch: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
+    for name in sorted(pack.keys() | launch.keys()):
+        if pack.get(name) != launch.get(name):
+            yield name, (pack.get(name, ""), launch.get(name, ""))
+
+
+def _versions(plan: VllmPlan, packages: Packages) -> Iterator[tuple[str, str]]:
+    if (installation := read_installation(plan.program)) is not None:
+        yield "vllm", installation.version
+    for name in COMPILERS:
+        if (version := packages.version(name)) is not None:
+            yield name, version
+    if packages.folders:
+        yield "python", packages.folders[0].parent.name.removeprefix("python")
+
+
+def _gpus(names: list[str]) -> str:
+    """Several are alike, or the launch is another one."""
+    counted = f"{len(names)} x " if len(names) > 1 else ""
+    return counted + " and ".join(dict.fromkeys(names))
+
+
+def _processor(inventory: Inventory) -> str:
+    """Code for CPUs is compiled for all that the processor can do."""
+    host = inventory.host
+    return f"{host.processor or 'an unknown processor'} ({' '.join(host.cpu_features or ())})"
+
+
+def _settings(plan: VllmPlan) -> dict[str, str]:
+    found: dict[str, Any] = {name: value for name, value in flags(plan).items() if name not in HARMLESS_FLAGS}
+    variables = dict(plan.profile.vllm.environment)
+    for choice in chosen_backends(plan):
+        variables |= choice.environment
+    found |= {name: value for name, value in variables.items() if not name.startswith(HARMLESS_VARIABLES)}
+    return {name: json.dumps(value, sort_keys=True) for name, value in sorted(found.items())}

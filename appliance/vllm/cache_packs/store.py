@@ -1,0 +1,79 @@
+"""The packs of this machine, and which of them fits a launch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from appliance.home import Home
+from appliance.vllm.cache_packs.facts import Facts, differences
+from appliance.vllm.cache_packs.pack import PackError, PackFolder, read_pack
+
+VARIABLE: Final = "INGOT_CACHE_PACKS"
+"""Names a further folder of packs, such as one that an image brings."""
+
+
+def folders(home: Home, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Where packs lie, the state folder's own first: only its owner writes there."""
+    named = environ.get(VARIABLE, "")
+    return (home.root / "cache-packs", *((Path(named),) if named.startswith("/") else ()))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A pack, and why a launch cannot use it. `of_model`: it is for the launch's model."""
+
+    folder: PackFolder
+    reasons: tuple[str, ...]
+    of_model: bool = True
+
+    @property
+    def fits(self) -> bool:
+        return not self.reasons
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a launch finds: the pack that it uses, or else the one that comes nearest; packs that cannot be read."""
+
+    chosen: Verdict | None = None
+    unreadable: tuple[PackError, ...] = ()
+
+    @property
+    def pack(self) -> PackFolder | None:
+        return self.chosen.folder if self.chosen is not None and self.chosen.fits else None
+
+
+def judge(facts: Facts | None, places: tuple[Path, ...]) -> Judgement:
+    """Which of the packs in `places` is used by a launch with these `facts`: the first that fits."""
+    if facts is None:
+        return Judgement()
+    verdicts, unreadable = [], []
+    for found in packs(places):
+        if isinstance(found, PackError):
+            unreadable.append(found)
+        else:
+            of_model = found.pack.facts.model == facts.model
+            verdicts.append(Verdict(found, tuple(differences(found.pack.facts, facts)), of_model))
+    nearest = min(verdicts, key=lambda verdict: (not verdict.of_model, len(verdict.reasons)), default=None)
+    return Judgement(nearest, tuple(unreadable))
+
+
+def packs(places: tuple[Path, ...]) -> Iterator[PackFolder | PackError]:
+    """Every pack, in the order of places and names; an error in place of one that cannot be read."""
+    for place in places:
+        try:
+            names = sorted(entry.name for entry in os.scandir(place) if entry.is_dir() and entry.name[:1] != ".")
+        except (FileNotFoundError, NotADirectoryError):  # most machines have none
+            continue
+        except OSError as error:
+            yield PackError("not-readable", f"{place} cannot be read: {error.strerror}; check its permissions")
+            continue
+        for name in names:
+            try:
+                yield read_pack(place / name)
+            except PackError as error:
+                yield error

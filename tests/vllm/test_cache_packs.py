@@ -1,0 +1,432 @@
+"""Packs of compiled code: what they depend on, which one fits a launch, and that nothing of a bad one is used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from appliance.bundle.errors import BundleError, UntrustedError
+from appliance.bundle.signature import Key, PublicKey
+from appliance.caches import carry
+from appliance.caches.carry import add, signed_by, verify
+from appliance.caches.collect import make_pack
+from appliance.hardware import Inventory
+from appliance.home import Home
+from appliance.preflight import PreflightContext, run
+from appliance.preflight.surroundings import Surroundings
+from appliance.vllm.cache_packs.facts import COMPILERS, Facts, differences, facts_of
+from appliance.vllm.cache_packs.pack import MANIFEST, PackError, PackFolder, encode, is_path, read_pack
+from appliance.vllm.cache_packs.store import folders, judge
+from appliance.vllm.cache_packs.working_copy import clear_orphans, working_copy
+from appliance.vllm.plan import VllmPlan
+from appliance.vllm.source import vllm_source
+from tests.vllm.stand_in import install
+from tests.vllm.test_vllm_command import CPU, gpus, planned
+
+FACTS = Facts(
+    model="sha256:1",
+    folder="/models/one",
+    versions={"vllm": "0.32.0", "torch": "2.13.0"},
+    processor="NVIDIA H200, sm_90",
+    driver="580",
+    settings={"max-model-len": "4096"},
+)
+COMPILED = {
+    "triton/AB/kernel.cubin": b"cubin",
+    "vllm/torch_compile_cache/1f/rank_0_0/model": b"graph" * 1000,
+    "inductor/xe/one.main.so": b"\x7fELF",
+    "flashinfer/.cache/flashinfer/0.6.13/90a/cached_ops/norm/norm.so": b"\x7fELF",
+    "flashinfer/.cache/flashinfer/0.6.13/90a/cached_ops/norm/.ninja_log": b"# ninja log v5",
+}
+
+
+@pytest.fixture
+def caches(tmp_path: Path) -> Path:
+    """What a good launch leaves, with what compilers leave beside it and what is no code."""
+    others = {
+        "triton/AB/kernel.cubin.lock": b"",
+        "triton/tmp.pid_7/kernel.cubin": b"half",
+        "inductor/locks/one": b"",
+        "huggingface/token": b"secret",
+        "vllm-config/state.json": b"{}",
+    }
+    for path, content in (COMPILED | others).items():
+        place = tmp_path / "caches" / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    return tmp_path / "caches"
+
+
+@pytest.fixture
+def made(caches: Path, tmp_path: Path) -> PackFolder:
+    return make_pack(caches, tmp_path / "packs" / "one", profile="chat", cold_s=116.2, facts=FACTS)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(tmp_path_factory.mktemp("vllm"), "0.32.0+cpu")
+
+
+def facts(home: Home, program: Path, changes: dict[str, Any] | None = None, inventory: Inventory = CPU) -> Facts:
+    plan, errors = planned(home, program, changes, inventory)
+    assert plan is not None, errors
+    source = vllm_source(plan.program)
+    assert source is not None
+    found = facts_of(plan, source.packages, inventory)
+    assert found is not None
+    return found
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What compiled code depends on
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [
+    {"served-model-name": "other"}, {"gpu-memory-utilization": 0.5}, {"sampling-defaults.temperature": 0.5},
+    {"prefix-caching": False}, {"vllm.environment.NCCL_DEBUG": "WARN"}, {"vllm.extra-args.tool-call-parser": "hermes"},
+])  # fmt: skip
+def test_what_no_compiler_sees_makes_no_difference(home: Home, program: Path, changes: dict[str, Any]) -> None:
+    assert facts(home, program, changes) == facts(home, program)
+
+
+@pytest.mark.parametrize("changes", [
+    {"max-model-len": 128}, {"max-num-seqs": 7}, {"dtype": "float16"}, {"enforce-eager": True},
+    {"vllm.environment.VLLM_USE_DEEP_GEMM": "0"}, {"vllm.extra-args.compilation-config": '{"mode": 3}'},
+])  # fmt: skip
+def test_what_reaches_a_compiler_does(home: Home, program: Path, changes: dict[str, Any]) -> None:
+    assert differences(facts(home, program), facts(home, program, changes))
+
+
+def test_versions_are_those_of_what_compiles(home: Home, tmp_path: Path) -> None:
+    """In vLLM's own Python, which for the stand-in is this one."""
+    found = facts(home, install(tmp_path, "0.33.0rc1+cpu")).versions
+    assert found.pop("vllm") == "0.33.0rc1+cpu"
+    assert {"torch", "python"} <= found.keys() <= {*COMPILERS, "python"}
+
+
+def test_the_gpu_and_its_drivers_branch_count(home: Home, tmp_path: Path) -> None:
+    cuda = install(tmp_path / "cuda", "0.32.0")
+    here = facts(home, cuda, inventory=gpus())
+    assert here.driver == "580"
+    same = structs.replace(gpus(), driver_version="580.99")
+    assert facts(home, cuda, inventory=same) == here
+    other = structs.replace(gpus(), driver_version="590.01")
+    assert len(differences(here, facts(home, cuda, inventory=other))) == 1
+    two = facts(home, cuda, {"tensor-parallel-size": 2}, gpus(2))
+    assert two.processor.startswith("2 x ")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"model": "sha256:2"}, {"folder": "/elsewhere"}, {"processor": "A100"}, {"driver": "570"},
+     {"versions": {"vllm": "0.32.0"}}, {"versions": {**FACTS.versions, "triton": "3.7.0"}}, {"settings": {}}],
+)  # fmt: skip
+def test_each_fact_is_compared(change: dict[str, Any]) -> None:
+    other = structs.replace(FACTS, **change)
+    assert len(differences(FACTS, other)) == len(differences(other, FACTS)) == 1
+    assert not differences(FACTS, FACTS)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A pack
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pack_has_what_was_compiled_and_nothing_else(made: PackFolder) -> None:
+    assert content(made.path / "files") == COMPILED
+    assert {file.path for file in made.pack.files} == set(COMPILED)
+    assert made.pack.bytes == sum(map(len, COMPILED.values()))
+    assert (made.pack.name, made.pack.facts, made.pack.cold_s) == ("one", FACTS, 116.2)
+    assert verify(made.path) == made
+
+
+def test_links_are_followed_only_within_the_caches(caches: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("key")
+    (caches / "triton" / "AB" / "stolen").symlink_to(tmp_path / "secret")
+    (caches / "triton" / "AB" / "alias").symlink_to("kernel.cubin")
+    made = make_pack(caches, tmp_path / "one", profile="chat", cold_s=1, facts=FACTS)
+    assert content(made.path / "files") == COMPILED | {"triton/AB/alias": b"cubin"}
+
+
+def test_nothing_is_left_where_none_can_be_made(caches: Path, tmp_path: Path, made: PackFolder) -> None:
+    for out, source, code in (
+        (made.path, caches, "file-exists"),
+        (tmp_path / "empty", tmp_path / "nothing", "nothing-compiled"),
+        (tmp_path / "a b", caches, "name"),
+    ):
+        before = sorted(tmp_path.iterdir())
+        with pytest.raises(PackError) as raised:
+            make_pack(source, out, profile="chat", cold_s=1, facts=FACTS)
+        assert raised.value.code == code
+        assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("path", [
+    "triton/../../x", "/etc/passwd", "huggingface/token", "triton", "triton//x", "triton/./x", "vllm-config/x", "",
+    "..", "triton/a\nb",
+])  # fmt: skip
+def test_a_pack_reaches_nothing_but_caches_of_code(made: PackFolder, path: str) -> None:
+    assert not is_path(path)
+    first = made.pack.files[0]
+    hostile = structs.replace(made.pack, files=(structs.replace(first, path=path),))
+    (made.path / MANIFEST).write_bytes(encode(hostile))
+    with pytest.raises(PackError):
+        read_pack(made.path)
+
+
+def test_a_file_is_not_another_ones_folder(made: PackFolder) -> None:
+    first = made.pack.files[0]
+    hostile = structs.replace(made.pack, files=(first, structs.replace(first, path=f"{first.path}/inside")))
+    (made.path / MANIFEST).write_bytes(encode(hostile))
+    with pytest.raises(PackError):
+        read_pack(made.path)
+
+
+@pytest.mark.parametrize("facts", [
+    {"processor": "\x1b[31mred"}, {"folder": "/a\nb"}, {"settings": {"a\x00": "1"}},
+])  # fmt: skip
+def test_a_terminal_shows_facts_as_they_are(made: PackFolder, facts: dict[str, Any]) -> None:
+    hostile = structs.replace(made.pack, facts=structs.replace(made.pack.facts, **facts))
+    (made.path / MANIFEST).write_bytes(encode(hostile))
+    with pytest.raises(PackError):
+        read_pack(made.path)
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"format": 9}', b'{"format": 1, "name": "x"}', b"\xff\xfe"])
+def test_a_damaged_list_is_an_error_of_the_pack(made: PackFolder, raw: bytes) -> None:
+    (made.path / MANIFEST).write_bytes(raw)
+    with pytest.raises(PackError):
+        read_pack(made.path)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which one a launch uses
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_that_fits_is_used_and_else_the_nearest_is_named(caches: Path, tmp_path: Path) -> None:
+    packs = tmp_path / "packs"
+    far = structs.replace(FACTS, model="sha256:2")
+    near = structs.replace(FACTS, driver="570", settings={})
+    for name, of in (("a", far), ("b", near), ("c", FACTS), ("d", FACTS)):
+        make_pack(caches, packs / name, profile="chat", cold_s=1, facts=of)
+    found = judge(FACTS, (packs,))
+    assert found.pack is not None
+    assert found.pack.pack.name == "c"
+    other = judge(structs.replace(FACTS, driver="590"), (packs,))
+    assert other.pack is None
+    assert other.chosen is not None
+    assert (other.chosen.folder.pack.name, len(other.chosen.reasons)) == ("c", 1)
+    assert judge(FACTS, (tmp_path / "none",)).chosen is None
+
+
+def test_one_that_cannot_be_read_does_not_hide_the_others(made: PackFolder) -> None:
+    broken = made.path.parent / "broken"
+    broken.mkdir()
+    found = judge(FACTS, (made.path.parent,))
+    assert found.pack == made
+    assert [error.code for error in found.unreadable] == ["not-a-pack"]
+
+
+def test_an_image_may_bring_packs(home: Home) -> None:
+    own = home.root / "cache-packs"
+    assert folders(home, {}) == (own,)
+    assert folders(home, {"INGOT_CACHE_PACKS": "/opt/packs"}) == (own, Path("/opt/packs"))
+    assert folders(home, {"INGOT_CACHE_PACKS": "relative"}) == (own,)
+
+
+def checked(home: Home, program: Path) -> tuple[VllmPlan | None, list[str]]:
+    """The plan, and the ids of what the check of packs found."""
+    context = PreflightContext(
+        home=home, document={"name": "chat", "engine": "vllm", "model": {"path": "tiny"}}, inventory=CPU,
+        environ={"INGOT_VLLM": str(program), "PATH": os.environ["PATH"]}, surroundings=Surroundings(),
+    )  # fmt: skip
+    report = run(context)
+    assert report.plan is None or isinstance(report.plan, VllmPlan)
+    return report.plan, [one.id for one in report.findings if one.id.startswith(("cache-pack", "caches-"))]
+
+
+def test_preflight_says_whether_a_launch_is_warm(home: Home, program: Path, caches: Path) -> None:
+    of = facts(home, program)
+    assert checked(home, program)[1] == []
+    packs = home.root / "cache-packs"
+    make_pack(caches, packs / "other", profile="chat", cold_s=80, facts=structs.replace(of, folder="/elsewhere"))
+    plan, found = checked(home, program)
+    assert (found, plan and plan.pack) == (["caches-cold"], None)
+    fits = make_pack(caches, packs / "right", profile="chat", cold_s=80, facts=of)
+    plan, found = checked(home, program)
+    assert (found, plan and plan.pack) == (["caches-warm"], fits)
+    (packs / "right" / MANIFEST).write_text("{")
+    plan, found = checked(home, program)
+    assert (found, plan and plan.pack) == (["cache-pack-unreadable", "caches-cold"], None)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How a launch gets it
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_launch_works_on_a_copy_that_later_ones_find_again(made: PackFolder, tmp_path: Path) -> None:
+    copy = working_copy(made, tmp_path / "home")
+    assert content(copy) == COMPILED
+    for file in made.pack.files:  # ninja builds again what is older than its source
+        assert (copy / file.path).stat().st_mtime_ns == file.modified_ns
+    (copy / "triton" / "new").write_bytes(b"compiled since")
+    assert working_copy(made, tmp_path / "home") == copy
+    assert content(copy) == COMPILED | {"triton/new": b"compiled since"}
+    assert content(made.path / "files") == COMPILED
+
+
+def test_copies_of_packs_that_are_gone_go(made: PackFolder, caches: Path, tmp_path: Path) -> None:
+    """Profiles with packs of their own may take turns."""
+    home = tmp_path / "home"
+    again = make_pack(caches, tmp_path / "packs" / "two", profile="chat", cold_s=1, facts=FACTS)
+    copies = [working_copy(pack, home) for pack in (made, again)]
+    (home / "vllm").mkdir()
+    clear_orphans(home, [made, again])
+    assert sorted(home.iterdir()) == sorted([*copies, home / "vllm"])
+    clear_orphans(home, [again])
+    assert sorted(home.iterdir()) == sorted([copies[1], home / "vllm"])
+
+
+@pytest.mark.parametrize("harm", ["changed", "missing", "linked", "longer", "folder", "in a linked folder"])
+def test_nothing_of_a_damaged_pack_is_used(made: PackFolder, tmp_path: Path, harm: str) -> None:
+    victim = made.file("triton/AB/kernel.cubin")
+    victim.unlink()
+    match harm:
+        case "changed":
+            victim.write_bytes(b"CUBIN")
+        case "longer":
+            victim.write_bytes(b"cubin and more")
+        case "linked":
+            (tmp_path / "elsewhere").write_bytes(b"cubin")
+            victim.symlink_to(tmp_path / "elsewhere")
+        case "folder":
+            victim.mkdir()
+        case "in a linked folder":
+            victim.parent.rename(tmp_path / "elsewhere")
+            (tmp_path / "elsewhere" / victim.name).write_bytes(b"cubin")
+            victim.parent.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PackError):
+        working_copy(made, tmp_path / "home")
+    assert list((tmp_path / "home").iterdir()) == []
+    with pytest.raises(PackError):
+        verify(made.path)
+
+
+def test_a_cut_off_copy_is_made_anew(made: PackFolder, tmp_path: Path) -> None:
+    half = tmp_path / "home" / f".partial-vllm-pack-{made.digest[:16]}" / "triton"
+    half.mkdir(parents=True)
+    (half / "half").write_bytes(b"")
+    assert content(working_copy(made, tmp_path / "home")) == COMPILED
+    assert len(list((tmp_path / "home").iterdir())) == 1
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Carrying it
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def key() -> Key:
+    return Key.generate()
+
+
+@pytest.fixture
+def signed(caches: Path, tmp_path: Path, key: Key) -> PackFolder:
+    return make_pack(caches, tmp_path / "stick" / "one", profile="chat", cold_s=1, facts=FACTS, key=key)
+
+
+def test_a_pack_that_somebody_trusted_signed_is_taken_over_whole(signed: PackFolder, tmp_path: Path, key: Key) -> None:
+    packs = tmp_path / "packs"
+    packs.mkdir()
+    added = add(signed.path, packs, [key.public])
+    assert (added.path, added.digest, content(added.path / "files")) == (packs / "one", signed.digest, COMPILED)
+    assert signed_by(added.path, [key.public]) == (key.public.id, True)
+    assert add(signed.path, packs, [key.public]) == added
+
+
+def test_code_of_strangers_is_not_taken(signed: PackFolder, made: PackFolder, tmp_path: Path) -> None:
+    packs = tmp_path / "taken"
+    packs.mkdir()
+    for pack, code in ((signed, "untrusted"), (made, "unsigned")):
+        with pytest.raises(UntrustedError) as raised:
+            add(pack.path, packs, [Key.generate().public])
+        assert raised.value.code == code
+        assert list(packs.iterdir()) == []
+    assert add(made.path, packs, [], allow_untrusted=True).digest == made.digest
+
+
+def test_a_list_that_was_changed_after_signing_is_refused(signed: PackFolder, tmp_path: Path, key: Key) -> None:
+    changed = structs.replace(signed.pack, profile="other")
+    (signed.path / MANIFEST).write_bytes(msgspec.json.encode(changed))
+    with pytest.raises(BundleError):
+        add(signed.path, tmp_path / "packs", [key.public], allow_untrusted=True)
+
+
+def test_another_of_the_same_name_stays(signed: PackFolder, made: PackFolder, tmp_path: Path, key: Key) -> None:
+    with pytest.raises(PackError) as raised:
+        add(signed.path, made.path.parent, [key.public])
+    assert raised.value.code == "name-taken"
+    assert read_pack(made.path) == made
+
+
+def test_a_source_that_changes_after_it_was_signed_is_not_taken(
+    signed: PackFolder, tmp_path: Path, key: Key, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is checked is the copy, not the medium."""
+    packs = tmp_path / "packs"
+    packs.mkdir()
+
+    def swap(folder: Path, trusted: Sequence[PublicKey]) -> tuple[str | None, bool]:
+        (signed.path / MANIFEST).write_bytes(encode(structs.replace(signed.pack, profile="other")))
+        return signed_by(folder, trusted)
+
+    monkeypatch.setattr(carry, "signed_by", swap)
+    added = add(signed.path, packs, [key.public])
+    assert added.digest == signed.digest
+    assert signed_by(added.path, [key.public]) == (key.public.id, True)
+
+
+@pytest.mark.parametrize("harm", ["list", "file"])
+def test_a_damaged_one_is_replaced(signed: PackFolder, tmp_path: Path, key: Key, harm: str) -> None:
+    packs = tmp_path / "packs"
+    packs.mkdir()
+    added = add(signed.path, packs, [key.public])
+    (added.path / MANIFEST if harm == "list" else added.file("triton/AB/kernel.cubin")).write_bytes(b"{")
+    assert verify(add(signed.path, packs, [key.public]).path).digest == signed.digest
+
+
+def test_a_linked_folder_is_not_listed(made: PackFolder, tmp_path: Path) -> None:
+    (made.path / "files" / "inductor" / "more").symlink_to(tmp_path)
+    with pytest.raises(PackError) as raised:
+        verify(made.path)
+    assert raised.value.code == "unlisted"
+
+
+def test_packs_that_may_not_be_read_are_told(made: PackFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the console keeps them from the engine's user."""
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert [error.code for error in judge(FACTS, (made.path.parent,)).unreadable] == ["not-readable"]
+
+
+def test_a_file_that_is_not_listed_is_found(made: PackFolder) -> None:
+    (made.path / "files" / "triton" / "extra.so").write_bytes(b"\x7fELF")
+    with pytest.raises(PackError) as raised:
+        verify(made.path)
+    assert raised.value.code == "unlisted"
