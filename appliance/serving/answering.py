@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from litestar import Request
@@ -22,6 +22,8 @@ from appliance.thinking_budget import ThinkingBudget
 if TYPE_CHECKING:
     from appliance.serving.metrics import Metrics
     from appliance.serving.stopwatch import Stopwatch
+
+T = TypeVar("T")
 
 HEARTBEAT_S = 10.0
 NO_TOKENS: frozenset[int] = frozenset()
@@ -92,7 +94,7 @@ class Answering:
                 )
         except TooManyRequestsError as error:
             self.close()
-            raise ApiError(429, f"Too many requests: {error}.", code="too_many_requests", headers=SOON) from None
+            raise too_many(error) from None
         except EngineGoneError as error:
             self.close()
             raise engine_gone(str(error)) from None
@@ -174,9 +176,20 @@ class Answering:
         )
 
 
+def too_many(error: TooManyRequestsError) -> ApiError:
+    return ApiError(429, f"Too many requests: {error}.", code="too_many_requests", headers=SOON)
+
+
 async def whole_unless_gone(request: Request[Any, Any, Any], answering: Answering) -> list[Piece]:
-    """The whole answer; raises ClientGoneError as soon as the client disconnects."""
-    answer = asyncio.ensure_future(answering.whole())
+    try:
+        return await unless_gone(request, answering.whole())
+    finally:
+        answering.close()
+
+
+async def unless_gone(request: Request[Any, Any, Any], coming: Coroutine[Any, Any, T]) -> T:
+    """What comes; raises ClientGoneError as soon as the client disconnects."""
+    answer = asyncio.ensure_future(coming)
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -186,7 +199,6 @@ async def whole_unless_gone(request: Request[Any, Any, Any], answering: Answerin
     finally:
         answer.cancel()
         gone.cancel()
-        answering.close()
 
 
 async def _disconnected(request: Request[Any, Any, Any]) -> None:

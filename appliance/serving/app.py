@@ -16,12 +16,14 @@ from appliance.serving.anthropic.routes import ROUTES as ANTHROPIC
 from appliance.serving.appliance_routes import attempt, drain, events, health, metrics, state
 from appliance.serving.chat import chat_completions
 from appliance.serving.completions import completions
+from appliance.serving.embeddings import embeddings
 from appliance.serving.error_shape import error_response, send_error
 from appliance.serving.errors import MAX_BODY_BYTES, ApiError
 from appliance.serving.front_door import FrontDoor
 from appliance.serving.hardware_route import hardware
 from appliance.serving.models import list_models, show_model
 from appliance.serving.ollama.routes import ROUTES as OLLAMA
+from appliance.serving.on_request.gate import Gate
 from appliance.serving.openapi.route import docs, openapi
 from appliance.serving.proxy import POST, Proxy
 from appliance.serving.responses.routes import create_response, delete_response, list_input_items, show_response
@@ -35,13 +37,18 @@ def make_app(front_door: FrontDoor, access: Access) -> ASGIApp:
     app = make_routes(front_door, access)
     proxy = Proxy(front_door, access)
 
-    async def passed_on_or_answered(scope: Scope, receive: Receive, send: Send) -> None:
+    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+        await (proxy if proxy.takes(scope) else app)(scope, receive, send)
+
+    gate = Gate(answered, front_door, access)
+
+    async def let_in(scope: Scope, receive: Receive, send: Send) -> None:
         if (refused := malformed_host(scope)) is not None:
             await send_error(refused, scope, send)
         else:
-            await (proxy if proxy.takes(scope) else app)(scope, receive, send)
+            await gate(scope, receive, send)
 
-    return counted(passed_on_or_answered, front_door)
+    return counted(let_in, front_door)
 
 
 def make_routes(front_door: FrontDoor, access: Access) -> Litestar:
@@ -55,6 +62,7 @@ def make_routes(front_door: FrontDoor, access: Access) -> Litestar:
         route_handlers=[
             chat_completions,
             completions,
+            embeddings,
             list_models,
             show_model,
             state,

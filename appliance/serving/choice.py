@@ -127,8 +127,7 @@ class Choice:
 
     def _read(self, output: TokenOutput) -> Piece:
         if output.finish_reason is FinishReason.ERROR:
-            message = f"The engine could not run this request: {output.error}."
-            raise bad_request(message) if output.is_refusal else ApiError(500, message, code="engine_error")
+            raise run_error(output)
         self.first_token_at = self.first_token_at or time.perf_counter()
         self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
         self._prompt_logprobs = self._prompt_logprobs or output.prompt_logprobs
@@ -185,3 +184,9 @@ class Choice:
         if self.num_tokens <= self._min_tokens:
             return text  # no stop string may end the answer yet
         return self._stops.push(text)
+
+
+def run_error(output: TokenOutput) -> ApiError:
+    """Of a request that the core could not run."""
+    message = f"The engine could not run this request: {output.error}."
+    return bad_request(message) if output.is_refusal else ApiError(500, message, code="engine_error")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Any
 
 from litestar import Request, post
-from msgspec import Meta
 
 from appliance.serving.access import key_of
 from appliance.serving.answer_format import TokenTexts, finish_reason, new_id, usage
@@ -19,9 +17,10 @@ from appliance.serving.errors import bad_request
 from appliance.serving.fields import read_fields
 from appliance.serving.openapi.answers import TextCompletion
 from appliance.serving.parts import TheFrontDoor
+from appliance.serving.prompts import Prompts, encode_prompts
 from appliance.serving.respond import GENERATING, Answer, Answered, respond
 from appliance.serving.sampling import MAX_CHOICES, Alternatives, Count, SamplingFields, check_logprobs
-from appliance.serving.served_model import NO_ECHO, Echo, ServedModel, is_short
+from appliance.serving.served_model import NO_ECHO, Echo, ServedModel
 from appliance.serving.stream import DONE, HEARTBEAT, frame
 from appliance.serving.structured import wanted_form
 
@@ -29,11 +28,9 @@ DEFAULT_MAX_TOKENS = 16
 MAX_PROMPTS = 128
 MAX_SCORES = 1 << 17  # log probabilities of prompts in one answer: of 8,192 tokens, 15 alternatives each
 
-TokenId = Annotated[int, Meta(ge=0, le=1 << 31)]
-
 
 class CompletionFields(SamplingFields, frozen=True, kw_only=True):
-    prompt: str | list[str | TokenId | list[TokenId]]
+    prompt: Prompts
     max_tokens: Count | None = None  # none but the prompt's own, with `echo`
     echo: bool | None = None
     logprobs: Alternatives | None = None
@@ -65,7 +62,8 @@ async def completion_ask(fields: CompletionFields, model: ServedModel) -> Ask:
     check_logprobs(fields.logprobs, "logprobs")
     if fields.max_tokens == 0 and not fields.echo:
         raise bad_request("max_tokens: 0 is too small; use 1 or more, or 0 with echo.", "max_tokens")
-    prompts = await _encode_all(fields, model)
+    special = fields.add_special_tokens is not False
+    prompts = await encode_prompts(fields.prompt, "prompt", model, most=MAX_PROMPTS, add_special_tokens=special)
     if len(prompts) * (fields.n or 1) > MAX_CHOICES:
         raise bad_request(
             f"n: the prompts times n make more than {MAX_CHOICES} answers; send fewer prompts or a smaller n.", "n"
@@ -83,40 +81,6 @@ async def completion_ask(fields: CompletionFields, model: ServedModel) -> Ask:
         prompt_logprobs=fields.logprobs if fields.echo else None,
         grammar=await model.grammar(form) if (form := wanted_form(fields)) else None,
     )
-
-
-def _prompts(prompt: str | list[Any]) -> list[tuple[str | list[int], str]]:
-    """The four spellings of OpenAI's API as one: prompts, each with the name of its field."""
-    if isinstance(prompt, str):
-        return [(prompt, "prompt")]
-    kinds = {type(part) for part in prompt}
-    if not prompt or len(kinds) > 1:
-        raise bad_request("prompt is not valid; use a string, strings, token ids, or lists of token ids.", "prompt")
-    if kinds == {int}:
-        return [(prompt, "prompt")]
-    if len(prompt) > MAX_PROMPTS:
-        raise bad_request(f"prompt: {len(prompt):,} prompts are too many; send {MAX_PROMPTS} or fewer.", "prompt")
-    return [(part, f"prompt[{index}]") for index, part in enumerate(prompt)]
-
-
-async def _encode_all(fields: CompletionFields, model: ServedModel) -> list[list[int]]:
-    """Other requests do not wait for long prompts, or for many."""
-
-    def encode() -> list[list[int]]:
-        return [_encode(prompt, fields, model, param) for prompt, param in _prompts(fields.prompt)]
-
-    return encode() if is_short(fields.prompt) else await asyncio.to_thread(encode)
-
-
-def _encode(prompt: str | list[int], fields: CompletionFields, model: ServedModel, param: str) -> list[int]:
-    if isinstance(prompt, str):
-        token_ids = model.encode_at_once(prompt, param, add_special_tokens=fields.add_special_tokens is not False)
-    else:
-        model.check_token_ids(prompt, param)
-        token_ids = prompt
-    if not token_ids:
-        raise bad_request(f"{param} is empty; send at least one token.", param)
-    return token_ids
 
 
 def _check_scores(prompts: list[list[int]], alternatives: int, n: int) -> None:

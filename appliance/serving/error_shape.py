@@ -11,7 +11,7 @@ from litestar.types import Scope, Send
 from appliance.serving.anthropic import errors as anthropic
 from appliance.serving.errors import ApiError, api_error
 from appliance.serving.request_id import request_id
-from appliance.serving.stream import frame
+from appliance.serving.stream import frame, named_frame
 
 VERSION_HEADER: Final = "anthropic-version"
 
@@ -39,8 +39,26 @@ async def send_error(error: ApiError, scope: Scope, send: Send) -> None:
 
 
 def error_frame(error: ApiError, scope: Scope) -> bytes:
-    """The end of a stream of server-sent events."""
-    return anthropic.error_event(error, request_id(scope)) if asks_anthropic(scope) else frame(error.content)
+    """The end of a stream."""
+    if asks_anthropic(scope):
+        return anthropic.error_event(error, request_id(scope))
+    if asks_ollama(scope):
+        return error_body(error, scope) + b"\n"
+    if scope["path"].startswith("/v1/responses"):
+        told = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
+        return named_frame("error", {**told, "sequence_number": 0}, None)
+    return frame(error.content)
+
+
+def read_error(status: int, body: bytes) -> ApiError:
+    """The error that a route has answered with, whatever its API."""
+    try:
+        told = msgspec.json.decode(body)["error"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return ApiError(status, body.decode(errors="replace")[:1000])
+    if not isinstance(told, dict):
+        return ApiError(status, str(told))
+    return ApiError(status, str(told.get("message")), param=told.get("param"), code=told.get("code"))
 
 
 def asks_anthropic(scope: Scope) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Counter, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 
 from appliance.protocol import FinishReason
 from appliance.serving.engine_figures import EngineFigures
@@ -21,6 +21,7 @@ TOKEN_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 
 PHASE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 REQUEST_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 COUNT_BUCKETS: Final = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
+SWAP_BUCKETS: Final = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600)
 # vLLM's words for what ends a request, where ours differ.
 OUTCOMES_OF_VLLM: Final = {"abort": ABORTED}
 
@@ -77,6 +78,17 @@ class Metrics:
         self.request_time = histogram(
             "e2e_request_latency_seconds", "Time from a request's arrival to its last token.", REQUEST_BUCKETS
         )
+        self._swaps = counter("model_swaps", "Swaps that requests asked for, by how they ended.", "outcome")
+        for outcome in ("ready", "refused", "failed"):
+            self._swaps.labels(outcome)
+        self._swap_time = histogram(
+            "model_swap_seconds",
+            "Time of a swap, from the beginning of its drain.",
+            SWAP_BUCKETS,
+        )
+        self.waiting = Gauge(
+            "ingot:num_requests_waiting_for_model", "Requests that wait for another model.", registry=self._registry
+        )
         self.request_prompt_tokens = histogram("request_prompt_tokens", "Prompt tokens of an answer.", COUNT_BUCKETS)
         self.request_generation_tokens = histogram("request_generation_tokens", "Tokens of an answer.", COUNT_BUCKETS)
 
@@ -88,6 +100,12 @@ class Metrics:
         whose = (model, self._key_name(key_id))
         self._prompt_tokens_of.labels(*whose).inc(prompt_tokens)
         self._tokens_of.labels(*whose).inc(tokens)
+
+    def swapped(self, outcome: str, seconds: float | None = None) -> None:
+        """`outcome`: ready, refused (by preflight) or failed."""
+        self._swaps.labels(outcome).inc()
+        if seconds is not None:
+            self._swap_time.observe(seconds)
 
     def count(self, before: Figures, now: Figures) -> None:
         """What vLLM counted since the last look. Its counters restart at zero with it."""

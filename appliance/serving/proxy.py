@@ -15,8 +15,9 @@ from litestar.types import Receive, Scope, Send
 
 from appliance.engine_process.errors import EngineGoneError, TooManyRequestsError
 from appliance.serving.access import Access
+from appliance.serving.connection import disconnected, plain_path, read_raw
 from appliance.serving.error_shape import error_frame, send_error
-from appliance.serving.errors import ApiError, ClientGoneError, engine_gone, not_ready, too_large
+from appliance.serving.errors import ApiError, ClientGoneError, engine_gone, not_ready
 from appliance.serving.stream import HEADERS as STREAM_HEADERS
 from appliance.vllm.http import Answer, UpstreamGoneError
 
@@ -47,14 +48,14 @@ class Proxy:
         self._access = access
 
     def takes(self, scope: Scope) -> bool:
-        http = scope["type"] == ScopeType.HTTP and scope["method"] == "POST" and _path(scope) in POST
+        http = scope["type"] == ScopeType.HTTP and scope["method"] == "POST" and plain_path(scope) in POST
         return http and self._front_door.on_vllm
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             self._access.require_key(ASGIConnection[Any, Any, Any, Any](scope), None)
             vllm = self._vllm()
-            body = await _read(scope, receive)
+            body = await read_raw(scope, receive, MAX_BODY_BYTES)
             await self._pass_on(vllm, scope, body, receive, send)
         except ClientGoneError:
             self._front_door.metrics.aborts.inc()
@@ -78,7 +79,7 @@ class Proxy:
         except EngineGoneError as error:
             raise engine_gone(str(error)) from None
         # If the client disconnects, end the request in vLLM at once.
-        gone = asyncio.ensure_future(_disconnected(receive))
+        gone = asyncio.ensure_future(disconnected(receive))
         gone.add_done_callback(lambda _: answer.close())
         reply = _Reply(send)
         try:
@@ -142,36 +143,6 @@ class _Reply:
         await self.end(broken + frame)
 
 
-def _path(scope: Scope) -> str:
-    """Normalise like the framework's router, which ignores extra slashes."""
-    path = scope["path"]
-    return path if path in POST else "/" + "/".join(part for part in path.split("/") if part)
-
-
 def _target(scope: Scope) -> bytes:
-    query, path = scope["query_string"], _path(scope).encode()
+    query, path = scope["query_string"], plain_path(scope).encode()
     return path + b"?" + query if query else path
-
-
-async def _read(scope: Scope, receive: Receive) -> bytes:
-    """Raises ApiError (413), and ClientGoneError if the client disconnects before it has sent everything."""
-    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-    if length.isdigit() and int(length) > MAX_BODY_BYTES:
-        raise too_large(MAX_BODY_BYTES)
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message: Any = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MAX_BODY_BYTES:
-            raise too_large(MAX_BODY_BYTES)
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

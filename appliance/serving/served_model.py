@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from appliance.checkpoint.chat_template import ChatTemplate
     from appliance.checkpoint.tokenizer import IncrementalDetokenizer, Tokenizer
     from appliance.plan.launch import NativePlan
+    from appliance.protocol import Pooling
 
 # Longer texts and prompts, and chats of more messages, are rendered, encoded and decoded in a thread, so that nobody
 # else waits for them.
@@ -52,6 +54,7 @@ class ServedModel:
         self.weight_bytes = plan.index.total_bytes
         self.num_parameters = sum(math.prod(entry.shape) for entry in plan.index.tensors.values())
         self.hidden_size = plan.config.hidden_size
+        self.pooling = _pooling(plan.folder)
         self.device = plan.device.gpu.name if plan.device.gpu else "cpu"
         self.sampling_defaults = plan.profile.sampling_defaults
         self.strict_requests = plan.profile.strict_requests
@@ -77,7 +80,17 @@ class ServedModel:
         )
 
     def check_name(self, name: str | None) -> None:
-        check_name(name, self.name)
+        if name is not None:
+            check_name(name, self.name)
+
+    def check_pooling(self) -> None:
+        """Raises ApiError where the engine cannot embed as the model does."""
+        if self.pooling is None:
+            message = (
+                f"The model {self.name!r} makes embeddings in a way that the native engine does not support. Choose a "
+                "model that pools by its last token or the mean, or use `engine: vllm`."
+            )
+            raise bad_request(message, "model", "pooling_unsupported")
 
     def detokenizer(
         self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool, kept: frozenset[int]
@@ -117,8 +130,8 @@ class ServedModel:
         most = self.max_model_len * self.tokenizer.longest_token
         if len(text) > most:
             message = (
-                f"The prompt has {len(text):,} characters. This model's context of {self.max_model_len:,} tokens holds "
-                f"at most {most:,}. Shorten the prompt."
+                f"The prompt has {len(text):,} characters. {self._context}, at most {most:,} characters. "
+                "Shorten the prompt."
             )
             raise PromptTooLongError(message, param, len(text) // self.tokenizer.longest_token)
 
@@ -156,20 +169,25 @@ class ServedModel:
         """What an answer of this form keeps to, behind one of `thoughts`. Raises ApiError if it cannot."""
         return await self._grammars.check(form, thoughts)
 
+    @property
+    def _context(self) -> str:
+        """In OpenAI's words, by which LiteLLM and others tell that a prompt is too long."""
+        return f"This model's maximum context length is {self.max_model_len:,} tokens"
+
     def room(self, prompt_tokens: int, max_tokens: int | None, param: str) -> int:
         """How many tokens may follow the prompt. Raises ApiError if the prompt, alone or with `max_tokens`, exceeds the
         context."""
         left: int = self.max_model_len - prompt_tokens
         if left < 1:
             message = (
-                f"The prompt has {prompt_tokens:,} tokens. This model's context of {self.max_model_len:,} tokens must "
-                "hold prompt and answer. Shorten the prompt."
+                f"The prompt has {prompt_tokens:,} tokens. {self._context}, for prompt and answer together. "
+                "Shorten the prompt."
             )
             raise PromptTooLongError(message, param, prompt_tokens)
         if max_tokens is not None and max_tokens > left:
             message = (
                 f"The prompt has {prompt_tokens:,} tokens and max_tokens is {max_tokens:,}, together "
-                f"{prompt_tokens + max_tokens:,}. This model's context is {self.max_model_len:,} tokens. "
+                f"{prompt_tokens + max_tokens:,}. {self._context}. "
                 f"Use max_tokens {left:,} or less."
             )
             raise bad_request(message, "max_tokens", "context_length_exceeded")
@@ -187,6 +205,17 @@ class ServedModel:
                 raise bad_request(
                     f"{place}: {token_id:,} is not in the vocabulary; use 0 to {self.vocab_size - 1:,}.", place
                 )
+
+
+def _pooling(folder: Path) -> Pooling | None:
+    """None where the engine cannot do what the folder says, which matters to requests for embeddings only."""
+    from appliance.checkpoint.errors import CheckpointError
+    from appliance.checkpoint.sentence_transformers import read_pooling
+
+    try:
+        return read_pooling(folder)
+    except CheckpointError:
+        return None
 
 
 def is_short_chat(messages: Sequence[Any], given: Any) -> bool:
@@ -209,8 +238,9 @@ def is_short(value: Any) -> bool:
     return True
 
 
-def check_name(asked: str | None, served: str) -> None:
-    """Raises ApiError (404) if another model is requested than the served one."""
-    if asked is not None and asked != served:
-        message = f"The model {asked[:100]!r} is not available. Available model: {served!r}."
+def check_name(asked: str, *names: str) -> None:
+    """Raises ApiError (404) for a model that is none of those that can be asked for."""
+    if asked not in names:
+        available = f"Available model{'' if len(names) == 1 else 's'}: {', '.join(map(repr, names))}."
+        message = f"The model {asked[:100]!r} is not available. {available}"
         raise ApiError(404, message, param="model", code="model_not_found")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from appliance.engine_client.core import NativeCore
+from appliance.engine_client.core import CORE_COMMAND, NativeCore
 from appliance.home import Home
 from appliance.serving.head import with_head
 from appliance.serving.http_server import Server
@@ -35,6 +35,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     home: Home
     host: str
     profile_file: Path | None = None
+    core_command: tuple[str, ...] = CORE_COMMAND
     started: float
 
 
@@ -51,7 +52,7 @@ async def _serve(options: Options, listener: socket.socket, core: NativeCore | N
     opening.open(app)
     stopping = asyncio.Event()
     _on_signals(stopping.set, supervisor)
-    launching = asyncio.create_task(supervisor.run())
+    launching = asyncio.create_task(_launch(supervisor))
     launching.add_done_callback(_complain)
     await asyncio.wait({asyncio.create_task(stopping.wait()), answering}, return_when=asyncio.FIRST_COMPLETED)
     await supervisor.stop()
@@ -60,6 +61,12 @@ async def _serve(options: Options, listener: socket.socket, core: NativeCore | N
     server.should_exit = True
     await answering
     return 0
+
+
+async def _launch(supervisor: Supervisor) -> None:
+    await supervisor.run()
+    while await supervisor.wanted():
+        await supervisor.run()
 
 
 async def _assemble(options: Options, core: NativeCore | None) -> tuple[Supervisor, ASGIApp]:
@@ -76,6 +83,7 @@ async def _assemble(options: Options, core: NativeCore | None) -> tuple[Supervis
         prepare=front_door.prepare,
         profile_file=options.profile_file,
         core=core,
+        core_command=options.core_command,
         started=options.started,
         on_figures=front_door.count,
     )

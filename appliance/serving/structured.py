@@ -137,10 +137,11 @@ def wanted_form(fields: StructuredFields) -> Form | None:
 
 
 def enforced_form(use: ToolUse, form: Form | None) -> Form | None:
-    """That of the calls which the answer must be, if it must. Raises ApiError if another form is wanted, too."""
+    """That of the calls which the answer must be, if it must. OpenAI's `response_format` is of a message: instructor's
+    clients send it beside a demanded call, which has none. Raises ApiError if another form is wanted, too."""
     if not use.enforced:
         return form
-    if form is not None:
+    if form is not None and form.param.partition(".")[0] != "response_format":
         raise _contradiction("tool_choice", form.param)
     return Form("enforced_calls", use.enforced_calls(), "tools", use.parameter_schemas())
 

@@ -8,8 +8,8 @@ from appliance.engine_process.launch_journal import LaunchJournal
 from appliance.home import Home
 from appliance.launches.event_stream import EventStream
 from appliance.protocol import Finding, Fix, Phase, Severity, State
+from appliance.supervisor.preflight import run_preflight, tell_findings
 from appliance.supervisor.source import read_source
-from appliance.supervisor.supervisor import run_preflight, tell_findings
 
 
 def refuse_address(

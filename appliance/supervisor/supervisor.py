@@ -2,7 +2,7 @@
 
 A front door runs one launch and stays up after a failure to report it; another `ingot serve` on the same state folder
 begins the next. Only if the profile says `on-failure: restart` is an engine that had served restarted here, unless
-that has become a loop.
+that has become a loop; and a request may have another profile run in its place (`swap`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +24,16 @@ from appliance.engine_client.core import CORE_COMMAND, NativeCore
 from appliance.engine_client.launch import NativeLaunch, Prepare
 from appliance.engine_process.conclude import End
 from appliance.engine_process.engine_launch import EngineLaunch
-from appliance.engine_process.launch_journal import LaunchJournal
+from appliance.engine_process.launch_journal import NO_ORIGIN, LaunchJournal, Origin
 from appliance.engines import VLLM, engine_named
 from appliance.home import Home
 from appliance.launches.event_stream import EventStream
-from appliance.protocol import ApplianceState, Diagnosis, Finding, LaunchRecord, Load, Phase, Severity, State
+from appliance.launches.states import ENDED
+from appliance.protocol import ApplianceState, LaunchRecord, Load, Phase, State
+from appliance.supervisor.core_ahead import CoreAhead
+from appliance.supervisor.next_launch import Start, Swap, failed_record, find_loop, read_next
+from appliance.supervisor.preflight import run_preflight, tell_findings
+from appliance.supervisor.words import counted, why_stopped
 from appliance.vllm.launch import OnFigures, VllmLaunch
 
 if TYPE_CHECKING:
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
 DRAIN_GRACE_S = 5.0
 # Long enough for clients to see the failure, short for those who wait.
 RESTART_AFTER_S = 2.0
+# Requests that waited are served first: a core that starts takes a processor for a second or two.
+CORE_AHEAD_AFTER_S = 1.0
 
 
 class Supervisor:
@@ -62,8 +68,8 @@ class Supervisor:
         self._home = home
         self._prepare = prepare
         self._profile_file = profile_file
-        self._core = core
-        self._core_command = core_command
+        self._core_ahead = CoreAhead(core_command, core)
+        self._keeping_ahead: asyncio.Task[None] | None = None
         self._on_figures = on_figures or (lambda _before, _now: None)
         self._started = time.time() if started is None else started
         self._launch: LaunchJournal | None = None
@@ -75,6 +81,10 @@ class Supervisor:
         self._drain_until: float | None = None
         self._stop_by = math.inf  # the latest end of any drain, once the process has been asked to end
         self._unrecorded: LaunchRecord | None = None  # of a launch that failed before it had a folder
+        self._start: Start | None = None  # of the last launch
+        self._running = False
+        self._swap: Swap | None = None  # until the launch begins that it is for
+        self._wanted = asyncio.Event()  # whoever waits for a swap is woken
 
     # ----------------------------------------------------------------------------------------------------------------
     # State
@@ -86,8 +96,11 @@ class Supervisor:
 
     @property
     def state(self) -> State:
-        """A front door that has no launch yet is about to have one: it reads which."""
-        return self.record.state if self.record else State.PREFLIGHT
+        """A front door that has no launch yet, or is between two, is about to have one: it reads which."""
+        record = self.record
+        if record is None or (self._swap is not None and record.state in ENDED and not self._stopping.is_set()):
+            return State.PREFLIGHT
+        return record.state
 
     @property
     def reason(self) -> str:
@@ -100,12 +113,18 @@ class Supervisor:
     @property
     def client(self) -> CoreClient | None:
         """None until the engine is ready to take requests, and after it has ended."""
-        return self._engine.client if isinstance(self._engine, NativeLaunch) and self.state is State.READY else None
+        return self._engine.client if isinstance(self._engine, NativeLaunch) and self._takes_requests else None
 
     @property
     def vllm(self) -> VllmLaunch | None:
         """The same of vLLM."""
-        return self._engine if isinstance(self._engine, VllmLaunch) and self.state is State.READY else None
+        return self._engine if isinstance(self._engine, VllmLaunch) and self._takes_requests else None
+
+    @property
+    def _takes_requests(self) -> bool:
+        """Also while it drains for a swap: whoever asked for that lets in no new ones, and those on their way count."""
+        swapping = self._swap is not None and not self._stopping.is_set()
+        return self.state is State.READY or (self.state is State.DRAINING and swapping)
 
     @property
     def load(self) -> Load:
@@ -129,6 +148,7 @@ class Supervisor:
             load=self.load,
             requests=self._engine.requests if self._engine and self.state in (State.READY, State.DRAINING) else 0,
             drain_until=self.drain_until,
+            replaced_by=self._swap.profile if self._swap is not None and not self._stopping.is_set() else None,
             models=[self.plan.profile.served_model_name] if self.plan and served else [],
             max_model_len=self._max_model_len() if served else None,
             last_event=launch.last_event if launch else None,
@@ -146,10 +166,13 @@ class Supervisor:
     # ----------------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """One launch, from preflight to its end; and the next, where it is restarted. Returns when it has ended."""
+        """One launch, from preflight to its end; and the next, where it is restarted or another takes its place.
+        Returns when none follows."""
+        self._running = True
         try:
             await self._run()
         except Exception as error:
+            self._stopping.set()  # nothing is started by what may fail again
             # A bug in this program: clients must not see an endless start.
             fault = f"Internal error in Ingot: {type(error).__name__}: {error}"
             if self._launch is None:
@@ -158,32 +181,66 @@ class Supervisor:
                 self._launch.change(State.FAILED, fault)
             raise
         finally:
+            self._running = False
+            self._call_off_swap()
             self.kill()  # a fault may have left it; and one started ahead may never have come to be used
 
     async def _run(self) -> None:
-        source = await asyncio.to_thread(_read_source, self._home, self._profile_file)
-        launch = await self._run_one(source, self._started, None)
-        while launch is not None and self._may_restart(launch) and await self._still_wanted(RESTART_AFTER_S):
-            source = await asyncio.to_thread(_read_source, self._home, self._profile_file)
-            again = msgspec.structs.replace(source, asked=False)
-            launch = await self._run_one(again, time.time(), launch.record.id)
+        start: Start | None
+        if self._swap is not None:
+            start = self._swap.start
+        else:
+            start = Start(await asyncio.to_thread(read_next, self._home, self._profile_file), self._started)
+        while start is not None:
+            before, self._start = self._start, start
+            launch = await self._run_one(start)
+            start = await self._following(launch, start, before)
 
-    async def _run_one(self, source: Source, started: float, restart_of: str | None) -> LaunchJournal | None:
+    async def _restarted(self, start: Start, ended: str) -> Start:
+        """The same profile, or what has been made the active one meanwhile; but not in place of what was asked for."""
+        origin = start.origin._replace(restart_of=ended)
+        if origin.requested_by is not None:
+            return start.again(self._home, origin)
+        source = await asyncio.to_thread(read_next, self._home, self._profile_file)
+        return Start(msgspec.structs.replace(source, asked=False), time.time(), Origin(restart_of=ended))
+
+    async def _following(self, launch: LaunchJournal | None, start: Start, before: Start | None) -> Start | None:
+        """What runs after `launch`, which has ended: what a request has asked for; or, if it was that and never became
+        ready, what was served `before` it; or the same again."""
+        if self._stopping.is_set():
+            return None
+        if self._swap is not None:
+            return self._swap.start
+        requested = start.origin.requested_by is not None
+        if requested and (launch is None or launch.record.ready_after_s is None):
+            if before is None or not start.replaces:
+                return None
+            return before.again(self._home, Origin(returned_after=start.source.launch))
+        if launch is None or not self._may_restart(launch) or not await self._still_wanted(RESTART_AFTER_S):
+            return None
+        return await self._restarted(start, launch.record.id)
+
+    async def _run_one(self, start: Start) -> LaunchJournal | None:
         """None of a launch that never had a folder."""
-        self.plan = None
+        self.plan = self._drain_until = None
+        source = start.source
         try:
             launch = self._begin(
-                source.launch, source.revision, source.document, started=started, restart_of=restart_of
+                source.launch, source.revision, source.document, started=start.started, origin=start.origin
             )
         except OSError as error:
             folder = self._home.launch(source.launch)
             reason = f"Cannot write to the launch's folder {folder}: {error.strerror}."
             print(f"ingot: {reason}", file=sys.stderr)
             self._fail_unrecorded(reason, source.launch, source)
+            self._call_off_swap()
             return None
         launch.change(State.PREFLIGHT)
+        if self._swap is not None and self._swap.start is start:
+            self._swap.launch.set_result(launch)
+            self._swap = None
         launch.begin_phase(Phase.PREFLIGHT)
-        loop = None if source.asked else await asyncio.to_thread(_find_loop, self._home, launch.record)
+        loop = None if source.asked else await asyncio.to_thread(find_loop, self._home, launch.record)
         if loop is not None:
             launch.diagnose(loop)
             launch.change(State.FAILED, loop.summary)
@@ -194,7 +251,7 @@ class Supervisor:
             launch.change(State.FAILED, f"Cannot start the engine's process: {error.strerror}.")
             return launch
         if self._stopping.is_set():  # asked for before there was anything to stop
-            engine.finish(End(state=State.STOPPED, reason=_why_stopped(self._why, "", 0)))
+            engine.finish(End(state=State.STOPPED, reason=why_stopped(self._why, "", 0)))
         engine.begin(self._bring_up(source, engine))
         await engine.ended()
         return launch
@@ -213,10 +270,88 @@ class Supervisor:
             return True
         return False
 
+    # A swap
+
+    @property
+    def may_swap(self) -> bool:
+        """Whether the engine serves, or ended without anybody having wanted it to; and no other swap is under way."""
+        ended = not self._running and self.state in ENDED
+        return self._swap is None and not self._stopping.is_set() and (self.state is State.READY or ended)
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether an engine is about to serve, or to fail."""
+        return self._running and self.state not in (State.READY, State.DRAINING)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether somebody wants the engine to end, or to stay ended."""
+        return self._stopping.is_set()
+
+    async def stop_wanted(self) -> str:
+        """Returns once somebody does, with what was given as the reason."""
+        await self._stopping.wait()
+        return self._why
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The profile of the last launch; empty before the first."""
+        return self._start.source.document if self._start is not None else {}
+
+    async def swap(
+        self, source: Source, *, requested_by: str, within_s: float, quiet: Callable[[], Awaitable[None]], why: str
+    ) -> LaunchJournal | None:
+        """Run `source` in place of what runs, whose requests have `within_s` seconds to finish. `quiet` returns when
+        none is on its way any more. The launch of `source` once it has begun; None if it cannot begin, or if somebody
+        wanted the engine stopped meanwhile. If it fails, what ran before is started again. Only while `may_swap`."""
+        assert self.may_swap
+        replaces = self.state is State.READY
+        start = Start(source, time.time(), Origin(requested_by=requested_by), replaces=replaces)
+        swap = self._swap = Swap(start, why)
+        if not engine_named(source.document.get("engine")).own_server:
+            self._core_ahead.start()
+        if replaces and self._engine is not None:
+            self._engine.launch.change(State.DRAINING)
+            self._drain_until = min(time.time() + within_s, self._stop_by)
+            self._draining = asyncio.create_task(self._end_when_idle(self._engine, within_s, quiet))
+        self._wanted.set()
+        return await asyncio.shield(swap.launch)
+
+    async def wanted(self) -> bool:
+        """Wait until there is something to `run` again; False if the engine is to stay ended."""
+        while not self._stopping.is_set():
+            if self._swap is not None:
+                return True
+            self._wanted.clear()
+            await self._wanted.wait()
+        return False
+
+    def keep_core_ahead(self) -> None:
+        """From the next idle moment on, have a core's process ready for the launch that follows."""
+        if self._engine is not None:
+            self._keeping_ahead = asyncio.create_task(self._start_core_when_idle(self._engine))
+
+    async def _start_core_when_idle(self, engine: EngineLaunch) -> None:
+        await asyncio.sleep(CORE_AHEAD_AFTER_S)
+        await engine.idle()
+        if engine is self._engine and self.state is State.READY:
+            self._core_ahead.start()
+
+    def _call_off_swap(self) -> None:
+        if self._swap is not None and not self._swap.launch.done():
+            self._swap.launch.set_result(None)
+        self._swap = None
+
+    def _set_stopping(self) -> None:
+        self._stopping.set()
+        self._wanted.set()
+
+    # An end
+
     async def stop(self, grace_s: float = DRAIN_GRACE_S) -> None:
         """Let running requests finish for `grace_s` seconds, refuse new ones, then end the launch. The earlier deadline
         of a drain under way still counts."""
-        self._stopping.set()
+        self._set_stopping()
         engine = self._engine
         if engine is None or engine.launch.ended:
             return
@@ -230,15 +365,15 @@ class Supervisor:
     def stop_now(self, why: str = "") -> None:
         """End the launch, whatever its state, and with it the requests in flight. Their clients and the history are
         told `why`, such as "Stopped by admin", and how many there were."""
-        self._stopping.set()
         self._why = why or self._why
+        self._set_stopping()
         engine = self._engine
         if engine is None or engine.launch.ended:
             return
         requests = self.describe().requests
         if self.state is State.READY:
             engine.launch.change(State.DRAINING)  # new requests are refused from here on
-        reason = _why_stopped(self._why, f"{_counted(requests)} ended", requests)
+        reason = why_stopped(self._why, f"{counted(requests)} ended", requests)
         engine.finish(End(state=State.STOPPED, reason=reason))
 
     def drain(self, within_s: float, why: str = "") -> asyncio.Task[None] | None:
@@ -248,8 +383,8 @@ class Supervisor:
         engine = self._engine
         if engine is None or self.state not in (State.READY, State.DRAINING):
             return None
-        self._stopping.set()
         self._why = why or self._why
+        self._set_stopping()
         if self.state is State.READY:
             engine.launch.change(State.DRAINING)
         if self._draining is not None:
@@ -258,19 +393,24 @@ class Supervisor:
         self._draining = asyncio.create_task(self._end_when_idle(engine, self._drain_until - time.time()))
         return self._draining
 
-    async def _end_when_idle(self, engine: EngineLaunch, within_s: float) -> None:
+    async def _end_when_idle(
+        self, engine: EngineLaunch, within_s: float, quiet: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(engine.idle(), within_s)
+            async with asyncio.timeout(within_s):
+                if quiet is not None:
+                    await quiet()
+                await engine.idle()
         requests = engine.requests
-        late = f"{_counted(requests)} still running at the deadline and {'was' if requests == 1 else 'were'} ended"
-        engine.finish(End(state=State.STOPPED, reason=_why_stopped(self._why, late, requests)))
+        late = f"{counted(requests)} still running at the deadline and {'was' if requests == 1 else 'were'} ended"
+        why = self._why or (self._swap.why if self._swap is not None else "")
+        engine.finish(End(state=State.STOPPED, reason=why_stopped(why, late, requests)))
 
     def kill(self) -> None:
         """At once: nothing is left of the engine when this returns."""
         if self._engine is not None:
             self._engine.kill()
-        if self._core is not None:
-            self._core.kill()
+        self._core_ahead.drop()
 
     def end_at_once(self, why: str) -> None:
         """The same at somebody's request, which the history records."""
@@ -284,7 +424,13 @@ class Supervisor:
         return self.plan if self._launch is not None and not self._launch.ended else None
 
     async def attempt(
-        self, launch_id: str, revision: str, document: dict[str, Any], *, record: bool = True
+        self,
+        launch_id: str,
+        revision: str,
+        document: dict[str, Any],
+        *,
+        record: bool = True,
+        origin: Origin = NO_ORIGIN,
     ) -> Report | LaunchRecord:
         """Would this profile start? The report if it would, or if a refusal is not to be recorded; otherwise the record
         of a launch that never left preflight. A running engine is not touched. FileExistsError: there is a launch of
@@ -293,7 +439,7 @@ class Supervisor:
         if report.plan is not None or not record:
             return report
         serving = self._launch is not None and not self._launch.ended  # it may have ended meanwhile
-        launch = self._begin(launch_id, revision, document, attempt=serving)
+        launch = self._begin(launch_id, revision, document, attempt=serving, origin=origin)
         launch.change(State.PREFLIGHT)
         launch.begin_phase(Phase.PREFLIGHT)
         launch.change(State.FAILED, tell_findings(launch, report.findings))
@@ -312,7 +458,7 @@ class Supervisor:
         *,
         started: float | None = None,
         attempt: bool = False,
-        restart_of: str | None = None,
+        origin: Origin = NO_ORIGIN,
     ) -> LaunchJournal:
         launch = LaunchJournal(
             self._home,
@@ -322,7 +468,7 @@ class Supervisor:
             revision=revision,
             started=started,
             attempt=attempt,
-            restart_of=restart_of,
+            origin=origin,
         )
         if not attempt:
             self._launch = launch
@@ -330,27 +476,14 @@ class Supervisor:
 
     def _fail_unrecorded(self, reason: str, launch_id: str, source: Source | None = None) -> None:
         """For when nothing of it is on disk: the state is then answered from the record in memory."""
-        now = time.time()
-        self._unrecorded = LaunchRecord(
-            id=launch_id,
-            profile=str(source.document.get("name", "")) if source else "",
-            revision=source.revision if source else "",
-            started=self._started,
-            state=State.FAILED,
-            since=now,
-            reason=reason,
-            ended=now,
-        )
+        self._unrecorded = failed_record(reason, launch_id, self._started, source)
 
     def _make_engine(self, source: Source, launch: LaunchJournal) -> EngineLaunch:
         """Raises OSError when no process can be had."""
         if engine_named(source.document.get("engine")) is VLLM:
-            if self._core is not None:
-                self._core.kill()  # started ahead, before it was known whose launch this is
-                self._core = None
+            self._core_ahead.drop()  # started before it was known whose launch this is
             return VllmLaunch(self._home, launch, self._on_figures)
-        core, self._core = self._core or NativeCore(self._core_command), None
-        return NativeLaunch(self._home, launch, core, self._prepare)
+        return NativeLaunch(self._home, launch, self._core_ahead.take(), self._prepare)
 
     async def _bring_up(self, source: Source, engine: EngineLaunch) -> None:
         findings, plan = list(source.problems), None
@@ -365,60 +498,3 @@ class Supervisor:
         engine.gpus, engine.model = plan.taken, plan.folder
         engine.check = lambda document: run_preflight(self._home, document).findings
         await engine.start(plan)
-
-
-def _counted(requests: int) -> str:
-    return "1 request was" if requests == 1 else f"{requests:,} requests were"
-
-
-def _why_stopped(why: str, cut: str, requests: int) -> str:
-    """`Restarted by admin; 1 request was ended.`, without the part that does not apply."""
-    told = "; ".join(filter(None, (why, cut if requests else "")))
-    return f"{told}." if told else ""
-
-
-def _read_source(home: Home, profile_file: Path | None) -> Source:
-    from appliance.supervisor.abandoned import close_abandoned  # late, as preflight
-    from appliance.supervisor.source import read_source
-
-    try:
-        close_abandoned(home)
-    except OSError as error:
-        print(f"ingot: cannot close an earlier launch in the history: {error}", file=sys.stderr)
-    return read_source(home, profile_file)
-
-
-def _find_loop(home: Home, record: LaunchRecord) -> Diagnosis | None:
-    from appliance.supervisor import crash_loop  # late, as preflight
-
-    return crash_loop.verdict(crash_loop.failures(home, record, time.time()))
-
-
-def run_preflight(
-    home: Home,
-    document: dict[str, Any],
-    listen: tuple[str, int] | None = None,
-    running: LaunchPlan | None = None,
-) -> Report:
-    """Blocking. Without `listen` the port is not checked: it is this process that holds it. What `running` holds in
-    memory counts as free: it ends before the profile starts."""
-    from appliance import hardware, preflight  # late: the first answer over HTTP does not wait for them
-
-    context = preflight.PreflightContext(
-        home=home,
-        document=document,
-        environ=os.environ,
-        inventory=hardware.inventory(),
-        listen=listen,
-        running=running,
-        surroundings=preflight.Surroundings.here(),
-    )
-    return preflight.run(context)
-
-
-def tell_findings(launch: LaunchJournal, findings: Sequence[Finding]) -> str:
-    """Reports them all; the message of the first error, or an empty text."""
-    for finding in findings:
-        launch.report(finding)
-    errors = [finding.message for finding in findings if finding.severity is Severity.ERROR]
-    return errors[0] if errors else ""

@@ -11,7 +11,7 @@ import pytest
 from appliance.home import Home
 from appliance.plan.launch import NativePlan
 from appliance.serving.served_model import ServedModel
-from appliance.supervisor.supervisor import run_preflight
+from appliance.supervisor.preflight import run_preflight
 from tests.supervisor.scripted import Door, make_profile
 
 

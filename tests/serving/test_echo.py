@@ -18,7 +18,7 @@ from appliance.protocol import FinishReason, Outputs, PromptLogprobs, Submit, To
 from appliance.serving.answering import Answering, Ask
 from appliance.serving.completions import MAX_SCORES, CompletionAnswer, CompletionFields
 from appliance.serving.served_model import INLINE_TOKENS, ServedModel
-from appliance.supervisor.supervisor import run_preflight
+from appliance.supervisor.preflight import run_preflight
 from tests.supervisor.scripted import Door, make_profile
 
 PROMPTS = [[70, 71, 72], [73, 74]]

@@ -81,10 +81,6 @@ OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "x"}
             "tool_choice.mode",
         ),
         ({"tools": [FUNCTION], "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice"),
-        (
-            {"tools": [FUNCTION], "tool_choice": "required", "text": {"format": {"type": "json_object"}}},
-            "text.format",
-        ),
         ({"inputs": "x"}, "inputs"),
     ],
 )

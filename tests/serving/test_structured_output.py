@@ -256,6 +256,27 @@ def test_arguments_may_refer_to_definitions_of_their_own_schema(url: str) -> Non
     assert json.loads(call["function"]["arguments"])["kind"] in ("sun", "rain")
 
 
+def test_a_demanded_call_comes_before_the_form_of_a_message(url: str) -> None:
+    """As instructor asks for both, in either API."""
+    person = {"type": "object", "properties": {"name": {"enum": ["Ann"]}}, "required": ["name"]}
+    function = {"name": "person", "parameters": person}
+    form = {"name": "person", "schema": person, "strict": True}
+    answer = chat(
+        url, tools=[{"type": "function", "function": function}], max_tokens=200, parallel_tool_calls=False,
+        tool_choice={"type": "function", "function": {"name": "person"}},
+        response_format={"type": "json_schema", "json_schema": form},
+    )  # fmt: skip
+    (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"])["name"] == "Ann"
+    items = {
+        "input": "hi", "tools": [{"type": "function", **function}], "max_output_tokens": 200, "seed": 3,
+        "tool_choice": {"type": "function", "name": "person"}, "text": {"format": {"type": "json_schema", **form}},
+    }  # fmt: skip
+    response = httpx.post(f"{url}/v1/responses", json=items, timeout=60)
+    assert response.status_code == 200, response.text
+    assert [item["type"] for item in response.json()["output"]] == ["function_call"]
+
+
 def test_an_answer_beside_strict_tools_is_free(strict_url: str) -> None:
     """Where the model opens no call."""
     strict = [{**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS]

@@ -18,8 +18,14 @@ def main() -> int:
     home = Home.at(arguments["home"]).create()
     listener = listen("127.0.0.1", 0)
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
-    options = Options(home=home, host="127.0.0.1", profile_file=Path(arguments["profile"]), started=time.time())
-    return serve(options, listener, NativeCore(arguments["core"]))
+    options = Options(
+        home=home,
+        host="127.0.0.1",
+        profile_file=Path(arguments["profile"]),
+        core_command=tuple(arguments["core"]),
+        started=time.time(),
+    )
+    return serve(options, listener, NativeCore(options.core_command))
 
 
 if __name__ == "__main__":

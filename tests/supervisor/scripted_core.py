@@ -1,7 +1,8 @@
 """A core that keeps to the protocol and to a script: it answers with tokens that can be foretold, and fails on cue.
 
 `python scripted_core.py SCRIPT --connect FOLDER --parent PID`, where SCRIPT is JSON: `at` names the cue (start, hello,
-configured, loaded, submit: the n-th request of `nth`), `do` what happens then. Without a cue it serves: a request with
+configured, loaded, submit: the n-th request of `nth`), `do` what happens then. `of` holds what differs for a model, by
+the name of its folder. Without a cue it serves: a request with
 a seed gets the answer of that number in `answers`, which ends, and any other one TEXT over and over.
 """
 
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,7 @@ class Core:
         config = self.receive()
         if not isinstance(config, EngineConfig):
             return
+        self.script |= self.script.get("of", {}).get(Path(config.model_folder).name, {})
         (Path(self.script["write"]) if self.script.get("tell") else Path(os.devnull)).write_bytes(encode(config))
         self.cue("configured")
         self.send(CorePhase(phase=Phase.WEIGHTS, progress=Progress(done=1, total=2, unit="bytes")))
@@ -202,6 +205,7 @@ class Core:
             num_cached_tokens=3,
             queued_s=0.25 if done == 1 else None,
             prefill_s=0.5 if done == 1 else None,
+            embedding=array("f", [0.5] * 64).tobytes() if submit.pooling is not None else None,
         )
 
     def beat(self) -> None:

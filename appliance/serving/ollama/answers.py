@@ -105,3 +105,15 @@ class OllamaVersion(Answer):
 
 class OllamaError(Answer):
     error: str
+
+
+class OllamaEmbeddings(Answer):
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class OllamaEmbedding(Answer):
+    embedding: list[float]

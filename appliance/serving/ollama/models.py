@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from appliance.serving.errors import ApiError
 from appliance.serving.ollama.answer import timestamp
+from appliance.serving.on_request.startable_profiles import LATEST
 from appliance.serving.served_model import ServedModel
 
-LATEST: Final = ":latest"
 NEVER: Final = "9999-12-31T23:59:59Z"
 # The version of Ollama whose API this is: editors ask for a minimum.
 API_VERSION: Final = "0.12.10"
@@ -28,6 +28,13 @@ def listed(model: ServedModel) -> dict[str, Any]:
     return {**_named(model), "modified_at": timestamp(model.created)}
 
 
+def bare(name: str, created: int) -> dict[str, Any]:
+    """The same of a model of which no more is known."""
+    details = {"parent_model": "", "format": "", "family": "", "families": []}
+    unknown = {"size": 0, "digest": "", "details": {**details, "parameter_size": "", "quantization_level": ""}}
+    return {"name": tagged(name), "model": tagged(name), **unknown, "modified_at": timestamp(created)}
+
+
 def running(model: ServedModel) -> dict[str, Any]:
     """An entry of /api/ps."""
     on_gpu = model.weight_bytes if model.device != "cpu" else 0
@@ -38,7 +45,7 @@ def shown_model(model: ServedModel) -> dict[str, Any]:
     """The answer of /api/show."""
     family = model.family
     return {
-        "modelfile": f"FROM {_tagged(model)}",
+        "modelfile": f"FROM {tagged(model.name)}",
         "parameters": "\n".join(f"{name} {value}" for name, value in model.sampling_defaults.items()),
         "template": model.template.text if model.has_template else "",
         "details": _details(model),
@@ -56,16 +63,16 @@ def shown_model(model: ServedModel) -> dict[str, Any]:
 
 def _named(model: ServedModel) -> dict[str, Any]:
     return {
-        "name": _tagged(model),
-        "model": _tagged(model),
+        "name": tagged(model.name),
+        "model": tagged(model.name),
         "size": model.weight_bytes,
         "digest": model.digest.removeprefix("sha256:"),
         "details": _details(model),
     }
 
 
-def _tagged(model: ServedModel) -> str:
-    return model.name if ":" in model.name else model.name + LATEST
+def tagged(name: str) -> str:
+    return name if ":" in name else name + LATEST
 
 
 def _details(model: ServedModel) -> dict[str, Any]:

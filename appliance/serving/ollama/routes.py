@@ -1,21 +1,24 @@
-"""Ollama's paths: /api/chat, /api/generate, /api/tags, /api/show, /api/ps, /api/version."""
+"""Ollama's paths: /api/chat, /api/generate, /api/embed, /api/tags, /api/show, /api/ps, /api/version."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from litestar import Request, Response, get, post
 
 from appliance.engine_client.client import CoreClient
+from appliance.engines import engine_named
 from appliance.serving.access import key_of
 from appliance.serving.answering import Answering, Ask
 from appliance.serving.body import beside_others, read_body
 from appliance.serving.errors import ApiError, bad_request
 from appliance.serving.field_origins import FieldOrigins
 from appliance.serving.fields import read_fields
+from appliance.serving.front_door import FrontDoor
 from appliance.serving.ollama import answers, models
 from appliance.serving.ollama.answer import LINES, ChatAnswer, GenerateAnswer, GenerationAnswer
+from appliance.serving.ollama.embed import embed, embed_prompt
 from appliance.serving.ollama.fields import (
     OLLAMA,
     GenerationFields,
@@ -24,9 +27,13 @@ from appliance.serving.ollama.fields import (
     OllamaShowFields,
 )
 from appliance.serving.ollama.request import generation_ask, raw_ask, translate_chat, translate_generate, unloads
+from appliance.serving.on_request.startable_profiles import model_named
 from appliance.serving.parts import TheFrontDoor
 from appliance.serving.respond import GENERATING, Answered, respond
 from appliance.serving.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from appliance.profile.startable import Startable
 
 AnyRequest = Request[Any, Any, Any]
 AnsweredOrLoaded = Answered | Response[dict[str, Any]]
@@ -85,14 +92,21 @@ async def generate(request: AnyRequest, front_door: TheFrontDoor) -> AnsweredOrL
 
 @get(
     "/api/tags",
-    summary="The served model, as Ollama's API lists models",
+    summary="The models that a request may name, as Ollama's API lists them",
     answer=answers.OllamaModels,
     errors=(501, 503),
     error=answers.OllamaError,
 )
 async def tags(front_door: TheFrontDoor) -> dict[str, Any]:
-    _, model = _serving(front_door)
-    return {"models": [models.listed(model)]}
+    known = front_door.startable.read()
+    if not known:
+        _, model = _serving(front_door)
+        return {"models": [models.listed(model)]}
+    running = [front_door.serving()[1]] if front_door.serves and not front_door.on_vllm else []
+    names = {model.name for model in running}
+    native = [each for name, each in sorted(known.items()) if name not in names and not _on_vllm(each)]
+    idle = [await front_door.describe(each) for each in native]
+    return {"models": [*map(models.listed, running), *(description.tag for description in idle)]}
 
 
 @get(
@@ -117,10 +131,11 @@ async def running(front_door: TheFrontDoor) -> dict[str, Any]:
     error=answers.OllamaError,
 )
 async def show(request: AnyRequest, front_door: TheFrontDoor) -> Response[dict[str, Any]]:
+    body = await read_body(request)
+    if (shown := await _shown_idle(front_door, body)) is not None:
+        return Response(shown)
     _, model = _serving(front_door)
-    fields, ignored = await read_fields(
-        await read_body(request), OllamaShowFields, strict=model.strict_requests, api=OLLAMA
-    )
+    fields, ignored = await read_fields(body, OllamaShowFields, strict=model.strict_requests, api=OLLAMA)
     models.check_name(fields.model or fields.name, model)
     return Response(models.shown_model(model), headers=ignored.headers)
 
@@ -135,7 +150,7 @@ async def version() -> dict[str, str]:
     return {"version": models.API_VERSION}
 
 
-ROUTES = (chat, generate, tags, running, show, version)
+ROUTES = (chat, generate, embed, embed_prompt, tags, running, show, version)
 
 
 def _serving(front_door: TheFrontDoor) -> tuple[CoreClient, ServedModel]:
@@ -143,6 +158,22 @@ def _serving(front_door: TheFrontDoor) -> tuple[CoreClient, ServedModel]:
         message = "Ollama's API is available with `engine: native` only. Use /v1/chat/completions or /v1/messages."
         raise ApiError(501, message, code="not_with_vllm")
     return front_door.serving()
+
+
+async def _shown_idle(front_door: FrontDoor, body: bytes) -> dict[str, Any] | None:
+    """Of a model that a request may start, and that does not run; None of any other."""
+    known = front_door.startable.read()
+    if not known:
+        return None
+    fields, _ = await read_fields(body, OllamaShowFields, strict=False, api=OLLAMA)
+    name = model_named(fields.model or fields.name or "", known, tagged=True)
+    if name is None or name == front_door.swapper.running:
+        return None
+    return (await front_door.describe(known[name])).shown or None
+
+
+def _on_vllm(startable: Startable) -> bool:
+    return engine_named(startable.engine).own_server
 
 
 async def _answer(

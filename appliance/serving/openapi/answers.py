@@ -32,8 +32,9 @@ class ServedModel(Answer):
     object: Literal["model"]
     created: int
     owned_by: str
-    max_model_len: int
-    device: str
+    running: bool
+    max_model_len: int | UnsetType = UNSET
+    device: str | UnsetType = UNSET
     digest: str | UnsetType = UNSET
     dtype: str | UnsetType = UNSET
 
@@ -49,8 +50,9 @@ class AnthropicModel(Answer):
     display_name: str
     created_at: str
     lifecycle: str
-    max_input_tokens: int
-    max_tokens: int
+    max_input_tokens: int | None
+    max_tokens: int | None
+    running: bool
 
 
 class AnthropicModelList(Answer):
@@ -272,3 +274,21 @@ class InputItems(Answer):
     first_id: str
     last_id: str
     has_more: bool
+
+
+class EmbeddingsUsage(Answer):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedded(Answer):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Embeddings(Answer):
+    object: Literal["list"]
+    data: list[Embedded]
+    model: str
+    usage: EmbeddingsUsage

@@ -1,0 +1,126 @@
+"""Ollama's `POST /api/embed`, and the older `POST /api/embeddings` with its one prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, Response, post
+from msgspec import Meta
+
+from appliance.engine_client.client import CoreClient
+from appliance.serving.access import key_of
+from appliance.serving.body import read_body
+from appliance.serving.embedding import MAX_INPUTS, Embedder, json_list
+from appliance.serving.errors import ApiError, bad_request
+from appliance.serving.fields import Ignored, decode_part, read_fields
+from appliance.serving.ollama import answers, models
+from appliance.serving.ollama.fields import OLLAMA, Options
+from appliance.serving.ollama.request import unloads
+from appliance.serving.parts import TheFrontDoor
+from appliance.serving.prompts import encode_prompts
+from appliance.serving.respond import GENERATING
+from appliance.serving.served_model import ServedModel
+from appliance.serving.stream import encode
+
+
+class OllamaEmbedFields(msgspec.Struct, frozen=True, kw_only=True):
+    input: str | list[str]
+    model: str | None = None
+    truncate: bool | None = None
+    dimensions: Annotated[int, Meta(ge=0, le=1 << 31)] | None = None
+    options: dict[str, Any] | None = None
+    keep_alive: float | str | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=1024)] | None = None
+
+
+class OllamaEmbeddingsFields(msgspec.Struct, frozen=True, kw_only=True):
+    prompt: str
+    model: str | None = None
+    options: dict[str, Any] | None = None
+    keep_alive: float | str | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=1024)] | None = None
+
+
+@post(
+    "/api/embed",
+    status_code=200,
+    summary="Embed texts, as Ollama's API",
+    body=OllamaEmbedFields,
+    answer=answers.OllamaEmbeddings,
+    errors=(*GENERATING, 501),
+    error=answers.OllamaError,
+)
+async def embed(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Response[bytes]:
+    began = time.perf_counter()
+    client, model, fields, ignored = await _read(request, front_door, OllamaEmbedFields)
+    texts = fields.input if isinstance(fields.input, list) else [fields.input]
+    if fields.truncate is not False:
+        texts = [text[: model.max_model_len * model.tokenizer.longest_token] for text in texts]
+    prompts = await encode_prompts(texts, "input", model, most=MAX_INPUTS)
+    if fields.truncate is not False:
+        prompts = [_truncated(prompt, model) for prompt in prompts]
+    for index, prompt in enumerate(prompts):
+        model.room(len(prompt), None, f"input[{index}]")
+    embedder = Embedder(client, model, front_door.metrics, key_of(request), fields.cache_salt)
+    found = await embedder.embed(request, prompts, fields.dimensions or None)
+
+    def write() -> bytes:
+        return encode({
+            "model": fields.model or model.name,
+            "embeddings": json_list(each.tolist() for each in found),
+            "total_duration": int((time.perf_counter() - began) * 1e9),
+            "load_duration": 0,
+            "prompt_eval_count": sum(map(len, prompts)),
+        })  # fmt: skip
+
+    async with front_door.encoding:
+        answer = await asyncio.to_thread(write)
+    return Response(answer, media_type="application/json", headers=ignored.headers)
+
+
+@post(
+    "/api/embeddings",
+    status_code=200,
+    summary="Embed one text, as the older path of Ollama's API",
+    body=OllamaEmbeddingsFields,
+    answer=answers.OllamaEmbedding,
+    errors=(*GENERATING, 501),
+    error=answers.OllamaError,
+)
+async def embed_prompt(request: Request[Any, Any, Any], front_door: TheFrontDoor) -> Response[bytes]:
+    client, model, fields, ignored = await _read(request, front_door, OllamaEmbeddingsFields)
+    text = fields.prompt[: model.max_model_len * model.tokenizer.longest_token]
+    prompts = [_truncated(prompt, model) for prompt in await encode_prompts(text, "prompt", model, most=1)]
+    embedder = Embedder(client, model, front_door.metrics, key_of(request), fields.cache_salt)
+    (found,) = await embedder.embed(request, prompts, None)
+    body = encode({"embedding": found.tolist()})
+    return Response(body, media_type="application/json", headers=ignored.headers)
+
+
+async def _read(
+    request: Request[Any, Any, Any], front_door: TheFrontDoor, type: Any
+) -> tuple[CoreClient, ServedModel, Any, Ignored]:
+    if front_door.on_vllm:
+        message = "Ollama's API is available with `engine: native` only. Use /v1/embeddings."
+        raise ApiError(501, message, code="not_with_vllm")
+    client, model = front_door.serving()
+    fields, ignored = await read_fields(await read_body(request), type, strict=model.strict_requests, api=OLLAMA)
+    models.check_name(fields.model, model)
+    model.check_pooling()
+    decode_part(fields.options or {}, Options, "options", ignored)
+    if fields.keep_alive is not None and unloads(fields.keep_alive):
+        message = "keep_alive: no request unloads the model; stop the engine in the console."
+        raise bad_request(message, "keep_alive", "unsupported_field")
+    return client, model, fields, ignored
+
+
+def _truncated(prompt: list[int], model: ServedModel) -> list[int]:
+    """What fits, with the token that the tokenizer puts at the end, as models pool there."""
+    most = model.max_model_len - 1
+    if len(prompt) <= most:
+        return prompt
+    end = prompt[-1:] if prompt[-1] in model.tokenizer.special_ids else []
+    return prompt[: most - len(end)] + end
