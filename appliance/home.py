@@ -52,6 +52,11 @@ class Home:
         return self.active / "keys.json"
 
     @property
+    def startable(self) -> Path:
+        """The profiles that requests may start (`appliance.profile.startable`)."""
+        return self.active / "on-request.json"
+
+    @property
     def console_token(self) -> Path:
         """Opens the console to programs of its user. The engine cannot read it where it has a user of its own; what it
         gets to see is made from it (`appliance.front_door_token`)."""

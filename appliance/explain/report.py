@@ -70,7 +70,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """`memory` is there for the native engine. `hypothetical`: the device is not this machine's."""
+    """`memory` is there for the native engine: that of each of `ranks`. `hypothetical`: the device is not this
+    machine's."""
 
     profile: str
     architecture: str
@@ -79,6 +80,7 @@ class Report:
     hypothetical: bool
     rows: tuple[Row, ...]
     memory: MemoryPlan | None = None
+    ranks: int = 1
 
     @property
     def refused(self) -> tuple[Row, ...]:
@@ -121,11 +123,12 @@ def report(profile: Profile, home: Home, *, machine: Machine, gpu: KnownGpu | No
         outline = read_outline(folder)
         context = _outline_context(profile, outline, device, machine.libraries)
         explanations, architecture, memory = explain(OPS, context, profile.backends), outline.architecture, None
+        ranks = 1
     else:
         config = read_config(folder)
         effective = resolve(profile, config=config, machine=machine)
         context, device, explanations = effective.context, effective.device, effective.selection
-        architecture, memory = config.architecture, effective.memory
+        architecture, memory, ranks = config.architecture, effective.memory, effective.ranks
     return Report(
         profile=profile.name,
         architecture=architecture,
@@ -134,6 +137,7 @@ def report(profile: Profile, home: Home, *, machine: Machine, gpu: KnownGpu | No
         hypothetical=gpu is not None,
         rows=rows(explanations),
         memory=memory,
+        ranks=ranks,
     )
 
 

@@ -29,7 +29,7 @@ def about(report: Report) -> str:
 
 def sentences(report: Report) -> list[str]:
     """What there is to say beside the table."""
-    said = (_memory(report), _libraries(report), _cast_needs(report), _vllm(report))
+    said = (_ranks(report), _memory(report), _libraries(report), _cast_needs(report), _vllm(report))
     return [sentence for sentence in said if sentence]
 
 
@@ -55,14 +55,24 @@ def _cast_needs(report: Report) -> str:
     return f"A cast for {report.context.place} must hold {report.kernels:,} kernels."
 
 
+def _ranks(report: Report) -> str:
+    if report.ranks == 1:
+        return ""
+    places = "processes" if report.device.gpu is None else "GPUs"
+    heads = report.context.num_heads
+    return f"The model is split over {report.ranks} {places}: what follows is of each, with {heads} attention heads."
+
+
 def _memory(report: Report) -> str:
     plan = report.memory
     if plan is None:
         return ""
     if plan.fits:
+        states = f"{size_text(plan.state_bytes)} of states; " if plan.state_bytes else ""
+        copies = f" and {plan.num_snapshots:,} copies of states" if plan.state_bytes else ""
         return (
-            f"Memory: {size_text(plan.weight_bytes)} of weights; the KV cache holds "
-            f"{plan.num_blocks * plan.block_size:,} tokens."
+            f"Memory: {size_text(plan.weight_bytes)} of weights; {states}the KV cache holds "
+            f"{plan.num_blocks * plan.block_size:,} tokens{copies}."
         )
     needed, there = size_text(plan.needed_bytes), size_text(plan.available_bytes)
     return f"Memory: does not fit; needs {needed}, but only {there} is available."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Literal
 
@@ -44,17 +45,42 @@ def visible_gpus(inventory: Inventory, environ: Mapping[str, str]) -> tuple[Gpu,
     return read_visible(environ.get(VISIBLE), inventory, environ.get(ORDER)).gpus
 
 
-def select_device(wanted: str, inventory: Inventory, environ: Mapping[str, str]) -> Device:
+def gpus_of_ranks(device: Device, inventory: Inventory, environ: Mapping[str, str], ranks: int) -> tuple[Gpu, ...]:
+    """`device` and the visible GPUs that share a model with it: of its kind first, then those with the most free
+    memory. MIG slices cannot share; fewer than `ranks` where no more are there, none on a CPU."""
+    first = device.gpu
+    if first is None:
+        return ()
+    others = [gpu for gpu in visible_gpus(inventory, environ) if gpu.uuid != first.uuid and not gpu.parent_uuid]
+    others.sort(key=lambda gpu: (_kind(gpu) != _kind(first), -gpu.memory_free_bytes))
+    return (first, *others)[:ranks]
+
+
+def _kind(gpu: Gpu) -> tuple[str, tuple[int, int]]:
+    return gpu.name, gpu.compute_capability
+
+
+def _able(gpus: tuple[Gpu, ...], ranks: int) -> tuple[Gpu, ...]:
+    """Those that `ranks` may begin with: whole ones of a kind of which there are enough, as far as there are any."""
+    if ranks == 1:
+        return gpus
+    whole = tuple(gpu for gpu in gpus if not gpu.parent_uuid)
+    counts = Counter(map(_kind, whole))
+    return tuple(gpu for gpu in whole if counts[_kind(gpu)] >= ranks) or whole or gpus
+
+
+def select_device(wanted: str, inventory: Inventory, environ: Mapping[str, str], ranks: int = 1) -> Device:
     """Raises DeviceError when `wanted` names a device that is not there. `auto` takes the visible GPU with the most
-    free memory, or the CPU where there is none."""
+    free memory, of a kind of which there are as many as `ranks` that share a model, or the CPU where there is none."""
     if wanted == "cpu":
         return Device(gpu=None, source="profile", why="the profile says so")
     visible = read_visible(environ.get(VISIBLE), inventory, environ.get(ORDER))
     gpus = visible.gpus
     if wanted == "auto":
         if gpus:
-            best = max(gpus, key=lambda gpu: gpu.memory_free_bytes)
-            why = f"the GPU with the most free memory of {len(gpus)}" if len(gpus) > 1 else "the GPU of this machine"
+            able = _able(gpus, ranks)
+            best = max(able, key=lambda gpu: gpu.memory_free_bytes)
+            why = f"the GPU with the most free memory of {len(able)}" if len(gpus) > 1 else "the GPU of this machine"
             return Device(gpu=best, source="environment" if VISIBLE in environ else "gpu", why=why)
         if inventory.gpus:
             wrong = next((f": {entry.why}" for entry in visible.problems if not entry.visible), "").rstrip(".")

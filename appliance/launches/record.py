@@ -43,6 +43,8 @@ def folded(events: list[Event], record: LaunchRecord | None, *, launch_id: str, 
             exit_status=record.exit_status,
             attempt=record.attempt,
             restart_of=record.restart_of,
+            requested_by=record.requested_by,
+            returned_after=record.returned_after,
             cut_off=record.cut_off,
         )
     told.phases, told.findings, told.process_ends = [], [], []

@@ -18,16 +18,19 @@ from appliance.checkpoint.memory import (
     plan_memory,
 )
 from appliance.checkpoint.selection import selection_context
+from appliance.checkpoint.sharding import obstacle, sharded
 from appliance.engines import engine_named
-from appliance.hardware.device import Device, select_device
+from appliance.hardware.device import Device, gpus_of_ranks, select_device
 from appliance.hardware.engine_machine import Machine
+from appliance.hardware.gpu import Gpu
 from appliance.hardware.machine import Inventory
-from appliance.plan.capacity import device_memory, memory_limits
+from appliance.plan.capacity import memory_limits, memory_of_rank
 from appliance.profile.document import value_of
 from appliance.profile.schema import SETTINGS, Profile
 from appliance.profile.sizes import size_text
-from kernels.catalogue import OPS, PAGED_ATTENTION
-from kernels.paged_attention.workspace import Step, workspace_tensors
+from kernels.attention_workspace import WORKSPACES, workspace_tensors
+from kernels.catalogue import OPS
+from kernels.paged_attention.workspace import Step
 from kernels.selection import AUTO, BackendRefusedError, Context, Explanation, chosen_names, explain
 
 Attention = Callable[[int], tuple[tuple[int, ...], ...]]
@@ -44,13 +47,16 @@ class EffectiveValue(msgspec.Struct, frozen=True):
 
 class Effective(msgspec.Struct, frozen=True, kw_only=True):
     """`values` has one entry for each setting. `selection` says for each op that this model needs which backend it
-    gets, or why none; `context` is what that was judged by."""
+    gets, or why none; `context` is what that was judged by. `memory`, `context` and `selection` are those of each of
+    `ranks`, which run on `gpus`."""
 
     values: Mapping[str, EffectiveValue]
     device: Device
     memory: MemoryPlan
     context: Context
     selection: tuple[Explanation, ...]
+    ranks: int = 1
+    gpus: tuple[Gpu, ...] = ()
 
     def __getitem__(self, key: str) -> EffectiveValue:
         return self.values[key]
@@ -69,7 +75,10 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
     Raises DeviceError when the profile names a device that is not there.
     """
     inventory = machine.for_next
-    device = select_device(profile.device, inventory, machine.environ)
+    ranks = _ranks(profile, config)
+    device = select_device(profile.device, inventory, machine.environ, ranks)
+    gpus = gpus_of_ranks(device, inventory, machine.environ, ranks)
+    config = sharded(config, ranks)
     values = {setting.key: _as_given(profile, setting.key, setting.default) for setting in SETTINGS}
     if profile.served_model_name == profile.name:
         values["served-model-name"] = EffectiveValue(profile.name, "default", "the profile's name")
@@ -95,7 +104,7 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
         unified=device.gpu is not None and device.gpu.memory_kind == "unified",
         graphs=context.cuda_graphs,
     )
-    memory = plan_memory(footprint, limits, device_memory(device, inventory, profile.gpu_memory_utilization))
+    memory = plan_memory(footprint, limits, memory_of_rank(gpus, inventory, profile.gpu_memory_utilization, ranks))
     if memory.shortened:
         why = f"the model's {config.context_length:,} tokens do not fit into memory"
         values["max-model-len"] = EffectiveValue(memory.max_model_len, "engine", why)
@@ -105,7 +114,16 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
         why = f"{memory.num_blocks:,} blocks of {size_text(memory.bytes_per_token * memory.block_size)}"
         values["kv-cache-memory-bytes"] = EffectiveValue(memory.cache_bytes, "engine", why)
     values |= backend_values(profile, context, selection)
-    return Effective(values=values, device=device, memory=memory, context=context, selection=selection)
+    return Effective(
+        values=values, device=device, memory=memory, context=context, selection=selection, ranks=ranks, gpus=gpus
+    )
+
+
+def _ranks(profile: Profile, config: ModelConfig) -> int:
+    """Those whose memory and kernels are planned here, each by itself; preflight says where the model cannot be shared
+    by as many as the profile says."""
+    size = profile.tensor_parallel_size
+    return 1 if engine_named(profile.engine).measures_memory or obstacle(config, size) else size
 
 
 def _as_given(profile: Profile, key: str, default: Any) -> EffectiveValue:
@@ -169,11 +187,13 @@ def _without_graphs(profile: Profile, context: Context, selection: Sequence[Expl
 def _attention(selection: Sequence[Explanation], context: Context, limits: MemoryLimits) -> Attention:
     """What the chosen backend of attention works in, by the longest context. Nothing where the launch is refused for
     want of one; and vLLM measures by itself what its own takes."""
-    chosen = next((explanation.chosen for explanation in selection if explanation.op is PAGED_ATTENTION), None)
-    if chosen is None or engine_named(chosen.engine).measures_memory:
+    found = [explanation for explanation in selection if explanation.op.name in WORKSPACES]
+    chosen = {explanation.op.name: explanation.chosen for explanation in found if explanation.chosen is not None}
+    if len(chosen) < len(found) or any(engine_named(each.engine).measures_memory for each in chosen.values()):
         return lambda _: ()
-    name, tokens, seqs = chosen.name, limits.max_num_batched_tokens, limits.max_num_seqs
-    return lambda length: workspace_tensors(name, context, Step(tokens, seqs, length))
+    names = {op: backend.name for op, backend in chosen.items()}
+    tokens, seqs = limits.max_num_batched_tokens, limits.max_num_seqs
+    return lambda length: workspace_tensors(names, context, Step(tokens, seqs, length))
 
 
 def workers(profile: Profile) -> int:

@@ -37,6 +37,11 @@ class LaunchPlan(ABC):
         return () if self.device.gpu is None else (self.device.gpu,)
 
     @property
+    def ranks(self) -> int:
+        """Processes of which each takes `memory`, of a GPU of its own where there are GPUs."""
+        return 1
+
+    @property
     def memory(self) -> MemoryPlan | None:
         """None where only the engine itself can tell."""
         return self.effective.memory if self.effective else None
@@ -53,9 +58,9 @@ class LaunchPlan(ABC):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the engine's environment must say besides: the one GPU, by UUID, so that it is the engine's first
+        """What the engine's environment must say besides: its GPUs, by UUID, so that they are its first in this order
         whatever order CUDA counts in, and a MIG slice is found at all."""
-        return {} if self.device.gpu is None else {VISIBLE: self.device.gpu.uuid}
+        return {VISIBLE: ",".join(gpu.uuid for gpu in self.taken)} if self.taken else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +71,14 @@ class NativePlan(LaunchPlan):
     effective: Effective
     index: TensorIndex
     cast: Path | None = None
+
+    @property
+    def taken(self) -> tuple[Gpu, ...]:
+        return self.effective.gpus
+
+    @property
+    def ranks(self) -> int:
+        return self.effective.ranks
 
     @property
     def memory(self) -> MemoryPlan:
@@ -96,10 +109,12 @@ class NativePlan(LaunchPlan):
             max_num_batched_tokens=profile.max_num_batched_tokens,
             block_size=profile.block_size,
             num_blocks=self.memory.num_blocks,
+            num_snapshots=self.memory.num_snapshots,
             prefix_caching=profile.prefix_caching,
             enforce_eager=effective["enforce-eager"].value,
             keep_fp8=effective.context.fp8_blocks is not None,
             backends=chosen_names(effective.selection),
+            ranks=effective.ranks,
             environment=self.environment,
             cast=str(self.cast) if self.sealed else None,
         )
@@ -118,7 +133,7 @@ def inventory_after(inventory: Inventory, running: LaunchPlan | None) -> Invento
         return inventory
     if held is None:
         host = inventory.host
-        free = min(host.memory_available_bytes + memory.kept_bytes, host.memory_bytes)
+        free = min(host.memory_available_bytes + memory.kept_bytes * running.ranks, host.memory_bytes)
         return structs.replace(inventory, host=structs.replace(host, memory_available_bytes=free))
     freed = memory.kept_bytes
     taken = {gpu.uuid for gpu in running.taken}

@@ -20,6 +20,7 @@ from appliance.profile import document as documents
 from appliance.profile.chosen import NoSuchProfileError, chosen_document
 from appliance.profile.schema import ProfileError
 from appliance.protocol import Finding, Fix, Severity
+from appliance.vllm.cache_packs.working_copy import place_of
 from appliance.vllm.command_line import Place, render
 from appliance.vllm.plan import VllmPlan
 
@@ -110,7 +111,10 @@ def _command(report: Report, home: Home) -> str | None:
     """What starts vLLM; the native engine is not a command of anybody else's."""
     if not isinstance(report.plan, VllmPlan):
         return None
-    return render(report.plan, Place.below(home)).shown()
+    place = Place.below(home)
+    if report.plan.pack is not None:
+        place = msgspec.structs.replace(place, caches=place_of(report.plan.pack, place.caches.parent))
+    return render(report.plan, place).shown()
 
 
 def _as_data(report: Report, fixed: Fixed | None, saved: str, home: Home) -> dict[str, Any]:

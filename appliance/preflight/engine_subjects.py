@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 from appliance.checkpoint.memory import MemoryPlan
 from appliance.engines import NATIVE, VLLM, engine_named
-from appliance.hardware.device import select_device
+from appliance.hardware.device import Device, gpus_of_ranks, select_device
+from appliance.hardware.gpu import Gpu
 from appliance.packages import Packages
 from appliance.plan.effective import resolve
 from appliance.plan.launch import NativePlan
 from appliance.preflight.context import PreflightContext
 from appliance.preflight.subject import Subject
 from appliance.profile.schema import Profile
+from appliance.vllm.cache_packs.facts import facts_of
+from appliance.vllm.cache_packs.store import Judgement, folders, judge
 from appliance.vllm.command_line import NOT_INHERITED, OFFLINE, Place, cache_variables
 from appliance.vllm.installation import read_installation
 from appliance.vllm.memory import vllm_memory
@@ -31,6 +35,16 @@ class NativeSubject(Subject):
     @cached_property
     def memory(self) -> MemoryPlan:
         return self.effective.memory
+
+    @cached_property
+    def device(self) -> Device:
+        ranks = self.profile.tensor_parallel_size
+        return select_device(self.profile.device, self.inventory, self.context.environ, ranks)
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        ranks = self.profile.tensor_parallel_size
+        return gpus_of_ranks(self.device, self.inventory, self.engine_environ, ranks)
 
     def memory_of(self, profile: Profile) -> MemoryPlan:
         return resolve(profile, config=self.config, machine=self.machine).memory
@@ -91,7 +105,19 @@ class VllmSubject(Subject):
     def compiles(self) -> bool:
         return self.device.gpu is not None or not self.profile.enforce_eager
 
+    @cached_property
+    def cache_packs(self) -> Judgement:
+        """Whether there is a pack of compiled code for this launch."""
+        plan = self._plan_without_pack
+        facts = facts_of(plan, self.packages, self.inventory) if plan else None
+        return judge(facts, folders(self.context.home, self.context.environ))
+
     def plan(self) -> VllmPlan | None:
+        plan = self._plan_without_pack
+        return replace(plan, pack=self.cache_packs.pack) if plan else None
+
+    @cached_property
+    def _plan_without_pack(self) -> VllmPlan | None:
         installation = read_installation(self.vllm) if self.vllm else None
         if self.vllm is None or installation is None:
             assert self.context.surroundings is None, "the engine check comes first"

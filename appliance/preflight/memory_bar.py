@@ -15,6 +15,7 @@ WIDTH: Final = 60
 LOOKS: Final = {
     "weights": ("W", "blue"),
     "cache": ("C", "green"),
+    "states": ("s", "cyan"),
     "workspace": ("w", "yellow"),
     "graphs": ("g", "magenta"),
     "held": ("x", "dim"),

@@ -31,6 +31,7 @@ from appliance.preflight.context import PreflightContext
 from appliance.preflight.surroundings import Surroundings
 from appliance.profile import document
 from appliance.profile.schema import Profile
+from appliance.vllm.cache_packs.store import Judgement
 from appliance.vllm.source import VllmSource, vllm_source
 from appliance.vllm_program import Program, find_program
 from kernels.cast.setting import cast_summary
@@ -129,6 +130,11 @@ class Subject(ABC):
     @abstractmethod
     def memory_of(self, profile: Profile) -> MemoryPlan | None:
         """As it would be with another profile of the same model."""
+
+    @cached_property
+    def cache_packs(self) -> Judgement:
+        """What was found of packs of compiled code; nothing for an engine whose kernels are cast."""
+        return Judgement()
 
     @cached_property
     def vllm(self) -> Program | None:

@@ -16,6 +16,7 @@ import msgspec
 import yaml
 
 from appliance.profile import sizes, spellings, text
+from appliance.profile.on_request import OnRequest
 from appliance.profile.schema import (
     BY_KEY,
     SCHEMA_VERSION,
@@ -87,12 +88,17 @@ def load(document: Mapping[str, Any]) -> Profile:
         sampling_defaults={key.replace("-", "_"): value for key, value in sampling.items() if value is not None},
         on_failure=values["on-failure"],
         vllm=VllmOptions(dict(values["vllm.extra-args"]), dict(values["vllm.environment"])),
-        ray=RaySettings(**{name.replace("-", "_"): value for name, value in _section(values, "ray").items()}),
+        ray=RaySettings(**_attributes(values, "ray")),
+        on_request=OnRequest(**_attributes(values, "on-request")),
     )
 
 
 def _section(values: Mapping[str, Any], section: str) -> dict[str, Any]:
     return {key.split(".", 1)[1]: value for key, value in values.items() if key.startswith(f"{section}.")}
+
+
+def _attributes(values: Mapping[str, Any], section: str) -> dict[str, Any]:
+    return {name.replace("-", "_"): value for name, value in _section(values, section).items()}
 
 
 def _value(setting: Setting, document: Mapping[str, Any]) -> Any:
@@ -139,6 +145,8 @@ def value_of(profile: Profile, key: str) -> Any:
             return getattr(profile.vllm, attribute)
         case "ray":
             return getattr(profile.ray, attribute)
+        case "on-request":
+            return getattr(profile.on_request, attribute)
     if key == "schema":
         return SCHEMA_VERSION
     if key == "served-model-name" and profile.served_model_name == profile.name:

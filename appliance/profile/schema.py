@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from appliance import engines
-from appliance.profile import parser_names
+from appliance.profile import on_request, parser_names
 from appliance.profile.setting import REQUIRED, Setting, Type
 from appliance.protocol import SAMPLING_LIMITS
 from kernels.catalogue import backend_names
@@ -273,10 +273,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         help="How many answers of /v1/responses are kept in memory for `previous_response_id`: those used last, up to "
         "64 MiB, each for the API key that asked. 0 keeps none. Native engine only.",
     ),
+    *on_request.ROWS,
     _backend("attention", "The attention backend."),
     _backend("moe", "The backend for mixtures of experts."),
     _backend("linear", "The backend for linear layers."),
-    _backend("gdn-prefill", "The backend for the prefill of gated delta networks."),
+    _backend("gdn-prefill", "The backend for gated delta layers; vLLM chooses one for their prefill only."),
     _backend("sparse-mla", "The backend for sparse multi-head latent attention."),
     _sampling_number("temperature", "Randomness. 0 always picks the most likely token."),
     _sampling(
@@ -422,6 +423,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     on_failure: str
     vllm: VllmOptions
     ray: RaySettings = RaySettings()
+    on_request: on_request.OnRequest = on_request.OnRequest()
 
     @property
     def engine_options(self) -> VllmOptions:

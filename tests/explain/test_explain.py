@@ -29,7 +29,7 @@ from kernels.cast.manifest import write as write_manifest
 from kernels.cast.setting import cast_summary
 from kernels.catalogue import OPS
 from kernels.selection import explain as explain_ops
-from tests.tiny import write_checkpoint
+from tests.tiny import aligned, write_checkpoint
 
 GIB = 1 << 30
 MACHINE = Machine(
@@ -94,6 +94,32 @@ def test_every_known_gpu_gets_an_answer(home: Home, tiny: dict[str, Any]) -> Non
         assert all(other.reason for row in found.rows for other in row.others)
         assert (found.kernels > 0) is (gpu.compute_capability >= (8, 0)), gpu.name
         assert found.can_be_cast is (gpu.compute_capability >= (8, 0)), gpu.name
+
+
+@pytest.mark.parametrize("sizes", [{}, aligned("deepseek_v3")], ids=["tiny", "aligned"])
+def test_latent_attention_has_ops_of_its_own(home: Home, tiny: dict[str, Any], sizes: dict[str, Any]) -> None:
+    """Of any size on any GPU; those of attention over keys and values are not asked for."""
+    write_checkpoint(home.models / "tiny", "deepseek_v3", dtype="bfloat16", **sizes)
+    for gpu in (None, *KNOWN_GPUS):
+        found = report(load(tiny), home, machine=MACHINE, gpu=gpu)
+        assert not found.refused
+        ops = {row.op for row in found.rows}
+        assert {"latent_cache", "mla_attention", "moe_routing", "fused_moe"} <= ops
+        assert not {"rotary_cache", "paged_attention"} & ops
+    assert rows(ask(home, tiny, "--gpu", "H200", "--json"))["mla_attention"]["chosen"]
+
+
+@pytest.mark.parametrize("family", ["deepseek_v32", "glm_moe_dsa"])
+def test_sparse_attention_has_kernels_on_every_gpu(home: Home, tiny: dict[str, Any], family: str) -> None:
+    """From sm_80 on: what chooses tokens, and what attends to them; short prefills attend to all."""
+    write_checkpoint(home.models / "tiny", family, dtype="bfloat16", **aligned(family))
+    for gpu in KNOWN_GPUS:
+        if gpu.compute_capability >= (8, 0):
+            found = report(load(tiny), home, machine=MACHINE, gpu=gpu)
+            assert not found.refused
+            chosen = {row.op: row.chosen for row in found.rows}
+            sparse = ("latent_cache", "mla_attention", "index_cache", "indexer", "sparse_mla")
+            assert {op: chosen[op] for op in sparse} == dict.fromkeys(sparse, "triton"), gpu.name
 
 
 def test_the_command_prints_a_table_for_a_gpu_that_is_not_here(home: Home, tiny: dict[str, Any]) -> None:
@@ -257,7 +283,7 @@ def test_a_config_that_makes_no_sense_is_named(home: Home, config: dict[str, Any
 def test_a_model_with_pictures_is_judged_by_its_decoder(home: Home) -> None:
     """Its shape lies under text_config."""
     document = foreign(home, {"architectures": ["Qwen3VLMoeForConditionalGeneration"], "text_config": QWEN3_NEXT})
-    assert "gdn_prefill" in rows(ask(home, document, "--gpu", "H100", "--json"))
+    assert "delta_rule" in rows(ask(home, document, "--gpu", "H100", "--json"))
 
 
 def test_what_vllm_decides_by_the_quantisation_is_left_to_it(home: Home) -> None:

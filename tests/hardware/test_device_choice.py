@@ -62,3 +62,12 @@ def test_the_environment_decides_what_auto_may_take(listed: str, kind: str) -> N
     chosen = select_device("auto", made_of(gpu(0), gpu(1)), {"CUDA_VISIBLE_DEVICES": listed})
     assert (chosen.source, chosen.kind) == ("environment", kind)
     assert chosen.gpu is None or chosen.gpu.index == 1
+
+
+@pytest.mark.parametrize(("ranks", "chosen"), [(1, 0), (2, 2), (3, 0)])
+def test_ranks_begin_with_a_kind_of_which_there_are_enough(ranks: int, chosen: int) -> None:
+    """Those with the most free memory where no kind will do; a slice only where there is nothing else."""
+    odd, *pair = gpu(0, 70 * GIB), gpu(1, 50 * GIB, name="Pair"), gpu(2, 60 * GIB, name="Pair")
+    part = gpu(0, 65 * GIB, uuid=MIG, parent_uuid=UUIDS[0], name="Pair")
+    assert select_device("auto", made_of(odd, *pair, part), {}, ranks).name == UUIDS[chosen]
+    assert select_device("auto", made_of(part), {}, ranks).name == MIG

@@ -60,10 +60,10 @@ def test_a_setting_that_decides_nothing_says_why_and_is_a_warning_where_it_is_se
     values = resolved(home)
     assert "mixture of experts" in values["backends.moe"].why
     assert "block-scaled FP8" in values["backends.linear"].why
-    assert values["backends.sparse-mla"].why.endswith("the native engine has no such layers")
+    assert "gated delta layers" in values["backends.gdn-prefill"].why
+    assert "sparse latent attention" in values["backends.sparse-mla"].why
     [finding] = look(home, {"backends.gdn-prefill": "triton"}).findings
     assert (finding.severity, finding.field) == (Severity.WARNING, "backends.gdn-prefill")
-    assert finding.message == "backends.gdn-prefill has no effect: the native engine has no such layers."
     assert finding.fix is not None
     assert finding.fix.patch == {"backends.gdn-prefill": None}
 

@@ -22,6 +22,7 @@ from appliance.hardware import Inventory
 from appliance.hardware.gpu import GpuProcess
 from appliance.home import Home
 from appliance.packages import Packages
+from appliance.plan.launch import NativePlan
 from appliance.preflight import Surroundings
 from appliance.preflight.elf import needed_glibc
 from appliance.protocol import Finding, Severity
@@ -231,6 +232,58 @@ def test_the_model_can_be_split_as_asked(
     for finding in report.findings:
         assert finding.fix.patch == {"tensor-parallel-size": patch}
         is_fixed(home, finding, changes, "parallelism", inventory=recorded(machine), environ=program)
+
+
+@pytest.mark.parametrize(
+    ("machine", "config", "size", "found", "patch"),
+    [
+        ("h200-x8", {}, 4, [], None),
+        ("h200-x8", {}, 3, ["tensor-parallel-indivisible"], 2),
+        ("h200-x8", {"intermediate_size": 130}, 4, ["tensor-parallel-indivisible"], 2),
+        ("h200-x8", {"quantization_config": FP8, "intermediate_size": 384}, 2, ["tensor-parallel-indivisible"], None),
+        ("rtx-pro-6000-x2", {}, 4, ["gpus-too-few"], 2),
+        ("h100-mig-one-of-two", {}, 2, ["gpus-too-few"], None),
+        ("none", {}, 2, [], None),
+        ("none", {}, 3, ["tensor-parallel-indivisible"], 2),
+    ],
+)
+def test_the_native_engine_splits_a_model_where_its_sizes_divide(
+    home: Home, machine: str, config: dict[str, Any], size: int, found: list[str], patch: int | None
+) -> None:
+    configure(home, **config)
+    changes = {"tensor-parallel-size": size}
+    report = look(home, changes, inventory=recorded(machine), only="parallelism")
+    assert ids(report) == found
+    for finding in report.findings:
+        assert finding.fix.patch == {"tensor-parallel-size": patch}
+        is_fixed(home, finding, changes, "parallelism", inventory=recorded(machine))
+
+
+def test_ranks_take_gpus_of_which_the_fullest_decides(home: Home) -> None:
+    """Each gets the plan of the card with the least memory, and all are named to the engine, in order."""
+    inventory = recorded("h200-x8")
+    full = structs.replace(inventory.gpus[3], memory_free_bytes=40 * GIB)
+    gpus = tuple(full if gpu.uuid == full.uuid else gpu for gpu in inventory.gpus[:4])
+    inventory = structs.replace(inventory, gpus=gpus)
+    alone = look(home, inventory=inventory).plan
+    shared = look(home, {"tensor-parallel-size": 4}, inventory=inventory).plan
+    assert alone is not None
+    assert isinstance(shared, NativePlan)
+    assert len(alone.taken) == 1
+    assert {gpu.uuid for gpu in shared.taken} == {gpu.uuid for gpu in gpus}
+    assert shared.memory.available_bytes <= 40 * GIB < alone.memory.available_bytes
+    assert shared.memory.weight_bytes < alone.memory.weight_bytes
+    config = shared.engine_config()
+    assert config.ranks == 4
+    assert config.environment["CUDA_VISIBLE_DEVICES"].split(",") == [gpu.uuid for gpu in shared.taken]
+
+
+def test_ranks_on_a_cpu_share_the_hosts_memory(home: Home) -> None:
+    alone, shared = (look(home, {"tensor-parallel-size": size}, inventory=recorded("none")).plan for size in (1, 2))
+    assert isinstance(alone, NativePlan)
+    assert isinstance(shared, NativePlan)
+    assert shared.engine_config().ranks == 2
+    assert shared.memory.total_bytes == alone.memory.total_bytes // 2
 
 
 def test_different_gpus_together_are_a_warning(home: Home, program: dict[str, str]) -> None:

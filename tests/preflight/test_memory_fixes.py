@@ -137,3 +137,36 @@ def test_something_stays_free_of_memory_that_others_need_too(models: Home) -> No
     assert available(machine(own)) == 8 * GIB
     assert available(machine(shared)) == 8 * GIB - 256 * MIB
     assert available(machine(memory=4 * GIB)) == 4 * GIB - 4 * GIB // 20
+
+
+@pytest.fixture(scope="module")
+def hybrids(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A model whose six recurrent layers carry 12 MiB for each sequence."""
+    home = Home.at(tmp_path_factory.mktemp("hybrids")).create()
+    write_checkpoint(home.models / "long", "qwen3_next", num_hidden_layers=8, max_position_embeddings=8192,
+                     linear_num_value_heads=32, linear_num_key_heads=16, linear_key_head_dim=128,
+                     linear_value_head_dim=128)  # fmt: skip
+    return home
+
+
+@pytest.mark.parametrize(
+    ("memory", "id"), [(3 * GIB, "too-many-states"), (9 * GIB, "few-state-copies"), (64 * GIB, None)]
+)
+def test_states_that_leave_too_little_are_told_with_how_many_fit(hybrids: Home, memory: int, id: str | None) -> None:
+    report = look(hybrids, machine(card("GPU-0", memory, memory)), {"max-model-len": 4096})
+    found = {finding.id: finding for finding in report.findings}
+    assert set(found) == ({id} if id else set())
+    if id is None:
+        return
+    finding = found[id]
+    assert (finding.field, finding.value) == ("max-num-seqs", 256)
+    assert finding.fix is not None
+    fewer = finding.fix.patch["max-num-seqs"]
+    assert 16 < fewer < 256
+    fixed = look(hybrids, machine(card("GPU-0", memory, memory)), {"max-model-len": 4096, "max-num-seqs": fewer})
+    assert not fixed.findings
+
+
+def test_states_are_not_blamed_for_what_else_does_not_fit(hybrids: Home) -> None:
+    report = look(hybrids, machine(card("GPU-0", GIB // 4, GIB)), {"max-num-seqs": 2})
+    assert [finding.id for finding in report.findings] == ["memory-too-small"]

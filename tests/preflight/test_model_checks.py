@@ -61,6 +61,17 @@ def test_vllm_is_offered_where_it_is_installed_and_knows_the_model(
     assert finding.id not in ids(after)
 
 
+def test_vllm_is_offered_for_a_choice_that_the_native_engine_lacks(
+    home: Home, machine: dict[str, Any], tmp_path: Path
+) -> None:
+    registry = tmp_path / "vllm/lib/python3.12/site-packages/vllm/model_executor/models/registry.py"
+    registry.write_text(registry.read_text().replace("Mamba", "DeepseekV3"))
+    write_checkpoint(home.models / "tiny", "deepseek_v3", dtype="bfloat16", scoring_func="softmax")
+    finding = one(look(home, only="architecture", **machine))
+    assert (finding.id, finding.field, finding.value) == ("architecture-unsupported", "scoring_func", "softmax")
+    assert finding.fix.patch == {"engine": "vllm"}
+
+
 def test_what_vllm_does_not_know_either_is_not_offered(home: Home, machine: dict[str, Any]) -> None:
     model(home, architectures=["UnheardOfForCausalLM"])
     finding = one(look(home, only="architecture", **machine))

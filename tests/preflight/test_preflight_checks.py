@@ -208,7 +208,7 @@ def test_a_missing_shard_is_named(home: Home, tiny: Path) -> None:
         ({"engine": "vllm"}, "engine-not-installed", "engine"),
         ({"device": UUID}, "device-missing", "device"),
         ({"max-model-len": 513}, "context-too-long", "max-model-len"),
-        ({"tensor-parallel-size": 2}, "tensor-parallel-unsupported", "tensor-parallel-size"),
+        ({"tensor-parallel-size": 3}, "tensor-parallel-indivisible", "tensor-parallel-size"),
         ({"kv-cache-dtype": "fp8_e5m2"}, "kv-cache-dtype-unsupported", "kv-cache-dtype"),
         ({"backends.attention": "flashinfer"}, "backend-refused", "backends.attention"),
         ({"kv-cache-memory-bytes": 4096}, "memory-too-small", "kv-cache-memory-bytes"),

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from appliance.plan.effective import why_unused
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
-from kernels.selection import AUTO, BackendRefusedError
+from kernels.context import Context
+from kernels.selection import AUTO, BackendRefusedError, verdicts
 
 
 def run(subject: Subject) -> Iterator[Finding]:
     profile, effective = subject.profile, subject.effective
+    cache = [refusal for refusal in effective.refusals if _for_its_cache(refusal, effective.context)]
     for refusal in effective.refusals:
-        yield as_finding(refusal)
+        if refusal not in cache:
+            yield as_finding(refusal)
+    if cache:
+        yield _cache_refused(cache, effective["kv-cache-dtype"].value)
     asked = {explanation.op.setting for explanation in effective.selection}
     for name, requested in profile.backends.items():
         if requested != AUTO and name not in asked:
@@ -25,6 +31,30 @@ def run(subject: Subject) -> Iterator[Finding]:
                 value=requested,
                 fix=Fix(text="Remove it.", patch={f"backends.{name}": None}),
             )
+
+
+def _for_its_cache(refusal: BackendRefusedError, context: Context) -> bool:
+    """Whether it is only the format of the KV cache that leaves the op without a backend."""
+    if refusal.requested != AUTO or context.kv_cache_dtype in ("", context.dtype):
+        return False
+    following = replace(context, kv_cache_dtype=context.dtype)
+    return any(verdict.usable for verdict in verdicts(refusal.op, following))
+
+
+def _cache_refused(refusals: list[BackendRefusedError], wanted: str) -> Finding:
+    return Finding(
+        id="kv-cache-dtype-unsupported",
+        severity=Severity.ERROR,
+        message=f"This model's KV cache cannot be {wanted}.",
+        field="kv-cache-dtype",
+        value=wanted,
+        evidence=tuple(
+            f"{refusal.op.name}, {verdict.backend}: {verdict.reason}"
+            for refusal in refusals
+            for verdict in refusal.verdicts
+        ),
+        fix=Fix(text="Let the KV cache follow `dtype`.", patch={"kv-cache-dtype": None}),
+    )
 
 
 def as_finding(refusal: BackendRefusedError) -> Finding:

@@ -1,5 +1,5 @@
-"""On a GPU, every kernel the model needs is in the cast for this GPU and these versions, unless compiling was "
-"asked for."""
+"""On a GPU, every kernel the model needs is in the cast for this GPU and these versions, unless compiling was
+asked for."""
 
 from __future__ import annotations
 

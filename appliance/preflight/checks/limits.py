@@ -70,7 +70,7 @@ def _locked_memory(subject: Subject) -> Iterator[Finding]:
     limit = subject.context.inventory.host.locked_memory_bytes
     over_hosts = subject.profile.ray.address is not None
     without = subject.engine_environ.get("NCCL_IB_DISABLE") == "1"
-    cards = subject.traits.several_gpus and over_hosts and not without and _has_infiniband(subject)
+    cards = subject.traits.several_hosts and over_hosts and not without and _has_infiniband(subject)
     if cards and limit is not None and limit < 64 * MIB:
         yield Finding(
             id="locked-memory-small",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +28,10 @@ def run(subject: Subject) -> Iterator[Finding]:
         return
     where = f"on {gpu.name}" if gpu else _where(subject)
     evidence = tuple(_evidence(plan))
-    if not plan.fits:
+    few_copies = plan.state_bytes and profile.prefix_caching and plan.num_snapshots < profile.max_num_seqs
+    if not plan.fits and _states_are_the_fault(plan) and (fewer := _fewer(subject)):
+        yield _too_many_states(subject, plan, where, fewer)
+    elif not plan.fits:
         given = _cache_given_is_the_fault(plan, profile)
         yield Finding(
             id="memory-too-small",
@@ -38,6 +42,20 @@ def run(subject: Subject) -> Iterator[Finding]:
             evidence=evidence,
             fix=_fix(subject, plan),
             transient=_fits_when_free(subject, plan),
+        )
+    elif few_copies and (fewer := _fewer(subject)):
+        yield Finding(
+            id="few-state-copies",
+            severity=Severity.WARNING,
+            message=f"The states of {profile.max_num_seqs:,} sequences leave room for {plan.num_snapshots:,} copies: "
+            "prompts that begin alike, and the next turns of conversations, are mostly computed anew.",
+            field="max-num-seqs",
+            value=profile.max_num_seqs,
+            evidence=evidence,
+            fix=Fix(
+                text=f"Run at most {fewer:,} sequences at a time, which leaves a copy for each.",
+                patch={"max-num-seqs": fewer},
+            ),
         )
     elif plan.shortened:
         yield Finding(
@@ -50,6 +68,39 @@ def run(subject: Subject) -> Iterator[Finding]:
             evidence=evidence,
             fix=Fix(text="Set this length in the profile.", patch={"max-model-len": plan.max_model_len}),
         )
+
+
+def _states_are_the_fault(plan: MemoryPlan) -> bool:
+    """All else would fit."""
+    return plan.needed_bytes - plan.state_bytes <= plan.available_bytes < plan.needed_bytes
+
+
+def _too_many_states(subject: Subject, plan: MemoryPlan, where: str, fewer: int) -> Finding:
+    most = subject.profile.max_num_seqs
+    each = size_text(plan.state_bytes // (most + 1))  # one is for padding
+    return Finding(
+        id="too-many-states",
+        severity=Severity.ERROR,
+        message=f"Each sequence of this model carries a state of {each}. {most:,} of them do not fit {where} beside "
+        f"one full context of {plan.max_model_len:,} tokens; {fewer:,} would.",
+        field="max-num-seqs",
+        value=most,
+        evidence=tuple(_evidence(plan)),
+        fix=Fix(text=f"Run at most {fewer:,} sequences at a time.", patch={"max-num-seqs": fewer}),
+        transient=_fits_when_free(subject, plan),
+    )
+
+
+def _fewer(subject: Subject) -> int:
+    """The most sequences whose states fit beside a whole context, with a copy for each where prefixes are cached; 0 if
+    not even one's does."""
+    copies = subject.profile.prefix_caching
+
+    def misfits(count: int) -> bool:
+        after = _planned(subject, {"max-num-seqs": count})
+        return after.shortened or not after.fits or (copies and after.num_snapshots < count)
+
+    return bisect.bisect_left(range(1, subject.profile.max_num_seqs), True, key=misfits)
 
 
 def _fits_when_free(subject: Subject, plan: MemoryPlan) -> bool:
@@ -68,7 +119,10 @@ def _where(subject: Subject) -> str:
 
 def _evidence(plan: MemoryPlan) -> Iterator[str]:
     for part in plan.segments:
-        detail = f" ({plan.num_blocks:,} blocks of {plan.block_size} tokens)" if part.key == "cache" else ""
+        detail = ""
+        if part.key == "cache":
+            copies = f", and {plan.num_snapshots:,} copies of states" if plan.state_bytes else ""
+            detail = f" ({plan.num_blocks:,} blocks of {plan.block_size} tokens{copies})"
         yield f"{part.label} {size_text(part.bytes)}{detail}"
     yield f"available to the engine {size_text(plan.available_bytes)} of {size_text(plan.total_bytes)}"
     for holder in plan.holders[:8]:
@@ -85,7 +139,8 @@ def _why(plan: MemoryPlan, profile: Profile, where: str) -> str:
     needs, free = size_text(model), size_text(plan.available_bytes)
     given = profile.kv_cache_memory_bytes
     if model > plan.available_bytes:
-        return f"The model needs {needs} for weights and workspace; {free} is available {where}."
+        parts = "weights, states and workspace" if plan.state_bytes else "weights and workspace"
+        return f"The model needs {needs} for {parts}; {free} is available {where}."
     if given is not None and given < plan.cache_bytes:
         return f"A KV cache of {size_text(given)} is too small for one request of {plan.max_model_len:,} tokens."
     if given is not None:

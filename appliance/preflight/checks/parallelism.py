@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from appliance.checkpoint.sharding import obstacle
 from appliance.hardware.device import visible_gpus
 from appliance.plan.effective import workers
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
+# More processes than this never help on one host without GPUs.
+MOST_ON_CPU = 8
+
 
 def run(subject: Subject) -> Iterator[Finding]:
     size = subject.profile.tensor_parallel_size
-    if not subject.traits.several_gpus:
-        if size > 1:
-            yield _native(size)
+    if not subject.traits.reads_more and not subject.readable:
         return
     problem = _indivisible(subject, size)
     if problem is not None:
@@ -24,34 +26,39 @@ def run(subject: Subject) -> Iterator[Finding]:
         yield from _against_the_gpus(subject)
 
 
-def _native(size: int) -> Finding:
-    return Finding(
-        id="tensor-parallel-unsupported",
-        severity=Severity.ERROR,
-        message=f"The native engine runs on one device. The profile asks for {size}.",
-        field="tensor-parallel-size",
-        value=size,
-        fix=Fix(text="Run it on one device.", patch={"tensor-parallel-size": None}),
-    )
-
-
 def _indivisible(subject: Subject, size: int) -> Finding | None:
     why = _why_not(subject, size)
     if why is None:
         return None
-    best = next(smaller for smaller in range(size - 1, 0, -1) if _why_not(subject, smaller) is None or smaller == 1)
+    smaller, larger = _nearest(subject, size)
+    also = f" The next larger number that works is {larger}." if larger else ""
     return Finding(
         id="tensor-parallel-indivisible",
         severity=Severity.ERROR,
-        message=f"The model cannot be split over {size} GPUs: {why}.",
+        message=f"The model cannot be split over {size} {_places(subject)}: {why}.{also}",
         field="tensor-parallel-size",
         value=size,
         evidence=(str(subject.folder / "config.json"),),
-        fix=Fix(text=f"Use {best}.", patch={"tensor-parallel-size": best if best > 1 else None}),
+        fix=Fix(text=f"Use {smaller}.", patch={"tensor-parallel-size": smaller if smaller > 1 else None}),
     )
 
 
+def _nearest(subject: Subject, size: int) -> tuple[int, int | None]:
+    """The next smaller and the next larger number that works, as far as there are so many GPUs; 1 always does."""
+    smaller = next(found for found in range(size - 1, 0, -1) if found == 1 or _why_not(subject, found) is None)
+    most = len(visible_gpus(subject.context.inventory, subject.engine_environ)) if subject.device.gpu else MOST_ON_CPU
+    return smaller, next((found for found in range(size + 1, most + 1) if _why_not(subject, found) is None), None)
+
+
+def _places(subject: Subject) -> str:
+    return "processes" if subject.device.gpu is None else "GPUs"
+
+
 def _why_not(subject: Subject, size: int) -> str | None:
+    return _why_vllm_does_not(subject, size) if subject.traits.reads_more else obstacle(subject.config, size)
+
+
+def _why_vllm_does_not(subject: Subject, size: int) -> str | None:
     """As vLLM tests it: heads are shared out evenly, key-value heads are shared out or repeated evenly, and no block of
     FP8 weights is cut."""
     config = subject.raw_config
@@ -88,6 +95,19 @@ def _against_the_gpus(subject: Subject) -> Iterator[Finding]:
     slices = [gpu for gpu in gpus if gpu.parent_uuid]
     whole = len(gpus) - len(slices)
     evidence = tuple(f"here: {gpu}" for gpu in gpus[:16])
+    first = subject.device.gpu
+    if first is not None and first.parent_uuid and profile.device != "auto" and not subject.traits.reads_more:
+        yield Finding(
+            id="slice-cannot-share",
+            severity=Severity.ERROR,
+            message=f"The profile asks for {needed} GPUs, beginning with {first}. It is a MIG slice, and those cannot "
+            "share a model.",
+            field="device",
+            value=profile.device,
+            evidence=evidence,
+            fix=Fix(text="Use the slice alone, or name a whole GPU.", patch={"tensor-parallel-size": None}),
+        )
+        return
     if whole < needed:
         best = next((n for n in range(whole, 1, -1) if _why_not(subject, n) is None), 1)
         others = needed // profile.tensor_parallel_size
@@ -109,16 +129,24 @@ def _against_the_gpus(subject: Subject) -> Iterator[Finding]:
             ),
         )
         return
-    kinds = sorted({gpu.name for gpu in subject.gpus})
+    kinds = sorted({f"{gpu.name}, {gpu.architecture}" for gpu in subject.gpus})
     if len(kinds) > 1:
         yield Finding(
             id="gpus-differ",
-            severity=Severity.WARNING,
-            message=f"The model would be split over different GPUs ({', '.join(kinds)}). The slowest sets the pace, "
-            "and the smallest the size of the KV cache.",
+            severity=Severity.ERROR if _decide_apart(subject) else Severity.WARNING,
+            message=f"The model would be split over different GPUs ({'; '.join(kinds)}). " + (
+                "Their kernels round differently, so that they would choose different experts or tokens for one step."
+                if _decide_apart(subject)
+                else "The slowest sets the pace, and the smallest the size of the KV cache."
+            ),
             field="tensor-parallel-size",
             value=profile.tensor_parallel_size,
             evidence=evidence,
             fix=Fix(text="List GPUs of one kind in CUDA_VISIBLE_DEVICES, or use one GPU.",
                     patch={"tensor-parallel-size": None} if needed == profile.tensor_parallel_size else None),
         )  # fmt: skip
+
+
+def _decide_apart(subject: Subject) -> bool:
+    """Whether ranks of the native engine, each of which routes and selects by itself, would do so differently."""
+    return not subject.traits.reads_more and len({gpu.compute_capability for gpu in subject.gpus}) > 1

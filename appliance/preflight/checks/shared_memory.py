@@ -21,9 +21,10 @@ NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshootin
 
 def run(subject: Subject) -> Iterator[Finding]:
     host, count = subject.context.inventory.host, workers(subject.profile)
-    if not subject.traits.several_processes or host.shm_bytes is None:
+    on_cpu, helped = subject.profile.device == "cpu" or not subject.inventory.gpus, subject.traits.several_processes
+    if host.shm_bytes is None or (on_cpu and not helped):
         return
-    alone_on_cpu = count < 2 and (subject.profile.device == "cpu" or not subject.inventory.gpus)
+    alone_on_cpu = count < 2 and on_cpu
     if count < 2 and not alone_on_cpu:
         return
     free = host.shm_bytes if host.shm_free_bytes is None else host.shm_free_bytes

@@ -25,7 +25,7 @@ def run(subject: Subject) -> Iterator[Finding]:
             yield _unused("response-store", profile.response_store, "only `engine: native` keeps answers")
     if profile.vllm.extra_args and not profile.engine_options.extra_args:
         yield _unused("vllm.extra-args", sorted(profile.vllm.extra_args), "it applies to `engine: vllm` only")
-    if profile.ray.address is not None and not engine.several_gpus:
+    if profile.ray.address is not None and not engine.several_hosts:
         yield _unused("ray", profile.ray.address, "only `engine: vllm` runs on several hosts")
     if profile.vllm.environment and not profile.engine_options.environment:
         yield _unused("vllm.environment", sorted(profile.vllm.environment), "it applies to `engine: vllm` only")
