@@ -125,7 +125,7 @@ def create_app(config: ConsoleConfig, control: EngineControl, *, follow: bool = 
     hub.add_feed("log", log_stream.feed(catalogue, log_store))
     kept = config.home.engine_machine if config.engine_control == "docker" else None
     machines = Machines(config.home, lambda: str(follower.client.base_url), kept=kept)
-    store, inspector = ProfileStore(database), Inspector(config.home, machines=machines)
+    store, inspector = ProfileStore(database, config.home), Inspector(config.home, machines=machines)
     preflight = Preflight(config.home, inspector, lambda: str(follower.client.base_url))
     activator = Activator(config.home, database, preflight, operations)
     installed = InstalledModels(config.home)

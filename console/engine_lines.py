@@ -10,7 +10,7 @@ from rich.console import Console as Terminal
 from rich.markup import escape
 from rich.status import Status
 
-from appliance.protocol import State
+from appliance.protocol import LaunchRecord, State
 from console import formats
 from console.app import Console
 from console.live.view import EngineView
@@ -70,10 +70,18 @@ def news(last: Change | None, view: EngineView) -> Change | None:
 def _what(view: EngineView, state: State) -> str:
     launch = view.launch if view.reachable else None
     if state is State.STARTING:
-        return "restarting automatically" if launch and launch.restart_of else "starting"
+        return _why_starting(launch) if launch else "starting"
     if state is State.READY:
         return f"ready after {formats.seconds(launch.ready_after_s)}" if launch and launch.ready_after_s else "ready"
     return f"{view.word}: {why}" if (why := _why(view)) else view.word
+
+
+def _why_starting(launch: LaunchRecord) -> str:
+    if launch.restart_of:
+        return "restarting automatically"
+    if launch.returned_after:
+        return "starting again, since the model that a request asked for did not start"
+    return "starting, as a request asked for it" if launch.requested_by else "starting"
 
 
 def _why(view: EngineView) -> str:

@@ -21,6 +21,7 @@ from console.app import Console, create_app
 from console.db import schema
 from console.db.failures import DATABASE_ERRORS, explain
 from console.engine_control.base import EngineControl, EngineControlError
+from console.profiles.startable import restore_startable
 from console.settings import ConsoleConfig
 from console.way_in import WayIn, print_way_in
 
@@ -69,6 +70,7 @@ async def make_ready(config: ConsoleConfig, console: Console) -> WayIn:
     """Bring the state folder's files and the database together."""
     await first_start.seed_database(config.home, console.database)
     await restore_keys(config.home, console.database)
+    await restore_startable(config.home, console.database)
     restored = False
     with contextlib.suppress(ProfileError):  # an unreadable active profile is the engine's to report
         restored = await first_start.restore_active(config.home, console.database)

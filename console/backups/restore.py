@@ -31,6 +31,7 @@ from console.backups.errors import BackupError
 from console.backups.restore_steps import Plan
 from console.backups.snapshot import contents_of
 from console.db.sessions import Database
+from console.profiles.startable import restore_startable
 from migrations import HEAD
 
 KEPT_ANEW = 5
@@ -214,6 +215,7 @@ class _Stage:
         database = Database(stage.database)
         try:
             await restore_keys(stage, database)
+            await restore_startable(stage, database)
             await first_start.restore_active(stage, database)
         finally:
             await database.close()

@@ -139,7 +139,7 @@ class EngineOperations:
         state = await self._front_door.state()
         if not isinstance(state, ApplianceState):
             return
-        if state.state is State.DRAINING:
+        if state.state is State.DRAINING and state.replaced_by is None:
             until = state.drain_until or time.time() + self._drain_within_s
             self._wait(self._then(), stopped_because(self._home), until)
         elif state.state is State.STOPPED and not is_stopped(self._home):

@@ -15,7 +15,7 @@ from appliance.home import Home
 
 PASSED_THROUGH: Final = 0o710
 PRIVATE: Final = 0o700
-READ: Final = ("active", "casts")
+READ: Final = ("active", "cache-packs", "casts")
 """Folders whose files the engine reads."""
 
 WRITTEN: Final = ("launches", "selftest", "caches")

@@ -20,6 +20,9 @@ READ_AT_ONCE: Final = 1 << 20
 
 LONGEST_LINE: Final = 1 << 16
 
+FILE_CLOCK_STEP_S: Final = 0.02
+"""File times lag the clock by up to this much: a kernel dates writes with its last timer tick, 10 ms apart at most."""
+
 
 class WrittenLines:
     """Continues where it was, and switches to the new file once the old one has been read to its end.
@@ -39,7 +42,7 @@ class WrittenLines:
         if self._file is None:
             if self._open():
                 texts = deque(self._read(), maxlen=self._tail if self._first else None)
-                yield from self._stamped(texts, self._written() if self._first else time.time())
+                yield from self._stamped(texts, self._surely_written() if self._first else time.time())
                 self._first = False
             return
         now = time.time()  # before the look: a file that is still in place then was not replaced earlier
@@ -87,6 +90,10 @@ class WrittenLines:
         """When the file was last written."""
         assert self._file is not None
         return os.fstat(self._file.fileno()).st_mtime
+
+    def _surely_written(self) -> float:
+        """Not before the process that wrote it was started, even if that was within the same tick."""
+        return min(self._written() + FILE_CLOCK_STEP_S, time.time())
 
     def _replaced(self) -> bool:
         """Also while the next file is still to come."""

@@ -37,7 +37,8 @@ class Alike(NamedTuple):
 @dataclass(frozen=True)
 class Neighbours:
     """`came_from` is the launch that this one was started instead of; `restart_of` the one that ended, after which the
-    front door started the same revision again by itself, and `restarted` such a launch after this one."""
+    front door started the same revision again by itself, and `restarted` such a launch after this one. `returned_after`
+    is a launch that a request asked for and that failed, after which the front door brought this one's profile back."""
 
     last_good: LaunchRecord | None = None
     alike: list[Alike] = field(default_factory=list)
@@ -47,6 +48,7 @@ class Neighbours:
     came_from: tuple[LaunchRecord, FollowUp] | None = None
     restart_of: LaunchRecord | None = None
     restarted: LaunchRecord | None = None
+    returned_after: LaunchRecord | None = None
 
 
 def neighbours(catalogue: Catalogue, record: LaunchRecord) -> Neighbours:
@@ -68,6 +70,7 @@ def neighbours(catalogue: Catalogue, record: LaunchRecord) -> Neighbours:
         follow_up=read_follow_up(catalogue.home.launch(record.id)),
         came_from=came_from(catalogue, record.id),
         restart_of=next((other for other in earlier if other.id == record.restart_of), None),
+        returned_after=next((other for other in earlier if other.id == record.returned_after), None),
         restarted=next((other for other in records if other.restart_of == record.id), None),
     )
 

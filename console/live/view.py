@@ -96,6 +96,8 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def after_drain(self) -> str:
         """What is done once the requests have finished: `stopping`, `restarting` or `starting chat r2`."""
+        if self.drain is None and self.appliance is not None and self.appliance.replaced_by is not None:
+            return f"starting {self.appliance.replaced_by}, which a request asked for"
         if self.drain is None or self.drain.then == "stop":
             return "stopping"
         if self.active is None or self.active == self.revision:
@@ -143,7 +145,8 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
             return f"{what} is not running"
         if self.launch is not None:
             what = f"{self.launch.profile} {self.launch.revision}".rstrip()
-        then = f", then {self.after_drain}" if self.drain else ""
+        replaced = self.appliance is not None and self.appliance.replaced_by is not None
+        then = f", then {self.after_drain}" if self.drain or replaced else ""
         return HEADLINES[self.state].format(what=what) + then
 
     @property

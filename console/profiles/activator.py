@@ -21,6 +21,7 @@ from console.engine_control.operations import EngineOperations, When
 from console.profiles.errors import EngineUnreachable, NotFound, NotWritten, Refused, UnderWay
 from console.profiles.preflight import Preflight
 from console.profiles.records import SavedRevision
+from console.profiles.startable import publish_startable
 from console.profiles.store import ProfileStore
 
 
@@ -149,6 +150,7 @@ class Activator:
                 await session.execute(row.on_conflict_do_update(index_elements=[ActiveRevision.id], set_=values))
                 active = ActiveProfile(launch=launch, revision=revision.label, document=revision.to_run())
                 write_active(self._home, active)
+                await publish_startable(session, self._home)
         except OSError as error:
             _put_back(self._home, before)
             raise self._not_written(revision, error) from error

@@ -18,7 +18,7 @@ from kernels.catalogue import engines_of
 TYPED = tuple(setting for setting in SETTINGS if setting.key != "schema")
 """The settings that have a field; the format's version has none."""
 
-FOLDED = frozenset({"Backends", "Sampling defaults", "Several hosts", "vLLM"})
+FOLDED = frozenset({"On request", "Backends", "Sampling defaults", "Several hosts", "vLLM"})
 """Groups that are closed until something in them is set or wrong."""
 
 _WHOLE = re.compile(r"[-+]?[0-9]+")

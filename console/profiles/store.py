@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from appliance.home import Home
 from appliance.profile import document as documents
 from appliance.profile.document import Change
 from appliance.profile.schema import Profile as LoadedProfile
@@ -21,11 +22,16 @@ from console.db.sessions import Database
 from console.profiles.errors import InUse, InvalidDocument, NameTaken, NotFound, Stale
 from console.profiles.history import History, Outcome, roll_back_target
 from console.profiles.records import ProfileHistory, ProfileSummary, Saved, SavedRevision
+from console.profiles.startable import publish_startable
 
 
 class ProfileStore:
-    def __init__(self, database: Database) -> None:
+    """`home` is the state folder whose front door is told which profiles requests may start; None of a database that no
+    engine runs on."""
+
+    def __init__(self, database: Database, home: Home | None = None) -> None:
         self._database = database
+        self._home = home
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -99,7 +105,9 @@ class ProfileStore:
             profile = Profile(name=loaded.name)
             session.add(profile)
             await session.flush()
-            return await _add_revision(session, profile, 1, loaded, author=author, note=note)
+            added = await _add_revision(session, profile, 1, loaded, author=author, note=note)
+            await self._publish(session)
+            return added
 
     async def save(self, name: str, document: Mapping[str, Any], *, base: int, author: str, note: str = "") -> Saved:
         """A new revision on top of revision `base`. A document with another name renames the profile. Raises Stale
@@ -126,6 +134,7 @@ class ProfileStore:
                 note = note or f"Renamed from {profile.name}."
                 profile.name = loaded.name
             added = await _add_revision(session, profile, latest.number + 1, loaded, author=author, note=note)
+            await self._publish(session)
             return Saved(revision=added, new=True)
 
     async def rename(self, name: str, new_name: str, *, author: str) -> SavedRevision:
@@ -141,7 +150,12 @@ class ProfileStore:
             await _refuse_active(session, profile, "deleted", "then delete it")
             count = await session.scalar(select(func.count()).select_from(_revisions_of(profile).subquery()))
             await session.delete(profile)
+            await self._publish(session)
             return count or 0
+
+    async def _publish(self, session: AsyncSession) -> None:
+        if self._home is not None:
+            await publish_startable(session, self._home)
 
 
 def load(document: Mapping[str, Any]) -> LoadedProfile:

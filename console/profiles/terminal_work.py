@@ -56,7 +56,7 @@ class Work:
     def __init__(self, home: Home, database: Database) -> None:
         self._home = home
         self._database = database
-        self._store = ProfileStore(database)
+        self._store = ProfileStore(database, home)
         self._console = RunningConsole(home)
 
     async def summaries(self) -> list[ProfileSummary]:

@@ -13,13 +13,23 @@ _WORDS = {
     "num": "number of", "len": "length", "seqs": "sequences", "ip": "IP",
 }  # fmt: skip
 
+_LABELS = {
+    "model.path": "Model",
+    "on-request.start": "Start on request",
+    "on-request.api-keys": "API keys that may",
+    "on-request.min-runtime": "Shortest turn",
+    "on-request.drain-within": "Time to finish requests",
+    "on-request.max-wait": "Longest wait",
+    "on-request.max-waiting": "Most waiting requests",
+}
+
 _PLURALS = {"is": "are", "has": "have", "does": "do"}
 
 
 def label(setting: Setting) -> str:
     """`kv-cache-dtype` -> "KV cache dtype"."""
-    if setting.key == "model.path":
-        return "Model"
+    if setting.key in _LABELS:
+        return _LABELS[setting.key]
     words = [_WORDS.get(word, word) for word in setting.key.rpartition(".")[2].split("-")]
     joined = " ".join(words).replace("max number of", "max")
     return joined[0].upper() + joined[1:]

@@ -121,6 +121,20 @@ async def test_the_time_of_a_line_says_which_run_wrote_it(home, tmp_path):
     await control.close()
 
 
+async def test_first_words_are_of_the_run_that_has_just_begun(home):
+    """File times lag the clock: a line may be dated a few milliseconds before the start of whoever wrote it."""
+    control = ProcessControl(home, ["bash", "-c", "sleep 1000"])
+    await control.start()
+    since = (await control.status()).output_since
+    assert since is not None
+    control.output.write_text("the first words\n")
+    os.utime(control.output, (since - 0.004, since - 0.004))
+    async with kept(control.follow) as lines:
+        await until(lambda: has(lines, "the first words"))
+    assert lines[0].at >= since
+    await control.close()
+
+
 async def test_output_of_an_earlier_engine_is_not_that_of_one_that_was_taken_over(home):
     """It may write to a terminal, and the file be years old."""
     (home.root / "serve.log").write_text("an old line\n")
