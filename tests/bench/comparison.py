@@ -26,6 +26,8 @@ GOALS: dict[str, dict[str, float]] = {
     "tinyllama-1.1b": {**GPU_GOALS, "128_512_1_token_of_floor": 1.8},
     "qwen3-8b": {**GPU_GOALS, "128_512_1_token_of_floor": 1.15, "start_ingot_s": 6.0},
     "qwen3-30b-a3b": faster("128_512", (1, 64), 1.1),
+    "qwen3-next": faster("128_512", (1, 8, 64), 1.1),
+    "deepseek-v3": faster("128_512", (1, 8, 64), 1.1),
 }  # fmt: skip
 
 

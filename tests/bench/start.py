@@ -1,5 +1,5 @@
 """`make bench-start`: how soon the front door answers, the first token comes, a broken profile is reported, a good one
-is ready.
+is ready, a request has another model answer.
 
 Whole processes on this machine's CPU, the bundled model, a real browser pressing Activate; the median of five.
 """
@@ -17,11 +17,13 @@ from playwright.sync_api import sync_playwright
 
 from appliance.home import Home
 from appliance.profile.active import ActiveProfile, write_active
+from appliance.profile.startable import Written, write_startable
 from tests.bench.table import Figure, conclude
 from tests.browser.conftest import ARGUMENTS, browser_path, set_up
 from tests.running import Appliance, answers, appliance, engine, fetch, temporary_home, wait_for
 
 RUNS = 5
+BETWEEN_SWAPS_S = 4.0
 BUNDLED = yaml.safe_load((Path(__file__).parents[2] / "appliance/selftest/profile.yaml").read_text())
 
 
@@ -40,6 +42,32 @@ def time_starts() -> tuple[list[float], list[float]]:
                 wait_for("the first token", partial(generates, url, body))
                 to_token.append(time.perf_counter() - started)
     return to_answer, to_token
+
+
+def time_swaps() -> list[float]:
+    """A request that names the model that does not run, to its answer of one token: the bundled model under two
+    profiles, each asked for after a few seconds of the other."""
+    to_answer = []
+    with temporary_home() as folder:
+        home = Home.at(folder).create()
+        names = (BUNDLED["name"], "other")
+        startable = {"start": True, "min-runtime": 0}
+        profiles = [
+            Written(revision="r1", saved=0, document={**BUNDLED, "name": name, "on-request": startable})
+            for name in names
+        ]
+        write_startable(home, profiles)
+        write_active(home, ActiveProfile(launch=None, revision="r1", document=profiles[0].document))
+        with engine(folder) as (_process, url):
+            wait_for("the first model is ready", lambda: fetch(f"{url}/health")[0] == 200)
+            for run in range(RUNS):
+                body = {"model": names[(run + 1) % 2], "prompt": [5, 6, 7], "max_tokens": 1, "temperature": 0}
+                assert generates(url, {**body, "model": names[run % 2]})
+                time.sleep(BETWEEN_SWAPS_S)
+                started = time.perf_counter()
+                assert generates(url, body)
+                to_answer.append(time.perf_counter() - started)
+    return to_answer
 
 
 def generates(url: str, body: dict[str, Any]) -> bool:
@@ -100,6 +128,7 @@ def main() -> int:
             Figure("first_token_s", "process start to the first token over HTTP", to_token, 3.5),
             Figure("missing_model_told_s", "Activate to a missing model told, with its fix", to_finding, 2.0),
             Figure("activated_ready_s", "Activate to ready, another profile", to_ready, 5.0),
+            Figure("swapped_s", "a request for another model to its first token", time_swaps(), 3.0),
         ]
     )
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
+import pytest
+
+from tests.bench.comparison import GOALS, load_figures
 from tests.bench.peer import GPU_LOADS, parse
 
 SCRIPTS = Path(__file__).parents[1] / "gpu"
@@ -64,6 +69,37 @@ def test_it_calls_the_program_as_it_can_be_called(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "argv", ["peer", *command.split()])
         assert parse().loads == GPU_LOADS
     assert len(commands) == 3
+
+
+def test_it_runs_few_layers_of_other_families_when_they_are_named(tmp_path, monkeypatch):
+    done = script(tmp_path, "--dry-run", "cast", "qwen3-next", "deepseek-v3")
+    assert done.returncode == 0
+    commands = re.findall(r"-m tests\.bench\.peer (.*)", done.stdout)
+    monkeypatch.setenv("INGOT_VLLM", "vllm")
+    found = []
+    for command in commands:
+        monkeypatch.setattr(sys, "argv", ["peer", *command.split()])
+        options = parse()
+        figures = load_figures({load: [] for load in options.loads}, {})
+        assert GOALS[options.shape].keys() <= {figure.name for figure in figures}
+        found.append((options.shape, options.layers))
+    assert found == [("qwen3-next", 8), ("deepseek-v3", 4)]
+
+
+@pytest.mark.skipif(not shutil.which("xz"), reason="xz unpacks a packed vLLM")
+def test_a_packed_vllm_does_without_flashinfer(tmp_path, monkeypatch):
+    """It would take it for prompts of gated delta layers, there or not."""
+    root = tmp_path / "root"
+    shutil.copytree(SCRIPTS, root / "tests" / "gpu", ignore=shutil.ignore_patterns("__pycache__"))
+    (root / ".gpu-vllm").mkdir()
+    for name in ("library", "python", "packages"):
+        tarfile.open(root / ".gpu-vllm" / f"{name}.tar.xz", "w:xz").close()
+    monkeypatch.setitem(globals(), "SCRIPTS", root / "tests" / "gpu")
+    monkeypatch.setitem(globals(), "PYTHON", PYTHON + '[[ "$*" != *tests.bench.peer* ]] || "$INGOT_VLLM" serve there\n')
+    done = script(tmp_path, "qwen3-next", INGOT_VLLM="", INGOT_GPU_CAST="/there/cast")
+    assert done.returncode == 0, done.stderr
+    options = re.findall(r"-m vllm\.entrypoints\.cli\.main serve there (.*)$", done.stdout, re.MULTILINE)
+    assert options == ["--gdn-prefill-backend triton"]
 
 
 def test_no_part_takes_more_than_five_minutes():

@@ -20,6 +20,7 @@ set_up() {
     if [ -d "$wheels" ]; then
         install="python3 -m pip install --quiet --no-index --no-deps --no-compile --target"
         [ ! -d "$modules" ] || $install "$work/flashinfer" "$wheels"/{flashinfer,apache}*.whl
+        [ ! -d "$wheels/fla" ] || $install "$work/others" "$wheels"/fla/*.whl
         $install "$work/others" "$wheels"/{llguidance,msgspec,pytest,pyzmq}*.whl "$wheels"/front-door/*.whl
         PATH="$work/others/bin:$PATH"  # py-spy
         path="$path:$work/others"

@@ -14,6 +14,9 @@
 #   tinyllama-1.1b   128/512 tokens at 1, 8, 64 and 256 streams, and 8192/256 at 1, 2 and 8
 #   qwen3-8b         the same
 #   qwen3-30b-a3b    the same, with a third of its layers, so that two servers fit on a GPU
+# and by name only, as more would not fit into the time:
+#   qwen3-next       8 of its 48 layers, two of them with attention (27 GB): 128/512 tokens at 1, 8 and 64 streams
+#   deepseek-v3      4 layers, one of them dense, with a quarter of the experts (23 GB): the same
 # Each model's part ends with its table and one JSON object. It does another round of its loads as long as there is time.
 #
 # All of them together end within INGOT_GPU_SECONDS (1200). With OUT set, the whole output is also written to $OUT/peer.log.
@@ -33,7 +36,7 @@ if [ "${1:-}" = prepare ]; then
     exit
 fi
 
-declare -A limits=([cast]=100 [verify]=100 [tinyllama-1.1b]=275 [qwen3-8b]=275 [qwen3-30b-a3b]=275)
+declare -A limits=([cast]=100 [verify]=100 [tinyllama-1.1b]=275 [qwen3-8b]=275 [qwen3-30b-a3b]=275 [qwen3-next]=275 [deepseek-v3]=275)
 usual=(cast verify tinyllama-1.1b qwen3-8b qwen3-30b-a3b)
 grace=25  # to end two servers
 dry_run=
@@ -41,16 +44,19 @@ dry_run=
 parts=("${@:-${usual[@]}}")
 [ $# -gt 0 ] || parts=("${usual[@]}")
 for part in "${parts[@]}"; do
-    [ -n "${limits[$part]:-}" ] || { echo "There is no part '$part'. Name some of: ${usual[*]}." >&2; exit 2; }
+    [ -n "${limits[$part]:-}" ] || { echo "There is no part '$part'. Name some of: ${usual[*]} qwen3-next deepseek-v3." >&2; exit 2; }
 done
 total="${INGOT_GPU_SECONDS:-1200}"
 
 command_of() {
     local seconds=$((limits[$1] - grace)) peer="python3 -m tests.bench.peer --device cuda --starts 1"
+    local few="--rounds 3 --loads 128/512/1/2 128/512/8/8 128/512/64/64"  # so that both of these end within ten minutes
     case $1 in
         cast) cast_command ;;
         verify) echo "python3 -m appliance.cast verify --cast $INGOT_GPU_CAST" ;;
         qwen3-30b-a3b) echo "$peer --seconds $seconds --shape $1 --layers 16" ;;
+        qwen3-next) echo "$peer --seconds $seconds --shape $1 --layers 8 $few" ;;
+        deepseek-v3) echo "$peer --seconds $seconds --shape $1 --layers 4 $few" ;;
         *) echo "$peer --seconds $seconds --shape $1" ;;
     esac
 }
@@ -80,9 +86,9 @@ if [ -z "${INGOT_VLLM:-}" ]; then
     export INGOT_VLLM="$work/vllm/vllm"
     cat > "$INGOT_VLLM" <<SH
 #!/usr/bin/env bash
-# The packed vLLM comes without FlashInfer, whose sampler it would take.
+# The packed vLLM comes without FlashInfer, whose sampler and gated delta rule it would take.
 export PYTHONPATH="$work/vllm/tree:$work/vllm/site" VLLM_USE_FLASHINFER_SAMPLER=0
-exec python3 -m vllm.entrypoints.cli.main "\$@"
+exec python3 -m vllm.entrypoints.cli.main "\$@" --gdn-prefill-backend triton
 SH
     chmod +x "$INGOT_VLLM"
 fi

@@ -16,6 +16,8 @@
 #   bench       what each kernel reaches of this GPU's ceilings
 # and by name only:
 #   tune        times tiles for the attention tables, of the head sizes in INGOT_TUNE (256)
+#   tune-delta  times tiles for the tables of the gated delta rule
+#   tune-sparse times tiles and parts of sparse attention, and of its indexer
 #
 # Parts that need a cast get one first, made in a process that sees no GPU, then moved and made read-only; INGOT_GPU_CAST
 # names one to take instead. With OUT set, the whole output is also written to $OUT/run.log.
@@ -29,6 +31,9 @@ if [ "${1:-}" = prepare ]; then
     # shellcheck disable=SC2086 # lists of words
     python3 -m pip download --quiet --no-deps --constraint constraints.txt --only-binary :all: --python-version 3.12 \
         $platforms --dest "$wheels" msgspec pyzmq pytest-asyncio llguidance apache-tvm-ffi flashinfer-python
+    # Beside whose kernels ours are timed.
+    # shellcheck disable=SC2086
+    python3 -m pip download --quiet --no-deps --only-binary :all: --python-version 3.12 $platforms --dest "$wheels/fla" fla-core==0.6.0 einops
     # The front door's own, with all that they need but the large ones that every such machine has.
     # shellcheck disable=SC2086
     python3 -m pip download --quiet --constraint constraints.txt --only-binary :all: --python-version 3.12 $platforms \
@@ -57,12 +62,12 @@ PY
 fi
 
 # Seconds that each part may take. On an H100 all of them together take about half of their sum.
-declare -A limits=([cast]=100 [verify]=100 [seal]=120 [door]=120 [memory]=190 [engine]=150 [flashinfer]=60 [bench]=180 [tune]=240)
+declare -A limits=([cast]=100 [verify]=100 [seal]=120 [door]=120 [memory]=190 [engine]=150 [flashinfer]=60 [bench]=180 [tune]=240 [tune-delta]=240 [tune-sparse]=240)
 usual=(verify seal door memory engine flashinfer bench)
 parts=("${@:-${usual[@]}}")
 [ $# -gt 0 ] || parts=("${usual[@]}")
 for part in "${parts[@]}"; do
-    [ -n "${limits[$part]:-}" ] || { echo "There is no part '$part'. Name some of: ${usual[*]} tune." >&2; exit 2; }
+    [ -n "${limits[$part]:-}" ] || { echo "There is no part '$part'. Name some of: ${usual[*]} tune tune-delta tune-sparse." >&2; exit 2; }
 done
 total="${INGOT_GPU_SECONDS:-460}"
 [ -z "${OUT:-}" ] || exec > >(tee "$OUT/run.log") 2>&1
@@ -81,6 +86,8 @@ command_of() {
         bench) if [ -d "$modules" ]; then echo "PYTHONPATH=$with_flashinfer INGOT_FLASHINFER_CAST=$PWD/$modules python3 -m tests.gpu.bench.table"
                else echo "python3 -m tests.gpu.bench.table"; fi ;;
         tune) echo "python3 -m tests.gpu.bench.tune_attention ${INGOT_TUNE:-256}" ;;
+        tune-delta) echo "python3 -m tests.gpu.bench.tune_gated_delta" ;;
+        tune-sparse) echo "python3 -m tests.gpu.bench.tune_sparse" ;;
     esac
 }
 

@@ -11,7 +11,7 @@ import torch
 from appliance.engine.engine import Engine
 from appliance.protocol import SamplingParams, StepKind, Submit
 from tests.parity.conftest import generate, make_engine, tokens
-from tests.tiny import ALIGNED, FP8, write_checkpoint
+from tests.tiny import FP8, aligned, write_checkpoint
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -20,6 +20,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "norms of q and k": ("qwen3", {}),
     "experts": ("qwen3_moe", {}),
     "experts in FP8": ("qwen3_moe", {"quantization_config": FP8}),
+    "latents": ("deepseek_v3", {}),
+    "sparse latents": ("deepseek_v32", {"index_topk": 32}),
+    "shared indexers": ("glm_moe_dsa", {"index_topk": 512, "index_n_heads": 32}),
+    "states": ("qwen3_next", {}),
 }
 
 
@@ -33,10 +37,12 @@ def pair(request, tmp_path_factory) -> tuple[Engine, Engine]:
     """An engine without graphs, and one with all of them captured."""
     family, changes = CASES[request.param]
     folder = tmp_path_factory.mktemp("models") / "model"
-    values = ALIGNED | {"max_position_embeddings": 4096} | changes
+    values = aligned(family) | {"max_position_embeddings": 4096} | changes
     checkpoint = write_checkpoint(folder, family, dtype="bfloat16", seed=4, scale=0.1, **values)
-    config: dict[str, Any] = {"dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "device": "cuda:0", "max_num_seqs": 16,
-                              "max_model_len": 2048, "num_blocks": 600, "max_num_batched_tokens": 2048}  # fmt: skip
+    config: dict[str, Any] = {
+        "dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "device": "cuda:0", "max_num_seqs": 16,
+        "max_model_len": 2048, "num_blocks": 600, "max_num_batched_tokens": 2048, "num_snapshots": 32,
+    }  # fmt: skip
     eager = make_engine(checkpoint, **config, enforce_eager=True)
     graphs = make_engine(checkpoint, **config, enforce_eager=False)
     while graphs.capture_next():
