@@ -12,8 +12,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-architectures test-containers test-flashinfer test-vllm lint format bench-start bench-cpu bench-peer \
-	image bundle bench-container bench-door diagnosis-score diagnosis-coverage diagnosis-windows bench-proxy bench-truth model \
+.PHONY: help run test test-architectures test-clients test-containers test-flashinfer test-vllm lint format bench-start bench-cpu \
+	bench-peer image bundle bench-container bench-door diagnosis-score diagnosis-coverage diagnosis-windows bench-proxy bench-truth model \
 	clean
 
 help: ## list the targets
@@ -28,6 +28,9 @@ test: $(VENV)/.dev ## every test, the browser's too
 
 test-architectures: $(VENV)/.dev ## compile every kernel for every architecture (an hour)
 	INGOT_ALL_ARCHITECTURES=1 $(BIN)/pytest tests/cast/test_architectures.py
+
+test-clients: $(VENV)/.dev ## LangChain, LiteLLM, OpenAI's agents, the AI SDK and others against the engine: minutes, and 1 GB from the indexes once
+	INGOT_CLIENTS=$$($(BIN)/python tests/clients/install.py) $(BIN)/pytest tests/clients -v -rs
 
 test-containers: $(VENV)/.dev ## build the images and try them: needs a Docker daemon and its base images
 	tests/browser/install.sh
