@@ -261,4 +261,5 @@ restore();
 grow();
 showEngine();
 toEnd(true);
+$("chat").inert = false;
 if (matchMedia("(pointer: fine)").matches) input.focus();

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.scripted_console import ScriptedConsole
 from tests.running import wait_for
@@ -13,13 +13,25 @@ from tests.running import wait_for
 def tab(scripted_tab: Page, scripted: ScriptedConsole) -> Page:
     scripted.door.words = ["Half ", "an answer"]
     scripted_tab.goto(f"{scripted.url}/playground")
-    expect(scripted_tab.locator("#chat-send")).to_be_enabled()
+    expect(scripted_tab.locator("#chat:not([inert]) #chat-send")).to_be_enabled()
     return scripted_tab
 
 
 def ask(page: Page, words: str) -> None:
     page.locator("#chat-input").fill(words)
     page.locator("#chat-send").click()
+
+
+def test_a_question_pressed_before_the_script_has_run_is_not_lost(scripted_tab: Page, scripted: ScriptedConsole):
+    def late(route: Route) -> None:
+        scripted_tab.wait_for_timeout(1000)
+        route.continue_()
+
+    scripted.door.words = ["An answer"]
+    scripted_tab.route("**/playground.js*", late)
+    scripted_tab.goto(f"{scripted.url}/playground", wait_until="commit")
+    scripted_tab.locator(".chat-suggestion").first.click()
+    expect(scripted_tab.locator(".chat-answer")).to_contain_text("An answer")
 
 
 def test_leaving_in_the_middle_of_an_answer_keeps_what_came(tab: Page, scripted: ScriptedConsole):

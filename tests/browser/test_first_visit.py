@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import set_up, watch
 from tests.running import Appliance
-
-
-def last_answer(page: Page) -> str:
-    return page.locator("[data-role='assistant'], .message-assistant, .answer").last.inner_text()
 
 
 def test_the_set_up_link_leads_to_the_first_chat(browser: Browser, running: Appliance):
@@ -24,11 +20,11 @@ def test_the_set_up_link_leads_to_the_first_chat(browser: Browser, running: Appl
     expect(page.get_by_role("heading", name=re.compile("ingot-guide r1 is ready"))).to_be_visible()
     page.get_by_role("link", name="Try the playground").click()
     page.get_by_role("button", name="How do I import a model?").click()
-    expect(page.locator("main")).to_contain_text("models folder", timeout=30_000)
-    expect(page.locator("main")).to_contain_text("tok/s")
+    expect(page.locator(".chat-turns")).to_contain_text("models folder", timeout=30_000)
+    expect(page.locator(".chat-turns")).to_contain_text("tok/s")
 
     page.get_by_label("Message").fill("What does sealed mean?")
     page.keyboard.press("Enter")
-    expect(page.locator("main")).to_contain_text("compiling is forbidden", timeout=30_000)
+    expect(page.locator(".chat-turns")).to_contain_text("compiling is forbidden", timeout=30_000)
     assert problems == []
     context.close()
