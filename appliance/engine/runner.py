@@ -64,7 +64,7 @@ class LaunchedStep:
         pooled: Sequence[Pooled] = (),
         group: Group = ALONE,
     ) -> None:
-        """`finite` and `sampled` may have more rows than the step. What a `group` goes on with are its first rank's."""
+        """`finite` and `sampled` may have more rows than the step. All ranks go on with what the first one sampled."""
         count, sampling = len(step), sum(item.samples for item in step)
         self.step = step
         parts = [finite[:count]]

@@ -16,7 +16,7 @@ from appliance.preflight.context import PreflightContext
 from appliance.preflight.subject import Subject
 from appliance.profile.schema import Profile
 from appliance.vllm.cache_packs.facts import facts_of
-from appliance.vllm.cache_packs.store import Judgement, folders, judge
+from appliance.vllm.cache_packs.store import Judgement, folders, judge, packs
 from appliance.vllm.command_line import NOT_INHERITED, OFFLINE, Place, cache_variables
 from appliance.vllm.installation import read_installation
 from appliance.vllm.memory import vllm_memory
@@ -108,9 +108,9 @@ class VllmSubject(Subject):
     @cached_property
     def cache_packs(self) -> Judgement:
         """Whether there is a pack of compiled code for this launch."""
-        plan = self._plan_without_pack
-        facts = facts_of(plan, self.packages, self.inventory) if plan else None
-        return judge(facts, folders(self.context.home, self.context.environ))
+        found = tuple(packs(folders(self.context.home, self.context.environ)))
+        plan = self._plan_without_pack if found else None
+        return judge(facts_of(plan, self.packages, self.inventory) if plan else None, found)
 
     def plan(self) -> VllmPlan | None:
         plan = self._plan_without_pack

@@ -239,7 +239,7 @@ def is_short(value: Any) -> bool:
 
 
 def check_name(asked: str, *names: str) -> None:
-    """Raises ApiError (404) for a model that is none of those that can be asked for."""
+    """Raises ApiError (404) where `asked` is none of `names`, the models that a request may name."""
     if asked not in names:
         available = f"Available model{'' if len(names) == 1 else 's'}: {', '.join(map(repr, names))}."
         message = f"The model {asked[:100]!r} is not available. {available}"

@@ -74,7 +74,6 @@ class VllmLaunch(EngineLaunch):
         self._reader: PhaseReader | None = None
         self._device = "cpu"
         self._asker: Asker | None = None
-        self._said: list[str] = []  # before there is a log
 
     async def start(self, plan: LaunchPlan) -> None:
         from appliance.vllm.plan import VllmPlan  # late, as all of preflight
@@ -85,8 +84,8 @@ class VllmLaunch(EngineLaunch):
         self._device = plan.device.kind
         self._phase(Phase.ENGINE_START)
         try:
-            place = await asyncio.to_thread(self._place, plan)
-            self._run(plan, place)
+            place, said = await asyncio.to_thread(self._place, plan)
+            self._run(plan, place, said)
         except OSError as error:
             reason = f"Cannot start vLLM: {error.filename or 'its process'}: {error.strerror}"
             self.finish(End(state=State.FAILED, reason=reason))
@@ -147,28 +146,28 @@ class VllmLaunch(EngineLaunch):
     # Starting
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _place(self, plan: VllmPlan) -> Place:
-        """Where vLLM listens and compiles. With a pack that turns out damaged it starts all the same, only later."""
+    def _place(self, plan: VllmPlan) -> tuple[Place, list[str]]:
+        """Where vLLM listens and compiles, and what the log says of that. A damaged pack costs time, not the start."""
         from appliance.vllm.cache_packs.pack import PackError
         from appliance.vllm.cache_packs.store import folders, packs
         from appliance.vllm.cache_packs.working_copy import clear_orphans, working_copy
         from appliance.vllm.command_line import Place
 
-        place = Place.below(self._home, self.client.socket)
+        place, said = Place.below(self._home, self.client.socket), []
         if plan.pack is not None:
             try:
                 caches = working_copy(plan.pack, place.caches.parent)
             except PackError as error:
-                self._said.append(f"ingot: the cache pack {plan.pack.pack.name} is not used: {error}")
+                said.append(f"ingot: the cache pack {plan.pack.pack.name} is not used: {error}")
             else:
                 there = [pack for pack in packs(folders(self._home)) if not isinstance(pack, PackError)]
                 clear_orphans(place.caches.parent, [plan.pack, *there])
-                self._said.append(f"ingot: using the cache pack {plan.pack.pack.name}")
+                said.append(f"ingot: using the cache pack {plan.pack.pack.name}")
                 place = msgspec.structs.replace(place, caches=caches)
         place.caches.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return place
+        return place, said
 
-    def _run(self, plan: VllmPlan, place: Place) -> None:
+    def _run(self, plan: VllmPlan, place: Place, said: list[str]) -> None:
         from appliance.vllm.command_line import render  # late: a front door of the native engine never needs it
 
         eager = plan.profile.enforce_eager
@@ -176,7 +175,7 @@ class VllmLaunch(EngineLaunch):
         command = render(plan, place)
         self._attach(Child([*GUARD, *command.arguments], command.whole_environment(os.environ)))
         assert self._capture is not None
-        self._capture.add([*self._said, f"ingot: starting {command.shown()}"])
+        self._capture.add([*said, f"ingot: starting {command.shown()}"])
 
     def _take(self, step: Step) -> None:
         if self.launch.record.state is not State.STARTING:

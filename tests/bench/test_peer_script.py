@@ -16,9 +16,10 @@ from tests.bench.comparison import GOALS, load_figures
 from tests.bench.peer import GPU_LOADS, parse
 
 SCRIPTS = Path(__file__).parents[1] / "gpu"
-# In place of the GPU machine's Python: names an architecture, makes an empty cast, and fails for one model.
+# The GPU machine's Python: names an architecture and a version, makes an empty cast, and fails for one model.
 PYTHON = """#!/bin/bash
 if [ "$1" = - ]; then cat > /dev/null; echo sm_90; exit; fi
+if [ "$1" = -c ]; then echo 3.12; exit; fi
 echo "ran with ${INGOT_GPU_CAST:-nothing}: $*"
 previous=
 for word in "$@"; do [ "$previous" != --out ] || mkdir -p "$word"; previous=$word; done

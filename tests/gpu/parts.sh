@@ -1,12 +1,14 @@
-# What run.sh and peer.sh share; sourced by them, in the repository's root.
+# What run.sh, peer.sh and vllm.sh share; sourced by them, in the repository's root.
 #
 #   set_up                    makes a bare GPU machine able to run Ingot from this checkout: `work` is a folder for this run,
 #                             PYTHONPATH holds the carried wheels, `with_flashinfer` is that with FlashInfer, `arch` is this GPU's
+#   find_vllm SCRIPT          INGOT_VLLM is vLLM's command: as named, or the one that `SCRIPT prepare` packed, unpacked
 #   run PART LIMIT COMMAND    within LIMIT seconds, or what is left of `total`
 #   cast_command              what makes the cast of this GPU's Triton kernels
 #   conclude                  the parts with their times; fails if one of them did
 wheels=.gpu-wheels
 modules=.gpu-cast
+packed=.gpu-vllm
 grace=5  # seconds that a part has to end when its time is over
 failed=0
 summary=()
@@ -45,6 +47,26 @@ print(f"{torch.cuda.get_device_name()} sm_{major}{minor}, torch {torch.__version
 print(f"sm_{major}{minor}")
 PY
     )"
+}
+
+find_vllm() {
+    [ -z "${INGOT_VLLM:-}" ] || return 0
+    [ -d "$packed" ] || { echo "There is no $packed: run $1 prepare first, or name vLLM's command in INGOT_VLLM." >&2; exit 2; }
+    # As an installation lies: preflight reads its versions from there.
+    local prefix="$work/vllm" site archive
+    site="$prefix/lib/python$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')/site-packages"
+    mkdir -p "$prefix/bin" "$site"
+    for archive in library python packages; do
+        xz -dc "$packed/$archive.tar.xz" | tar x -C "$site"
+    done
+    export INGOT_VLLM="$prefix/bin/vllm"
+    cat > "$INGOT_VLLM" <<SH
+#!/usr/bin/env bash
+# The packed vLLM comes without FlashInfer, whose sampler and gated delta rule it would take.
+export PYTHONPATH="$site" VLLM_USE_FLASHINFER_SAMPLER=0
+exec python3 -m vllm.entrypoints.cli.main "\$@" --gdn-prefill-backend triton
+SH
+    chmod +x "$INGOT_VLLM"
 }
 
 cast_command() {

@@ -23,7 +23,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/gpu/parts.sh
-packed=.gpu-vllm
 tools=../shared/tools/gpu_vllm
 
 if [ "${1:-}" = prepare ]; then
@@ -77,21 +76,7 @@ fi
 
 [ -z "${OUT:-}" ] || exec > >(tee "$OUT/peer.log") 2>&1
 set_up
-if [ -z "${INGOT_VLLM:-}" ]; then
-    [ -d "$packed" ] || { echo "There is no $packed: run tests/gpu/peer.sh prepare first, or name vLLM's command in INGOT_VLLM." >&2; exit 2; }
-    mkdir -p "$work"/vllm/{tree,site}
-    for archive in library:tree python:tree packages:site; do
-        xz -dc "$packed/${archive%%:*}.tar.xz" | tar x -C "$work/vllm/${archive##*:}"
-    done
-    export INGOT_VLLM="$work/vllm/vllm"
-    cat > "$INGOT_VLLM" <<SH
-#!/usr/bin/env bash
-# The packed vLLM comes without FlashInfer, whose sampler and gated delta rule it would take.
-export PYTHONPATH="$work/vllm/tree:$work/vllm/site" VLLM_USE_FLASHINFER_SAMPLER=0
-exec python3 -m vllm.entrypoints.cli.main "\$@" --gdn-prefill-backend triton
-SH
-    chmod +x "$INGOT_VLLM"
-fi
+find_vllm tests/gpu/peer.sh
 for part in "${parts[@]}"; do
     if [ "$part" = cast ] && [ -z "${INGOT_GPU_CAST:-}" ]; then
         run cast "${limits[cast]}" "$(cast_command)" || break

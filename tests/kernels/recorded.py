@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -9,6 +10,8 @@ from types import ModuleType
 import pytest
 import torch
 
+from kernels.context import Context
+from kernels.launch import launching_for
 from kernels.variants import TRITON_TYPES, Variant
 
 _TYPES = {getattr(torch, name): f"*{triton}" for name, triton in TRITON_TYPES.items()} | {
@@ -33,6 +36,17 @@ def recorded(modules: Iterable[ModuleType]) -> Iterator[set[Variant]]:
         for module in modules:
             patch.setattr(module, "launch", record)
         yield launched
+
+
+def launched_by_cases(op: str, arch: int, context: Context | None) -> set[Variant]:
+    """The variants that the Triton kernels of `kernels/<op>` launch for all its cases, whose tensors are the CPU's."""
+    backend = importlib.import_module(f"kernels.{op}.triton")
+    launched: set[Variant] = set()
+    with launching_for(arch), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "launch", lambda kernel, variant, *_: launched.add(variant))
+        for case in importlib.import_module(f"kernels.{op}.cases").cases(arch, context):
+            case.run(getattr(backend, op), torch.device("cpu"))
+    return launched
 
 
 def _type(argument: object) -> str:

@@ -14,7 +14,7 @@ from kernels.index_cache.reference import hadamard, pages, quantise
 from kernels.indexer import key_bytes
 from kernels.launch import launching_for
 from kernels.rotary_cache.frequencies import cos_sin_table, inverse_frequencies
-from kernels.variants import Variant
+from tests.kernels.recorded import launched_by_cases
 
 CPU = torch.device("cpu")
 FACES = {"torch": reference.index_cache, "triton": triton.index_cache}
@@ -31,14 +31,10 @@ def test_triton_agrees_with_the_reference(arch, case):
 
 @pytest.mark.parametrize("model", [None, False, True], ids=str)
 @pytest.mark.parametrize("arch", [80, 90])
-def test_the_cases_launch_all_that_is_declared_and_nothing_else(arch, model, monkeypatch):
+def test_the_cases_launch_all_that_is_declared_and_nothing_else(arch, model):
     context = None if model is None else Context("cuda", divmod(arch, 10), "bfloat16", index_interleaved=model)
-    found: list[Variant] = []
-    monkeypatch.setattr(triton, "launch", lambda kernel, variant, *_: found.append(variant))
-    with launching_for(arch):
-        for case in cases(arch, context):
-            case.run(triton.index_cache, CPU)
-    assert set(found) == set(variants.variants(arch, context)) <= set(variants.variants(arch))
+    launched = launched_by_cases("index_cache", arch, context)
+    assert launched == set(variants.variants(arch, context)) <= set(variants.variants(arch))
 
 
 def test_a_page_has_its_keys_first_and_their_scales_behind_all_of_them():

@@ -10,8 +10,8 @@ from kernels.latent_cache import reference, triton, variants
 from kernels.latent_cache.cases import cases
 from kernels.mla_attention import SHAPES
 from kernels.rotary_cache.frequencies import cos_sin_table, inverse_frequencies
-from kernels.variants import Variant
 from tests.kernels.flags import every_form
+from tests.kernels.recorded import launched_by_cases
 from tests.kernels.test_mla_attention_triton import context
 
 CPU = torch.device("cpu")
@@ -58,13 +58,10 @@ def test_triton_agrees_with_the_reference(case):
 
 
 @pytest.mark.parametrize("model", [None, *(context(shape, 16, 90) for shape in SHAPES)], ids=str)
-def test_the_cases_launch_all_that_is_declared_and_nothing_else(model, monkeypatch):
-    found: list[Variant] = []
-    monkeypatch.setattr(triton, "launch", lambda kernel, variant, *_: found.append(variant))
+def test_the_cases_launch_all_that_is_declared_and_nothing_else(model):
     with every_form():
-        for case in cases(90, model):
-            case.run(triton.latent_cache, CPU)
-        assert set(found) == set(variants.variants(90, model)) <= set(variants.variants(90))
+        launched = launched_by_cases("latent_cache", 90, model)
+        assert launched == set(variants.variants(90, model)) <= set(variants.variants(90))
 
 
 @pytest.mark.parametrize("face", FACES)

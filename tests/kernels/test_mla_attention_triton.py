@@ -16,6 +16,7 @@ from kernels.paged_attention.workspace import Step
 from kernels.variants import Variant
 from tests.kernels.flags import every_form
 from tests.kernels.peak import Peak
+from tests.kernels.recorded import launched_by_cases
 from tests.kernels.test_workspace import geometry
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -113,17 +114,11 @@ def test_a_chunk_is_absorbed_where_that_takes_fewer_operations():
 
 @pytest.mark.parametrize("model", [None, 1, 24, 128])
 @pytest.mark.parametrize("arch", [80, 100, 120])
-def test_the_cases_launch_all_that_is_declared_and_nothing_else(arch, model, monkeypatch):
+def test_the_cases_launch_all_that_is_declared_and_nothing_else(arch, model):
     """`model` is its number of heads."""
-    found: list[Variant] = []
-    monkeypatch.setattr(triton, "launch", lambda kernel, variant, *_: found.append(variant))
-    shapes = [None] if model is None else [context(shape, model, arch) for shape in SHAPES]
-    for shape in shapes:
-        found.clear()
-        with launching_for(arch), every_form():
-            for case in cases(arch, shape):
-                case.run(triton.mla_attention, CPU)
-            assert set(found) == set(variants.variants(arch, shape))
+    with every_form():
+        for shape in [None] if model is None else [context(shape, model, arch) for shape in SHAPES]:
+            assert launched_by_cases("mla_attention", arch, shape) == set(variants.variants(arch, shape))
 
 
 @pytest.mark.parametrize("arch", [80, 86, 89, 90, 100, 103, 120, 121])

@@ -15,8 +15,8 @@ from kernels.mla_attention.cases import Shape
 from kernels.mla_attention.cases import batch as latents
 from kernels.sparse_mla import reference, triton, variants
 from kernels.sparse_mla.cases import Batch, batch, cases
-from kernels.variants import Variant
 from tests.kernels.flags import every_form
+from tests.kernels.recorded import launched_by_cases
 from tests.kernels.test_mla_attention import by_definition
 from tests.kernels.test_mla_attention_triton import context, one_by_one
 
@@ -83,13 +83,9 @@ def test_a_decode_does_not_depend_on_its_neighbours(monkeypatch):
 
 @pytest.mark.parametrize("model", [None, 1, 24, 128])
 @pytest.mark.parametrize("arch", [80, 100, 120])
-def test_the_cases_launch_all_that_is_declared_and_nothing_else(arch, model, monkeypatch):
+def test_the_cases_launch_all_that_is_declared_and_nothing_else(arch, model):
     """`model` is its number of heads."""
-    found: list[Variant] = []
-    monkeypatch.setattr(triton, "launch", lambda kernel, variant, *_: found.append(variant))
-    for shape in [None] if model is None else [context(shape, model, arch) for shape in SHAPES]:
-        found.clear()
-        with launching_for(arch), every_form():
-            for case in cases(arch, shape):
-                case.run(triton.sparse_mla, CPU)
-            assert set(found) == set(variants.variants(arch, shape)) <= set(variants.variants(arch))
+    with every_form():
+        for shape in [None] if model is None else [context(shape, model, arch) for shape in SHAPES]:
+            launched = launched_by_cases("sparse_mla", arch, shape)
+            assert launched == set(variants.variants(arch, shape)) <= set(variants.variants(arch))

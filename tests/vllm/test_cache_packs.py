@@ -20,6 +20,7 @@ from appliance.hardware import Inventory
 from appliance.home import Home
 from appliance.preflight import PreflightContext, run
 from appliance.preflight.surroundings import Surroundings
+from appliance.vllm.cache_packs import store
 from appliance.vllm.cache_packs.facts import COMPILERS, Facts, differences, facts_of
 from appliance.vllm.cache_packs.pack import MANIFEST, PackError, PackFolder, encode, is_path, read_pack
 from appliance.vllm.cache_packs.store import folders, judge
@@ -221,20 +222,20 @@ def test_the_first_that_fits_is_used_and_else_the_nearest_is_named(caches: Path,
     near = structs.replace(FACTS, driver="570", settings={})
     for name, of in (("a", far), ("b", near), ("c", FACTS), ("d", FACTS)):
         make_pack(caches, packs / name, profile="chat", cold_s=1, facts=of)
-    found = judge(FACTS, (packs,))
+    found = judge(FACTS, store.packs((packs,)))
     assert found.pack is not None
     assert found.pack.pack.name == "c"
-    other = judge(structs.replace(FACTS, driver="590"), (packs,))
+    other = judge(structs.replace(FACTS, driver="590"), store.packs((packs,)))
     assert other.pack is None
     assert other.chosen is not None
     assert (other.chosen.folder.pack.name, len(other.chosen.reasons)) == ("c", 1)
-    assert judge(FACTS, (tmp_path / "none",)).chosen is None
+    assert judge(FACTS, store.packs((tmp_path / "none",))).chosen is None
 
 
 def test_one_that_cannot_be_read_does_not_hide_the_others(made: PackFolder) -> None:
     broken = made.path.parent / "broken"
     broken.mkdir()
-    found = judge(FACTS, (made.path.parent,))
+    found = judge(FACTS, store.packs((made.path.parent,)))
     assert found.pack == made
     assert [error.code for error in found.unreadable] == ["not-a-pack"]
 
@@ -422,7 +423,7 @@ def test_packs_that_may_not_be_read_are_told(made: PackFolder, monkeypatch: pyte
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, "scandir", refuse)
-    assert [error.code for error in judge(FACTS, (made.path.parent,)).unreadable] == ["not-readable"]
+    assert [error.code for error in judge(FACTS, store.packs((made.path.parent,))).unreadable] == ["not-readable"]
 
 
 def test_a_file_that_is_not_listed_is_found(made: PackFolder) -> None:

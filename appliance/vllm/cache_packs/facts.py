@@ -50,7 +50,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def facts_of(plan: VllmPlan, packages: Packages, inventory: Inventory) -> Facts | None:
-    """Of a launch that is planned, in milliseconds; None where the model's files cannot be told from others."""
+    """What a planned launch depends on, in milliseconds; None where the model's digest cannot be computed."""
     try:
         digest = checkpoint_digest(plan.folder)
     except (CheckpointError, OSError):

@@ -147,11 +147,11 @@ def pass_on(folder: PackFolder, file: PackFile, write: Callable[[bytes], object]
             status = os.fstat(opened.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(0, "it is not a file")
-            if status.st_size == file.size:
+            if status.st_size == file.size:  # or nothing is written of what cannot be right
                 while piece := opened.read(_PIECE):
                     digest.update(piece)
                     write(piece)
     except OSError as error:
         raise PackError("damaged", f"{path} cannot be read ({error.strerror}); copy the pack again") from error
-    if digest.hexdigest() != file.sha256 or (status.st_size == 0) != (file.size == 0):
+    if status.st_size != file.size or digest.hexdigest() != file.sha256:
         raise PackError("damaged", f"{path} is damaged: its checksum differs; copy the pack again")

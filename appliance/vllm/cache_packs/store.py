@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -47,17 +47,17 @@ class Judgement:
         return self.chosen.folder if self.chosen is not None and self.chosen.fits else None
 
 
-def judge(facts: Facts | None, places: tuple[Path, ...]) -> Judgement:
-    """Which of the packs in `places` is used by a launch with these `facts`: the first that fits."""
+def judge(facts: Facts | None, found: Iterable[PackFolder | PackError]) -> Judgement:
+    """Which of the packs that were `found` is used by a launch with these `facts`: the first that fits."""
     if facts is None:
         return Judgement()
     verdicts, unreadable = [], []
-    for found in packs(places):
-        if isinstance(found, PackError):
-            unreadable.append(found)
+    for pack in found:
+        if isinstance(pack, PackError):
+            unreadable.append(pack)
         else:
-            of_model = found.pack.facts.model == facts.model
-            verdicts.append(Verdict(found, tuple(differences(found.pack.facts, facts)), of_model))
+            of_model = pack.pack.facts.model == facts.model
+            verdicts.append(Verdict(pack, tuple(differences(pack.pack.facts, facts)), of_model))
     nearest = min(verdicts, key=lambda verdict: (not verdict.of_model, len(verdict.reasons)), default=None)
     return Judgement(nearest, tuple(unreadable))
 
