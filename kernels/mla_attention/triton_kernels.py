@@ -11,6 +11,65 @@ import triton.language as tl
 _LOG2E = tl.constexpr(1.4426950408889634)
 
 
+@triton.jit
+def load_query(
+    query_ptr, absorbed_ptr, token, num_tokens, head, heads, token_stride8, nope8,
+    RANK: tl.constexpr, ROPE: tl.constexpr,
+):  # fmt: skip
+    """A token's query for a tile of heads: absorbed, [ROWS, RANK], and its rotary part, [ROWS, ROPE]."""
+    inside = (head < heads)[:, None]
+    place = (head.to(tl.int64) * num_tokens + token)[:, None] * RANK + tl.arange(0, RANK)[None, :]
+    query = tl.load(absorbed_ptr + place, mask=inside, other=0.0)
+    start = token * (token_stride8 * 8) + head * (nope8 * 8 + ROPE) + nope8 * 8
+    turned = tl.load(query_ptr + start[:, None] + tl.arange(0, ROPE)[None, :], mask=inside, other=0.0)
+    return query, turned
+
+
+@triton.jit
+def attend_latents(
+    total,  # [ROWS, RANK] float32, the sum of latents so far, weighted relative to `highest`
+    highest,  # [ROWS] the largest score so far, times log2(e)
+    weight,  # [ROWS] the sum of weights so far
+    query,
+    turned,
+    entry,  # [COLUMNS] where the entries begin
+    seen,  # [COLUMNS] other entries may hold anything, and 0 * NaN is NaN
+    factor,
+    RANK: tl.constexpr,
+    ROPE: tl.constexpr,
+):
+    # Keys and values both.
+    latent = tl.load(entry[:, None] + tl.arange(0, RANK)[None, :], mask=seen[:, None], other=0.0)
+    key = tl.load(entry[:, None] + RANK + tl.arange(0, ROPE)[None, :], mask=seen[:, None], other=0.0)
+    scores = tl.dot(turned, tl.trans(key))
+    scores = tl.dot(query, tl.trans(latent), scores)  # [ROWS, COLUMNS]
+    scores = tl.where(seen[None, :], scores, float("-inf"))
+    higher = tl.maximum(highest, tl.max(scores, axis=1) * factor)
+    weights = tl.exp2(scores * factor - higher[:, None])
+    shrink = tl.exp2(highest - higher)
+    weight = weight * shrink + tl.sum(weights, axis=1)
+    total = tl.dot(weights.to(latent.dtype), latent, total * shrink[:, None])
+    return total, higher, weight
+
+
+@triton.jit
+def store_part(
+    total, highest, weight, out_ptr, partial_ptr, weights_ptr, token, num_tokens, head, heads, part, alone,
+    RANK: tl.constexpr,
+):  # fmt: skip
+    """What this part of a token's entries comes to: the result where it is `alone`, else for `merge_kernel`."""
+    inside = (head < heads)[:, None]
+    content = tl.arange(0, RANK)[None, :]
+    if alone:
+        place = (head.to(tl.int64) * num_tokens + token)[:, None] * RANK + content
+        tl.store(out_ptr + place, (total / weight[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
+    else:
+        row = (tl.program_id(2).to(tl.int64) * heads + head) * tl.num_programs(1) + part
+        tl.store(partial_ptr + row[:, None] * RANK + content, total, mask=inside)
+        tl.store(weights_ptr + row * 2, highest, mask=head < heads)
+        tl.store(weights_ptr + row * 2 + 1, weight, mask=head < heads)
+
+
 @triton.jit(
     do_not_specialize=[
         "first_seq", "num_seqs", "heads", "token_stride8", "nope8", "table_width", "page_shift", "split", "scale",
@@ -46,14 +105,9 @@ def decode_kernel(
     if begin >= length:
         return
     head = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = (head < heads)[:, None]
-    content = tl.arange(0, RANK)
-    rotary = tl.arange(0, ROPE)
-    place = (head.to(tl.int64) * num_seqs + seq)[:, None] * RANK + content[None, :]
-    query = tl.load(absorbed_ptr + place, mask=inside, other=0.0)
-    start = seq * (token_stride8 * 8) + head * (nope8 * 8 + ROPE) + nope8 * 8
-    turned = tl.load(query_ptr + start[:, None] + rotary[None, :], mask=inside, other=0.0)
-
+    query, turned = load_query(
+        query_ptr, absorbed_ptr, seq, num_seqs, head, heads, token_stride8, nope8, RANK, ROPE
+    )  # fmt: skip
     highest = tl.full((ROWS,), float("-inf"), tl.float32)
     weight = tl.zeros((ROWS,), dtype=tl.float32)
     total = tl.zeros((ROWS, RANK), dtype=tl.float32)
@@ -63,31 +117,20 @@ def decode_kernel(
     token = begin + tl.arange(0, COLUMNS)
     page = tl.load(row_table_ptr + (token >> page_shift), mask=token < end, other=0)
     for _ in range(begin, end, COLUMNS):
-        seen = token < end  # other slots may hold anything, and 0 * NaN is NaN
+        seen = token < end
         slot = (page << page_shift) + (token & ((1 << page_shift) - 1))
-        entry = cache_ptr + slot.to(tl.int64)[:, None] * (RANK + ROPE)
+        entry = cache_ptr + slot.to(tl.int64) * (RANK + ROPE)
         # Where the next latents lie, so that nothing waits for it.
         token += COLUMNS
         page = tl.load(row_table_ptr + (token >> page_shift), mask=token < end, other=0)
-        latent = tl.load(entry + content[None, :], mask=seen[:, None], other=0.0)  # keys and values both
-        key = tl.load(entry + RANK + rotary[None, :], mask=seen[:, None], other=0.0)
-        scores = tl.dot(turned, tl.trans(key))
-        scores = tl.dot(query, tl.trans(latent), scores)  # [ROWS, COLUMNS]
-        scores = tl.where(seen[None, :], scores, float("-inf"))
-        higher = tl.maximum(highest, tl.max(scores, axis=1) * factor)
-        weights = tl.exp2(scores * factor - higher[:, None])
-        shrink = tl.exp2(highest - higher)
-        weight = weight * shrink + tl.sum(weights, axis=1)
-        total = tl.dot(weights.to(latent.dtype), latent, total * shrink[:, None])
-        highest = higher
+        total, highest, weight = attend_latents(
+            total, highest, weight, query, turned, entry, seen, factor, RANK, ROPE
+        )  # fmt: skip
 
-    if length <= split:
-        tl.store(out_ptr + place, (total / weight[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
-    else:
-        row = (tl.program_id(2).to(tl.int64) * heads + head) * tl.num_programs(1) + part
-        tl.store(partial_ptr + row[:, None] * RANK + content[None, :], total, mask=inside)
-        tl.store(weights_ptr + row * 2, highest, mask=head < heads)
-        tl.store(weights_ptr + row * 2 + 1, weight, mask=head < heads)
+    store_part(
+        total, highest, weight, out_ptr, partial_ptr, weights_ptr, seq, num_seqs, head, heads, part,
+        length <= split, RANK,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["first_seq", "num_seqs", "heads", "parts", "split"])

@@ -15,7 +15,7 @@ from kernels.indexer.chosen import Chosen
 from kernels.launch import architecture, cdiv, launch
 from kernels.mla_attention import ABSORBED_TOKENS, SCRATCH_BYTES, LatentShape, part_bytes, split
 from kernels.mla_attention import variants as dense
-from kernels.mla_attention.triton_kernels import merge_kernel
+from kernels.mla_attention.triton_kernels import attend_latents, load_query, merge_kernel, store_part
 from kernels.paged_attention.triton import decode_runs
 from kernels.sparse_mla import variants
 
@@ -116,14 +116,9 @@ def attend_kernel(
     if begin >= count:
         return
     head = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = (head < heads)[:, None]
-    content = tl.arange(0, RANK)
-    rotary = tl.arange(0, ROPE)
-    place = (head.to(tl.int64) * num_queries + token)[:, None] * RANK + content[None, :]
-    query = tl.load(absorbed_ptr + place, mask=inside, other=0.0)
-    start = token * (token_stride8 * 8) + head * (nope8 * 8 + ROPE) + nope8 * 8
-    turned = tl.load(query_ptr + start[:, None] + rotary[None, :], mask=inside, other=0.0)
-
+    query, turned = load_query(
+        query_ptr, absorbed_ptr, token, num_queries, head, heads, token_stride8, nope8, RANK, ROPE
+    )  # fmt: skip
     highest = tl.full((ROWS,), float("-inf"), tl.float32)
     weight = tl.zeros((ROWS,), dtype=tl.float32)
     total = tl.zeros((ROWS, RANK), dtype=tl.float32)
@@ -134,26 +129,15 @@ def attend_kernel(
     slot = tl.load(own_slots_ptr + column, mask=column < end, other=0)
     for _ in range(begin, end, COLUMNS):
         seen = column < end
-        entry = cache_ptr + slot.to(tl.int64)[:, None] * (RANK + ROPE)
+        entry = cache_ptr + slot.to(tl.int64) * (RANK + ROPE)
         # Where the next latents lie, so that nothing waits for it.
         column += COLUMNS
         slot = tl.load(own_slots_ptr + column, mask=column < end, other=0)
-        latent = tl.load(entry + content[None, :], mask=seen[:, None], other=0.0)  # keys and values both
-        key = tl.load(entry + RANK + rotary[None, :], mask=seen[:, None], other=0.0)
-        scores = tl.dot(turned, tl.trans(key))
-        scores = tl.dot(query, tl.trans(latent), scores)  # [ROWS, COLUMNS]
-        scores = tl.where(seen[None, :], scores, float("-inf"))
-        higher = tl.maximum(highest, tl.max(scores, axis=1) * factor)
-        weights = tl.exp2(scores * factor - higher[:, None])
-        shrink = tl.exp2(highest - higher)
-        weight = weight * shrink + tl.sum(weights, axis=1)
-        total = tl.dot(weights.to(latent.dtype), latent, total * shrink[:, None])
-        highest = higher
+        total, highest, weight = attend_latents(
+            total, highest, weight, query, turned, entry, seen, factor, RANK, ROPE
+        )  # fmt: skip
 
-    if count <= split:
-        tl.store(out_ptr + place, (total / weight[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
-    else:
-        row = (tl.program_id(2).to(tl.int64) * heads + head) * tl.num_programs(1) + part
-        tl.store(partial_ptr + row[:, None] * RANK + content[None, :], total, mask=inside)
-        tl.store(weights_ptr + row * 2, highest, mask=head < heads)
-        tl.store(weights_ptr + row * 2 + 1, weight, mask=head < heads)
+    store_part(
+        total, highest, weight, out_ptr, partial_ptr, weights_ptr, token, num_queries, head, heads, part,
+        count <= split, RANK,
+    )  # fmt: skip
