@@ -78,6 +78,7 @@ def load(document: Mapping[str, Any]) -> Profile:
         kv_cache_memory_bytes=values["kv-cache-memory-bytes"],
         tensor_parallel_size=values["tensor-parallel-size"],
         enforce_eager=values["enforce-eager"],
+        jit=values["jit"],
         prefix_caching=values["prefix-caching"],
         prefix_cache_salt=values["prefix-cache-salt"],
         tool_call_parser=values["tool-call-parser"],

@@ -221,6 +221,15 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         help="Run without CUDA graphs: slower, but easier to debug.",
     ),
     Setting(
+        key="jit",
+        type=Type.TEXT,
+        default="allow",
+        allowed=("allow", "forbid"),
+        group="Engine",
+        help="`forbid`: whatever would be compiled while the engine runs ends the launch and is named. A sealed engine "
+        "compiles nothing in any case; vLLM does unless a cache pack holds everything.",
+    ),
+    Setting(
         key="prefix-caching",
         type=Type.BOOLEAN,
         default=True,
@@ -412,6 +421,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_memory_bytes: int | None
     tensor_parallel_size: int
     enforce_eager: bool
+    jit: str
     prefix_caching: bool
     prefix_cache_salt: str
     tool_call_parser: str
@@ -424,6 +434,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     vllm: VllmOptions
     ray: RaySettings = RaySettings()
     on_request: on_request.OnRequest = on_request.OnRequest()
+
+    @property
+    def forbids_jit(self) -> bool:
+        return self.jit == "forbid"
 
     @property
     def engine_options(self) -> VllmOptions:

@@ -16,6 +16,7 @@ import msgspec
 from appliance.home import Home
 from appliance.vllm.backends import BackendOptions, options_of
 from appliance.vllm.memory import cpu_cache_gib
+from appliance.vllm.no_jit import watch
 from appliance.vllm.settings import FLAGS
 from kernels.selection import AUTO, Explanation
 
@@ -150,6 +151,7 @@ def _environment(plan: VllmPlan, place: Place) -> Iterator[tuple[str, str]]:
     if plan.device.gpu is None:
         yield "VLLM_CPU_KVCACHE_SPACE", str(_cpu_cache_gib(plan))
     yield from plan.environment.items()
+    yield from watch.variables(profile, place.socket.parent).items()
     yield from _several_hosts(plan)
     for choice in chosen_backends(plan):
         yield from choice.environment.items()

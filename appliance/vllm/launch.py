@@ -28,6 +28,7 @@ from appliance.vllm.deadlines import FLOORS_S
 from appliance.vllm.figures import Figures, computed_between, load_between, own_families, read_figures
 from appliance.vllm.http import UpstreamGoneError, fetch
 from appliance.vllm.log_phases import PhaseReader, Step
+from appliance.vllm.no_jit import watch
 from appliance.vllm.own_questions import OwnQuestions
 from appliance.vllm.selftest import Asker
 
@@ -45,6 +46,8 @@ LOAD_INTERVAL_S = 1.0
 # A server that answers nothing for so long is stuck: its own requests take milliseconds.
 SILENCE_S = 60.0
 SELF_TEST_TOKENS = 4
+# How often compilers are looked for, in a launch that forbids them.
+COMPILERS_INTERVAL_S = 0.25
 
 OnFigures = Callable[[Figures, Figures], None]
 
@@ -165,6 +168,7 @@ class VllmLaunch(EngineLaunch):
                 said.append(f"ingot: using the cache pack {plan.pack.pack.name}")
                 place = msgspec.structs.replace(place, caches=caches)
         place.caches.mkdir(mode=0o700, parents=True, exist_ok=True)
+        watch.install(plan.profile, self._folder)
         return place, said
 
     def _run(self, plan: VllmPlan, place: Place, said: list[str]) -> None:
@@ -173,9 +177,20 @@ class VllmLaunch(EngineLaunch):
         eager = plan.profile.enforce_eager
         self._reader = PhaseReader(compiles=not eager, captures=not eager and self._device != "cpu")
         command = render(plan, place)
-        self._attach(Child([*GUARD, *command.arguments], command.whole_environment(os.environ)))
+        child = Child([*GUARD, *command.arguments], command.whole_environment(os.environ))
+        self._attach(child)
         assert self._capture is not None
         self._capture.add([*said, f"ingot: starting {command.shown()}"])
+        if plan.profile.forbids_jit:
+            self._do(self._watch_for_compilers(child))
+
+    async def _watch_for_compilers(self, child: Child) -> None:
+        while True:
+            error = await asyncio.to_thread(watch.compiled, self._folder, child.pid)
+            if error is not None:
+                self.finish(End(state=State.FAILED, error=error))
+                return
+            await asyncio.sleep(COMPILERS_INTERVAL_S)
 
     def _take(self, step: Step) -> None:
         if self.launch.record.state is not State.STARTING:

@@ -6,7 +6,8 @@ nothing; the rest is not there, or `unsupported` with this status), `breaks` (ki
 stream), `waits_s` between pieces, `deaf` (to SIGTERM), `leaves` (a process in a session of its own), `silent`
 (generates nothing after `ready`), `cries` (lines, which it logs when it is asked for tokens of a text, and lives on),
 `worker` (the signal that ends a worker of its own; it then reports an error of the core), `errs` (a line, which it logs
-with the time in the middle of its start, and goes on).
+with the time in the middle of its start, and goes on), `compiles` (a command, which it runs before it serves, and goes
+on whatever comes of that), `compiles_unseen` (the same, from a process that is not Python's to watch).
 """
 
 from __future__ import annotations
@@ -66,6 +67,12 @@ def main() -> None:
         if number == len(START) // 2 and "errs" in BEHAVIOUR:
             print(f"{BEHAVIOUR['errs']}{time.time()}", flush=True)
         time.sleep(BEHAVIOUR.get("line_s", 0.01))
+    if "compiles" in BEHAVIOUR:
+        with contextlib.suppress(Exception):
+            subprocess.run(BEHAVIOUR["compiles"], check=False)
+    if "compiles_unseen" in BEHAVIOUR:
+        start = "import subprocess, sys; subprocess.run(['nvcc', *sys.argv[1:]], executable=sys.executable)"
+        subprocess.Popen([sys.executable, "-I", "-S", "-c", start, *BEHAVIOUR["compiles_unseen"]])
     for line in BEHAVIOUR.get("fails", BEHAVIOUR.get("stays", ())):
         print(line, flush=True)
     if "worker" in BEHAVIOUR:

@@ -4,7 +4,32 @@ from appliance.diagnosis.cause import Cause
 
 _CLEAR = "rm -rf ~/.cache/vllm/torch_compile_cache ~/.triton/cache /tmp/torchinductor_$USER"
 
+_FORBIDDEN = (
+    "What a launch of this profile compiles can be carried in a cache pack: allow it once, then run the command."
+)
+
 CAUSES = (
+    Cause(
+        family="compile",
+        name="jit-forbidden",
+        signs=("compilationforbidden", "compilationforbiddenerror"),
+        pattern=r"CompilationForbidden(?:Error)?: (?P<compiler>[^\s:]{1,40}+) was to be run for "
+            r"(?P<kernel>[^\n:]{1,200}+)",
+        summary="vLLM was about to run {compiler} for {kernel}, and the profile forbids compiling.",
+        fix=_FORBIDDEN,
+        patch={"jit": "allow"},
+        command="ingot cache pack",
+    ),
+    Cause(
+        family="compile",
+        name="jit-forbidden",
+        signs=("compilationforbiddenerror",),
+        pattern=r"CompilationForbiddenError: (?P<compiler>[^\s:]{1,40}+) runs as process",
+        summary="vLLM ran {compiler}, and the profile forbids compiling.",
+        fix=_FORBIDDEN,
+        patch={"jit": "allow"},
+        command="ingot cache pack",
+    ),
     Cause(
         family="compile",
         name="compile-cache",

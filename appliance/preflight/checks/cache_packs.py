@@ -23,6 +23,16 @@ def run(subject: Subject) -> Iterator[Finding]:
         )
     if found.chosen is not None:
         yield _warm(found) if found.chosen.fits else _cold(found.chosen)
+    if subject.profile.forbids_jit and found.pack is None:
+        yield Finding(
+            id="jit-forbidden-without-pack",
+            severity=Severity.WARNING,
+            message="The profile forbids compiling, and no cache pack fits: unless earlier launches left everything in "
+            "the caches here, this one fails at the first kernel that is missing.",
+            field="jit",
+            value=subject.profile.jit,
+            fix=Fix(text="Add a pack that fits (`ingot cache add`), or allow compiling.", patch={"jit": None}),
+        )
 
 
 def _warm(found: Judgement) -> Finding:

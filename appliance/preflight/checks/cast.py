@@ -27,6 +27,9 @@ def run(subject: Subject) -> Iterator[Finding]:
             yield _without_gpu(subject)
         return
     if may_compile(environ):
+        if subject.profile.forbids_jit:
+            yield _allowed_elsewhere()
+            return
         yield Finding(
             id="unsealed",
             severity=Severity.INFO,
@@ -68,6 +71,20 @@ def _without_gpu(subject: Subject) -> Finding:
             text="Install the NVIDIA driver and the NVIDIA Container Toolkit on the host and give the container "
             "a GPU (compose.gpu.yaml), or run this profile on the CPU.",
             patch={"device": "cpu"},
+        ),
+    )
+
+
+def _allowed_elsewhere() -> Finding:
+    return Finding(
+        id="jit-allowed-elsewhere",
+        severity=Severity.ERROR,
+        message=f"The profile forbids compiling while the engine runs, and {JIT} (or `--jit`) asks for it.",
+        field="jit",
+        value="forbid",
+        fix=Fix(
+            text=f"Unset {JIT}, so that the engine runs from its cast, or allow compiling in the profile.",
+            command=commands.unset([JIT]),
         ),
     )
 

@@ -1,0 +1,177 @@
+"""Refuses to start a compiler, in a process of vLLM's own Python: a launch has a copy of this as `sitecustomize.py`.
+
+Standard library only, Python 3.10 and newer. What is refused is written to the file that INGOT_JIT_REPORT names, a line
+each, before the exception: whoever asked may catch that and go on without the kernel.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+REPORT = "INGOT_JIT_REPORT"
+COMPILERS = frozenset(
+    {"nvcc", "cicc", "ptxas", "nvlink", "tileiras", "hipcc", "gcc", "g++", "cc", "c++", "clang", "clang++"}
+)
+BUILDERS = frozenset({"ninja", "ninja-build", "make", "cmake"})
+SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".ptx", ".o", ".s", ".ll", ".tileirbc")
+# With one of these a compiler only answers a question.
+QUESTIONS = ("--version", "-E", "-dM", "-dumpversion", "-dumpmachine", "--help", "-print-", "--print-")
+EVENTS = frozenset({"subprocess.Popen", "os.exec", "os.posix_spawn", "os.system"})
+DRY_RUN_S = 60.0
+MOST_CHARACTERS = 1000
+
+
+class CompilationForbidden(RuntimeError):
+    """The profile says `jit: forbid`."""
+
+
+def tool_of(command: Sequence[str]) -> tuple[str, list[str]] | None:
+    """The compiler or builder that a command runs, also through a shell or a launcher, with its arguments."""
+    words = list(command)
+    while words:
+        name = _plain(words[0])
+        if name in COMPILERS or name in BUILDERS:
+            return name, words[1:]
+        if name in ("sh", "bash", "dash"):
+            options = list(itertools.takewhile(lambda word: word.startswith("-"), words[1:]))
+            script = words[1 + len(options) :]
+            return _tool_in_shell(script[0]) if script and "-c" in options else tool_of(script)
+        if name not in ("env", "nice", "ccache", "sccache", "timeout"):
+            return None
+        words = words[1:]
+        while words and ("=" in words[0] or words[0].startswith("-") or words[0].isdecimal()):
+            words = words[1:]
+    return None
+
+
+def compiles(tool: str, arguments: Sequence[str]) -> bool:
+    """Whether a compiler is given something to compile. Builders are asked what they would do (`builds`)."""
+    if any(word.startswith(QUESTIONS) for word in arguments):
+        return False
+    return any(word.endswith(SOURCES) or word in ("-", "-c", "-shared") for word in arguments)
+
+
+def builds(program: str, arguments: Sequence[str], directory: str | None) -> bool:
+    """Whether a builder would run anything: FlashInfer calls ninja for modules that are there already."""
+    if any(word.startswith(QUESTIONS) for word in arguments):
+        return False
+    if _plain(program) not in ("ninja", "ninja-build"):
+        return True
+    said = subprocess.run(  # the hook lets the question pass
+        [program, "-n", *arguments], cwd=directory, capture_output=True, text=True, timeout=DRY_RUN_S, check=False
+    )
+    return said.returncode == 0 and "no work to do" not in said.stdout
+
+
+def asked_by(frame: FrameType | None) -> str:
+    """Which kernel is compiled, where its compiler says so; else the innermost code of a package."""
+    package = ""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path.endswith("triton/compiler/compiler.py") and frame.f_code.co_name == "compile":
+            source = frame.f_locals.get("src")
+            name = getattr(getattr(source, "fn", None), "__name__", None) or getattr(source, "name", None)
+            if name:
+                return f"the Triton kernel {name}"
+        if not package and "site-packages" in path:
+            package = f"{path.rpartition('site-packages')[2].strip(os.sep)} ({frame.f_code.co_name})"
+        frame = frame.f_back
+    return package or "unknown code"
+
+
+def refuse(tool: str, command: Sequence[str], frame: FrameType | None) -> None:
+    """Raises CompilationForbidden, and reports it."""
+    said = " ".join(f"{tool} was to be run for {asked_by(frame)}: {shlex.join(command)}".split())[:MOST_CHARACTERS]
+    if report := os.environ.get(REPORT):
+        with open(report, "a", encoding="utf-8", errors="replace") as opened:
+            opened.write(said + "\n")
+    raise CompilationForbidden(said)
+
+
+def hear(event: str, given: tuple[Any, ...]) -> None:
+    """What Python says before it starts a process."""
+    if event not in EVENTS:
+        return
+    directory = None
+    if event == "os.system":
+        command = ["sh", "-c", _text(given[0])]
+    else:
+        listed = given[1]
+        command = [_text(word) for word in ([listed] if isinstance(listed, str | bytes) else listed or ())]
+        if len(command) == 1 and event == "subprocess.Popen" and " " in command[0]:
+            command = ["sh", "-c", command[0]]
+        directory = _text(given[2]) if event == "subprocess.Popen" and given[2] is not None else None
+    found = tool_of(command)
+    if found is None:
+        return
+    tool, arguments = found
+    if tool in BUILDERS:
+        if "-n" in arguments or not builds(command[0] if _plain(command[0]) == tool else tool, arguments, directory):
+            return
+    elif not compiles(tool, arguments):
+        return
+    refuse(tool, command, sys._getframe(1))
+
+
+def _tool_in_shell(script: str) -> tuple[str, list[str]] | None:
+    for words in _simple_commands(script):
+        while words and "=" in words[0] and not words[0].startswith("-"):
+            words = words[1:]
+        if (found := tool_of(words)) is not None:
+            return found
+    return None
+
+
+def _simple_commands(script: str) -> Iterator[list[str]]:
+    """As far as a shell's words can be told without one."""
+    lexer = shlex.shlex(script, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words: list[str] = []
+    try:
+        for word in lexer:
+            if word and set(word) <= set("();<>|&"):
+                yield words
+                words = []
+            else:
+                words.append(word)
+    except ValueError:  # a quote without its end: the shell will say so
+        pass
+    yield words
+
+
+def _plain(program: str) -> str:
+    """`/usr/bin/x86_64-linux-gnu-g++-12` is g++."""
+    name = program.rpartition("/")[2]
+    head, _, tail = name.rpartition("-")
+    if head and tail.replace(".", "").isdecimal():
+        name = head
+    last = name.rpartition("-")[2]
+    return last if last in COMPILERS else name
+
+
+def _text(word: Any) -> str:
+    return os.fsdecode(word) if isinstance(word, bytes | os.PathLike) else str(word)
+
+
+def go_on() -> None:
+    """Run the `sitecustomize` that this one stands before, if there is one."""
+    import importlib.machinery
+    import importlib.util
+
+    ours = os.path.dirname(os.path.abspath(__file__))
+    others = [place for place in sys.path if os.path.abspath(place) != ours]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+if __name__ == "sitecustomize":
+    sys.addaudithook(hear)
+    go_on()

@@ -1,0 +1,168 @@
+"""`jit: forbid`: what counts as compiling, how it is named, and that it ends a launch, asked for by Python or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.vllm.no_jit import hook
+from tests.vllm.real import PROFILE, front_door
+from tests.vllm.stand_in import install
+
+FORBIDS = PROFILE | {"jit": "forbid"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["nvcc", "-c", "kernel.cu", "-o", "kernel.o"],
+        ["/usr/local/cuda/bin/ptxas", "-lineinfo", "--gpu-name=sm_90a", "/tmp/x.ptx", "-o", "/tmp/x.o"],
+        ["/usr/bin/x86_64-linux-gnu-g++-12", "x.cpp", "-shared", "-o", "x.so"],
+        ["sh", "-c", "cd /tmp && CUDA_HOME=/usr nvcc -c kernel.cu"],
+        ["bash", "-e", "-c", "g++ x.cpp"],
+        ["env", "CC=gcc", "nice", "-n", "5", "gcc", "-x", "c", "-"],
+        ["clang-19", "-O2", "main.c"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_compiling(command):
+    tool, arguments = hook.tool_of(command)
+    assert tool in hook.COMPILERS
+    assert hook.compiles(tool, arguments)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["nvcc", "--version"],
+        ["gcc", "-print-search-dirs"],
+        ["g++", "-dM", "-E", "-x", "c++", "/dev/null"],
+        ["ptxas", "--version"],
+        ["g++", "-v"],
+    ],
+    ids=" ".join,
+)
+def test_a_question_is_no_compiling(command):
+    tool, arguments = hook.tool_of(command)
+    assert not hook.compiles(tool, arguments)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ldconfig", "-p"],
+        ["sh", "-c", "echo nvcc -c x.cu"],
+        ["python", "nvcc.py", "-c"],
+        [],
+        ["sh", "-c", "echo 'open"],
+    ],
+    ids=str,
+)
+def test_other_programs_are_let_run(command):
+    assert hook.tool_of(command) is None
+
+
+def run_hooked(tmp_path: Path, code: str) -> tuple[subprocess.CompletedProcess[str], str]:
+    """In a Python of its own, as a launch sets it up; what it reported."""
+    folder = tmp_path / "python"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_bytes(Path(hook.__file__).read_bytes())
+    report = tmp_path / "report"
+    environment = os.environ | {"PYTHONPATH": str(folder), hook.REPORT: str(report)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    return done, report.read_text() if report.exists() else ""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import subprocess; subprocess.run(['g++', 'x.cpp'])",
+        "import subprocess; subprocess.run('cd / && g++ x.cpp', shell=True)",
+        "import subprocess; subprocess.check_output(b'nvcc', shell=False) if 0 else subprocess.Popen([b'cc', b'x.c'])",
+        "import os; os.system('gcc x.c')",
+        "import os; os.execvp('gcc', ['gcc', 'x.c'])",
+        "import os; os.posix_spawn('/usr/bin/gcc', ['gcc', 'x.c'], {})",
+        "import os, subprocess\nif os.fork(): os.wait()\nelse: subprocess.run(['cc', 'x.c'])",
+    ],
+)  # fmt: skip
+def test_a_python_process_starts_no_compiler(tmp_path, code):
+    done, reported = run_hooked(tmp_path, code)
+    assert "CompilationForbidden" in done.stderr
+    assert " was to be run for unknown code: " in reported
+
+
+def test_it_names_the_kernel_of_triton(tmp_path):
+    place = tmp_path / "site-packages" / "triton" / "compiler"
+    place.mkdir(parents=True)
+    (place / "compiler.py").write_text(
+        "import subprocess\ndef compile(src):\n    subprocess.run(['ptxas', '/tmp/a.ptx', '-o', '/tmp/a.o'])\n"
+    )
+    code = f"""
+import sys
+sys.path.insert(0, {str(place)!r})
+from types import SimpleNamespace
+import compiler
+def _fwd_kernel(): pass
+compiler.compile(SimpleNamespace(fn=_fwd_kernel))
+"""
+    _, reported = run_hooked(tmp_path, code)
+    assert "the Triton kernel _fwd_kernel" in reported
+
+
+def test_the_sitecustomize_behind_it_runs_too(tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text("print('the other one')\n")
+    folder = tmp_path / "python"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_bytes(Path(hook.__file__).read_bytes())
+    environment = os.environ | {"PYTHONPATH": f"{folder}:{other}"}
+    code = "import subprocess; subprocess.run(['cc', 'x.c'])"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "the other one\n"
+    assert "CompilationForbidden" in done.stderr
+
+
+def test_ninja_may_find_that_nothing_is_to_be_built(tmp_path, monkeypatch):
+    """FlashInfer runs it for every module it loads."""
+    program = tmp_path / "ninja"
+    program.write_text('#!/bin/sh\n[ "$1" = -n ] && cat said\n')
+    program.chmod(0o755)
+    (tmp_path / "said").write_text("ninja: no work to do.\n")
+    assert not hook.builds(str(program), ["-C", "x"], str(tmp_path))
+    (tmp_path / "said").write_text("[1/2] nvcc -c a.cu\n")
+    assert hook.builds(str(program), ["-C", "x"], str(tmp_path))
+    assert not hook.builds(str(program), ["--version"], str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        {"compiles": ["g++", "-shared", "a.cpp", "-o", "a.so"]},
+        {"compiles_unseen": ["-c", "import time; time.sleep(600)", "a.cu"]},
+    ],
+    ids=["Python", "another program"],
+)
+def test_a_launch_ends_and_names_it(tmp_path: Path, behaviour: dict[str, Any]) -> None:
+    program = install(tmp_path / "stand-in")
+    variables = {"FAKE_VLLM": json.dumps(behaviour)}
+    with front_door(tmp_path, FORBIDS, str(program), **variables) as engine:
+        state = engine.wait("failed", timeout_s=30)
+    diagnosis = state["launch"]["diagnosis"]
+    assert (diagnosis["family"], diagnosis["fix"]["patch"]) == ("compile", {"jit": "allow"})
+    [tool] = {word for word in ("g++", "nvcc") if word in diagnosis["summary"]}
+    assert tool == ("g++" if "compiles" in behaviour else "nvcc")
+
+
+def test_a_launch_that_compiles_nothing_serves(tmp_path: Path) -> None:
+    program = install(tmp_path / "stand-in")
+    variables = {"FAKE_VLLM": json.dumps({"compiles": ["g++", "--version"]})}
+    with front_door(tmp_path, FORBIDS, str(program), **variables) as engine:
+        state = engine.wait("ready", timeout_s=30)
+        assert "jit-forbidden-without-pack" in {finding["id"] for finding in state["launch"]["findings"]}
