@@ -253,6 +253,7 @@ SPARSE_MLA = Op(
 LINEAR = Op(
     "linear",
     (
+        _triton("kernels.linear.triton:linear", min_capability=(9, 0), variants="kernels.linear.variants:variants"),
         Backend(
             "onednn",
             "kernels.linear.onednn:linear",

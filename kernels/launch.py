@@ -18,8 +18,9 @@ from triton import knobs
 from triton.runtime.driver import driver
 
 from kernels.cast.sealed_cache import CacheMissError
+from kernels.dependent_launch import overlaps
 from kernels.seal import not_cast
-from kernels.variants import TRITON_TYPES, Variant
+from kernels.variants import TRITON_TYPES, Constant, Variant
 
 # The architecture the interpreter computes for; it has none of its own.
 INTERPRETED_AS = 90
@@ -66,6 +67,11 @@ def listening(listener: Callable[[Variant], None]) -> Iterator[None]:
         _listeners.remove(listener)
 
 
+def options_of(variant: Variant) -> dict[str, Constant]:
+    """The keyword arguments of its launch, for this process's architecture."""
+    return variant.options | ({"launch_pdl": True} if overlaps() else {})
+
+
 def cdiv(total: int, size: int) -> int:
     """How many blocks of `size` hold `total`. Triton's own takes 3 us."""
     return -(-total // size)
@@ -85,7 +91,7 @@ def launch(kernel: Any, variant: Variant, grid: tuple[int, ...], *arguments: Any
         return
     triton.set_allocator(_scratch)  # of this thread: Triton keeps it in a context variable
     try:
-        compiled = kernel[grid](*arguments, **variant.options)
+        compiled = kernel[grid](*arguments, **options_of(variant))
     except CacheMissError:
         raise not_cast(variant, kernel.params, arguments) from None
     if held is None and any(isinstance(argument, Tensor) and argument.is_cuda for argument in arguments):

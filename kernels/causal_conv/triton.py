@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.causal_conv import variants
+from kernels.dependent_launch import wait_for_previous
 from kernels.launch import cdiv, launch
 from kernels.paged_attention.metadata import AttentionMetadata
 from kernels.sequence_tiles import sequence_of_tile
@@ -65,6 +66,7 @@ def decode_kernel(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    wait_for_previous()
     channels = channels8 * 8
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < channels
@@ -101,6 +103,7 @@ def prefill_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    wait_for_previous()
     seq, start, length, first = sequence_of_tile(tl.program_id(1), query_start_ptr, first_seq, num_seqs, ROWS)
     if first >= length:
         return
@@ -143,6 +146,7 @@ def last_inputs_kernel(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    wait_for_previous()
     channels = channels8 * 8
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = channel < channels

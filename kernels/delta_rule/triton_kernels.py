@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from kernels.delta_rule import NORM_EPS
+from kernels.dependent_launch import wait_for_previous
 from kernels.sequence_tiles import first_tile, sequence_of_tile
 
 _EPS = tl.constexpr(NORM_EPS)
@@ -39,6 +40,7 @@ def decode_kernel(
     KEY_DIM: tl.constexpr,
     VALUES: tl.constexpr,
 ):
+    wait_for_previous()
     head = tl.program_id(1)
     seq = tl.program_id(2).to(tl.int64)
     value_dim = value_dim8 * 8
@@ -103,6 +105,7 @@ def prepare_kernel(
 ):
     """All of a chunk of one head that does not depend on the state. Lengths of keys and queries are divided out in
     float32, so that the matrix units multiply them as they are."""
+    wait_for_previous()
     DTYPE: tl.constexpr = query_ptr.dtype.element_ty
     head, tile = tl.program_id(0), tl.program_id(1)
     _, start, length, first = sequence_of_tile(tile, query_start_ptr, first_seq, num_seqs, CHUNK)
@@ -200,6 +203,7 @@ def scan_kernel(
     VALUES: tl.constexpr,
 ):
     """The state from chunk to chunk, of one head and some of its values."""
+    wait_for_previous()
     head, seq = tl.program_id(1), first_seq + tl.program_id(2)
     value_dim = value_dim8 * 8
     dim = tl.arange(0, KEY_DIM)

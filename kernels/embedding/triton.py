@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.embedding import variants
 from kernels.launch import cdiv, launch
 from kernels.variants import Variant
@@ -40,6 +41,7 @@ def embedding_kernel(
     size8,
     BLOCK: tl.constexpr,
 ):
+    wait_for_previous()
     size = size8 * 8
     chunks = tl.cdiv(size, BLOCK)
     token = (tl.program_id(0) // chunks).to(tl.int64)

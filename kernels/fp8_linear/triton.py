@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.float8 import decode_e4m3
 from kernels.fp8_linear import GROUP, variants
 from kernels.launch import architecture, cdiv, launch
@@ -80,6 +81,7 @@ def quantise_kernel(
     inner16,
     GROUPS: tl.constexpr,
 ):
+    wait_for_previous()
     inner = inner16 * 16
     parts = tl.cdiv(inner, GROUPS * _GROUP)
     token = (tl.program_id(0) // parts).to(tl.int64)
@@ -111,6 +113,7 @@ def fp8_linear_kernel(
     MODE: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
+    wait_for_previous()
     outputs, inner = outputs16 * 16, inner16 * 16
     # Programs that run at the same time share weights first: all tokens by some outputs, then the next outputs.
     blocks_m = tl.cdiv(tokens, BLOCK_M)
@@ -157,6 +160,7 @@ def reduce_kernel(
     has_bias,
     BLOCK: tl.constexpr,
 ):
+    wait_for_previous()
     outputs = outputs16 * 16
     size = tokens * outputs.to(tl.int64)
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.fp8_linear import GROUP
 from kernels.fp8_linear.triton import rounded_to_fp8, scaled_product
 from kernels.gated_activation.triton import activated
@@ -31,6 +32,7 @@ def plain_product_kernel(
     GROUP: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ):
+    wait_for_previous()
     columns, inner = columns16 * 16, inner16 * 16
     GATED: tl.constexpr = ACTIVATION != ""
     WIDTH: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
@@ -97,6 +99,7 @@ def fp8_product_kernel(
     MODE: tl.constexpr,
     ROUND_TO: tl.constexpr,
 ):
+    wait_for_previous()
     columns, inner = columns16 * 16, inner16 * 16
     GATED: tl.constexpr = ACTIVATION != ""
     WIDTH: tl.constexpr = BLOCK_N if GATED else 2 * BLOCK_N

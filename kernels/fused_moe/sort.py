@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.fused_moe import variants
 from kernels.launch import cdiv, launch
 
@@ -58,6 +59,7 @@ def count_kernel(
     BLOCK: tl.constexpr,
 ):
     """How many pairs of each chunk go to each expert."""
+    wait_for_previous()
     first = tl.program_id(0) * CHUNK
     counts = _counted(ids_ptr, first, tl.minimum(first + CHUNK, pairs), BLOCK)
     tl.store(counts_ptr + tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK), counts)
@@ -76,6 +78,7 @@ def place_kernel(
     COUNTED: tl.constexpr,
 ):
     """Writes the pairs of a chunk to their places, and the blocks that begin with one of them."""
+    wait_for_previous()
     chunk = tl.program_id(0)
     first = chunk * CHUNK
     if COUNTED:

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.fp8_linear import GROUP
 from kernels.fp8_linear.triton import quantise
 from kernels.fp8_linear.variants import activation_mode, has_fp8
@@ -156,6 +157,7 @@ def sum_kernel(
     PLACES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    wait_for_previous()
     hidden = hidden16 * 16
     parts = tl.cdiv(hidden, BLOCK)
     token = (tl.program_id(0) // parts).to(tl.int64)

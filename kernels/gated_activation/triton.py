@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.gated_activation import ACTIVATIONS, variants
 from kernels.launch import cdiv, launch
 from kernels.variants import Variant
@@ -51,6 +52,7 @@ def gated_activation_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    wait_for_previous()
     size = size8 * 8
     chunks = tl.cdiv(size, BLOCK)
     row = tl.program_id(0) // chunks * ROWS + tl.arange(0, ROWS)

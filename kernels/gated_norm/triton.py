@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.gated_norm import variants
 from kernels.launch import cdiv, launch
 from kernels.variants import Variant
@@ -54,6 +55,7 @@ def gated_norm_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    wait_for_previous()
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)[None, :]
     size = size8 * 8

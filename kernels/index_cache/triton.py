@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.float8 import encode_e4m3
 from kernels.index_cache import variants
 from kernels.index_cache.norm import KeyNorm
@@ -88,6 +89,7 @@ def index_cache_kernel(
     TOKENS: tl.constexpr,
     INTERLEAVED: tl.constexpr,
 ):
+    wait_for_previous()
     of_queries = tl.cdiv(queries * heads, ROWS)
     program = tl.program_id(0)
     column = tl.arange(0, DIM)[None, :]

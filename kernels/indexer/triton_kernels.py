@@ -6,6 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.float8 import decode_e4m3
 
 _LEAST = tl.constexpr(-(1 << 31))
@@ -41,6 +42,7 @@ def score_kernel(
     QUERIES: tl.constexpr,  # 1: of decodes, a sequence each
     CODED: tl.constexpr,  # codes are to be decoded
 ):
+    wait_for_previous()
     seq = (first_seq + (tl.program_id(1) if QUERIES == 1 else 0)).to(tl.int64)
     row = first_row + tl.program_id(1) * QUERIES
     last = tl.minimum(row + QUERIES, end_row) - 1
@@ -96,6 +98,7 @@ def select_kernel(
     BLOCK: tl.constexpr,
     DECODES: tl.constexpr,
 ):
+    wait_for_previous()
     seq = (first_seq + (tl.program_id(0) if DECODES else 0)).to(tl.int64)
     row = first_row + tl.program_id(0)
     visible = tl.load(seq_lens_ptr + seq) - tl.load(query_start_ptr + seq + 1) + row + 1

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.latent_cache import variants
 from kernels.launch import cdiv, launch
 from kernels.rotary_cache.triton import normed, turned
@@ -75,6 +76,7 @@ def latent_cache_kernel(
     ROWS: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
+    wait_for_previous()
     size = size8 * 8
     queries = tl.cdiv(tokens * heads, ROWS)
     program = tl.program_id(0)

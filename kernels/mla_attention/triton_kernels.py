@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.dependent_launch import wait_for_previous
+
 _LOG2E = tl.constexpr(1.4426950408889634)
 
 
@@ -98,6 +100,7 @@ def decode_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
+    wait_for_previous()
     part = tl.program_id(1)
     seq = (first_seq + tl.program_id(2)).to(tl.int64)
     length = tl.load(seq_lens_ptr + seq)
@@ -147,6 +150,7 @@ def merge_kernel(
     RANK: tl.constexpr,
     PARTS: tl.constexpr,  # taken at a time
 ):
+    wait_for_previous()
     head = tl.program_id(0).to(tl.int64)
     seq = first_seq + tl.program_id(1)
     end = tl.cdiv(tl.load(seq_lens_ptr + seq), split)
@@ -190,6 +194,7 @@ def gather_kernel(
     ROPE: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
+    wait_for_previous()
     seq = tl.program_id(1)
     length = tl.load(seq_lens_ptr + seq)
     if tl.program_id(0) * TOKENS >= length:
@@ -272,6 +277,7 @@ def prefill_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
+    wait_for_previous()
     seq = tl.program_id(2)
     start = tl.load(query_start_ptr + seq)
     query_len = tl.load(query_start_ptr + seq + 1) - start

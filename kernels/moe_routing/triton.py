@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.launch import cdiv, launch
 from kernels.moe_routing import Routing, variants
 from kernels.variants import Variant
@@ -67,6 +68,7 @@ def moe_routing_kernel(
     SIGMOID: tl.constexpr,
     GROUPED: tl.constexpr,
 ):
+    wait_for_previous()
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     expert = tl.arange(0, BLOCK)[None, :]
     place = tl.arange(0, PLACES)[None, :]

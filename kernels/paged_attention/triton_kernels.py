@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.float8 import decode_e4m3
 
 _LOG2E = tl.constexpr(1.4426950408889634)
@@ -133,6 +134,7 @@ def prefill_kernel(
     PAGED: tl.constexpr,  # else keys and values are [sum of contexts, kv_heads, HEAD_DIM]
     MAX_SEQS: tl.constexpr,  # sequences at most where they are not paged
 ):
+    wait_for_previous()
     # Late tiles see more context, so they go first: the last to run is then a short one.
     tile = num_tiles - 1 - tl.program_id(0)
     head = tl.program_id(1)
@@ -253,6 +255,7 @@ def decode_kernel(
     SOFT_CAP: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
+    wait_for_previous()
     row_tiles = (group + ROWS - 1) // ROWS
     head = tl.program_id(0) // row_tiles
     part = tl.program_id(1)
@@ -316,6 +319,7 @@ def gather_kernel(
     BLOCK: tl.constexpr,
     MAX_SEQS: tl.constexpr,
 ):
+    wait_for_previous()
     seq = tl.program_id(1)
     length = tl.load(seq_lens_ptr + first_seq + seq)
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
@@ -365,6 +369,7 @@ def merge_kernel(
     SPLIT: tl.constexpr,
     PARTS: tl.constexpr,  # taken at a time
 ):
+    wait_for_previous()
     head = tl.program_id(0)
     seq = (first_seq + tl.program_id(1)).to(tl.int64)
     length = tl.load(seq_lens_ptr + seq)

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.launch import cdiv, launch
 from kernels.rms_norm import variants
 from kernels.variants import Variant
@@ -63,6 +64,7 @@ def rms_norm_kernel(
     BLOCK: tl.constexpr,
     RESIDUAL: tl.constexpr,
 ):
+    wait_for_previous()
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
     size = size8 * 8

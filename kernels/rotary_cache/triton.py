@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.float8 import encode_e4m3
 from kernels.launch import architecture, cdiv, launch
 from kernels.rotary_cache import variants
@@ -110,6 +111,7 @@ def rotary_cache_kernel(
     NORM: tl.constexpr,
     INTERLEAVED: tl.constexpr,
 ):
+    wait_for_previous()
     size, half = size8 * 8, half8 * 8
     queries, keys = tl.cdiv(tokens * heads, ROWS), tl.cdiv(tokens * kv_heads, ROWS)
     program = tl.program_id(0)

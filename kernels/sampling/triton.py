@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.launch import cdiv, launch
 from kernels.sampling import batch as words
 from kernels.sampling import variants
@@ -109,6 +110,7 @@ def edit_kernel(
     vocab,
     BLOCK: tl.constexpr,
 ):
+    wait_for_previous()
     edit = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = edit < count
     row = tl.load(edits_ptr + edit, mask=inside, other=0)
@@ -133,6 +135,7 @@ def restrict_kernel(
     vocab,
     CHUNK: tl.constexpr,
 ):
+    wait_for_previous()
     chunk = tl.program_id(0)
     allowed_ptr += tl.program_id(1).to(tl.int64) * size
     logits_ptr += tl.load(allowed_ptr).to(tl.int64) * vocab
@@ -185,6 +188,7 @@ def best_kernel(
     CHUNK: tl.constexpr,
     MAX_CHUNKS: tl.constexpr,
 ):
+    wait_for_previous()
     chunk, row = tl.program_id(0), tl.program_id(1)
     chunks, rows = tl.num_programs(0), tl.num_programs(1)
     logits_ptr += row.to(tl.int64) * vocab
@@ -266,6 +270,7 @@ def level_kernel(
     CHUNK: tl.constexpr,
     MAX_CHUNKS: tl.constexpr,
 ):
+    wait_for_previous()
     chunk, row = tl.program_id(0), tl.program_id(1)
     chunks, rows = tl.num_programs(0), tl.num_programs(1)
     best = tl.load(best_ptr + row)
@@ -345,6 +350,7 @@ def sample_kernel(
     ROOM: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
+    wait_for_previous()
     chunk, row = tl.program_id(0), tl.program_id(1)
     chunks, rows = tl.num_programs(0), tl.num_programs(1)
     best = tl.load(best_ptr + row)

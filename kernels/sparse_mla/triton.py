@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.dependent_launch import wait_for_previous
 from kernels.indexer.chosen import Chosen
 from kernels.launch import architecture, cdiv, launch
 from kernels.mla_attention import ABSORBED_TOKENS, SCRATCH_BYTES, LatentShape, part_bytes, split
@@ -109,6 +110,7 @@ def attend_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
+    wait_for_previous()
     part = tl.program_id(1)
     token = (first_query + tl.program_id(2)).to(tl.int64)
     count = tl.load(counts_ptr + token)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
 from kernels.cast.fake_arguments import fake_arguments
+from kernels.launch import options_of
 from kernels.named import load
 from kernels.variants import Variant
 
@@ -23,7 +24,7 @@ def precompile(variants: Iterable[Variant]) -> None:
 
 def _compile(variant: Variant) -> tuple[str, str]:
     try:
-        load(variant.kernel).warmup(*fake_arguments(variant), grid=(1,), **variant.options)
+        load(variant.kernel).warmup(*fake_arguments(variant), grid=(1,), **options_of(variant))
     except Exception as problem:  # noqa: BLE001 - whatever the compiler raises is this variant's result
         return variant.name, f"{type(problem).__name__}: {str(problem)[:100]}"
     return variant.name, ""

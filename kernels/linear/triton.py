@@ -1,0 +1,128 @@
+"""Linear for few tokens in Triton. Such a product only reads its weights: every program streams rows of them, with as
+many bytes under way as the memory needs, and has the first ones brought into the L2 cache while the kernel before it
+still runs. Products of more tokens are cuBLAS's.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.dependent_launch import prefetch_and_wait
+from kernels.launch import architecture, cdiv, launch
+from kernels.linear import variants
+from kernels.variants import Variant
+
+# Outputs of a product that is split, at most: of more tiles than there are counters, none is.
+_COUNTERS = 1 << 14
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """As `reference.linear`. In bfloat16 and float16, products of up to `variants.MOST_TOKENS` tokens are computed
+    here if I is a multiple of 16. One of few tiles is split along I and its parts are summed in order, so that equal
+    calls give equal results."""
+    (tokens, inner), outputs = x.shape, weight.shape[0]
+    dtype = _NAMES.get(x.dtype)
+    if dtype is None or not 0 < tokens <= variants.MOST_TOKENS or inner % variants.UNIT:
+        return torch.nn.functional.linear(x, weight, bias)
+    variant, tiles, splits = _plan(architecture(), dtype, tokens, outputs, inner, _processors())
+    out = x.new_empty(tokens, outputs)
+    arrived = _arrived(x.device)
+    parts = arrived.view(torch.float32)  # anything
+    if splits > 1:
+        parts = torch.empty(splits, tokens, outputs, dtype=torch.float32, device=x.device)
+    launch(
+        few_tokens_kernel, variant, (tiles, splits),
+        x.contiguous(), weight, out if bias is None else bias, parts, arrived, out,
+        tokens, outputs, inner // variants.UNIT, splits, int(bias is not None),
+    )  # fmt: skip
+    return out
+
+
+_NAMES = {getattr(torch, name): name for name in variants.DTYPES}
+
+
+@functools.cache
+def _plan(arch: int, dtype: str, tokens: int, outputs: int, inner: int, processors: int) -> tuple[Variant, int, int]:
+    """The variant, and how many tiles and splits."""
+    tile = variants.tile_of(arch, tokens, outputs, processors)
+    tiles, splits = cdiv(outputs, tile.outputs), variants.splits_of(tile, outputs, inner, processors)
+    assert splits == 1 or tiles <= _COUNTERS, f"{tiles} tiles in {splits} parts"
+    return variants.of(dtype, tile, splits > 1), tiles, splits
+
+
+@functools.cache
+def _processors() -> int:
+    return torch.cuda.get_device_properties().multi_processor_count if torch.cuda.is_available() else 132
+
+
+@functools.cache
+def _arrived(device: torch.device) -> Tensor:
+    """Zeros, to which each tile's last program returns its own: kernels of one stream can share them."""
+    return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)
+
+
+@triton.jit(do_not_specialize=["tokens", "outputs", "inner16", "splits", "has_bias"])
+def few_tokens_kernel(
+    x_ptr,  # [tokens, inner]
+    weight_ptr,  # [outputs, inner]
+    bias_ptr,  # [outputs], or anything where has_bias is 0
+    parts_ptr,  # [splits, tokens, outputs] float32, or anything where SPLIT is false
+    arrived_ptr,  # [tiles], zero, or anything where SPLIT is false
+    out_ptr,  # [tokens, outputs]
+    tokens,
+    outputs,
+    inner16,
+    splits,
+    has_bias,
+    TOKENS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    INNER: tl.constexpr,
+    WEIGHT_FIRST: tl.constexpr,
+    SPLIT: tl.constexpr,
+    AHEAD: tl.constexpr,
+):
+    inner = inner16 * 16
+    tile = tl.program_id(0)
+    token, output = tl.arange(0, TOKENS), tile * OUTPUTS + tl.arange(0, OUTPUTS)
+    steps = tl.cdiv(tl.cdiv(inner, INNER), splits) * INNER
+    start = tl.program_id(1) * steps
+    end = tl.minimum(start + steps, inner)
+    # What lies outside is computed from the last row again, and not written.
+    weight_row = weight_ptr + tl.minimum(output, outputs - 1).to(tl.int64)[:, None] * inner
+    first = tl.minimum(start + tl.arange(0, AHEAD // 64) * 64, end - 1)
+    prefetch_and_wait(weight_row + first[None, :])
+
+    x_row = x_ptr + tl.minimum(token, tokens - 1).to(tl.int64)[:, None] * inner
+    total = tl.zeros([OUTPUTS, TOKENS] if WEIGHT_FIRST else [TOKENS, OUTPUTS], tl.float32)
+    for step in range(start, end, INNER):
+        column = step + tl.arange(0, INNER)[None, :]
+        inside = column < end
+        x = tl.load(x_row + column, mask=inside, other=0.0)
+        weight = tl.load(weight_row + column, mask=inside, other=0.0)
+        total = tl.dot(weight, tl.trans(x), total) if WEIGHT_FIRST else tl.dot(x, tl.trans(weight), total)
+
+    if WEIGHT_FIRST:
+        token, output = token[None, :], output[:, None]
+    else:
+        token, output = token[:, None], output[None, :]
+    inside = (token < tokens) & (output < outputs)
+    place = token * outputs + output
+    added = tl.load(bias_ptr + output, mask=(output < outputs) & (has_bias != 0), other=0.0).to(tl.float32)
+    if not SPLIT:
+        tl.store(out_ptr + place, (total + added).to(out_ptr.dtype.element_ty), mask=inside)
+    else:
+        size = tokens * outputs
+        tl.store(parts_ptr + tl.program_id(1) * size + place, total, mask=inside)
+        tl.debug_barrier()  # every thread has written its part
+        if tl.atomic_add(arrived_ptr + tile, 1, sem="acq_rel") == splits - 1:
+            total = tl.zeros(total.shape, tl.float32) + added
+            for split in range(splits):
+                # Past the L1 cache, which does not see what other programs write.
+                total += tl.load(parts_ptr + split * size + place, mask=inside, other=0.0, cache_modifier=".cg")
+            tl.store(out_ptr + place, total.to(out_ptr.dtype.element_ty), mask=inside)
+            tl.store(arrived_ptr + tile, 0)
