@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 import jinja2
 import jinja2.meta
@@ -31,13 +31,27 @@ _EXPECTED: Final = (
 )  # fmt: skip
 
 
+# For templates that know three efforts only, as gpt-oss's does.
+_NEAREST_EFFORT: Final = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
+
+
 class TemplateError(ValueError):
-    """Messages that a template refuses or cannot render; says which template and line."""
+    """Messages that a template refuses or cannot render; says which template and line. `param` is the path of the field
+    in the request."""
+
+    def __init__(self, message: str, param: str = "messages") -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class ChatTemplate:
     """A parsed template. `source` names where its `text` came from, for errors; `variables` are the names that it reads
     and does not set itself everywhere."""
+
+    message_fields: ClassVar[Mapping[str, frozenset[str]]] = {}
+    """By role, fields of messages beside OpenAI's that it is known to read."""
+    keeps_tools: ClassVar[bool] = False
+    """Whether it is given tools as the client sent them, instead of all with the same fields."""
 
     def __init__(self, text: str, source: str, tokens: Mapping[str, str]) -> None:
         """Raises TemplateError if the text is not a valid template."""
@@ -60,6 +74,11 @@ class ChatTemplate:
     def wants_short_ids(self) -> bool:
         """Whether it rejects ids of tool calls that are not nine letters and digits, as Mistral's templates do."""
         return _SHORT_IDS in self.text
+
+    def nearest_effort(self, effort: str) -> str:
+        """The reasoning effort as the template knows it."""
+        named = f"'{effort}'" in self.text or f'"{effort}"' in self.text
+        return effort if named else _NEAREST_EFFORT.get(effort, effort)
 
     @classmethod
     def load(cls, folder: Path) -> ChatTemplate | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from appliance.checkpoint.encoders import encoder_files
 from appliance.checkpoint.json_file import read_raw
 from appliance.checkpoint.safetensors import INDEX_FILE, read_index
 
@@ -20,7 +21,8 @@ FILES = (
 
 
 def checkpoint_digest(folder: Path) -> str:
-    """`sha256:...` over the config, tokenizer and template files, and the headers and sizes of the weight files.
+    """`sha256:...` over the config, tokenizer and template files, an encoder's, and the headers and sizes of the weight
+    files.
 
     The weights' bytes are not read: two checkpoints of the same shapes and files that differ in numbers alone have
     the same digest. It tells models and versions apart; it proves nothing about an attacker. Raises CheckpointError
@@ -36,6 +38,8 @@ def checkpoint_digest(folder: Path) -> str:
         path = folder / name
         if path.is_file():
             add(name, read_raw(path, "model-file"))
+    for path in encoder_files(folder):
+        add(f"encoding/{path.name}", read_raw(path, "model-file"))
     for path in read_index(folder).files:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from appliance.checkpoint.chat_template import ChatTemplate
+from appliance.checkpoint.chat_format import ChatFormat, load_chat_format
 from appliance.checkpoint.config import ModelConfig, read_architecture, read_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.folder import locate
@@ -84,8 +84,8 @@ class Subject(ABC):
         return Tokenizer.load(self.folder)
 
     @cached_property
-    def chat_template(self) -> ChatTemplate | None:
-        return ChatTemplate.load(self.folder)
+    def chat_format(self) -> ChatFormat | None:
+        return load_chat_format(self.folder, self.profile.chat_encoding)
 
     @cached_property
     def device(self) -> Device:

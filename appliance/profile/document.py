@@ -81,6 +81,7 @@ def load(document: Mapping[str, Any]) -> Profile:
         jit=values["jit"],
         prefix_caching=values["prefix-caching"],
         prefix_cache_salt=values["prefix-cache-salt"],
+        chat_encoding=values["chat-encoding"],
         tool_call_parser=values["tool-call-parser"],
         reasoning_parser=values["reasoning-parser"],
         strict_requests=values["strict-requests"],

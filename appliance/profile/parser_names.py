@@ -1,4 +1,5 @@
-"""The names of the formats that the front door reads (`serving/parsers/registry.py`), as a profile may choose them."""
+"""The names of the formats that the front door reads (`serving/parsers/registry.py`) and of the encoders that it writes
+prompts with (`checkpoint/encoders`), as a profile may choose them."""
 
 from __future__ import annotations
 
@@ -14,3 +15,4 @@ TOOL_CALLS: Final = (
 REASONING: Final = (
     "think", "dsml", "kimi-k2", "kimi", "minimax-m2", "mistral", "granite", "gemma4", "gpt-oss",
 )  # fmt: skip
+CHAT_ENCODINGS: Final = ("deepseek-v3.2", "deepseek-v4-april", "deepseek-v4-0731")

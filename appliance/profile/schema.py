@@ -246,6 +246,15 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "nobody can tell from response times what others have asked. Native engine only.",
     ),
     Setting(
+        key="chat-encoding",
+        type=Type.TEXT,
+        default=parser_names.AUTO,
+        allowed=(parser_names.AUTO, *parser_names.CHAT_ENCODINGS),
+        group="Requests",
+        help="How messages become the prompt. `auto`: by the model's chat template; without one, by the encoder of its "
+        "family, in the revision that its folder says. Native engine only.",
+    ),
+    Setting(
         key="tool-call-parser",
         type=Type.TEXT,
         default=parser_names.AUTO,
@@ -424,6 +433,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     jit: str
     prefix_caching: bool
     prefix_cache_salt: str
+    chat_encoding: str
     tool_call_parser: str
     reasoning_parser: str
     strict_requests: bool

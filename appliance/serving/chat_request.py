@@ -109,12 +109,12 @@ async def chat_prompt(fields: ChatFields, model: ServedModel, ignored: Ignored) 
 
 def _render(fields: ChatFields, model: ServedModel, use: ToolUse, ignored: Ignored) -> str:
     """The prompt's text."""
-    messages = check_messages(fields.messages, ignored)
+    template = model.template
+    messages = check_messages(fields.messages, ignored, template.message_fields)
     given = fields.chat_template_kwargs or {}
     for name in ("messages", "tools"):
         if name in given:
             raise bad_request(f"chat_template_kwargs.{name} is reserved. Remove it.", f"chat_template_kwargs.{name}")
-    template = model.template
     if use.tools and "tools" not in template.variables:
         ignored.add_unused("tools")
     if template.wants_short_ids:
@@ -126,4 +126,4 @@ def _render(fields: ChatFields, model: ServedModel, use: ToolUse, ignored: Ignor
     enabled = reasoning.enabled if fields.enable_thinking is None else fields.enable_thinking
     variables = thinking_variables(effort, enabled, given, template, ignored)
     variables.setdefault("add_generation_prompt", fields.add_generation_prompt is not False)
-    return model.render_chat(messages, {**variables, "tools": use.for_template()})
+    return model.render_chat(messages, {**variables, "tools": use.for_template(as_sent=template.keeps_tools)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -22,6 +22,7 @@ FIELDS: Final = {
     "assistant": frozenset({"name", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call"}),
     "tool": frozenset({"name", "tool_call_id"}),
 }
+SWITCHES: Final = frozenset({"prefix"})
 # Each takes a few tokens at least, so more would not fit any context; and checking each takes time.
 MAX_MESSAGES: Final = 20_000
 Messages = Annotated[list[dict[str, Any]], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_MESSAGES})]
@@ -30,12 +31,15 @@ OLD_CALLS: Final = "tool_calls and the role tool have replaced function calls"
 SHORT_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
 
 
-def check_messages(messages: Sequence[dict[str, Any]], ignored: Ignored) -> list[dict[str, Any]]:
-    """Raises ApiError naming the message and its field."""
+def check_messages(
+    messages: Sequence[dict[str, Any]], ignored: Ignored, fields: Mapping[str, frozenset[str]] | None = None
+) -> list[dict[str, Any]]:
+    """`fields`: those that the model knows beside OpenAI's, by role; of roles beside OpenAI's, too. Raises ApiError
+    naming the message and its field."""
     if not messages:
         raise bad_request("messages is empty; send at least one message.", "messages")
     check_count(messages)
-    conversation = _Conversation(ignored)
+    conversation = _Conversation(ignored, fields or {})
     return [conversation.check(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
@@ -66,20 +70,23 @@ def _short_id(call_id: str) -> str:
 class _Conversation:
     """Messages in their order: a tool's result belongs to a call before it."""
 
-    def __init__(self, ignored: Ignored) -> None:
+    def __init__(self, ignored: Ignored, fields: Mapping[str, frozenset[str]]) -> None:
         self._ignored = ignored
+        self._roles = {**ROLES, **{role: role for role in fields if role not in ROLES}}
+        self._fields = {**FIELDS, **{role: FIELDS.get(role, frozenset()) | more for role, more in fields.items()}}
         self._open: dict[str, str] = {}  # the calls without a result: id, name
         self._answered: set[str] = set()
 
     def check(self, message: dict[str, Any], param: str) -> dict[str, Any]:
         role = message.get("role")
-        if not isinstance(role, str) or role not in ROLES:
-            known = " or ".join((", ".join(list(ROLES)[:-1]), list(ROLES)[-1]))
+        if not isinstance(role, str) or role not in self._roles:
+            known = " or ".join((", ".join(list(self._roles)[:-1]), list(self._roles)[-1]))
             why = f" ({OLD_CALLS})" if role == "function" else ""
             raise bad_request(f"{param}.role: {shown(role)} is not supported{why}; use {known}.", f"{param}.role")
-        given = self._given(message, ROLES[role], param)
+        role = self._roles[role]
+        given = self._given(message, role, param)
         content = message.get("content")
-        match ROLES[role]:
+        match role:
             case "assistant":
                 return {"role": "assistant", **self._assistant(content, given, param)}
             case "tool":
@@ -95,16 +102,17 @@ class _Conversation:
             if field in ("role", "content") or value is None or value == []:
                 continue
             place = f"{param}.{field}"
-            if field not in FIELDS[role]:
+            if field not in self._fields[role]:
                 self._ignored.add(f"messages[].{field}", place)
             elif field == "function_call":
                 raise bad_request(f"{place} is not supported: {OLD_CALLS}.", place, "unsupported_field")
             elif field == "tool_calls":
                 given[field] = self._calls(value, place)
-            elif isinstance(value, str):
+            elif isinstance(value, bool if field in SWITCHES else str):
                 given[field] = value
             else:
-                raise bad_request(f"{place}: {shown(value)} is not valid; use a string.", place)
+                use = "true or false" if field in SWITCHES else "a string"
+                raise bad_request(f"{place}: {shown(value)} is not valid; use {use}.", place)
         return given
 
     @staticmethod

@@ -17,7 +17,7 @@ from appliance.serving.reading import ModelFormats
 from appliance.serving.structured import CheckedGrammars, Form, Thoughts
 
 if TYPE_CHECKING:
-    from appliance.checkpoint.chat_template import ChatTemplate
+    from appliance.checkpoint.chat_format import ChatFormat
     from appliance.checkpoint.tokenizer import IncrementalDetokenizer, Tokenizer
     from appliance.plan.launch import NativePlan
     from appliance.protocol import Pooling
@@ -41,7 +41,7 @@ NO_ECHO = Echo("", [])
 
 class ServedModel:
     def __init__(
-        self, plan: NativePlan, digest: str, tokenizer: Tokenizer, template: ChatTemplate | None, created: int
+        self, plan: NativePlan, digest: str, tokenizer: Tokenizer, template: ChatFormat | None, created: int
     ) -> None:
         self.name = plan.profile.served_model_name
         self.created = created
@@ -71,13 +71,12 @@ class ServedModel:
     def load(cls, plan: NativePlan, created: int) -> ServedModel:
         """Blocking. Raises CheckpointError."""
         # Late: the first answer over HTTP does not wait for these.
-        from appliance.checkpoint.chat_template import ChatTemplate
+        from appliance.checkpoint.chat_format import load_chat_format
         from appliance.checkpoint.digest import checkpoint_digest
         from appliance.checkpoint.tokenizer import Tokenizer
 
-        return cls(
-            plan, checkpoint_digest(plan.folder), Tokenizer.load(plan.folder), ChatTemplate.load(plan.folder), created
-        )
+        template = load_chat_format(plan.folder, plan.profile.chat_encoding)
+        return cls(plan, checkpoint_digest(plan.folder), Tokenizer.load(plan.folder), template, created)
 
     def check_name(self, name: str | None) -> None:
         if name is not None:
@@ -147,7 +146,7 @@ class ServedModel:
         return self._template is not None
 
     @property
-    def template(self) -> ChatTemplate:
+    def template(self) -> ChatFormat:
         """Raises ApiError where the model has none."""
         if self._template is None:
             message = (
@@ -163,7 +162,7 @@ class ServedModel:
         try:
             return self.template.render(messages, **variables)
         except TemplateError as error:
-            raise bad_request(str(error), "messages") from None
+            raise bad_request(str(error), error.param) from None
 
     async def grammar(self, form: Form, thoughts: Thoughts = ()) -> str:
         """What an answer of this form keeps to, behind one of `thoughts`. Raises ApiError if it cannot."""

@@ -14,7 +14,7 @@ from appliance.serving.fields import Ignored, shown
 from appliance.thinking_budget import ThinkingBudget, ThinkingSection
 
 if TYPE_CHECKING:
-    from appliance.checkpoint.chat_template import ChatTemplate
+    from appliance.checkpoint.chat_format import ChatFormat
     from appliance.checkpoint.tokenizer import Tokenizer
     from appliance.serving.parsers.base import ReasoningFormat, Section
 
@@ -22,8 +22,6 @@ EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 OFF: Final = frozenset({"none", "minimal"})
 # What templates call the switch: Qwen3, GLM and MiniMax; DeepSeek, Granite and Kimi.
 SWITCHES: Final = ("enable_thinking", "thinking")
-# For templates that know three efforts only, as gpt-oss's does.
-NEAREST: Final = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 
 # Of a budget, as vLLM and llama.cpp have it.
 UNBOUNDED: Final = -1
@@ -55,7 +53,7 @@ def check_effort(effort: str | None, param: str) -> None:
 
 
 def thinking_variables(
-    effort: str | None, enabled: bool | None, given: Mapping[str, Any], template: ChatTemplate, ignored: Ignored
+    effort: str | None, enabled: bool | None, given: Mapping[str, Any], template: ChatFormat, ignored: Ignored
 ) -> dict[str, Any]:
     """Variables for the template, beside those that were `given` for it.
 
@@ -67,7 +65,7 @@ def thinking_variables(
     if on is not None:
         variables = {switch: on for switch in SWITCHES if switch in reads}
     if effort is not None and "reasoning_effort" in reads and (on or not variables):
-        variables["reasoning_effort"] = _level(effort, template.text)
+        variables["reasoning_effort"] = template.nearest_effort(effort)
     for field, value in (("reasoning_effort", effort), ("enable_thinking", enabled)):
         if value is not None and not variables:
             ignored.add_unused(field)
@@ -82,11 +80,6 @@ def _wanted(effort: str | None, enabled: bool | None, given: Mapping[str, Any]) 
     if enabled is not None or effort is None:
         return enabled
     return effort not in OFF
-
-
-def _level(effort: str, text: str) -> str:
-    named = f"'{effort}'" in text or f'"{effort}"' in text
-    return effort if named else NEAREST.get(effort, effort)
 
 
 def asked_budget(given: Mapping[str, int | None]) -> AskedBudget | None:

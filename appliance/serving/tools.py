@@ -39,6 +39,8 @@ class ToolUse(msgspec.Struct, frozen=True):
     """Whether an answer may hold several calls."""
     places: dict[str, str] = {}
     """By the name of a tool, the path of its parameters in the request."""
+    sent: dict[str, dict[str, Any]] = {}
+    """By the name of a tool, what the client said of its function."""
 
     @property
     def callable(self) -> tuple[Tool, ...]:
@@ -66,8 +68,11 @@ class ToolUse(msgspec.Struct, frozen=True):
             return [tool for tool in self.tools if tool.name == self.name]
         return [tool for tool in self.callable if tool.strict or self.choice == "required"]
 
-    def for_template(self) -> list[dict[str, Any]] | None:
-        """In OpenAI's form, as templates expect it; None where there are no tools."""
+    def for_template(self, *, as_sent: bool = False) -> list[dict[str, Any]] | None:
+        """In OpenAI's form, as templates expect it: each with the same fields, unless `as_sent`. None where there are
+        no tools."""
+        if as_sent:
+            return [{"type": "function", "function": self.sent[tool.name]} for tool in self.tools] or None
         return [_for_template(tool) for tool in self.tools] or None
 
 
@@ -76,10 +81,11 @@ def check_tools(tools: Any, choice: Any, parallel: bool | None, ignored: Ignored
     checked = _check_list(tools or [], ignored)
     kind, names = _check_choice(choice, dict.fromkeys(tool.name for tool in checked))
     places = {tool.name: f"tools[{index}].function.parameters" for index, tool in enumerate(checked)}
+    sent = {tool.name: _sent(given["function"]) for tool, given in zip(checked, tools or [], strict=True)}
     if kind == "named":
-        return ToolUse(checked, kind, next(iter(names)), parallel is not False, places)
+        return ToolUse(checked, kind, next(iter(names)), parallel is not False, places, sent)
     allowed = tuple(tool for tool in checked if not names or tool.name in names)
-    return ToolUse(allowed, kind, parallel=parallel is not False, places=places)
+    return ToolUse(allowed, kind, parallel=parallel is not False, places=places, sent=sent)
 
 
 def _check_list(tools: Any, ignored: Ignored) -> tuple[Tool, ...]:
@@ -218,6 +224,10 @@ def _check_known(name: str | None, names: Collection[str], param: str) -> None:
 
 def _needs_tools(choice: Any) -> ApiError:
     return bad_request(f"tool_choice: {shown(choice)} needs tools; send tools, too.", "tool_choice")
+
+
+def _sent(function: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in function.items() if key in Tool.__struct_fields__ and value is not None}
 
 
 def _for_template(tool: Tool) -> dict[str, Any]:

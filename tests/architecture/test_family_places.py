@@ -14,7 +14,8 @@ from appliance.checkpoint.families import FILES, family_of
 
 ROOT = Path(__file__).parents[2]
 DESCRIPTIONS = ROOT / "appliance" / "checkpoint" / "families"
-# Formats of tool calls and reasoning are chosen by family, and some have the name of one.
+# Formats of prompts, tool calls and reasoning are chosen by family, and some have the name of one.
+ENCODERS = ROOT / "appliance" / "checkpoint" / "encoders"
 PARSERS = ROOT / "appliance" / "serving" / "parsers"
 PARSER_NAMES = ROOT / "appliance" / "profile" / "parser_names.py"
 MODELS = ROOT / "appliance" / "models"
@@ -29,7 +30,7 @@ def names() -> set[str]:
 def own_files() -> set[Path]:
     """Where a family may be named."""
     described = {DESCRIPTIONS / f"{name}.py" for name in FILES.values()}
-    parsers = {PARSER_NAMES, *PARSERS.glob("*.py")}
+    parsers = {PARSER_NAMES, *PARSERS.glob("*.py"), *ENCODERS.glob("*.py")}
     return described | {MODELS / f"{name}.py" for name in FILES.values()} | {Path(families.__file__)} | parsers
 
 

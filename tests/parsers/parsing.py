@@ -175,6 +175,13 @@ FRAGMENTS: dict[str, list[str]] = {
         "</｜DSML｜parameter>",
         "<｜DSML｜",
         "</｜DSML",
+        "<｜DSML｜toolcalls>\n",
+        "</｜DSML｜toolcalls>",
+        "<｜DSML｜tool>",
+        '<｜DSML｜parameter name="a">',
+        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="g">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
+        "<think>",
+        "</think>",
     ],
     "minimax-m2": [
         *TAG_VALUES,

@@ -17,7 +17,8 @@ ROUNDS = 400
 REASONING_FRAGMENTS = [
     "<think>", "</think>", "<think", "[THINK]", "[/THINK]", "◁think▷", "◁/think▷", "<|channel>thought\n", "<channel|>",
     "Here is my thought process:", "Here is my response:", "<tool_call>", '<minimax:tool_call><invoke name="f">',
-    "</invoke></minimax:tool_call>", "<｜DSML｜tool_calls>", "<|tool_calls_section_begin|>", *TEXT,
+    "</invoke></minimax:tool_call>", "<｜DSML｜tool_calls>", '<｜DSML｜invoke name="f">', "</｜DSML｜invoke>",
+    '<｜DSML｜toolcalls><｜DSML｜invoke name="g"></｜DSML｜invoke>', "<|tool_calls_section_begin|>", *TEXT,
 ]  # fmt: skip
 
 

@@ -82,6 +82,28 @@ def test_a_call_ends_reasoning(name: str, call: str) -> None:
     assert (answer.content, answer.reasoning, len(answer.calls)) == ("", "I call.", 1)
 
 
+@pytest.mark.parametrize("call", [
+    DSML_CALL, DSML_CALL.replace("tool_calls", "toolcalls"), DSML_CALL.replace("tool_calls", "tool"),
+    '<｜DSML｜invoke name="g"></｜DSML｜invoke>',
+    '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="g">\n\n</｜DSML｜invoke>',
+])  # fmt: skip
+@pytest.mark.parametrize("opened", [True, False])
+def test_reasoning_that_ends_behind_its_calls_leaves_no_mark(call: str, opened: bool) -> None:
+    """Models close what they had open when they called; what they say then is the answer."""
+    answer = read(
+        "dsml", f"{'' if opened else '<think>'}I call.\n\n{call}\n</think>\n\nDone.", tools="dsml", opened=opened
+    )
+    assert (answer.content, answer.reasoning) == ("Done.", "I call.")
+    assert [found[0] for found in answer.calls] == ["g"]
+
+
+def test_the_end_of_reasoning_within_a_call_is_a_part_of_it() -> None:
+    parameter = '<｜DSML｜parameter name="a" string="true">a</think>b</｜DSML｜parameter>'
+    call = f'<｜DSML｜tool_calls><｜DSML｜invoke name="f">{parameter}</｜DSML｜invoke></｜DSML｜tool_calls>'
+    answer = read("dsml", f"<think>I call.{call}</think>So.", tools="dsml")
+    assert answer == ("So.", (("f", '{"a": "a</think>b"}', ""),), "I call.")
+
+
 def test_interleaved_reasoning_leaves_a_call_alone() -> None:
     parameter = '<parameter name="a"><think>b</think></parameter>'
     call = f'<minimax:tool_call><invoke name="f">{parameter}</invoke></minimax:tool_call>'

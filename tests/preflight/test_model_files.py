@@ -124,6 +124,49 @@ def test_a_tokenizer_of_another_model_is_a_warning(
     assert "one source" in finding.fix.text
 
 
+def encoded(home: Home, **files: str) -> Path:
+    """A model without a template, of a family that has an encoder in two revisions."""
+    folder = bundled(home, model_type="deepseek_v4")
+    path = folder / "tokenizer_config.json"
+    given = json.loads(path.read_text())
+    del given["chat_template"]
+    path.write_text(json.dumps(given))
+    (folder / "encoding").mkdir()
+    for name, text in files.items():
+        (folder / "encoding" / f"{name}.py").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("files", "changes", "found"),
+    [
+        ({}, {}, ["chat-encoding-assumed"]),
+        ({"encoding_dsv4": "import os"}, {}, ["chat-encoding-assumed"]),
+        ({"encoding_dsv4": "REASONING_EFFORT_MAX = ''"}, {}, []),
+        ({}, {"chat-encoding": "deepseek-v4-april"}, []),
+        ({}, {"engine": "vllm"}, []),
+    ],
+)
+def test_a_model_with_an_encoder_needs_no_template(
+    home: Home, files: dict[str, str], changes: dict[str, Any], found: list[str]
+) -> None:
+    """But something should say which revision is the model's; vLLM chooses for itself."""
+    encoded(home, **files)
+    report = look(home, changes, only="chat-template")
+    assert [finding.id for finding in report.findings] == found
+    for finding in report.findings:
+        assert finding.severity is Severity.WARNING
+        assert finding.value == "deepseek-v4-0731"
+        assert [look(home, patch, only="chat-template").findings for patch in finding.fix.options] == [[], []]
+
+
+def test_an_encoder_whose_tokens_the_tokenizer_does_not_know_is_a_warning(home: Home) -> None:
+    folder = bundled(home)
+    report = look(home, {"chat-encoding": "deepseek-v3.2"}, only="tokenizer")
+    [finding] = [f for f in report.findings if f.id == "tokenizer-of-another-model"]
+    assert finding.evidence[0] == str(folder / "tokenizer.json")
+
+
 def test_a_tokenizer_that_is_the_models_is_not_suspected(home: Home) -> None:
     """Embeddings that are padded; marks of a template of which the tokenizer knows some, as of TinyLlama's."""
     folder = bundled(home, vocab_size=3200)

@@ -274,7 +274,8 @@ def test_settings_without_effect_are_said(home: Home, tiny: Path) -> None:
 def test_settings_of_the_native_engine_have_no_effect_on_vllm(home: Home, tiny: Path) -> None:
     """It is told how to read answers by its own flags."""
     changes = {
-        "tool-call-parser": "hermes", "reasoning-parser": "none", "strict-requests": True, "response-store": 10,
+        "chat-encoding": "deepseek-v3.2", "tool-call-parser": "hermes", "reasoning-parser": "none",
+        "strict-requests": True, "response-store": 10,
     }  # fmt: skip
     fields = [f.field for f in look(home, {"engine": "vllm", **changes}).findings if f.id == "setting-unused"]
     assert fields == list(changes)

@@ -17,7 +17,7 @@ from appliance.protocol import Finding, Fix, Severity
 
 # Embeddings are padded, at most by some hundredths; another model's vocabulary is smaller by more.
 LEAST_SHARE: Final = 0.75
-_MARK: Final = re.compile(r"<\|[^|<>\s]{1,64}\|>|</?[a-z_]{1,32}>")
+_MARK: Final = re.compile(r"<\|[^|<>\s]{1,64}\|>|<｜[^｜<>\s]{1,64}｜>|</?[a-z_]{1,32}>")
 ONE_SOURCE: Final = "copy tokenizer.json, tokenizer_config.json and config.json from one source."
 
 
@@ -84,10 +84,10 @@ def _unknown_marks(subject: Subject, tokenizer: Tokenizer) -> list[str]:
     """Marks such as <|user|> that the chat template writes, where the tokenizer knows none of them: a model may well be
     taught some in several tokens, but not all."""
     try:
-        template = subject.chat_template
+        template = subject.chat_format
         written = template.render(SAMPLE) if template else ""
     except (CheckpointError, TemplateError):  # reported by the check of the chat template
         return []
     marks = list(dict.fromkeys(_MARK.findall(written)))
     known = any(tokenizer.token_to_id(mark) is not None for mark in marks)
-    return [] if known else [ascii(mark)[1:-1] for mark in marks if mark.startswith("<|")][:4]
+    return [] if known else [ascii(mark)[1:-1] for mark in marks if mark.startswith(("<|", "<｜"))][:4]

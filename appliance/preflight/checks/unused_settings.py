@@ -16,6 +16,8 @@ def run(subject: Subject) -> Iterator[Finding]:
     if profile.prefix_cache_salt != "none" and not engine.salts_prefix_cache:
         yield _unused("prefix-cache-salt", profile.prefix_cache_salt, "only `engine: native` salts its cache")
     if engine.own_server:
+        if profile.chat_encoding != AUTO:
+            yield _unused("chat-encoding", profile.chat_encoding, "vLLM takes it from vllm.extra-args.tokenizer-mode")
         for key in ("tool-call-parser", "reasoning-parser"):
             if (parser := value_of(profile, key)) != AUTO:
                 yield _unused(key, parser, f"vLLM takes it from vllm.extra-args.{key}")

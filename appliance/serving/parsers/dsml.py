@@ -18,11 +18,13 @@ from appliance.serving.parsers.calls import Format
 from appliance.serving.parsers.tags import TagParser, Tags
 
 _AROUND: Final = ("function_calls>", "tool_calls>", "toolcalls>", "tool>")
-MARKERS: Final = tuple(f"<｜DSML｜{name}" for name in _AROUND)
+_CALL: Final = "<｜DSML｜invoke name="
+_WRAPPERS: Final = tuple(f"<｜DSML｜{name}" for name in _AROUND)
+MARKERS: Final = (*_WRAPPERS, _CALL)
 _TAGS: Final = Tags(
-    around=MARKERS,
+    around=_WRAPPERS,
     around_end=tuple(f"</｜DSML｜{name}" for name in _AROUND),
-    call="<｜DSML｜invoke name=",
+    call=_CALL,
     call_end="</｜DSML｜invoke>",
     parameter="<｜DSML｜parameter name=",
     parameter_end="</｜DSML｜parameter>",

@@ -23,7 +23,8 @@ class MarkedReasoning:
     keeps_special: bool = False
     interleaved: bool = False
     calls: tuple[str, ...] = field(default=())
-    """Markers of calls, one of which ends reasoning too: the model calls without having ended it."""
+    """Markers of calls, one of which ends reasoning too: the model calls without having ended it. It may end it behind
+    them."""
     calls_within: tuple[str, ...] = field(default=())
 
     @property
@@ -101,12 +102,23 @@ class ReasoningParser:
         stop = yield from reader.read_until(markers(end, *self._format.calls), sink)
         if stop in self._format.calls:
             self._pass_record()
+            self._space.clear()
+            yield from self._end_behind_calls(end)
         elif stop:
             yield from reader.skip_space()
             self._drop_record()
         else:
             self._reasoning += self._space
         self._space.clear()
+
+    def _end_behind_calls(self, end: str) -> Steps[None]:
+        """What comes is no reasoning any more, and its end no content. Within a call, it is a part of the call."""
+        reader = self._reader
+        while (yield from reader.read_until(markers(end), self._pass)):
+            if not (isinstance(self._inner, CallParser) and self._inner.in_call):
+                self._drop_record()
+                return
+            self._pass_record()
 
     def _think(self, text: str) -> None:
         words = text.rstrip(SPACE)

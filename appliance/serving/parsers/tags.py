@@ -72,8 +72,10 @@ class TagParser(ParameterParser):
             end = yield from self._one_call()
             if end in tags.around_end:
                 return
+            self.in_call = False
             yield from reader.skip_space()
             follows = yield from reader.accept(tags.call, *tags.around_end)
+            self.in_call = True
         if follows:
             self.commit()
 
