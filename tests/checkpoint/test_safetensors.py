@@ -220,4 +220,7 @@ def test_the_digest_tells_models_apart(tmp_path: Path) -> None:
     assert checkpoint_digest(write_checkpoint(tmp_path / "b")) == first
     assert checkpoint_digest(write_checkpoint(tmp_path / "c", rope_theta=5e5)) != first
     assert checkpoint_digest(write_checkpoint(tmp_path / "d", num_hidden_layers=1)) != first
+    (tmp_path / "b" / "encoding").mkdir()
+    (tmp_path / "b" / "encoding" / "encoding_dsv4.py").write_text("REASONING_EFFORT_MAX = ''")
+    assert checkpoint_digest(tmp_path / "b") != first
     assert checkpoint_digest(shard(tmp_path / "a")) != first

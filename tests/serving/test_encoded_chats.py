@@ -54,7 +54,8 @@ def test_the_prompt_is_the_encoders(talking: Door) -> None:
     """With the tools as the client sent them."""
     assert tokens(talking, messages=[ASKED]) == same_tokens(talking, [ASKED])
     assert tokens(talking, messages=[ASKED], tools=TOOLS) == same_tokens(talking, [ASKED], tools=TOOLS)
-    for effort, variables in {"none": {"thinking": False}, "low": {}, "max": {"reasoning_effort": "max"}}.items():
+    efforts: dict[str, dict[str, Any]] = {"none": {"thinking": False}, "low": {}, "max": {"reasoning_effort": "max"}}
+    for effort, variables in efforts.items():
         seen = tokens(talking, messages=[ASKED], reasoning_effort=effort)
         assert seen == same_tokens(talking, [ASKED], **variables), effort
     switched = tokens(talking, messages=[ASKED], chat_template_kwargs={"thinking": False})
@@ -62,7 +63,7 @@ def test_the_prompt_is_the_encoders(talking: Door) -> None:
 
 
 def test_fields_and_roles_that_only_this_model_knows(talking: Door) -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "latest_reminder", "content": "today"}, {**ASKED, "task": "title"},
         {"role": "assistant", "content": "A", "prefix": True},
     ]  # fmt: skip

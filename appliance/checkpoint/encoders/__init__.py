@@ -51,8 +51,10 @@ class Choice(NamedTuple):
 
 
 def choose(folder: Path) -> Choice | None:
-    """None for a family that has no encoder. Raises CheckpointError for files that cannot be read."""
-    model_type = read_object(folder / "config.json", "config").get("model_type")
+    """None for a family that has no encoder, and without a config. Raises CheckpointError for files that cannot be
+    read."""
+    config = folder / "config.json"
+    model_type = read_object(config, "config").get("model_type") if config.is_file() else None
     revisions = REVISIONS.get(model_type, ()) if isinstance(model_type, str) else ()
     if not revisions:
         return None

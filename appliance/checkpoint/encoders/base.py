@@ -60,10 +60,12 @@ class Encoder(ABC):
     thinks: ClassVar[bool]
     """Whether the model reasons where nothing says so."""
     roles: ClassVar[frozenset[str]]
+    """That it knows; OpenAI's `developer`, which stands for the system, has become that before."""
     message_fields: ClassVar[Mapping[str, frozenset[str]]]
     """By role, the fields that messages may have beside OpenAI's."""
     efforts: ClassVar[Mapping[str, str]] = {}
     """What is written before the messages, by `reasoning_effort`; nothing where there is none."""
+    # As a ChatTemplate's.
     wants_short_ids: ClassVar[bool] = False
     keeps_tools: ClassVar[bool] = True
 
