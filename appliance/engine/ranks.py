@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 # How long a failure is compared with others that come after it: one rank's end fails the calls of all others.
 SETTLE_S: Final = 0.3
 END_WITHIN_S: Final = 1.0
+# A rank that is found stopped (SIGSTOP) so often in turn has failed: all others wait for it.
+STOPPED_LOOKS: Final = 4
+LOOK_EVERY_S: Final = 0.25
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -81,6 +84,7 @@ class Follower:
     said_at: int = 0
     ended: bool = False
     ended_at: int = 0
+    stopped_looks: int = 0
 
 
 class RankProcesses:
@@ -122,26 +126,29 @@ class RankProcesses:
         end([follower.process for follower in self._followers])
 
     def _watch(self) -> None:
-        if not self._hear(None):
-            return
-        self._found.set()
-        while self._hear(SETTLE_S):
-            pass
-        if self._closing.is_set():
-            return
-        cause = cause_of(self._followers)
+        cause = None
+        while cause is None:
+            if self._hear(LOOK_EVERY_S):
+                self._found.set()
+                while self._hear(SETTLE_S):
+                    pass
+                cause = cause_of(self._followers)
+            elif not self._closing.is_set():
+                cause = stopped(self._followers)
+            if self._closing.is_set():
+                return
         print(f"{cause.message}", file=sys.stderr, flush=True)
         self._link.last_words(cause)
         self.kill()
         os._exit(1)
 
-    def _hear(self, timeout_s: float | None) -> bool:
+    def _hear(self, timeout_s: float) -> bool:
         """Note what the followers say and which of them end; False if nothing comes, or it is expected."""
         heard = hear(self._followers, next(self._arrivals), timeout_s)
         return heard and not self._closing.is_set()
 
 
-def hear(followers: Sequence[Follower], arrival: int, timeout_s: float | None) -> bool:
+def hear(followers: Sequence[Follower], arrival: int, timeout_s: float) -> bool:
     """Note what they say and which of them end, as the `arrival`-th; False if nothing comes."""
     live = {follower.pipe: follower for follower in followers if not follower.ended}
     ready = wait(list(live), timeout_s) if live else []
@@ -154,6 +161,20 @@ def hear(followers: Sequence[Follower], arrival: int, timeout_s: float | None) -
         except (EOFError, OSError):
             follower.ended, follower.ended_at = True, arrival
     return bool(ready)
+
+
+def stopped(followers: Sequence[Follower]) -> Fatal | None:
+    """What to say of one that has been stopped for the last `STOPPED_LOOKS` calls, if one has. What a debugger stops in
+    order to look at it is in another state."""
+    for follower in followers:
+        try:
+            state = Path(f"/proc/{follower.process.pid}/stat").read_bytes().rpartition(b") ")[2][:1]
+        except OSError:
+            continue  # it has ended, which its connection tells
+        follower.stopped_looks = follower.stopped_looks + 1 if state == b"T" else 0
+        if follower.stopped_looks >= STOPPED_LOOKS:
+            return _died(follower, "was stopped by a signal (SIGSTOP), and the others wait for it")
+    return None
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -189,11 +210,12 @@ def cause_of(followers: Sequence[Follower]) -> Fatal:
         how = _how(silent.process.wait(END_WITHIN_S))
     except subprocess.TimeoutExpired:
         how = "closed its connection"
-    return Fatal(
-        exception="RankDiedError",
-        message=f"Rank {silent.rank} of the model (pid {silent.process.pid}) {how}.",
-        traceback="",
-    )
+    return _died(silent, how)
+
+
+def _died(follower: Follower, how: str) -> Fatal:
+    message = f"Rank {follower.rank} of the model (pid {follower.process.pid}) {how}."
+    return Fatal(exception="RankDiedError", message=message, traceback="")
 
 
 def _how(status: int) -> str:

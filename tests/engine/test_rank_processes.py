@@ -16,7 +16,7 @@ import msgspec
 import psutil
 import pytest
 
-from appliance.engine.ranks import END_WITHIN_S, Follower, cause_of, end, hear, seeded
+from appliance.engine.ranks import END_WITHIN_S, LOOK_EVERY_S, Follower, cause_of, end, hear, seeded
 from appliance.protocol import (
     CoreBeat,
     Fatal,
@@ -46,6 +46,7 @@ def broken(self, compiled=None):
 
 Engine.step = broken
 """
+RAISES, HANGS = 'raise LookupError("a rank of its own")', "import time; time.sleep(60)"
 
 
 class Launch:
@@ -139,15 +140,37 @@ def test_a_rank_ends_with_the_first_one(launch):
     launch.follower.wait(5)
 
 
-def test_a_rank_that_hangs_is_seen_by_the_heartbeat(launch):
-    """Beats go on, and say for how long the step has run."""
-    launch.follower.send_signal(signal.SIGSTOP)
+def test_a_rank_that_is_stopped_ends_the_launch_with_that_as_its_cause(launch):
     launch.front_door.send(long_request())
-    launch.front_door.until(
-        lambda message: isinstance(message, CoreBeat) and message.where == "step" and message.busy_s > 1, 10
-    )
+    launch.front_door.until(is_a(Outputs))
+    launch.follower.send_signal(signal.SIGSTOP)
+    fatal, seconds = fatal_of(launch.front_door)
+    assert str(launch.follower.pid) in fatal.message
+    assert "SIGSTOP" in fatal.message
+    assert seconds < TOLD_WITHIN_S
+    assert launch.core.wait(10) == 1
+
+
+def test_a_rank_that_is_stopped_for_a_moment_goes_on(launch):
+    """As with a debugger that looks at it."""
+    launch.front_door.send(long_request())
+    launch.follower.send_signal(signal.SIGSTOP)
+    time.sleep(LOOK_EVERY_S * 2)
     launch.follower.send_signal(signal.SIGCONT)
     launch.front_door.until(is_a(Outputs))
+
+
+def test_a_rank_that_hangs_is_seen_by_the_heartbeat(folder, tmp_path):
+    """Beats go on, and say for how long the step has run."""
+    (tmp_path / "sitecustomize.py").write_text(BROKEN_RANK.replace(RAISES, HANGS))
+    hanging = Launch(folder, {"PYTHONPATH": str(tmp_path)}, num_snapshots=8)
+    try:
+        hanging.front_door.send(long_request())
+        hanging.front_door.until(
+            lambda message: isinstance(message, CoreBeat) and message.where == "step" and message.busy_s > 1, 10
+        )
+    finally:
+        hanging.close()
 
 
 def test_an_exception_of_a_rank_is_told_with_its_own_words(folder, tmp_path):
