@@ -10,6 +10,7 @@ import msgspec
 
 from appliance.checkpoint.config import read_config
 from appliance.checkpoint.selection import chosen_fields
+from appliance.checkpoint.sharding import sharded
 from appliance.protocol import EngineConfig
 from kernels.cast.setting import CAST, cast_summary
 
@@ -43,7 +44,9 @@ def chosen(folder: Path, wanted: Mapping[str, str] | None, values: Mapping[str, 
         "kv_cache_dtype": values["kv_cache_dtype"],
         "cast": cast_summary({CAST: values["cast"]}) if values.get("cast") and device != "cpu" else None,
     } | where
-    return chosen_fields(read_config(folder), described.pop("device"), wanted, **described)
+    ranks = values.get("ranks", 1)
+    config = sharded(read_config(folder), ranks)
+    return chosen_fields(config, described.pop("device"), wanted, workers=ranks, **described)
 
 
 def _capability(device: str) -> tuple[int, int] | None:

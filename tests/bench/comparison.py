@@ -1,4 +1,4 @@
-"""What a comparison with vLLM found: a table for people, and figures with the goals of each shape."""
+"""What a comparison found, with vLLM or with one GPU: a table for people, and figures with the goals of each shape."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ from tests.bench.load import Load, Measured
 from tests.bench.table import Figure, conclude
 
 
-def faster(name: str, streams: Iterable[int], goal: float) -> dict[str, float]:
-    return {f"{name}_{each}_tokens_per_s_of_vllm": goal for each in streams}
+class Other(NamedTuple):
+    """What Ingot is compared with: its name for people, and in the names of figures."""
+
+    name: str
+    key: str
+
+
+VLLM, ONE_GPU = Other("vLLM", "vllm"), Other("Ingot on one GPU", "one_gpu")
+
+
+def faster(name: str, streams: Iterable[int], goal: float, other: Other = VLLM) -> dict[str, float]:
+    return {f"{name}_{each}_tokens_per_s_of_{other.key}": goal for each in streams}
 
 
 GPU_GOALS = {
@@ -31,6 +41,19 @@ GOALS: dict[str, dict[str, float]] = {
 }  # fmt: skip
 
 
+# Of two GPUs that share a model, at 64 streams and where prompts are most of the work.
+SHARED_LOADS = {"128_512": 64, "8192_256": 8}
+SHARED_GOALS = {VLLM: 1.0, ONE_GPU: 1.6}
+
+
+def goals_of(shape: str, ranks: int, other: Other) -> dict[str, float]:
+    """Of `ranks` GPUs that share the model, beside `other`."""
+    if ranks == 1:
+        return GOALS[shape]
+    return {name: goal for load, streams in SHARED_LOADS.items()
+            for name, goal in faster(load, (streams,), SHARED_GOALS[other], other).items()}  # fmt: skip
+
+
 class Turn(NamedTuple):
     """What one server did with a load."""
 
@@ -45,11 +68,11 @@ Rounds = dict[Load, list[Pair]]
 COLUMNS = {"output tok/s": 18, "ratio": 8, "TPOT": 17, "floor": 8, "TTFT": 18, "p99 gap": 17, "CPU a token": 16}
 
 
-def compared(rounds: Rounds, floors: dict[Load, float]) -> str:
+def compared(rounds: Rounds, floors: dict[Load, float], other: Other = VLLM) -> str:
     """A table for people: medians over the rounds, ours and theirs."""
     count = len(next(iter(rounds.values())))
     lines = [
-        f"Ingot and vLLM, medians of {count} rounds; times in ms, gaps without a prefill running",
+        f"Ingot and {other.name}, medians of {count} rounds; times in ms, gaps without a prefill running",
         f"{'load':<16}" + "".join(f"{title:>{width}}" for title, width in COLUMNS.items()),
     ]
     for load, pairs in rounds.items():
@@ -75,33 +98,34 @@ def _ratios(pairs: Sequence[Pair], figure: Callable[[Turn], float]) -> list[floa
     return [figure(ours) / figure(theirs) for ours, theirs in pairs]
 
 
-def start_figures(starts: Sequence[tuple[float, float]]) -> list[Figure]:
+def start_figures(starts: Sequence[tuple[float, float]], other: Other = VLLM) -> list[Figure]:
+    name, key = other
     ratios = [ours / theirs for ours, theirs in starts]
     return [
-        Figure("start_of_vllm", "start to first token, as a share of vLLM's", ratios, None, "x"),
+        Figure(f"start_of_{key}", f"start to first token, of that of {name}", ratios, None, "x"),
         Figure("start_ingot_s", "start to first token, Ingot", [ours for ours, _ in starts], None),
-        Figure("start_vllm_s", "start to first token, vLLM", [theirs for _, theirs in starts], None),
+        Figure(f"start_{key}_s", f"start to first token, {name}", [theirs for _, theirs in starts], None),
     ]
 
 
-def load_figures(rounds: Rounds, floors: dict[Load, float]) -> list[Figure]:
+def load_figures(rounds: Rounds, floors: dict[Load, float], other: Other = VLLM) -> list[Figure]:
     figures = []
     for load, pairs in rounds.items():
         key = f"{load.tokens_in}_{load.tokens_out}_{load.streams}"
         speeds = _ratios(pairs, lambda turn: turn.measured.tokens_per_s)
         firsts = _ratios(pairs, lambda turn: turn.measured.first_token)
         gaps = [ours.measured.gap_p99 / ours.measured.gap_median for ours, _ in pairs if ours.measured.gap_median]
-        what = f"{load.name}, "
+        what, of = f"{load.name}, ", f"of that of {other.name}"
         figures += [
-            Figure(f"{key}_tokens_per_s_of_vllm", f"{what}output tok/s, of vLLM's", speeds, None, "x", at_least=True),
-            Figure(f"{key}_first_token_of_vllm", f"{what}time to first token, of vLLM's", firsts, None, "x"),
+            Figure(f"{key}_tokens_per_s_of_{other.key}", f"{what}output tok/s, {of}", speeds, None, "x", at_least=True),
+            Figure(f"{key}_first_token_of_{other.key}", f"{what}time to first token, {of}", firsts, None, "x"),
         ]
         if gaps:
             figures.append(Figure(f"{key}_p99_gap_of_median", f"{what}p99 gap, of the median", gaps, None, "x"))
         if load in floors:
             tokens = [ours.measured.token / floors[load] for ours, _ in pairs]
             figures.append(Figure(f"{key}_token_of_floor", f"{what}TPOT, of the floor", tokens, None, "x"))
-        for name, turns in (("ingot", [ours for ours, _ in pairs]), ("vllm", [theirs for _, theirs in pairs])):
+        for name, turns in (("ingot", [ours for ours, _ in pairs]), (other.key, [theirs for _, theirs in pairs])):
             figures += _absolute(f"{key}_{name}", turns)
     return figures
 

@@ -1,4 +1,5 @@
 """`make bench-peer`: Ingot beside vLLM on this machine, both serving one model of random weights made on the spot.
+With `--tensor-parallel-size` several GPUs share it, beside vLLM on as many, or beside Ingot itself on one of them.
 
 Both are started and timed to the first token; then they take the same loads in turns, each side first in every other
 round. What counts is the median of the rounds' ratios: that rides out a machine that is now slower, now faster.
@@ -19,7 +20,17 @@ from typing import Any
 
 from appliance.home import Home
 from tests.bench import shapes
-from tests.bench.comparison import GOALS, Rounds, Turn, compared, load_figures, start_figures, verdict
+from tests.bench.comparison import (
+    ONE_GPU,
+    VLLM,
+    Rounds,
+    Turn,
+    compared,
+    goals_of,
+    load_figures,
+    start_figures,
+    verdict,
+)
 from tests.bench.load import Client, Load
 from tests.bench.servers import CPU_CACHE_GIB, Server, ingot, vllm
 from tests.bench.shapes import SHAPES, Shape
@@ -32,6 +43,7 @@ CPU_LOADS = [Load(tokens_in, 64, streams, n) for tokens_in in (64, 512) for stre
 GPU_LOADS = [Load(128, 512, streams, n) for streams, n in ((1, 2), (8, 8), (64, 64), (256, 256))]
 GPU_LOADS += [Load(8192, 256, streams, 2 * streams) for streams in (1, 2, 8)]
 WARM_UP_TOKENS = 8
+OTHERS = {"vllm": VLLM, "one-gpu": ONE_GPU}
 
 Side = Callable[[Load, object], Turn]
 
@@ -58,24 +70,32 @@ def main() -> int:
         finally:
             for server in servers:
                 server.end()
-    floors = {load: floor(shape, load, bandwidth) for load in rounds} if bandwidth else {}
-    print(compared(rounds, floors))
-    return verdict([*start_figures(starts), *load_figures(rounds, floors)], GOALS[options.shape])
+    ranks, other = options.tensor_parallel_size, OTHERS[options.beside]
+    floors = {load: floor(shape, load, bandwidth * ranks) for load in rounds} if bandwidth else {}
+    print(compared(rounds, floors, other))
+    figures = [*start_figures(starts, other), *load_figures(rounds, floors, other)]
+    return verdict(figures, goals_of(options.shape, ranks, other))
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.peer", description="Ingot beside vLLM.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.peer", description="Ingot beside vLLM, or beside one GPU."
+    )
     parser.add_argument("--shape", default=ON_CPU, choices=SHAPES)
     parser.add_argument("--layers", type=int, help="fewer than the shape has, where memory is short")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--memory", type=float, default=0.45, help="the share of the GPU's memory for each server")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs that share the model")
+    parser.add_argument("--beside", default="vllm", choices=OTHERS, help="one-gpu: Ingot on one of them")
     parser.add_argument("--starts", type=int, default=3, help="of each server")
     parser.add_argument("--rounds", type=int, default=7, help="at most")
     parser.add_argument("--seconds", type=float, default=1200, help="no round begins that would pass this")
     parser.add_argument("--loads", type=load_of, nargs="+", metavar="IN/OUT/STREAMS/REQUESTS")
     options = parser.parse_args()
+    if options.beside == "one-gpu" and options.tensor_parallel_size == 1:
+        parser.error("--beside one-gpu compares several GPUs with one: name their number in --tensor-parallel-size")
     options.vllm = os.environ.get("INGOT_VLLM")
-    if not options.vllm:
+    if options.beside == "vllm" and not options.vllm:
         parser.error("INGOT_VLLM is not set: name vLLM's command in it (python tests/vllm/install.py installs one)")
     options.loads = options.loads or (CPU_LOADS if options.shape == ON_CPU else GPU_LOADS)
     return options
@@ -96,10 +116,14 @@ def pair_of(home: Home, options: argparse.Namespace) -> tuple[Server, Server]:
     else:
         settings |= {"gpu-memory-utilization": options.memory}
         arguments += ["--gpu-memory-utilization", str(options.memory)]
-    return (
-        ingot(home.root, options.shape, settings, os.environ.get("INGOT_GPU_CAST")),
-        vllm(options.vllm, home.root, options.shape, *arguments, device=options.device),
-    )
+    cast, ranks = os.environ.get("INGOT_GPU_CAST"), options.tensor_parallel_size
+    shared = settings | ({"tensor-parallel-size": ranks} if ranks > 1 else {})
+    ours = ingot(home.root, options.shape, shared, cast)
+    if options.beside == "one-gpu":
+        other = Home.at(home.root.parent / "one-gpu").create()
+        return ours, ingot(other.root, options.shape, settings, cast, name=ONE_GPU.name, models=home.models)
+    arguments += ["--tensor-parallel-size", str(ranks)]
+    return ours, vllm(options.vllm, home.root, options.shape, *arguments, device=options.device)
 
 
 def time_starts(servers: Sequence[Server], count: int) -> list[tuple[float, float]]:

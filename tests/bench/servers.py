@@ -106,12 +106,21 @@ def processor_s(pid: int) -> float:
     return sum(each.user + each.system for each in times)
 
 
-def ingot(home: Path, model: str, settings: Mapping[str, Any], cast: str | None = None) -> Server:
-    """Of a model folder in `home`; sealed in `cast` where there is one. `settings` are the profile's."""
+def ingot(
+    home: Path,
+    model: str,
+    settings: Mapping[str, Any],
+    cast: str | None = None,
+    *,
+    name: str = "Ingot",
+    models: Path | None = None,
+) -> Server:
+    """Of a model folder in `home` or `models`; sealed in `cast` where there is one. `settings` are the profile's."""
     profile = home / "bench.json"
     profile.write_text(json.dumps({"schema": 1, "name": model, "model": {"path": model}, **settings}))
     variables = environment(home) | ({"INGOT_CAST": cast} if cast else {})
-    return Server("Ingot", model, [*INGOT, "serve", "--profile", str(profile)], variables, home / "ingot.log")
+    variables |= {"INGOT_MODELS": str(models)} if models else {}
+    return Server(name, model, [*INGOT, "serve", "--profile", str(profile)], variables, home / "ingot.log")
 
 
 def vllm(program: str, home: Path, model: str, *arguments: str, device: str) -> Server:

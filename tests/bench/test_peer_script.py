@@ -1,4 +1,4 @@
-"""tests/gpu/peer.sh without a GPU: what it runs, in which order, and for how long."""
+"""tests/gpu/peer.sh and ranks.sh without a GPU: what they run, in which order, and for how long."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.comparison import GOALS, load_figures
-from tests.bench.peer import GPU_LOADS, parse
+from tests.bench.comparison import GOALS, ONE_GPU, VLLM, goals_of, load_figures
+from tests.bench.peer import GPU_LOADS, OTHERS, parse
 
 SCRIPTS = Path(__file__).parents[1] / "gpu"
 # The GPU machine's Python: names an architecture and a version, makes an empty cast, and fails for one model.
@@ -27,13 +27,15 @@ for word in "$@"; do [ "$previous" != --out ] || mkdir -p "$word"; previous=$wor
 """
 
 
-def script(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def script(
+    tmp_path: Path, *arguments: str, name: str = "peer.sh", **variables: str
+) -> subprocess.CompletedProcess[str]:
     python = tmp_path / "python3"
     python.write_text(PYTHON)
     python.chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("INGOT_") and name != "OUT"}
+    kept = {each: value for each, value in os.environ.items() if not each.startswith("INGOT_") and each != "OUT"}
     variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "INGOT_VLLM": "/there/vllm", **variables}
-    command = [str(SCRIPTS / "peer.sh"), *arguments]
+    command = [str(SCRIPTS / name), *arguments]
     return subprocess.run(command, env=kept | variables, capture_output=True, text=True, timeout=60)
 
 
@@ -87,6 +89,34 @@ def test_it_runs_few_layers_of_other_families_when_they_are_named(tmp_path, monk
     assert found == [("qwen3-next", 8), ("deepseek-v3", 4)]
 
 
+@pytest.mark.parametrize(("parts", "other"), [((), ONE_GPU), (("cast", "vllm-8b", "vllm-30b-a3b"), VLLM)])
+def test_two_gpus_are_timed_beside_one_and_beside_vllm(tmp_path, monkeypatch, parts, other):
+    """Each time the figures that have goals, and no vLLM is asked for where none runs."""
+    done = script(tmp_path, "--dry-run", *parts, name="ranks.sh", INGOT_VLLM="")
+    assert done.returncode == 0
+    commands = re.findall(r"-m tests\.bench\.peer (.*)", done.stdout)
+    monkeypatch.setenv("INGOT_VLLM", "vllm" if other == VLLM else "")
+    found = []
+    for command in commands:
+        monkeypatch.setattr(sys, "argv", ["peer", *command.split()])
+        options = parse()
+        figures = load_figures({load: [] for load in options.loads}, {}, other)
+        goals = goals_of(options.shape, options.tensor_parallel_size, other)
+        assert goals
+        assert goals.keys() <= {figure.name for figure in figures}
+        found.append((OTHERS[options.beside], options.shape, options.layers))
+    assert found == [(other, "qwen3-8b", None), (other, "qwen3-30b-a3b", 16)]
+
+
+def test_every_test_of_two_gpus_is_run_by_one_part(tmp_path):
+    done = script(tmp_path, "--dry-run", name="ranks.sh")
+    parts = [words.split(" or ") for words in re.findall(r"test_ranks_on_gpu\.py -k '(.*)'", done.stdout)]
+    names = re.findall(r"^def (test_\w+)", (SCRIPTS / "test_ranks_on_gpu.py").read_text(), re.MULTILINE)
+    for name in names:
+        assert [any(word in name for word in words) for words in parts].count(True) == 1, name
+    assert len(names) > 4
+
+
 @pytest.mark.skipif(not shutil.which("xz"), reason="xz unpacks a packed vLLM")
 def test_a_packed_vllm_does_without_flashinfer(tmp_path, monkeypatch):
     """It would take it for prompts of gated delta layers, there or not."""
@@ -104,7 +134,7 @@ def test_a_packed_vllm_does_without_flashinfer(tmp_path, monkeypatch):
 
 
 def test_no_part_takes_more_than_five_minutes():
-    graces = {"run.sh": "parts.sh", "peer.sh": "peer.sh"}  # where each has its grace from
+    graces = {"run.sh": "parts.sh", "peer.sh": "peer.sh", "ranks.sh": "ranks.sh"}  # where each has its grace from
     for name, place in graces.items():
         limits = re.search(r"limits=\((.*)\)", (SCRIPTS / name).read_text())[1]
         grace = re.search(r"^grace=(\d+)", (SCRIPTS / place).read_text(), re.MULTILINE)[1]
