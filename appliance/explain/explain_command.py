@@ -109,6 +109,7 @@ def _as_data(found: Report) -> dict[str, Any]:
                 "requested": row.requested,
                 "chosen": row.chosen,
                 "kernels": row.kernels,
+                "sites": [{"shape": s.shape, "dtype": s.dtype, "layers": s.layers} for s in row.sites],
                 "refusal": row.refusal or None,
                 "vllm": None if row.arguments is None else {"arguments": row.arguments, "environment": row.environment},
                 "others": [

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from appliance.explain.report import OtherBackend, Report, Row
-from appliance.explain.words import about, op_label, sentences, source_label
+from appliance.explain.words import about, layers_label, op_label, sentences, source_label
 from kernels.backend import Objection
 
 
@@ -20,6 +20,10 @@ def show(report: Report, *, everything: bool = False, console: Console | None = 
     console.print(Text(report.profile, "bold") + Text(f": {about(report)}."))
     console.print()
     console.print(_table(report, everything))
+    if any(row.sites for row in report.rows):
+        console.print()
+        console.print(_sites(report))
+        console.print()
     for sentence in sentences(report):
         console.print(sentence)
     for row in report.refused:
@@ -34,6 +38,19 @@ def _table(report: Report, everything: bool) -> Table:
     table.add_column("why not the others", overflow="fold")
     for row in report.rows:
         table.add_row(op_label(row.op), _chosen(row), Text("\n").join(_others(row, everything)), end_section=False)
+    return table
+
+
+def _sites(report: Report) -> Table:
+    """Where the model calls each op."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, expand=False)
+    table.add_column("op", no_wrap=True)
+    for title in ("shape", "format", "layers"):
+        table.add_column(title, overflow="fold")
+    for row in report.rows:
+        for number, site in enumerate(row.sites):
+            layers = layers_label(site.layers, report.num_layers)
+            table.add_row("" if number else op_label(row.op), site.shape, site.dtype, layers)
     return table
 
 

@@ -4,7 +4,7 @@ and a program show alike."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -13,6 +13,8 @@ from appliance.checkpoint.config import read_config
 from appliance.checkpoint.folder import locate
 from appliance.checkpoint.memory import MemoryPlan
 from appliance.checkpoint.outline import Outline, read_outline
+from appliance.checkpoint.sharding import sharded
+from appliance.checkpoint.sites import Site, sites
 from appliance.engines import engine_named
 from appliance.hardware.device import Device, select_device
 from appliance.hardware.engine_machine import Machine
@@ -55,7 +57,8 @@ class OtherBackend:
 @dataclass(frozen=True)
 class Row:
     """One op. `chosen` is None where the op is refused; `kernels` is how many compiled ones the chosen backend may
-    launch, which is what a cast has to hold for it. `arguments` and `environment` make vLLM use it."""
+    launch, which is what a cast has to hold for it. `sites` are where the model calls the op, of the native engine.
+    `arguments` and `environment` make vLLM use it."""
 
     op: str
     setting: str | None
@@ -63,6 +66,7 @@ class Row:
     chosen: str | None
     others: tuple[OtherBackend, ...]
     kernels: int = 0
+    sites: tuple[Site, ...] = ()
     refusal: str = ""
     arguments: Mapping[str, str] | None = None
     environment: Mapping[str, str] | None = None
@@ -71,7 +75,7 @@ class Row:
 @dataclass(frozen=True)
 class Report:
     """`memory` is there for the native engine: that of each of `ranks`. `hypothetical`: the device is not this
-    machine's."""
+    machine's. `num_layers` are those that `sites` count."""
 
     profile: str
     architecture: str
@@ -81,6 +85,7 @@ class Report:
     rows: tuple[Row, ...]
     memory: MemoryPlan | None = None
     ranks: int = 1
+    num_layers: int = 0
 
     @property
     def refused(self) -> tuple[Row, ...]:
@@ -123,21 +128,29 @@ def report(profile: Profile, home: Home, *, machine: Machine, gpu: KnownGpu | No
         outline = read_outline(folder)
         context = _outline_context(profile, outline, device, machine.libraries)
         explanations, architecture, memory = explain(OPS, context, profile.backends), outline.architecture, None
-        ranks = 1
+        ranks, num_layers, called = 1, 0, ()
     else:
         config = read_config(folder)
         effective = resolve(profile, config=config, machine=machine)
         context, device, explanations = effective.context, effective.device, effective.selection
         architecture, memory, ranks = config.architecture, effective.memory, effective.ranks
+        num_layers = config.num_hidden_layers
+        called = sites(
+            sharded(config, ranks),
+            dtype=context.dtype,
+            cache_dtype=context.cache_dtype,
+            keep_fp8=context.fp8_blocks is not None,
+        )
     return Report(
         profile=profile.name,
         architecture=architecture,
         context=context,
         device=device,
         hypothetical=gpu is not None,
-        rows=rows(explanations),
+        rows=rows(explanations, called),
         memory=memory,
         ranks=ranks,
+        num_layers=num_layers,
     )
 
 
@@ -161,11 +174,12 @@ def _outline_context(profile: Profile, outline: Outline, device: Device, librari
     )
 
 
-def rows(explanations: Iterable[Explanation]) -> tuple[Row, ...]:
-    return tuple(map(_row, explanations))
+def rows(explanations: Iterable[Explanation], called: Sequence[Site] = ()) -> tuple[Row, ...]:
+    """`called` is where the model calls the ops, as far as that is known."""
+    return tuple(_row(each, tuple(site for site in called if site.op == each.op.name)) for each in explanations)
 
 
-def _row(explanation: Explanation) -> Row:
+def _row(explanation: Explanation, called: tuple[Site, ...]) -> Row:
     chosen = explanation.chosen
     told = chosen is not None and engine_named(chosen.engine).takes_options
     options = options_of(explanation.op.name, chosen.name) if chosen and told else None
@@ -176,6 +190,7 @@ def _row(explanation: Explanation) -> Row:
         chosen=chosen.name if chosen else None,
         others=tuple(_others(explanation)),
         kernels=len(explanation.needs.variants) + len(explanation.needs.modules),
+        sites=called,
         refusal=str(explanation.refusal or ""),
         arguments=options.arguments if options else None,
         environment=options.environment if options else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from appliance.engines import engine_named
 from appliance.explain.report import Report
@@ -16,6 +17,21 @@ def op_label(op: str) -> str:
     """`rms_norm` -> "RMS norm"."""
     joined = " ".join(_WORDS.get(word, word) for word in op.replace("deep_gemm", "DeepGEMM").split("_"))
     return joined[0].upper() + joined[1:]
+
+
+def layers_label(layers: Sequence[int], num_layers: int) -> str:
+    """`0-2, 4-6`; "all", or "once a step"."""
+    if not layers:
+        return "once a step"
+    if len(layers) == num_layers:
+        return "all"
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def about(report: Report) -> str:

@@ -12,7 +12,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, FromQuery
 from litestar.response import Template
 
-from appliance.explain.words import op_label, source_label
+from appliance.explain.words import layers_label, op_label, source_label
 from appliance.hardware.known import KNOWN_GPUS
 from console.pages import go_to, page
 from console.parts import PageRequest, Profiles, TheInspector
@@ -55,6 +55,7 @@ async def profile_page(
         selection=selection,
         known_gpus=KNOWN_GPUS,
         op_label=op_label,
+        layers_label=layers_label,
         plural=plural,
         source_label=source_label,
         settings=compare({}, settings),

@@ -62,6 +62,17 @@ async def test_what_the_model_needs_is_named(client, chat):
     assert "Paged attention backends.attention torch" in words
 
 
+async def test_where_each_is_called_is_shown(client, store, home):
+    """By shape, format and layers, where layers differ."""
+    write_checkpoint(home.models / "Mixed", "qwen3_next", dtype="bfloat16", num_hidden_layers=4)
+    await store.create({"name": "mixed", "model": {"path": "Mixed"}}, author="ann")
+    page = await client.get("/profiles/mixed")
+    [sites] = re.findall(r"<details[^>]*data-sites>.*?</details>", page.text, re.DOTALL)
+    words = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", sites)))
+    assert "Delta rule float32 2 heads of 16, 4 of 24 0, 2" in words
+    assert re.search(r"Paged attention \w+ 4 heads of 32, 2 of keys and values 1, 3", words)
+
+
 async def test_it_shows_those_of_any_known_gpu(client, chat):
     """Each is a choice of the select, chosen where it was asked for; what a cast needs is said."""
     for gpu in KNOWN_GPUS:

@@ -17,7 +17,7 @@ from rich.console import Console
 from appliance.explain.explain_command import explain
 from appliance.explain.printing import show
 from appliance.explain.report import machine_with, report
-from appliance.explain.words import sentences, source_label
+from appliance.explain.words import layers_label, sentences, source_label
 from appliance.hardware import Host, Inventory
 from appliance.hardware.engine_machine import Machine
 from appliance.hardware.known import KNOWN_GPUS, known_gpu
@@ -29,7 +29,7 @@ from kernels.cast.manifest import write as write_manifest
 from kernels.cast.setting import cast_summary
 from kernels.catalogue import OPS
 from kernels.selection import explain as explain_ops
-from tests.tiny import aligned, write_checkpoint
+from tests.tiny import FAMILIES, aligned, write_checkpoint
 
 GIB = 1 << 30
 MACHINE = Machine(
@@ -128,6 +128,30 @@ def test_the_command_prints_a_table_for_a_gpu_that_is_not_here(home: Home, tiny:
     assert "on RTX PRO 6000 Blackwell (sm_120, 96.0 GiB)" in " ".join(result.output.split())
     assert "torch could run; triton" in result.output
     assert "cast for sm_120" in result.output
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_op_has_the_places_where_it_is_called(home: Home, tiny: dict[str, Any], family: str) -> None:
+    """For people, programs, and each of two ranks."""
+    write_checkpoint(home.models / "tiny", family, dtype="bfloat16", num_hidden_layers=3, **aligned(family))
+    for ranks in (1, 2):
+        document = tiny | {"tensor-parallel-size": ranks}
+        found = rows(ask(home, document, "--gpu", "H100", "--json"))
+        # In mixtures of experts alone, it is the experts' own kernel that launches it.
+        assert {op for op, row in found.items() if not row["sites"]} <= {"gated_activation"}
+        layers = {layer for row in found.values() for site in row["sites"] for layer in site["layers"]}
+        assert layers == {0, 1, 2}
+    (embedding,) = found["embedding"]["sites"]
+    assert embedding == {"shape": "256 x 192", "dtype": "bfloat16", "layers": []}
+    printed = " ".join(ask(home, tiny, "--gpu", "H100").output.split())
+    assert "Embedding 512 x 192 bfloat16 once a step" in printed
+
+
+@pytest.mark.parametrize(
+    ("layers", "label"), [((), "once a step"), ((0, 1, 2, 3), "all"), ((1,), "1"), ((0, 1, 3), "0-1, 3")]
+)
+def test_layers_are_said_in_runs(layers: tuple[int, ...], label: str) -> None:
+    assert layers_label(layers, 4) == label
 
 
 def test_without_a_profile_it_is_the_active_one_by_default_and_by_name(home: Home, tiny: dict[str, Any]) -> None:

@@ -1,0 +1,129 @@
+"""Where a model calls each op: with which shape, in which format, in which layers. Free of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from appliance.checkpoint.families import family_of
+from appliance.checkpoint.families.base import Projection
+from appliance.checkpoint.model_config import (
+    STATE_DTYPE,
+    Attention,
+    GatedDelta,
+    LatentAttention,
+    ModelConfig,
+)
+
+FP8: Final = "float8_e4m3fn"
+
+
+class Site(NamedTuple):
+    """`shape` is in words, and that of one rank. `layers` are none where an op is called once a step, before the first
+    layer or behind the last one."""
+
+    op: str
+    shape: str
+    dtype: str
+    layers: tuple[int, ...] = ()
+
+
+def sites(config: ModelConfig, *, dtype: str, cache_dtype: str, keep_fp8: bool) -> tuple[Site, ...]:
+    """Of all ops, each shape and format once, in the order in which a step comes to them first. With `keep_fp8` weights
+    in block-scaled FP8 are multiplied as they are."""
+    found: dict[Site, list[int]] = {Site("embedding", f"{config.vocab_rows:,} x {config.hidden_size:,}", dtype): []}
+    for layer in range(config.num_hidden_layers):
+        for site in _of_layer(config, layer, dtype, cache_dtype, keep_fp8):
+            layers = found.setdefault(site, [])
+            if layers[-1:] != [layer]:
+                layers.append(layer)
+    found.setdefault(Site("linear", f"{config.vocab_rows:,} x {config.hidden_size:,}", dtype), [])
+    found[Site("sampling", f"{config.vocab_size:,} logits", "float32")] = []
+    return tuple(site._replace(layers=tuple(layers)) for site, layers in found.items())
+
+
+def _of_layer(config: ModelConfig, layer: int, dtype: str, cache_dtype: str, keep_fp8: bool) -> Iterator[Site]:
+    yield Site("rms_norm", f"{config.hidden_size:,}", dtype)
+    match config.layers[layer].mixer:
+        case Attention() as mixer:
+            yield from _attention(config, mixer, dtype, cache_dtype)
+        case LatentAttention() as mixer:
+            has_indexer = config.layers[layer].index is not None
+            yield from _latent_attention(config, mixer, has_indexer, dtype, cache_dtype)
+        case GatedDelta() as mixer:
+            yield from _gated_delta(mixer, dtype)
+    yield from _products(config, layer, dtype, keep_fp8)
+    yield from _feed_forward(config, layer, dtype, keep_fp8)
+
+
+def _attention(config: ModelConfig, mixer: Attention, dtype: str, cache_dtype: str) -> Iterator[Site]:
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    if config.qk_norm == "head":
+        yield Site("rms_norm", f"{heads + kv_heads} heads of {config.head_dim}", dtype)
+    elif config.qk_norm == "all":
+        for count in (heads, kv_heads):
+            yield Site("rms_norm", f"{count * config.head_dim:,}", dtype)
+    of = f"of {config.head_dim}, {kv_heads} of keys and values"
+    window = f", window of {mixer.window:,}" if mixer.window else ""
+    yield Site("rotary_cache", f"{heads} heads {of}, {config.rotary_dim} turn", cache_dtype)
+    yield Site("paged_attention", f"{heads} heads {of}{window}", cache_dtype)
+
+
+def _latent_attention(
+    config: ModelConfig, mixer: LatentAttention, has_indexer: bool, dtype: str, cache_dtype: str
+) -> Iterator[Site]:
+    latents = f"latents of {mixer.kv_rank} + {mixer.rope_dim}"
+    shape = f"{config.num_attention_heads} heads, {latents}"
+    if mixer.query_rank is not None:
+        yield Site("rms_norm", f"{mixer.query_rank:,}", dtype)
+    yield Site("latent_cache", latents, cache_dtype)
+    yield Site("mla_attention", shape, cache_dtype)
+    indexing = mixer.indexing
+    if indexing is not None:
+        if has_indexer:
+            yield Site("index_cache", f"keys of {indexing.head_dim}", cache_dtype)
+            yield Site("indexer", f"{indexing.num_heads} heads of {indexing.head_dim}", cache_dtype)
+        yield Site("sparse_mla", f"{shape}, {indexing.top_k:,} tokens", cache_dtype)
+
+
+def _gated_delta(mixer: GatedDelta, dtype: str) -> Iterator[Site]:
+    keys, values = f"{mixer.num_key_heads} heads of {mixer.key_dim}", f"{mixer.num_value_heads} of {mixer.value_dim}"
+    yield Site("causal_conv", f"{mixer.conv_channels:,} channels of {mixer.conv_width}", dtype)
+    yield Site("delta_rule", f"{keys}, {values}", STATE_DTYPE)
+    yield Site("gated_norm", f"{mixer.num_value_heads} heads of {mixer.value_dim}", dtype)
+
+
+def _products(config: ModelConfig, layer: int, dtype: str, keep_fp8: bool) -> Iterator[Site]:
+    """A product is what the engine multiplies at once: several projections of one input. What attention takes apart is
+    never kept in FP8."""
+    family = family_of(config.architecture)
+    assert family is not None, "its config could not have been read"
+    for product in family.products(config, layer):
+        shape = f"{sum(part.rows for part in product):,} x {product[0].columns:,}"
+        in_fp8 = keep_fp8 and _is_covered(config, product)
+        yield Site("fp8_linear", shape, FP8) if in_fp8 else Site("linear", shape, dtype)
+
+
+def _is_covered(config: ModelConfig, product: Sequence[Projection]) -> bool:
+    return config.fp8 is not None and all(config.fp8.covers(part.name) and not part.expanded for part in product)
+
+
+def _feed_forward(config: ModelConfig, layer: int, dtype: str, keep_fp8: bool) -> Iterator[Site]:
+    experts = config.experts
+    if experts is None or not config.is_sparse(layer):
+        yield Site("gated_activation", f"{config.intermediate_size:,}", dtype)
+        return
+    routing = experts.routing
+    groups = f" in {routing.num_groups} groups" if routing.num_groups > 1 else ""
+    router_dtype = experts.router_dtype or dtype
+    yield Site("linear", f"{experts.num_experts} x {config.hidden_size:,}", router_dtype)
+    yield Site("moe_routing", f"{routing.top_k} of {experts.num_experts}{groups}", router_dtype)
+    family = family_of(config.architecture)
+    assert family is not None, "its config could not have been read"
+    in_fp8 = keep_fp8 and _is_covered(config, family.expert(config, layer, 0))
+    shape = f"{experts.num_experts} x {experts.intermediate_size:,} x {config.hidden_size:,}"
+    yield Site("fused_moe", shape, FP8 if in_fp8 else dtype)
+    if experts.shared is not None:
+        yield Site("gated_activation", f"{experts.shared.intermediate_size:,}", dtype)
+        if experts.shared.gate:
+            yield Site("linear", f"1 x {config.hidden_size:,}", dtype)

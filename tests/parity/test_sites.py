@@ -1,0 +1,101 @@
+"""Where `ingot explain` says that a model calls its ops is where it calls them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from appliance.checkpoint.config import read_config
+from appliance.checkpoint.sites import Site, sites
+from appliance.engine import engine as engine_module
+from appliance.models.layers.decoder import DecoderLayer
+from kernels.binding import Kernels, bind
+from tests.parity.conftest import generate, make_engine, prompts
+from tests.tiny import FAMILIES, FP8, aligned, write_checkpoint
+
+# Each layer takes one of several ways, as many tokens as there are.
+ONE_OF = {"mla_attention", "sparse_mla"}
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, DecoderLayer | None]]:
+    """The ops that engines call from now on, each with the layer that does."""
+    found: set[tuple[str, DecoderLayer | None]] = set()
+    inside: list[DecoderLayer | None] = [None]
+    call = DecoderLayer.__call__
+
+    def within(self: DecoderLayer, *arguments: Any) -> Tensor:
+        inside[0] = self
+        result = call(self, *arguments)
+        inside[0] = None
+        return result
+
+    def heard(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def spy(*arguments: Any, **named: Any) -> Any:
+            found.add((op, inside[0]))
+            return function(*arguments, **named)
+
+        return spy
+
+    def bound(backends: dict[str, str]) -> Kernels:
+        kernels = bind(backends)
+        return dataclasses.replace(kernels, **{op: heard(op, getattr(kernels, op)) for op in backends})
+
+    monkeypatch.setattr(DecoderLayer, "__call__", within)
+    monkeypatch.setattr(engine_module, "bind", bound)
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_layer_calls_the_ops_that_it_is_said_to(
+    tmp_path: Path, called: set[tuple[str, DecoderLayer | None]], family: str
+) -> None:
+    folder = write_checkpoint(tmp_path / "model", family, seed=3, num_hidden_layers=4, **changes(family))
+    engine = make_engine(folder, num_snapshots=8)
+    generate(engine, prompts(4), max_tokens=4)
+    model: Any = engine._runner._model
+    places = {layer: number for number, layer in enumerate(model.layers)}
+    found = {(op, places[layer]) for op, layer in called if layer is not None}
+    said = sites_of(folder)
+    expected = {(site.op, layer) for site in said for layer in site.layers}
+    assert found <= expected
+    assert {op for op, _ in expected - found} <= ONE_OF
+    outside = {op for op, layer in called if layer is None}
+    assert {site.op for site in said if not site.layers} <= outside
+    assert outside - {site.op for site in said if not site.layers} == {"rms_norm"}  # the last one, as in the layers
+
+
+def changes(family: str) -> dict[str, Any]:
+    """Layers of all kinds among four."""
+    if family == "glm_moe_dsa":
+        return {"indexer_types": ["full", "shared", "full", "shared"]}
+    if family == "qwen3_moe":
+        return {"mlp_only_layers": [1]}
+    return {}
+
+
+def sites_of(folder: Path) -> tuple[Site, ...]:
+    return sites(read_config(folder), dtype="float32", cache_dtype="float32", keep_fp8=False)
+
+
+def test_shapes_and_formats_differ_by_layer(tmp_path: Path) -> None:
+    """A model with both kinds of layer, and experts in FP8 behind one dense layer."""
+    hybrid = sites_of(write_checkpoint(tmp_path / "hybrid", "qwen3_next", num_hidden_layers=4))
+    (delta,) = (site for site in hybrid if site.op == "delta_rule")
+    (attention,) = (site for site in hybrid if site.op == "paged_attention")
+    assert (delta.shape, delta.dtype, delta.layers) == ("2 heads of 16, 4 of 24", "float32", (0, 2))
+    assert (attention.shape, attention.layers) == ("4 heads of 32, 2 of keys and values", (1, 3))
+    config = aligned("deepseek_v3") | {"quantization_config": FP8}
+    latent = write_checkpoint(tmp_path / "latent", "deepseek_v3", **config)
+    found = sites(read_config(latent), dtype="bfloat16", cache_dtype="bfloat16", keep_fp8=True)
+    (experts,) = (site for site in found if site.op == "fused_moe")
+    assert (experts.dtype, experts.layers) == ("float8_e4m3fn", (1, 2))
+    assert {site.layers for site in found if site.op == "gated_activation"} == {(0,), (1, 2)}
+    by_format = {(site.dtype, site.layers) for site in found if site.op in ("linear", "fp8_linear")}
+    assert ("float8_e4m3fn", (0, 1, 2)) in by_format
+    assert ("bfloat16", (0, 1, 2)) in by_format  # what attention takes apart
