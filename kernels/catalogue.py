@@ -169,6 +169,7 @@ DELTA_RULE = Op(
             ),
             variants="kernels.delta_rule.variants:variants",
         ),
+        Backend("flashinfer", devices=("cuda",), libraries=(_FLASHINFER,), faults=(faults.FLASHINFER_GDN_NOT_CAST,)),
         _torch("kernels.delta_rule.reference:delta_rule"),
         *vllm.DELTA_RULE,
     ),

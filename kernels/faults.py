@@ -61,6 +61,12 @@ FLASHINFER_GDN_COMPILES = Fault(
     applies=lambda context: context.workers > 1 and not _gdn_prefill_is_cast(context),
     remedy="It runs with one worker, or from a cast that holds it.",
 )
+FLASHINFER_GDN_NOT_CAST = Fault(
+    "flashinfer-gdn-not-cast",
+    reason="is compiled at its first prefill, and no cast of Ingot's holds it",
+    source=f"{_FLASHINFER}/flashinfer/gdn_prefill.py",
+    applies=lambda _: True,
+)
 GROUPED_ROUTING_WITHOUT_GROUPS = Fault(
     "grouped-routing-without-groups",
     reason="routes by groups of experts and stops at n_group 0; this model's experts are in no groups",
@@ -112,6 +118,7 @@ FAULTS: tuple[Fault, ...] = (
     FLASHINFER_CUTLASS_BF16_GRAPHS,
     FLASHINFER_CUTLASS_FP8_BLOCKS,
     FLASHINFER_GDN_COMPILES,
+    FLASHINFER_GDN_NOT_CAST,
     GROUPED_ROUTING_WITHOUT_GROUPS,
     FLASH_ATTENTION_3_ONLY,
     FLASHINFER_PLANS_EACH_STEP,

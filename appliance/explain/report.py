@@ -123,12 +123,14 @@ def report(profile: Profile, home: Home, *, machine: Machine, gpu: KnownGpu | No
         profile = structs.replace(profile, device="auto")
         machine = Machine(inventory=machine_with(gpu, machine.inventory.host), libraries=machine.libraries)
     folder = locate(profile.model.path, home)
+    called: tuple[Site, ...] = ()
+    num_layers = 0
     if engine_named(profile.engine).reads_more:
         device = select_device(profile.device, machine.for_next, machine.environ)
         outline = read_outline(folder)
         context = _outline_context(profile, outline, device, machine.libraries)
         explanations, architecture, memory = explain(OPS, context, profile.backends), outline.architecture, None
-        ranks, num_layers, called = 1, 0, ()
+        ranks = 1
     else:
         config = read_config(folder)
         effective = resolve(profile, config=config, machine=machine)

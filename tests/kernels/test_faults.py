@@ -118,6 +118,22 @@ def test_flashinfer_gdn_prefill_is_not_compiled_by_several_workers():
     assert chosen(replace(model, cast=without))["delta_rule"].backend.name == "triton"
 
 
+def test_the_native_engine_compiles_no_gated_delta_rule_at_a_customers_desk():
+    """FlashInfer's is passed over, with the reason, and refused where the profile names it."""
+    sizes: dict[str, Any] = {
+        "gated_delta_value_dim": 128,
+        "gated_delta_key_heads": 16,
+        "gated_delta_value_heads": 32,
+        "conv_width": 4,
+    }
+    native = replace(H100, **QWEN3_NEXT, **sizes, hidden_size=2048, engine="native")
+    choice = chosen(native)["delta_rule"]
+    assert choice.backend.name == "triton"
+    assert blamed(choice, "flashinfer") is faults.FLASHINFER_GDN_NOT_CAST
+    with pytest.raises(BackendRefusedError, match="cast"):
+        chosen(native, gdn_prefill="flashinfer")
+
+
 def test_a_model_without_expert_groups_is_routed_by_plain_top_k():
     """vLLM #34673: MiniMax-M2.1, sigmoid scores, no groups: "n_group should not be zero for DeepSeekV3 routing". A
     model with groups (DeepSeek V3) keeps its grouped kernels."""

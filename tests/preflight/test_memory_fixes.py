@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -165,6 +166,26 @@ def test_states_that_leave_too_little_are_told_with_how_many_fit(hybrids: Home, 
     assert 16 < fewer < 256
     fixed = look(hybrids, machine(card("GPU-0", memory, memory)), {"max-model-len": 4096, "max-num-seqs": fewer})
     assert not fixed.findings
+
+
+@pytest.mark.parametrize("prefixes", [True, False])
+def test_it_is_said_how_many_states_fit(hybrids: Home, prefixes: bool) -> None:
+    """So many do, and not one more; the fix leaves room for copies only where these are of use."""
+
+    def findings(sequences: int) -> dict[str, Finding]:
+        changes = {"max-model-len": 4096, "max-num-seqs": sequences, "prefix-caching": prefixes}
+        return {each.id: each for each in look(hybrids, machine(card("GPU-0", 3 * GIB, 3 * GIB)), changes).findings}
+
+    finding = findings(256)["too-many-states"]
+    found = re.search(r"([\d,]+) do\b", finding.message)
+    assert found
+    most = int(found[1].replace(",", ""))
+    assert "too-many-states" not in findings(most)
+    assert "too-many-states" in findings(most + 1)
+    assert finding.fix is not None
+    fewer = finding.fix.patch["max-num-seqs"]
+    assert fewer < most if prefixes else fewer == most
+    assert not findings(fewer)
 
 
 def test_states_are_not_blamed_for_what_else_does_not_fit(hybrids: Home) -> None:

@@ -29,8 +29,8 @@ def run(subject: Subject) -> Iterator[Finding]:
     where = f"on {gpu.name}" if gpu else _where(subject)
     evidence = tuple(_evidence(plan))
     few_copies = plan.state_bytes and profile.prefix_caching and plan.num_snapshots < profile.max_num_seqs
-    if not plan.fits and _states_are_the_fault(plan) and (fewer := _fewer(subject)):
-        yield _too_many_states(subject, plan, where, fewer)
+    if not plan.fits and _states_are_the_fault(plan) and (most := _fewer(subject, copies=False)):
+        yield _too_many_states(subject, plan, where, most)
     elif not plan.fits:
         given = _cache_given_is_the_fault(plan, profile)
         yield Finding(
@@ -43,7 +43,7 @@ def run(subject: Subject) -> Iterator[Finding]:
             fix=_fix(subject, plan),
             transient=_fits_when_free(subject, plan),
         )
-    elif few_copies and (fewer := _fewer(subject)):
+    elif few_copies and (fewer := _fewer(subject, copies=True)):
         yield Finding(
             id="few-state-copies",
             severity=Severity.WARNING,
@@ -75,26 +75,27 @@ def _states_are_the_fault(plan: MemoryPlan) -> bool:
     return plan.needed_bytes - plan.state_bytes <= plan.available_bytes < plan.needed_bytes
 
 
-def _too_many_states(subject: Subject, plan: MemoryPlan, where: str, fewer: int) -> Finding:
-    most = subject.profile.max_num_seqs
-    each = size_text(plan.state_bytes // (most + 1))  # one is for padding
+def _too_many_states(subject: Subject, plan: MemoryPlan, where: str, most: int) -> Finding:
+    asked = subject.profile.max_num_seqs
+    each = size_text(plan.state_bytes // (asked + 1))  # one is for padding
+    fewer = _fewer(subject, copies=True) if subject.profile.prefix_caching else 0
+    with_copies = f", and {fewer:,} with a copy of each for prefix caching" if fewer else ""
     return Finding(
         id="too-many-states",
         severity=Severity.ERROR,
-        message=f"Each sequence of this model carries a state of {each}. {most:,} of them do not fit {where} beside "
-        f"one full context of {plan.max_model_len:,} tokens; {fewer:,} would.",
+        message=f"Each sequence of this model carries a state of {each}. {asked:,} of them do not fit {where} beside "
+        f"one full context of {plan.max_model_len:,} tokens; {most:,} do{with_copies}.",
         field="max-num-seqs",
-        value=most,
+        value=asked,
         evidence=tuple(_evidence(plan)),
-        fix=Fix(text=f"Run at most {fewer:,} sequences at a time.", patch={"max-num-seqs": fewer}),
+        fix=Fix(text=f"Run at most {fewer or most:,} sequences at a time.", patch={"max-num-seqs": fewer or most}),
         transient=_fits_when_free(subject, plan),
     )
 
 
-def _fewer(subject: Subject) -> int:
-    """The most sequences whose states fit beside a whole context, with a copy for each where prefixes are cached; 0 if
-    not even one's does."""
-    copies = subject.profile.prefix_caching
+def _fewer(subject: Subject, *, copies: bool) -> int:
+    """The most sequences whose states fit beside a whole context, and with `copies` one for each besides; 0 if not even
+    one's does."""
 
     def misfits(count: int) -> bool:
         after = _planned(subject, {"max-num-seqs": count})

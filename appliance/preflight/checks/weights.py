@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.families.base import Expected
+from appliance.checkpoint.families.decoder import layer_prefix
 from appliance.checkpoint.fused_experts import one_by_one
 from appliance.checkpoint.layout import FP8, SCALE, expected_tensors, is_ignored, optional_tensors
 from appliance.checkpoint.model_config import ModelConfig
@@ -21,6 +22,9 @@ READABLE_FORM = Fix(
     text="Use the model in bfloat16, float16 or float32, or in block-scaled FP8 with its own config.json."
 )
 FLOAT_SCALES = Fix(text="Use the model with the scales of its weights in float32, or with unquantised weights.")
+# What checkpoints call the mixers of a layer, and what config.json says of which by one of these keys.
+MIXERS = {"linear_attn": "linear attention", "self_attn": "attention"}
+KINDS_OF_LAYERS = ("layer_types", "full_attention_interval")
 COPY_AGAIN = Fix(text="Copy config.json and all weight files again, from one source.")
 
 
@@ -33,11 +37,50 @@ def run(subject: Subject) -> Iterator[Finding]:
     except CheckpointError:  # reported by the check of the config; the files themselves have been looked at
         return
     expected, index = expected_tensors(config), one_by_one(index, config)
+    if other := _other_kinds(index, expected, config):
+        yield _contradicted(subject, config, other)
+        return
     yield from _missing(index, expected)
     yield from _misshapen(index, expected)
     if not subject.traits.reads_more:
         yield from _unreadable(index, expected)
     yield from _unused(index, expected.keys() | optional_tensors(config), config)
+
+
+def _other_kinds(index: TensorIndex, expected: dict[str, Expected], config: ModelConfig) -> dict[int, str]:
+    """Layers of which the files hold a mixer of another kind than config.json says, with its name there."""
+    there, wanted = _mixers(index.tensors, config), _mixers(expected, config)
+    return {layer: min(there[layer]) for layer in sorted(wanted) if layer in there and not there[layer] & wanted[layer]}
+
+
+def _mixers(names: Iterable[str], config: ModelConfig) -> dict[int, set[str]]:
+    """What the mixers of each layer are called."""
+    found: dict[int, set[str]] = {}
+    before = len(layer_prefix(config, 0)) - len("0.")
+    for mixer in MIXERS:
+        for name in (name for name in names if f".{mixer}." in name and name.startswith(config.prefix)):
+            layer = name[before:].partition(".")[0]
+            if layer.isdecimal():
+                found.setdefault(int(layer), set()).add(mixer)
+    return found
+
+
+def _contradicted(subject: Subject, config: ModelConfig, other: dict[int, str]) -> Finding:
+    layer, mixer = next(iter(other.items()))
+    text = subject.raw_config.get("text_config")
+    given = text if isinstance(text, dict) else subject.raw_config
+    field = next((name for name in KINDS_OF_LAYERS if given.get(name) is not None), KINDS_OF_LAYERS[0])
+    said = MIXERS[next(name for name in MIXERS if name != mixer)]
+    return Finding(
+        id="layer-kinds-contradicted",
+        severity=Severity.ERROR,
+        message=f"config.json says by {field} that layer {layer} is one of {said}; the files hold {MIXERS[mixer]} "
+        f"there. So it is in {len(other):,} of {config.num_hidden_layers:,} layers.",
+        field=field,
+        value=given.get(field),
+        evidence=tuple(f"{layer_prefix(config, layer)}{mixer}" for layer, mixer in list(other.items())[:8]),
+        fix=COPY_AGAIN,
+    )
 
 
 def _missing(index: TensorIndex, expected: dict[str, Expected]) -> Iterator[Finding]:
