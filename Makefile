@@ -13,7 +13,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-architectures test-clients test-containers test-flashinfer test-vllm lint format bench-start bench-cpu \
-	bench-peer image bundle bench-container bench-door diagnosis-score diagnosis-coverage diagnosis-windows bench-proxy bench-truth model \
+	bench-peer image bundle bench-container bench-door bench-prefixes diagnosis-score diagnosis-coverage diagnosis-windows bench-proxy bench-truth model \
 	clean
 
 help: ## list the targets
@@ -69,6 +69,9 @@ bench-cpu: $(VENV)/.dev ## tokens a second on the CPU, as a share of what bare m
 
 bench-peer: $(VENV)/.dev ## start and speed on the CPU beside a real vLLM, in turns: ten minutes (a GPU: tests/gpu/peer.sh)
 	INGOT_VLLM=$$($(BIN)/python tests/vllm/install.py) $(BIN)/python -m tests.bench.peer
+
+bench-prefixes: $(VENV)/.dev ## how much of conversations a model with recurrent layers finds in its cache: half a minute, no model
+	$(BIN)/python -m tests.bench.prefixes
 
 bench-door: $(VENV)/.dev ## the front door alone: streamed tokens a second, and what it adds to the first one
 	$(BIN)/python -m tests.bench.door
