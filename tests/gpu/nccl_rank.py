@@ -1,5 +1,6 @@
 """`python -m tests.gpu.nccl_rank RANKS RANK MEETING FOLDER...`: one of RANKS processes with a GPU each, sealed to
-INGOT_GPU_CAST. It begins as a core does, and prints what it writes of each model, with CUDA graphs and without.
+INGOT_GPU_CAST. It begins as a core does, and prints what it writes of each model, with CUDA graphs and without. One
+alone reads what others wrote, and prints how likely it finds that.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ from appliance.engine.core import prepare
 from appliance.engine.engine import Engine
 from appliance.engine.ranks import join
 from appliance.models.collectives import ALONE, Group
-from appliance.protocol import EngineConfig, StepKind
+from appliance.protocol import EngineConfig, PromptLogprobs, StepKind
 from tests.configured import engine_config
 from tests.parity.conftest import generate, prompts
 
-# As many as one of the graphs has rows: of a padded batch a product may be rounded otherwise.
-ASKED = prompts(4, (3, 20, 61, 300))
+# Of a padded batch a product may be rounded otherwise. All of these are prefilled in one step, or with states two of
+# them in a second one: they decode by four, and at the end by two, and graphs have just so many rows.
+ASKED = prompts(4, (3, 5, 61, 300))
 NEW_TOKENS, ALTERNATIVES = 48, 5
 LIMITS: dict[str, Any] = {
     "dtype": "bfloat16", "device": "cuda:0", "max_num_seqs": 8, "max_model_len": 1024, "num_blocks": 600,
-    "max_num_batched_tokens": 256, "num_snapshots": 16,
+    "max_num_batched_tokens": 512, "num_snapshots": 16,
 }  # fmt: skip
 
+Scores = dict[str, list[tuple[float, float]]]  # log probabilities: of the token, and of the likeliest in its place
 Written = dict[str, list[tuple[int, dict[int, float]]]]  # tokens, each with log probabilities of the likeliest there
 
 
@@ -42,7 +45,12 @@ def main(ranks: str, rank: str, meeting: str, *folders: str) -> None:
         Path(meeting).mkdir(exist_ok=True)
         joined, group = join(configs[0], int(rank), Path(meeting))
         device = joined.device
-    found = [_of_model(msgspec.structs.replace(config, device=device), group) for config in configs]
+    configs = [msgspec.structs.replace(config, device=device) for config in configs]
+    found: list[Any]
+    if group.count > 1:
+        found = [_of_model(config, group) for config in configs]
+    else:
+        found = [_scores(config, texts) for config, texts in zip(configs, json.load(sys.stdin), strict=True)]
     growing = sum(segment["is_expandable"] for segment in torch.cuda.memory_snapshot())
     print(json.dumps({"models": found, "growing_segments": growing}), flush=True)
     os._exit(0)  # as ranks end: what they hold together is not taken apart
@@ -53,17 +61,33 @@ def _of_model(config: EngineConfig, group: Group) -> dict[str, Any]:
         Engine(msgspec.structs.replace(config, enforce_eager=without), lambda phase: None, _log, group)
         for without in (True, False)
     )
-    captured = 1  # before it was ready
     while graphs.capture_next():
-        captured += 1
+        pass
     return {
         "eager": _written(eager),
         "graphs": _written(graphs),
-        "again": _written(graphs),  # with prefix hits
+        "again": _written(graphs),
+        "hits": graphs.scheduler.prompt_tokens_cached,
         "sampled": _written(graphs, temperature=0.9, seed=7, top_p=0.9),
-        "captured": captured,
         "steps_by_graph": graphs.steps[StepKind.GRAPH],
     }
+
+
+def _scores(config: EngineConfig, texts: dict[str, dict[str, list[int]]]) -> dict[str, Scores]:
+    """Of the texts that were written in each way, token by token behind its prompt."""
+    engine = Engine(msgspec.structs.replace(config, enforce_eager=True), lambda phase: None, _log)
+    found = {}
+    for way, written in texts.items():
+        whole = {name: ASKED[name] + tokens for name, tokens in written.items()}
+        outputs = generate(engine, whole, max_tokens=1, prompt_logprobs=1)
+        found[way] = {name: _behind(outputs[name][0].prompt_logprobs, len(ASKED[name])) for name in whole}
+    return found
+
+
+def _behind(scores: PromptLogprobs | None, length: int) -> list[tuple[float, float]]:
+    """The first score is of the second token."""
+    assert scores is not None
+    return list(zip(scores.logprobs, scores.top_logprobs, strict=True))[length - 1 :]
 
 
 def _written(engine: Engine, **sampling: Any) -> Written:

@@ -6,7 +6,6 @@ INGOT_GPU_CAST names the cast of their architecture.
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import statistics
@@ -25,7 +24,7 @@ from appliance.engine.allocator import GROWING, VARIABLES
 from appliance.protocol import Fatal
 from tests.configured import engine_config
 from tests.engine.test_core import CORE, FrontDoor, is_a
-from tests.gpu.nccl_rank import ASKED, NEW_TOKENS
+from tests.gpu.nccl_rank import NEW_TOKENS
 from tests.gpu.test_front_door_on_gpu import Door
 from tests.running import fetch
 from tests.tiny import BASE, FAMILIES, FP8, aligned, write_checkpoint
@@ -48,13 +47,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v3": ("deepseek_v3", {}),
     "qwen3_next": ("qwen3_next", {}),
 }
-# Nats. Two ranks add parts up in bfloat16 that one adds up in float32: that changes log probabilities by some
-# hundredths, and of two tokens that are nearly as likely either may come first.
-MEAN_ERROR, NEARLY_AS_LIKELY = 0.05, 0.3
-# Of four prompts: of two experts that are nearly as likely either may be taken too, which changes tokens more.
-OTHER_EXPERTS = 1
-# Of the tokens that are written, before the first of each prompt that differs.
-COMPARED = 1 / 6
+# Nats. Two ranks add parts up in bfloat16 that one adds up in float32, which changes log probabilities by some
+# hundredths; of two tokens, or experts, that are nearly as likely either may come first, and other experts change more.
+MEAN_ERROR, NEARLY_AS_LIKELY, LESS_LIKELY = 0.1, 0.3, 0.1
 TOLD_WITHIN_S = 2.0
 # Of a GPU that is taken, and of a block of the small model's cache in one of two ranks: two layers, keys and values, 16
 # tokens, two heads of 64.
@@ -81,7 +76,7 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What one process says, and what each of two: with all models, at the same time."""
+    """What each of two processes says of all models, behind what one says of that."""
     place = tmp_path_factory.mktemp("ranks")
     folders = [
         str(write_checkpoint(place / str(number), family, dtype="bfloat16", seed=4, scale=0.1,
@@ -89,14 +84,20 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         for number, (family, changes) in enumerate(MODELS.values())
     ]  # fmt: skip
     environ = environment() | {VARIABLES[0]: GROWING}  # as a core begins
-    command = [sys.executable, "-m", "tests.gpu.nccl_rank"]
-    started = [
-        subprocess.Popen([*command, *map(str, (ranks, rank, place / "meet")), *folders],
-                         env=environ, stdout=subprocess.PIPE, cwd=ROOT, start_new_session=True)
-        for ranks, rank in ((1, 0), (2, 0), (2, 1))
-    ]  # fmt: skip
+
+    def start(ranks: int, rank: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.gpu.nccl_rank", str(ranks), str(rank), str(place / "meet"), *folders]
+        process = subprocess.Popen(
+            command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        started.append(process)
+        return process
+
+    started: list[subprocess.Popen[str]] = []
     try:
-        return [json.loads(process.communicate(timeout=150)[0]) for process in started]
+        both = [json.loads(each.communicate(timeout=100)[0]) for each in (start(2, 0), start(2, 1))]
+        texts = [{way: tokens(model[way]) for way in ("graphs", "again")} for model in both[0]["models"]]
+        return [json.loads(start(1, 0).communicate(json.dumps(texts), timeout=60)[0]), *both]
     finally:
         for process in started:
             process.kill()
@@ -111,31 +112,25 @@ def of_model(request: pytest.FixtureRequest, said: list[dict[str, Any]]) -> list
 def test_both_ranks_say_the_same_with_graphs_and_without(of_model: list[dict[str, Any]]) -> None:
     _, first, second = of_model
     assert first == second
-    assert first["captured"] > 3
-    assert first["steps_by_graph"] >= 2 * (NEW_TOKENS - 1)
-    for way in ("graphs", "again"):
-        assert tokens(first[way]) == tokens(first["eager"]), way
+    assert first["steps_by_graph"] >= 3 * (NEW_TOKENS - 1)
+    assert tokens(first["graphs"]) == tokens(first["eager"])
     assert all(len(written) == NEW_TOKENS for written in first["sampled"].values())
 
 
-def test_they_write_what_one_writes(of_model: list[dict[str, Any]], request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("way", ["graphs", "again"])
+def test_one_writes_the_same(of_model: list[dict[str, Any]], way: str) -> None:
+    """Token by token, and again with prefix hits: it finds each as likely, and none likelier but for rounding."""
     alone, shared, _ = of_model
-    errors: list[float] = []
-    gaps: list[float] = []  # at the first tokens that differ, as two ranks see it
-    same = 0
-    for name in ASKED:
-        for (expected, ours), (found, theirs) in zip(alone["graphs"][name], shared["graphs"][name], strict=True):
-            errors += [abs(ours[token] - theirs[token]) for token in ours.keys() & theirs.keys()]
-            if expected != found:
-                gaps.append(theirs[str(found)] - theirs.get(str(expected), -math.inf))
-                break
-            same += 1
-    error = statistics.fmean(errors)
-    print(f"{same} of {len(ASKED) * NEW_TOKENS} tokens; off by {error:.4f} nats; gaps {gaps}", file=sys.stderr)
+    assert shared["hits"] >= 288  # the longest prompt but for its last block
+    errors, gaps = [], []
+    for name, written in shared[way].items():
+        for (token, ours), (theirs, likeliest) in zip(written, alone[way][name], strict=True):
+            errors.append(abs(ours[str(token)] - theirs))
+            gaps.append(likeliest - theirs)
+    error, less = statistics.fmean(errors), sum(gap > NEARLY_AS_LIKELY for gap in gaps) / len(gaps)
+    print(f"{len(gaps)} tokens, off by {error:.4f} nats; {less:.1%} are less likely to one", file=sys.stderr)
     assert error < MEAN_ERROR
-    has_experts = "llama" not in request.node.name
-    assert sum(gap > NEARLY_AS_LIKELY for gap in gaps) <= OTHER_EXPERTS * has_experts
-    assert same >= COMPARED * len(ASKED) * NEW_TOKENS
+    assert less <= LESS_LIKELY
 
 
 def test_no_memory_of_ranks_grows_in_place(said: list[dict[str, Any]]) -> None:
