@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
 import secrets
 import sys
@@ -15,35 +14,32 @@ from typing import Final
 import click
 import msgspec
 
+from appliance.bench.command_options import (
+    INTERRUPTED,
+    KEY,
+    NOT_MEASURABLE,
+    SOME_FAILED,
+    STDOUT,
+    OutFile,
+    check_out_files,
+    positive,
+    read_key,
+    save,
+)
 from appliance.bench.load import Arrivals, Load
 from appliance.bench.prompts import Prompt, from_file
 from appliance.bench.report import Report
 from appliance.bench.run import Options, Run, StoppedError
 from appliance.bench.server import PATHS, ServerError
 from appliance.bench.target import Target, read_url
-from appliance.given_file import read_given
 
-KEY: Final = "INGOT_API_KEY"
-MOST_KEY_BYTES: Final = 4096
 DEFAULT_REQUESTS: Final = 100
 DEFAULT_CONCURRENCY: Final = 8
 OPEN_CONCURRENCY: Final = 512
 SPARE_FILES: Final = 64  # what this process has open besides connections
 MOST_SEED: Final = 1_000_000_000  # of those chosen here: short enough to be typed again
-STDOUT: Final = Path("-")
-SOME_FAILED: Final = 1
-NOT_MEASURABLE: Final = 2
-INTERRUPTED: Final = 130
-
-
-def _positive(_context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not 0 < value < float("inf"):  # also false for NaN
-        raise click.BadParameter(f"{value:g} is out of range; use a number above 0.", param=parameter)
-    return value
-
 
 Count = partial(click.IntRange, max=10_000_000)
-OutFile = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 
 @click.command()
@@ -56,11 +52,11 @@ OutFile = click.Path(dir_okay=False, writable=True, path_type=Path)
     f"with --rate {OPEN_CONCURRENCY}]",
 )  # fmt: skip
 @click.option(
-    "--rate", type=float, callback=_positive, help="Requests per second, however fast the server is (open loop)."
+    "--rate", type=float, callback=positive, help="Requests per second, however fast the server is (open loop)."
 )
 @click.option("--arrivals", type=click.Choice(["poisson", "constant"]), help="With --rate. [default: poisson]")
 @click.option("--requests", type=Count(1), help=f"End after so many. [default: {DEFAULT_REQUESTS} without --seconds]")
-@click.option("--seconds", type=float, callback=_positive, help="Begin no request later than this.")
+@click.option("--seconds", type=float, callback=positive, help="Begin no request later than this.")
 @click.option("--warmup", type=Count(0), default=0, show_default=True, help="Requests before, which are not measured.")
 @click.option("--input-tokens", type=Count(1), help="Length of the prompts of random words. [default: 128]")
 @click.option(
@@ -70,7 +66,7 @@ OutFile = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.option(
     "--seed", type=int, help="The same seed gives the same prompts and arrivals. [default: another one each time]"
 )
-@click.option("--timeout", "timeout_s", type=float, callback=_positive, default=600, show_default=True,
+@click.option("--timeout", "timeout_s", type=float, callback=positive, default=600, show_default=True,
               help="Seconds after which a request has failed.")  # fmt: skip
 @click.option("--key-file", type=click.Path(path_type=Path), help=f"A file with the API key. [default: ${KEY}]")
 @click.option("--json", "json_file", type=OutFile, help='Write the report as JSON; "-" for standard output.')
@@ -117,7 +113,7 @@ def bench(
         seed=secrets.randbelow(MOST_SEED) if seed is None else seed,
     )
     _allow_connections(load.concurrency)
-    _check_out_files(json_file, html_file)
+    check_out_files(json_file, html_file)
     options = Options(load, api, model, prompts, input_tokens or 128, output_tokens, warmup, timeout_s)
     try:
         report = asyncio.run(Run(target, options).report())
@@ -133,26 +129,9 @@ def bench(
 
 def _target(url: str, key_file: Path | None) -> Target:
     try:
-        return read_url(url, _key(key_file))
+        return read_url(url, read_key(key_file))
     except ValueError as error:
         raise click.BadParameter(f"{error}.", param_hint="'URL'") from None
-
-
-def _key(key_file: Path | None) -> str:
-    if key_file is None:
-        key, source = os.environ.get(KEY, "").strip(), KEY
-    else:
-        source = str(key_file)
-        try:
-            raw = read_given(key_file, MOST_KEY_BYTES)
-        except OSError as error:
-            raise click.UsageError(f"--key-file {key_file} cannot be read: {error.strerror}.") from None
-        key = raw.decode(errors="replace").strip()
-        if not key:
-            raise click.UsageError(f"--key-file {key_file} is empty: put the API key into it.")
-    if not key.isascii() or not key.isprintable() or " " in key or len(key) > MOST_KEY_BYTES:
-        raise click.UsageError(f"{source} holds no valid API key: use one line of visible ASCII characters.")
-    return key
 
 
 def _prompts(path: Path | None, *, chat: bool) -> Iterator[Prompt] | None:
@@ -179,17 +158,6 @@ def _allow_connections(wanted: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def _check_out_files(json_file: Path | None, html_file: Path | None) -> None:
-    """Rather than after the load."""
-    if html_file == STDOUT:
-        raise click.UsageError("--html - is not possible: give the name of a file.")
-    if json_file is not None and html_file is not None and json_file.resolve() == html_file.resolve():
-        raise click.UsageError(f"--json and --html both name {html_file}: give two names.")
-    for file in (json_file, html_file):
-        if file is not None and file != STDOUT and not os.access(file.parent, os.W_OK):
-            raise click.UsageError(f"{file} cannot be written: {file.parent} is not a writable folder.")
-
-
 def _write(report: Report, json_file: Path | None, html_file: Path | None) -> None:
     """First on the terminal, which cannot be full."""
     text = msgspec.json.format(msgspec.json.encode(report)).decode() + "\n"
@@ -200,16 +168,8 @@ def _write(report: Report, json_file: Path | None, html_file: Path | None) -> No
 
         show(report)
     if json_file is not None and json_file != STDOUT:
-        _save(json_file, text)
+        save(json_file, text)
     if html_file is not None:
         from appliance.bench.page import render
 
-        _save(html_file, render(report))
-
-
-def _save(file: Path, text: str) -> None:
-    try:
-        file.write_text(text)
-    except OSError as error:
-        raise click.ClickException(f"{file} cannot be written: {error.strerror}.") from None
-    click.echo(f"Wrote {file}", err=True)
+        save(html_file, render(report))

@@ -75,7 +75,7 @@ class Pool:
         return head
 
     async def _connect(self) -> _Connection:
-        host, port, _, tls, _ = self.target
+        host, port, tls = self.target.host, self.target.port, self.target.tls
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):

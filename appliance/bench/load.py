@@ -7,14 +7,15 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final, Literal, NamedTuple
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 from appliance.bench.answers import Answer, RequestFailedError
 from appliance.bench.measurement import Measurement
 
 PAUSE_AFTER_FAILURE_S: Final = 0.1  # so that a server that refuses at once is not asked thousands of times a second
 
-Ask = Callable[[bytes], Awaitable[Answer]]
+T = TypeVar("T")
+Ask = Callable[[T], Awaitable[Answer]]
 Arrivals = Literal["poisson", "constant"]
 
 
@@ -30,10 +31,10 @@ class Load(NamedTuple):
     seed: int = 0
 
 
-class Generator:
-    """Sends `bodies` as `load` says. `stop` ends it at once."""
+class Generator(Generic[T]):
+    """Sends `bodies`, or whatever else `ask` takes, as `load` says. `stop` ends it at once."""
 
-    def __init__(self, load: Load, ask: Ask, bodies: Iterator[bytes], measurement: Measurement) -> None:
+    def __init__(self, load: Load, ask: Ask[T], bodies: Iterator[T], measurement: Measurement) -> None:
         self._load = load
         self._ask = ask
         self._bodies = bodies

@@ -49,13 +49,18 @@ def random_words(count: int, seed: int) -> Iterator[str]:
 
 def from_file(path: Path, *, chat: bool) -> Iterator[Prompt]:
     """The prompts of a file, over and over. Raises ValueError, which names the line and what to write; OSError."""
+    return itertools.cycle(read_prompts(path, chat=chat))
+
+
+def read_prompts(path: Path, *, chat: bool) -> list[Prompt]:
+    """The same once."""
     raw = read_given(path, MOST_FILE_BYTES)
     if len(raw) > MOST_FILE_BYTES:
         raise ValueError(f"it is larger than {MOST_FILE_BYTES >> 20} MiB")
     prompts = [_read(line, number, chat=chat) for number, line in enumerate(raw.splitlines(), 1) if line.strip()]
     if not prompts:
         raise ValueError('it has no prompts: write one a line, as {"prompt": "..."}')
-    return itertools.cycle(prompts)
+    return prompts
 
 
 def _read(line: bytes, number: int, *, chat: bool) -> Prompt:

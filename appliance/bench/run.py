@@ -43,7 +43,7 @@ class Run:
     def __init__(self, target: Target, options: Options) -> None:
         self._pool = Pool(target)
         self._options = options
-        self._generator: Generator | None = None
+        self._generator: Generator[bytes] | None = None
         self._preparing: asyncio.Future[tuple[Form, Iterator[bytes]]] | None = None
         self._interrupted = False
 

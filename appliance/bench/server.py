@@ -4,6 +4,8 @@ make a prompt of so many tokens."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -60,19 +62,22 @@ class Form(NamedTuple):
 
 
 class Served(NamedTuple):
+    """`about` is all that the server's list says of the model."""
+
     model: str
     max_model_len: int | None = None
+    about: Mapping[str, Any] = MappingProxyType({})
 
 
 async def find_model(pool: Pool, wanted: str | None) -> Served:
     """The model that is served, or `wanted` among those that are, or where the server has no list. Raises
     ServerError."""
     url = pool.target.url
-    status, raw, headers = await _get(pool, "/models")
+    status, raw, headers = await get(pool, "/models")
     if status == 404 and wanted is not None:
         return Served(wanted)
     if status != 200:
-        raise _not_serving(pool, refused(status, raw, headers))
+        raise not_serving(pool, refused(status, raw, headers))
     try:
         rows = msgspec.json.decode(raw)["data"]
         models = {str(row["id"]): row for row in rows}
@@ -90,7 +95,7 @@ async def find_model(pool: Pool, wanted: str | None) -> Served:
     if model not in models:
         raise ServerError(f"{url} does not serve the model {model!r}. It serves: {names}.")
     longest = models[model].get("max_model_len")
-    return Served(model, longest if isinstance(longest, int) else None)
+    return Served(model, longest if isinstance(longest, int) else None, models[model])
 
 
 async def probe(pool: Pool, served: Served, api: str, input_tokens: int, seed: int) -> tuple[Form, int]:
@@ -102,7 +107,7 @@ async def probe(pool: Pool, served: Served, api: str, input_tokens: int, seed: i
     try:
         long = await ask(pool, PATHS[form.api], form.body(next(random_words(many_words, seed)), 1), PROBE_TIMEOUT_S)
     except RequestFailedError as error:
-        raise _not_serving(pool, error) from None
+        raise not_serving(pool, error) from None
     if long.prompt_tokens <= short.prompt_tokens:
         return form, input_tokens  # it does not say how many tokens a prompt has
     per_word = (long.prompt_tokens - short.prompt_tokens) / (many_words - FEW_WORDS)
@@ -120,12 +125,12 @@ async def _first(pool: Pool, form: Form, prompt: str) -> tuple[Form, Answer]:
             first = first or error
             simpler = form.after(error) if error.status in REFUSED_FIELDS else None
             if simpler is None:
-                raise _not_serving(pool, first) from None
+                raise not_serving(pool, first) from None
             form = simpler
 
 
-async def _get(pool: Pool, path: str) -> tuple[int, bytes, dict[str, str]]:
-    """Status, the beginning of the body, and the headers."""
+async def get(pool: Pool, path: str) -> tuple[int, bytes, dict[str, str]]:
+    """Status, the beginning of the body, and the headers. Raises ServerError."""
     body = bytearray()
 
     def take(_status: int, piece: bytes, _now: float) -> None:
@@ -146,7 +151,8 @@ async def _get(pool: Pool, path: str) -> tuple[int, bytes, dict[str, str]]:
     return head.status, bytes(body), head.headers
 
 
-def _not_serving(pool: Pool, error: RequestFailedError) -> ServerError:
+def not_serving(pool: Pool, error: RequestFailedError) -> ServerError:
+    """What a first request that failed says of the server."""
     url, said = pool.target.url, str(error).rstrip(".")
     match error.status:
         case 401 | 403 if pool.target.key:

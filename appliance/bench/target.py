@@ -10,13 +10,15 @@ PORTS: Final = {"http": 80, "https": 443}
 
 
 class Target(NamedTuple):
-    """`base` is the path before `/v1`, as a proxy may have one; "" for none."""
+    """`base` is the path before `/v1`, as a proxy may have one; "" for none. `prefix` is "" for what stands beside
+    `/v1`."""
 
     host: str
     port: int
     base: str = ""
     tls: ssl.SSLContext | None = None
     key: str = ""
+    prefix: str = "/v1"
 
     @property
     def name(self) -> str:
@@ -28,9 +30,9 @@ class Target(NamedTuple):
         return f"{'https' if self.tls else 'http'}://{self.name}{self.base}"
 
     def head(self, method: str, path: str, length: int) -> bytes:
-        """The head of a request for `/v1` + `path`."""
+        """The head of a request for `prefix` + `path`."""
         lines = [
-            f"{method} {self.base}/v1{path} HTTP/1.1",
+            f"{method} {self.base}{self.prefix}{path} HTTP/1.1",
             f"host: {self.name}",
             "content-type: application/json",
             f"content-length: {length}",

@@ -35,13 +35,17 @@ def finish_reason(piece: Piece) -> str | None:
 
 
 class TokenTexts:
-    """The text of single tokens, as logprobs show them; each is decoded once."""
+    """The text of single tokens, as logprobs show them; each is decoded once. Several tokens may have the same text:
+    `as_ids`, each is `token_id:` and its id instead, as vLLM writes it."""
 
-    def __init__(self, model: ServedModel) -> None:
+    def __init__(self, model: ServedModel, *, as_ids: bool = False) -> None:
         self._model = model
+        self._as_ids = as_ids
         self._texts: dict[int, str] = {}
 
     def __call__(self, token_id: int) -> str:
+        if self._as_ids:
+            return f"token_id:{token_id}"
         if token_id not in self._texts:
             self._texts[token_id] = self._model.tokenizer.decode_window([token_id])
         return self._texts[token_id]

@@ -35,6 +35,7 @@ class CompletionFields(SamplingFields, frozen=True, kw_only=True):
     echo: bool | None = None
     logprobs: Alternatives | None = None
     add_special_tokens: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
 
 
 @post(
@@ -102,7 +103,7 @@ class CompletionAnswer(Answer):
     def __init__(self, model: ServedModel, ask: Ask, fields: CompletionFields, echoes: list[Echo]) -> None:
         self._ask = ask
         self._fields = fields
-        self._texts = TokenTexts(model)
+        self._texts = TokenTexts(model, as_ids=bool(fields.return_tokens_as_token_ids))
         self._echoes = echoes
         self._scores: dict[int, dict[str, list[Any]]] = {}  # by prompt
         self._head = {

@@ -121,6 +121,15 @@ def test_an_echo_has_logprobs_too(door: Door, streamed: bool) -> None:
     ]
 
 
+def test_logprobs_may_name_tokens_by_their_ids(door: Door) -> None:
+    """Which tells them apart where several have the same text."""
+    body = {"prompt": [70, 71], "max_tokens": 2, "echo": True, "logprobs": 1, "return_token_ids": True}
+    choice = door.http.post("/v1/completions", json={**body, "return_tokens_as_token_ids": True}).json()["choices"][0]
+    told = choice["logprobs"]
+    assert told["tokens"] == [f"token_id:{token}" for token in (70, 71, *choice["token_ids"])]
+    assert all(name.startswith("token_id:") for top in told["top_logprobs"][1:] for name in top)
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_an_echo_may_be_all_of_an_answer(door: Door, streamed: bool) -> None:
     """Evaluation suites score texts so: nothing is generated, or counted."""

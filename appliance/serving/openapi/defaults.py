@@ -25,6 +25,7 @@ DEFAULTS: Final[dict[type, dict[str, Any]]] = {
     },
     CompletionFields: {
         **_SHARED, "n": 1, "max_tokens": DEFAULT_MAX_TOKENS, "echo": False, "add_special_tokens": True,
+        "return_tokens_as_token_ids": False,
     },
     ResponseFields: {**_SHARED, **_CALLS, "store": True, "truncation": "disabled", "top_logprobs": 0},
     MessagesFields: {name: _SHARED[name] for name in MessagesFields.__struct_fields__ if name in _SHARED},
