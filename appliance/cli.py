@@ -13,7 +13,7 @@ from appliance.running_appliance import find_the_appliance
 
 # Commands that always use the state folder of an appliance that is there already; others decide by their options.
 OF_THE_STATE: Final = {
-    "backup", "cache", "cast", "check", "diagnose", "explain", "launches", "logs", "profile", "selftest",
+    "accept", "backup", "cache", "cast", "check", "diagnose", "explain", "launches", "logs", "profile", "selftest",
 }  # fmt: skip
 
 

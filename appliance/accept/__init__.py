@@ -1,0 +1,1 @@
+"""`ingot accept`: whether a site answers as it should, in one report that a customer can sign."""
