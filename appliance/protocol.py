@@ -14,9 +14,7 @@ import msgspec
 
 from appliance.thinking_budget import ThinkingBudget
 
-# --------------------------------------------------------------------------------------------------------------------
-# What a check or a failed launch says
-# --------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------- What a check or a failed launch says
 
 
 class Severity(enum.StrEnum):
@@ -82,9 +80,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fix: Fix | None = None
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# A launch
-# --------------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------- A launch
 
 
 class State(enum.StrEnum):
@@ -186,9 +182,9 @@ class StepKind(enum.StrEnum):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine does now. Rates are over the last second; `cache_usage` is a share of 1; `steps` are counted by
-    their `StepKind` since it started, and empty where the engine does not say. `preemptions`, `cache_queries` and
-    `cache_hits` (prompt tokens looked up and found in the prefix cache) count since it started too."""
+    """What the engine does now. Rates are over the last second; `cache_usage` is a share of 1. Counted since it started
+    are `steps` by their `StepKind` (empty where the engine does not say), `preemptions`, prompt tokens looked up and
+    found in the prefix cache (`cache_queries`, `cache_hits`), and tokens that were drafted, and accepted of these."""
 
     running: int = 0
     waiting: int = 0
@@ -199,6 +195,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int = 0
     cache_queries: int = 0
     cache_hits: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
     steps: dict[StepKind, int] = {}
 
 
@@ -286,9 +284,7 @@ class ApplianceState(msgspec.Struct, kw_only=True):
     last_event: str | None = None  # the id of the newest event this answer contains: follow /appliance/events after it
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Front door -> core
-# --------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------- Front door -> core
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
@@ -306,6 +302,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="configure"):
     num_snapshots: int = 0  # rows for copies of states, beside one for each sequence that runs
     prefix_caching: bool = True
     enforce_eager: bool = True
+    drafts: Literal["none", "ngram", "mtp"] = "none"  # what guesses the next tokens
+    num_speculative_tokens: int = 0  # the most of them for each request in a step; 0 with "none"
     keep_fp8: bool = False  # weights in block-scaled FP8 stay so; else they are multiplied out as they are loaded
     backends: dict[str, str] = {}  # op -> backend
     ranks: int = 1  # processes that share the model; the first speaks for all, and has the first device
@@ -380,9 +378,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
 
 ToCore = EngineConfig | Submit | Abort | Shutdown
 
-# --------------------------------------------------------------------------------------------------------------------
-# Core -> front door
-# --------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------- Core -> front door
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, omit_defaults=True):

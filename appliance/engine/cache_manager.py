@@ -177,6 +177,15 @@ class CacheManager:
         request.block_ids.extend(fresh)
         return True
 
+    def grow_for_drafts(self, request: Request, count: int, reserve: int) -> int:
+        """Make room behind its next token for `count` drafts, or as many as there is room for: it never takes the last
+        `reserve` free blocks."""
+        wanted = self._blocks_of(request.num_computed_tokens + 1 + count) - len(request.block_ids)
+        fresh = self._pool.allocate(min(wanted, self._pool.num_free - reserve)) if wanted > 0 else None
+        request.block_ids.extend(fresh or ())
+        room = len(request.block_ids) * self._pool.block_size - request.num_computed_tokens - 1
+        return min(count, room)
+
     def most_tokens(self, request: Request) -> int:
         """How many tokens its next step may compute: a step ends at a border where the state is to be copied."""
         border = request.borders[0] if request.borders else request.num_computed_tokens + request.num_pending_tokens

@@ -153,7 +153,7 @@ def _configuration(link: CoreLink) -> EngineConfig | None:
 
 def _counters(engine: Engine) -> Counters:
     scheduler = engine.scheduler
-    seen = scheduler.prompt_tokens_seen
+    seen, drafts = scheduler.prompt_tokens_seen, scheduler.drafts
     return Counters(
         running=scheduler.num_running,
         waiting=engine.num_waiting,
@@ -164,6 +164,8 @@ def _counters(engine: Engine) -> Counters:
         preemptions=scheduler.num_preemptions,
         cache_queries=seen,
         cache_hits=scheduler.prompt_tokens_cached,
+        draft_tokens=drafts.num_drafted if drafts else 0,
+        accepted_tokens=drafts.num_accepted if drafts else 0,
         steps=dict(engine.steps),
     )
 

@@ -15,7 +15,7 @@ from appliance.checkpoint.config import read_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.fused_experts import one_by_one
 from appliance.checkpoint.grammar import GrammarError
-from appliance.checkpoint.memory.graph_shapes import graph_shapes
+from appliance.checkpoint.memory.graph_shapes import graph_shapes, most_rows
 from appliance.checkpoint.safetensors import read_index
 from appliance.checkpoint.sharding import sharded, shards
 from appliance.engine.block_pool import BlockPool
@@ -24,12 +24,13 @@ from appliance.engine.cache_manager import CacheManager
 from appliance.engine.grammar import Grammars
 from appliance.engine.histories import TokenHistories
 from appliance.engine.inputs import StepInputs
+from appliance.engine.logprobs import keep_scores, token_logprobs
 from appliance.engine.pooling import embedding, keep_pooled
-from appliance.engine.prompt_scores import PromptScores
 from appliance.engine.request import Request, sampling_refusal
-from appliance.engine.runner import LaunchedStep, Runner, StepResult
+from appliance.engine.runner import LaunchedStep, Runner
 from appliance.engine.scheduler import Limits, Scheduled, Scheduler
 from appliance.engine.snapshots import Snapshots
+from appliance.engine.speculation.drafts import drafts_of
 from appliance.engine.weights import load_weights, unused_tensors
 from appliance.models.base import BuildContext
 from appliance.models.collectives import ALONE, Group
@@ -54,9 +55,6 @@ if TYPE_CHECKING:
 
 # The others are captured while the engine is idle.
 GRAPHS_BEFORE_READY = 3
-
-# OpenAI's API uses this for tokens that are too unlikely; JSON has no infinity.
-LEAST_LOGPROB = -9999.0
 
 NOT_FINITE = (
     "the model's output is not a number (NaN or infinity); the weights are damaged, or the dtype is too narrow for "
@@ -132,13 +130,16 @@ class Engine:
                 prefix_caching=config.prefix_caching,
                 snapshots=Snapshots(config.max_num_seqs + 1, config.num_snapshots) if model_config.has_states else None,
             ),
+            drafts_of(config),
         )
         self._eos_token_ids = frozenset(model_config.eos_token_ids)
         self._vocab_size = model_config.vocab_size
         self._max_model_len = config.max_model_len
+        num_rows = most_rows(config.max_num_seqs, config.num_speculative_tokens)
         inputs = StepInputs(
             max_num_tokens=config.max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,
+            max_num_rows=num_rows,
             max_model_len=config.max_model_len,
             block_size=config.block_size,
             device=device,
@@ -194,7 +195,7 @@ class Engine:
             report(CorePhase(phase=Phase.GRAPHS, outcome="skipped"))
             return
         shapes = graph_shapes(
-            max_num_seqs=config.max_num_seqs,
+            max_num_seqs=most_rows(config.max_num_seqs, config.num_speculative_tokens),
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=config.max_model_len,
         )
@@ -256,6 +257,8 @@ class Engine:
         """Launch the next step, and read the last one's result, or this one's where steps do not overlap. Returns the
         outputs of requests that got a token or ended. `compiled` is what another rank's `compiled()` gave."""
         outputs = self._admit(self.compiled() if compiled is None else compiled)
+        if self.scheduler.awaits_tokens or (self._in_flight is not None and self._in_flight.has_drafts):
+            outputs += self._read()
         step = self.scheduler.schedule()
         launched = None
         if step:
@@ -311,41 +314,51 @@ class Engine:
             ]
         )
         for scores in result.prompt_scores:
-            _keep_scores(scores)
+            keep_scores(scores)
         for pooled in result.pooled:
             keep_pooled(pooled)
-        sampled = [item.request for item in step if item.samples]
-        logprobs = _token_logprobs(sampled, result)
+        logprobs = token_logprobs(result)
         self.scheduler.complete([item for item in step if self.scheduler.is_live(item.request)])
         outputs = [_error(request, NOT_FINITE) for request in damaged]
-        for row, request in enumerate(sampled):
-            if self.scheduler.is_live(request):
-                outputs.append(self._take(request, result.token_ids[row], logprobs[row]))
+        for (item, token_ids, _), found in zip(result.sampled, logprobs, strict=True):
+            if self.scheduler.is_live(item.request):
+                outputs.append(self._take(item, token_ids, found))
         return outputs
 
-    def _take(self, request: Request, token_id: int | None, logprobs: tuple[TokenLogprob, ...]) -> TokenOutput:
-        """Give a request its sampled token; None if every token is forbidden."""
+    def _take(
+        self, item: Scheduled, token_ids: Sequence[int | None], logprobs: tuple[TokenLogprob, ...]
+    ) -> TokenOutput:
+        """Give a request its sampled token, and those behind its accepted drafts; None if every token is forbidden."""
+        request, taken = item.request, []
         if request.pooling is not None:
             return self._embedded(request)
         if error := _grammar_error(request):
             return self._refuse(request, error)
-        if token_id is None:
-            return self._refuse(request, NOTHING_TO_SAMPLE)
-        self.output_tokens_sampled += not request.probe
-        eos = self._eos_token_ids
-        reason = request.accept(token_id, eos, self._max_model_len)
-        if reason is None and (error := _grammar_error(request)):
-            return self._refuse(request, error)
+        reason = None
+        for token_id in token_ids:
+            if token_id is None:
+                return self._refuse(request, NOTHING_TO_SAMPLE)
+            self.output_tokens_sampled += not request.probe
+            taken.append(token_id)
+            reason = request.accept(token_id, self._eos_token_ids, self._max_model_len)
+            if reason is None and (error := _grammar_error(request)):
+                return self._refuse(request, error)
+            if reason is not None:
+                break
+        if item.drafts:
+            self.scheduler.keep(item, len(taken) - 1)
         if reason is not None:
             self.scheduler.finish(request)
-        queued_s, prefill_s = _waits(request) if len(request.output_token_ids) == 1 else (None, None)
+        first = len(request.output_token_ids) == len(taken)
+        queued_s, prefill_s = _waits(request) if first else (None, None)
+        stopped = reason is FinishReason.STOP and request.stops_at(taken[-1], self._eos_token_ids)
         return TokenOutput(
             request_id=request.request_id,
-            token_ids=(token_id,),
-            logprobs=logprobs,
-            prompt_logprobs=_prompt_logprobs(request),
+            token_ids=tuple(taken),
+            logprobs=logprobs[: len(taken)],
+            prompt_logprobs=_prompt_logprobs(request) if first else None,
             finish_reason=reason,
-            stop_token_id=token_id if reason is FinishReason.STOP and request.stops_at(token_id, eos) else None,
+            stop_token_id=taken[-1] if stopped else None,
             num_cached_tokens=request.num_cached_tokens,
             queued_s=queued_s,
             prefill_s=prefill_s,
@@ -419,42 +432,8 @@ def _error(request: Request, error: str, *, is_refusal: bool = False) -> TokenOu
     )
 
 
-def _token_logprobs(sampled: list[Request], result: StepResult) -> list[tuple[TokenLogprob, ...]]:
-    if result.logprobs is None or result.top_logprobs is None or result.top_token_ids is None:
-        return [()] * len(sampled)
-    chosen = result.logprobs.clamp(min=LEAST_LOGPROB).tolist()
-    tops = result.top_logprobs.clamp(min=LEAST_LOGPROB).tolist()
-    top_ids = result.top_token_ids.tolist()
-    rows: list[tuple[TokenLogprob, ...]] = []
-    for row, request in enumerate(sampled):
-        token_id, count = result.token_ids[row], request.sampling.logprobs
-        if count is None or token_id is None:
-            rows.append(())
-        else:
-            top = tuple(zip(top_ids[row][:count], tops[row][:count], strict=True))
-            rows.append((TokenLogprob(token_id, chosen[row], top),))
-    return rows
-
-
-def _keep_scores(scores: PromptScores) -> None:
-    """In place of those that were known before a preemption, if these are computed again."""
-    known, first = scores.request.prompt_logprobs, scores.start - 1
-    count, alternatives = scores.top_token_ids.shape
-    own, tops = (
-        each.nan_to_num(nan=LEAST_LOGPROB).clamp(min=LEAST_LOGPROB).flatten().tolist()
-        for each in (scores.logprobs, scores.top_logprobs)
-    )
-    known.logprobs[first : first + count] = own
-    of_tops = slice(first * alternatives, (first + count) * alternatives)
-    known.top_logprobs[of_tops] = tops
-    known.top_token_ids[of_tops] = scores.top_token_ids.flatten().tolist()
-
-
 def _prompt_logprobs(request: Request) -> PromptLogprobs | None:
-    """With the first token of the output."""
-    if len(request.output_token_ids) != 1 or request.sampling.prompt_logprobs is None:
-        return None
-    return request.prompt_logprobs
+    return None if request.sampling.prompt_logprobs is None else request.prompt_logprobs
 
 
 def _whole(total: int, unit: str) -> Progress:

@@ -43,6 +43,8 @@ class Counters:
     preemptions: int = 0
     cache_queries: int = 0
     cache_hits: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
     steps: Mapping[StepKind, int] = field(default_factory=dict)
 
 
@@ -94,6 +96,8 @@ class Heartbeat:
             preemptions=after.preemptions,
             cache_queries=after.cache_queries,
             cache_hits=after.cache_hits,
+            draft_tokens=after.draft_tokens,
+            accepted_tokens=after.accepted_tokens,
             steps=dict(after.steps),
         )
         return CoreBeat(where=self._activity.where, busy_s=time.monotonic() - self._activity.since, load=load)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from appliance.checkpoint.memory.graph_shapes import GraphShape
+from appliance.engine.request import Request
 from appliance.engine.scheduler import Scheduled
 from appliance.models.batch import ForwardBatch
 from kernels.paged_attention.metadata import AttentionMetadata
@@ -38,7 +39,7 @@ class Layout(NamedTuple):
 class Inputs(NamedTuple):
     """A step on the device. A token id below 0 is the one that the sequence's slot sampled last. `last_rows` [S] int64
     are the rows of the sequences' last tokens, `sampling` [D] int64 the places among them of those that sample. A
-    sequence that is not there has the slot `max_num_seqs`."""
+    sequence that is not there, or that is a draft, has the slot `max_num_seqs`."""
 
     batch: ForwardBatch
     last_rows: Tensor
@@ -69,19 +70,56 @@ class _Offsets(NamedTuple):
         return cls(*begins)
 
 
+class _Sequence(NamedTuple):
+    """What is laid out as one sequence: the tokens of a request that a step computes, or one of its drafts."""
+
+    item: Scheduled
+    num_tokens: int
+    start: int
+    draft: int | None = None
+
+    @property
+    def context_len(self) -> int:
+        return self.start + self.num_tokens
+
+    @property
+    def token_ids(self) -> list[int]:
+        if self.draft is not None:
+            return [self.draft]
+        return self.item.request.tokens(self.start, self.context_len) or [_UNREAD]
+
+
+def _sequences(step: Sequence[Scheduled]) -> list[_Sequence]:
+    """Each draft decodes as a sequence of its own, which sees those before it: all keys and values of a layer are
+    written before its attention reads them. So drafts take the kernels and the graphs of decodes."""
+    found = []
+    for item in step:
+        found.append(_Sequence(item, item.num_known, item.start))
+        behind = item.start + item.num_known
+        found += [_Sequence(item, 1, behind + place, draft) for place, draft in enumerate(item.drafts)]
+    return found
+
+
 class StepInputs:
     """Lays steps out while at most one before is not computed yet. Also keeps the table of each running request's
-    blocks, by slot."""
+    blocks, by slot. A step has at most `max_num_rows` sequences, drafts included."""
 
     def __init__(
-        self, *, max_num_tokens: int, max_num_seqs: int, max_model_len: int, block_size: int, device: torch.device
+        self,
+        *,
+        max_num_tokens: int,
+        max_num_seqs: int,
+        max_num_rows: int,
+        max_model_len: int,
+        block_size: int,
+        device: torch.device,
     ) -> None:
         self._block_size = block_size
         self._max_blocks = -(-max_model_len // block_size)
         self._blocks: NDArray[np.int32] = np.zeros((max_num_seqs, self._max_blocks), dtype=np.int32)
         self._num_blocks = [0] * max_num_seqs  # of each slot, how many of its blocks the table already has
         self._admission = [-1] * max_num_seqs  # of which admission those are
-        size = _Offsets.of(Layout(max_num_tokens, max_num_seqs, self._max_blocks)).end
+        size = _Offsets.of(Layout(max_num_tokens, max_num_rows, self._max_blocks)).end
         self._on_device = torch.zeros(size, dtype=torch.int32, device=device)
         self._pinned = [self._on_device]
         if self._on_device.is_cuda:  # two, as the last step's may still be copied while the next is laid out
@@ -90,16 +128,19 @@ class StepInputs:
 
     def lay_out(self, step: Sequence[Scheduled]) -> Inputs:
         """`step` as it is."""
-        context_lens = [item.context_len for item in step]
+        sequences = _sequences(step)
+        query_lens, context_lens = (
+            [getattr(each, name) for each in sequences] for name in ("num_tokens", "context_len")
+        )
         blocks = -(-max(context_lens) // self._block_size)
-        layout = Layout(sum(item.num_tokens for item in step), len(step), blocks)
-        self._fill(step, layout)
-        inputs = self._views(layout, [item.num_tokens for item in step], context_lens)
-        return inputs._replace(sampling=inputs.sampling[: sum(item.samples for item in step)])
+        layout = Layout(sum(query_lens), len(sequences), blocks)
+        self._fill(sequences, layout)
+        inputs = self._views(layout, query_lens, context_lens)
+        return inputs._replace(sampling=inputs.sampling[: sum(item.num_sampled for item in step)])
 
     def lay_out_padded(self, step: Sequence[Scheduled], shape: GraphShape) -> None:
         """Lay out decodes as the first rows of `shape`; the rest is padding. `padded` returns the batch."""
-        self._fill(step, self._padded(shape))
+        self._fill(_sequences(step), self._padded(shape))
 
     def padded(self, shape: GraphShape) -> Inputs:
         """The batch laid out for `shape`. Host-side lengths are the shape's maximum."""
@@ -109,22 +150,23 @@ class StepInputs:
     def _padded(self, shape: GraphShape) -> Layout:
         return Layout(shape.sequences, shape.sequences, -(-shape.context // self._block_size))
 
-    def _fill(self, step: Sequence[Scheduled], layout: Layout) -> None:
+    def _fill(self, step: Sequence[_Sequence], layout: Layout) -> None:
         """Write `step`, and sequences of one token that is kept nowhere where `layout` has room for more of them."""
         count = len(step)
         self._pinned.reverse()
         self._host = self._pinned[0].numpy()
-        slots = np.array([self._update_block_table(item) for item in step], dtype=np.int64)
-        samples = np.flatnonzero([item.samples for item in step])
+        slots = np.array([self._update_block_table(each.item.request) for each in step], dtype=np.int64)
+        drafts = [each.draft is not None for each in step]
+        samples = np.flatnonzero([each.item.samples for each in step])
         places, host = _Offsets.of(layout), self._host
         lens = np.ones(layout.sequences, dtype=np.int64)
         first = np.zeros(layout.sequences, dtype=np.int64)
-        lens[:count] = [item.num_tokens for item in step]
-        first[:count] = [item.start for item in step]
+        lens[:count] = [each.num_tokens for each in step]
+        first[:count] = [each.start for each in step]
         ends = lens.cumsum()
         token_ids: list[int] = []
-        for item in step:
-            token_ids += item.request.tokens(item.start, item.context_len) or [_UNREAD]
+        for each in step:
+            token_ids += each.token_ids
         tokens = len(token_ids)
         positions = np.arange(layout.tokens) + np.repeat(first - (ends - lens), lens)
         of_step = positions[:tokens]
@@ -139,7 +181,7 @@ class StepInputs:
         int64(places.last_rows, layout.sequences)[:] = ends - 1
         int64(places.sampling, samples.size)[:] = samples
         of_slots = int64(places.slots, layout.sequences)
-        of_slots[:count], of_slots[count:] = slots, len(self._blocks)
+        of_slots[:count], of_slots[count:] = np.where(drafts, len(self._blocks), slots), len(self._blocks)
         starts = host[places.query_start_loc :]
         starts[0], starts[1 : layout.sequences + 1] = 0, ends
         host[places.seq_lens :][: layout.sequences] = first + lens
@@ -178,9 +220,8 @@ class StepInputs:
         """Numbers of 64 bits of the pinned buffer."""
         return self._host[begin : begin + 2 * size].view(np.int64)
 
-    def _update_block_table(self, item: Scheduled) -> int:
+    def _update_block_table(self, request: Request) -> int:
         """Bring the table up to date for a request; only blocks it got since the last step are written."""
-        request = item.request
         slot = request.slot
         if self._admission[slot] != request.admission:
             self._admission[slot], self._num_blocks[slot] = request.admission, 0

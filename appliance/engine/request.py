@@ -6,6 +6,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from appliance.engine.speculation.acceptance import Acceptance
 from appliance.protocol import (
     BIAS_LIMITS,
     MAX_BIASES,
@@ -58,6 +59,8 @@ class Request:
     was_admitted: bool = False
     prompt_logprobs: PromptLogprobs = field(default_factory=PromptLogprobs)
     pooled: array[float] = field(default_factory=lambda: array("f"))  # what is known of its embedding
+    acceptance: Acceptance = field(default_factory=lambda: Acceptance(window=32, pause=128))  # of its drafts
+    lookup: str = ""  # its tokens as characters, as far as drafts were looked up in them
     submitted_at: float = 0.0  # on the engine's monotonic clock
     launched_at: float | None = None  # its first step
     is_plain: bool = field(init=False)  # each step takes the largest raw logit, without logprobs

@@ -3,11 +3,11 @@ launching each kernel, or by replaying the CUDA graph of a decode."""
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from appliance.engine.pooling import Pooled, pool_prompts
 from appliance.engine.prompt_scores import PromptScores, score_prompts
 from appliance.engine.sampling import sampling_batch
 from appliance.engine.scheduler import Scheduled
+from appliance.engine.speculation.drafts import accepted_run
 from appliance.models.base import Model
 from appliance.models.collectives import ALONE, Group
 from appliance.protocol import StepKind
@@ -28,11 +29,12 @@ from kernels.sampling.batch import Sampled, SamplingBatch
 
 
 class StepResult(NamedTuple):
-    """What a step computed. `token_ids` has one for each request that samples, in the step's order: None if every token
-    is forbidden. Ignore it where `finite` is False."""
+    """What a step computed. `sampled` are the items of the step that sample, each with as many of what was sampled as
+    its request goes on with, and which of the D rows the first of these is: a token is None if every one is forbidden.
+    Ignore those of a request that is not `finite`."""
 
-    finite: list[bool]  # of each request of the step: its last token is computed from numbers, and so are its logits
-    token_ids: list[int | None]
+    finite: list[bool]  # of each item of the step: its last known token is computed from numbers, and so are its logits
+    sampled: list[tuple[Scheduled, list[int | None], int]]
     prompt_scores: Sequence[PromptScores]
     pooled: Sequence[Pooled]
     logprobs: Tensor | None = None  # [D] float32
@@ -41,7 +43,8 @@ class StepResult(NamedTuple):
 
 
 class ComputedStep(NamedTuple):
-    """A step that the device computes, up to the logits. More rows than the step's may follow."""
+    """A step that the device computes, up to the logits. More rows than the step's may follow. Drafts are sequences of
+    their own (`engine/inputs.py`)."""
 
     step: Sequence[Scheduled]
     finite: Tensor  # [S] bool
@@ -65,8 +68,9 @@ class LaunchedStep:
         group: Group = ALONE,
     ) -> None:
         """`finite` and `sampled` may have more rows than the step. All ranks go on with what the first one sampled."""
-        count, sampling = len(step), sum(item.samples for item in step)
+        count, sampling = _num_sequences(step), sum(item.num_sampled for item in step)
         self.step = step
+        self.has_drafts = any(item.drafts for item in step)
         parts = [finite[:count]]
         if sampled is not None:
             parts += [found[:sampling] for found in (sampled.finite, sampled.samplable, sampled.token_ids)]
@@ -84,14 +88,21 @@ class LaunchedStep:
         """Wait for it."""
         if self._copied is not None:
             self._copied.synchronize()
-        samples = [item.samples for item in self.step]
-        of_step, of_rows, samplable, token_ids = _split(self._numbers.tolist(), len(samples), *[sum(samples)] * 3)
-        for place, sound in zip(np.flatnonzero(samples), of_rows, strict=True):
-            of_step[place] &= sound
-        tokens = [token if may else None for token, may in zip(token_ids, samplable, strict=True)]
-        return StepResult(
-            [bool(sound) for sound in of_step], tokens, self._prompt_scores, self._pooled, *self._logprobs
+        rows = sum(item.num_sampled for item in self.step)
+        of_hidden, of_logits, samplable, token_ids = _split(
+            self._numbers.tolist(), _num_sequences(self.step), *[rows] * 3
         )
+        tokens = [token if may else None for token, may in zip(token_ids, samplable, strict=True)]
+        finite, sampled, place, row = [], [], 0, 0
+        for item in self.step:
+            sound = [bool(each) for each in of_hidden[place : place + 1 + len(item.drafts)]]
+            if item.samples:
+                sound = [*map(operator.and_, sound, map(bool, of_logits[row:]))]
+                run = accepted_run(item.drafts, tokens[row:], sound)
+                sampled.append((item, tokens[row : row + run], row))
+            finite.append(sound[0])
+            place, row = place + 1 + len(item.drafts), row + item.num_sampled
+        return StepResult(finite, sampled, self._prompt_scores, self._pooled, *self._logprobs)
 
 
 def _on_its_way(found: Tensor) -> Tensor:
@@ -163,21 +174,22 @@ class Runner:
         """Sample for those of the step's requests of which all tokens are computed then. Where one `needs_its_tokens`,
         the result of the step before must have been read; a request that ended with it samples all the same."""
         step, finite, logits, slots, greedy, scores, pooled = computed
-        requests = [item.request for item in step if item.samples]
+        rows = [(item.request, place) for item in step for place in range(item.num_sampled)]
+        requests, ahead = [request for request, _ in rows], [place for _, place in rows]
         if logits is None or slots is None:
             return LaunchedStep(step, finite, None, scores, pooled, self._group)
         if greedy is not None and all(request.is_plain for request in requests):
             return LaunchedStep(step, finite, greedy, group=self._group)
-        sampled = self._kernels.sampling(logits, sampling_batch(requests, self._histories, self._device))
+        sampled = self._kernels.sampling(logits, sampling_batch(requests, self._histories, self._device, ahead))
         self._keep(slots, sampled)
         return LaunchedStep(step, finite, sampled, scores, pooled, self._group)
 
     def _step_kind(self, step: Sequence[Scheduled]) -> tuple[StepKind, GraphShape | None]:
         if self._graphs is None:
             return StepKind.EAGER, None
-        if any(item.num_tokens > 1 or not item.samples or item.request.pooling for item in step):
+        if any(not item.is_decode or not item.samples or item.request.pooling for item in step):
             return StepKind.PREFILL, None
-        shape = self._graphs.choice.choose(len(step), max(item.context_len for item in step))
+        shape = self._graphs.choice.choose(_num_sequences(step), max(item.context_len for item in step))
         return StepKind.NOT_CAPTURED if shape is None else StepKind.GRAPH, shape
 
     def _captured(self, shape: GraphShape) -> bool:
@@ -210,7 +222,7 @@ class Runner:
         assert self._graphs is not None
         self._inputs.lay_out_padded(step, shape)
         finite, logits, greedy = self._graphs.replay(shape)
-        count = len(step)
+        count = _num_sequences(step)
         return ComputedStep(step, finite, logits[:count], self._inputs.padded(shape).batch.slots[:count], greedy)
 
     def _decode(self, shape: GraphShape) -> Decoded:
@@ -233,10 +245,10 @@ class Runner:
         pooled = pool_prompts(step, hidden)
         rows = hidden[inputs.last_rows]
         finite = _finite(rows)
-        sampling = sum(item.samples for item in step)
+        sampling = sum(item.num_sampled for item in step)
         if not sampling:
             return ComputedStep(step, finite, prompt_scores=scores, pooled=pooled)
-        every = sampling == len(step)
+        every = sampling == len(rows)
         logits = self._model.compute_logits(rows if every else rows[inputs.sampling])
         slots = inputs.batch.slots if every else inputs.batch.slots[inputs.sampling]
         return ComputedStep(step, finite, logits, slots, prompt_scores=scores, pooled=pooled)
@@ -255,6 +267,11 @@ def _finite(rows: Tensor) -> Tensor:
     """Whether each last hidden state is finite. The last token attends to all others, so that a NaN in any of them
     shows here."""
     return rows.isfinite().all(dim=-1)
+
+
+def _num_sequences(step: Sequence[Scheduled]) -> int:
+    """As which it is laid out."""
+    return sum(1 + len(item.drafts) for item in step)
 
 
 def _split(values: list[int], *counts: int) -> Iterator[list[int]]:

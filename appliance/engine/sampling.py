@@ -16,12 +16,18 @@ from kernels.sampling.random import uniform
 _PLAIN = Row()
 
 
-def sampling_batch(requests: Sequence[Request], histories: TokenHistories, device: torch.device) -> SamplingBatch:
-    """One row a request, in order. What is sampled for requests that have ended meanwhile does not matter."""
+def sampling_batch(
+    requests: Sequence[Request], histories: TokenHistories, device: torch.device, ahead: Sequence[int] | None = None
+) -> SamplingBatch:
+    """One row a request, in order; one that has drafts comes once more for each, `ahead` of what it has sampled by so
+    many tokens. What is sampled for requests that have ended meanwhile does not matter."""
     if all(request.is_plain for request in requests):
         return SamplingBatch()
     wanted = [r.sampling.logprobs for r in requests if r.sampling.logprobs is not None]
-    rows = [_PLAIN if request.is_plain else _row(request) for request in requests]
+    places = ahead or [0] * len(requests)
+    rows = [
+        _PLAIN if request.is_plain else _row(request, place) for request, place in zip(requests, places, strict=True)
+    ]
     edits, allowed = histories.edits(requests), _allowed(requests, device)
     return pack(rows, device, max(wanted) if wanted else None, edits, allowed)
 
@@ -38,11 +44,11 @@ def _allowed(requests: Sequence[Request], device: torch.device) -> Tensor | None
     return allowed.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else allowed
 
 
-def _row(request: Request) -> Row:
+def _row(request: Request, ahead: int) -> Row:
     params = request.sampling
     row = _PLAIN
     if not request.is_greedy:
-        number = uniform(request.seed, request.num_sampled)
+        number = uniform(request.seed, request.num_sampled + ahead)
         row = Row(params.temperature, number, max(params.top_k, 0), params.top_p, params.min_p)
     if request.has_penalties:
         row = row._replace(

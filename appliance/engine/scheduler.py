@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from appliance.engine.cache_manager import CacheManager
 from appliance.engine.request import Request
+from appliance.engine.speculation.drafts import Drafts
 
 # At most this many waiting requests may be passed over in one step.
 MOST_PUT_OFF: Final = 256
@@ -32,7 +33,8 @@ class Limits:
 class Scheduled(NamedTuple):
     """A step computes `num_tokens` tokens of `request` from its token `start` on; if these are all that are pending, it
     `samples` the next one. Before it, the state of row `loads` is copied to the request's slot, where that is not None
-    (FRESH: zeros); behind it, the slot's is copied to row `saves`."""
+    (FRESH: zeros); behind it, the slot's is copied to row `saves`. The last of the tokens are `drafts`: the next token
+    is sampled behind the one before them, and behind each."""
 
     request: Request
     num_tokens: int
@@ -41,25 +43,42 @@ class Scheduled(NamedTuple):
     admission: int
     loads: int | None = None
     saves: int | None = None
+    drafts: tuple[int, ...] = ()
 
     @property
     def context_len(self) -> int:
         """Tokens that the last of the step sees, itself included."""
         return self.start + self.num_tokens
 
+    @property
+    def is_decode(self) -> bool:
+        """One known token, with or without drafts."""
+        return self.num_tokens == 1 + len(self.drafts)
+
+    @property
+    def num_known(self) -> int:
+        """Tokens that are computed without drafts."""
+        return self.num_tokens - len(self.drafts)
+
+    @property
+    def num_sampled(self) -> int:
+        """Rows of logits that are sampled from."""
+        return 1 + len(self.drafts) if self.samples else 0
+
 
 class Scheduler:
     """Owns the waiting and running requests. What they hold of the caches is the cache manager's.
 
     A step: `schedule()`, run the model, `launched()`, and once its result is read `complete()`, `Request.accept()` for
-    each request that sampled a token, and `finish()` for each that ended. The next step may be scheduled and launched
-    before the result of the last one is read.
+    each request that sampled a token, `keep()` for each that accepted drafts, and `finish()` for each that ended. The
+    next step may be scheduled and launched before the result of the last one is read, unless it `awaits_tokens`.
     """
 
-    def __init__(self, limits: Limits, cache: CacheManager) -> None:
+    def __init__(self, limits: Limits, cache: CacheManager, drafts: Drafts | None = None) -> None:
         assert cache.capacity >= limits.max_model_len, "one sequence of full length must fit"
         self.limits = limits
         self.cache = cache
+        self.drafts = drafts
         self.running: list[Request] = []  # by rank; the last is preempted first
         self.num_preemptions = 0
         self.prompt_tokens_seen = 0
@@ -141,8 +160,32 @@ class Scheduler:
             planned |= shares
             budget -= sum(shares.values())
         step = [self._scheduled(request, count) for request, count in planned.items()]
-        step.sort(key=lambda item: item.num_tokens > 1)  # stable
+        if self.drafts is not None:
+            step = self._with_drafts(step, self.drafts, budget)
+        step.sort(key=lambda item: not item.is_decode)  # stable
         return step
+
+    @property
+    def awaits_tokens(self) -> bool:
+        """What was sampled last must be read before the next step is scheduled: drafts follow it."""
+        return self.drafts is not None and any(map(self.drafts.are_wanted, self.running))
+
+    def _with_drafts(self, step: list[Scheduled], drafts: Drafts, budget: int) -> list[Scheduled]:
+        """Add drafts to decodes, in order of rank, where others leave tokens of the budget, sequences of the step, and
+        blocks: nobody is preempted for a draft."""
+        limits, found = self.limits, []
+        rows = drafts.most_rows - len(step)
+        for item in step:
+            request = item.request
+            proposed: tuple[int, ...] = ()
+            if item.is_decode and item.samples:
+                to_come = request.sampling.max_tokens - request.num_sampled
+                to_come = min(to_come, limits.max_model_len - request.num_tokens)
+                proposed = drafts.propose(request, min(budget, rows, to_come - 1))
+                proposed = proposed[: self.cache.grow_for_drafts(request, len(proposed), len(self.running))]
+            budget, rows = budget - len(proposed), rows - len(proposed)
+            found.append(item._replace(num_tokens=item.num_tokens + len(proposed), drafts=proposed))
+        return found
 
     def _scheduled(self, request: Request, num_tokens: int) -> Scheduled:
         start, samples = request.num_computed_tokens, num_tokens == request.num_pending_tokens
@@ -152,7 +195,7 @@ class Scheduler:
     def launched(self, step: list[Scheduled]) -> None:
         """Record that `step` is being computed."""
         for item in step:
-            item.request.num_computed_tokens += item.num_tokens
+            item.request.num_computed_tokens += item.num_known
             item.request.num_unread += item.samples
             self.cache.launched(item.request)
 
@@ -162,8 +205,17 @@ class Scheduler:
         for item in step:
             item.request.num_unread -= item.samples
             if item.request.block_ids and item.request.admission == item.admission:
-                self.cache.commit(item.request, item.start, item.context_len)
+                self.cache.commit(item.request, item.start, item.start + item.num_known)
         return [item.request for item in step if item.samples]
+
+    def keep(self, item: Scheduled, accepted: int) -> None:
+        """Record that so many drafts of `item`, which was completed, have become tokens of its request."""
+        request = item.request
+        if self.drafts is not None:
+            self.drafts.note(request, len(item.drafts), accepted)
+        if accepted and request.block_ids and request.admission == item.admission:
+            request.num_computed_tokens += accepted
+            self.cache.commit(request, request.num_computed_tokens - accepted, request.num_computed_tokens)
 
     def is_live(self, request: Request) -> bool:
         """Whether it has neither finished nor been aborted."""

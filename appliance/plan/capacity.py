@@ -24,6 +24,7 @@ def memory_limits(profile: Profile, *, dtype: str, kv_cache_dtype: str) -> Memor
         block_size=profile.block_size,
         kv_cache_memory_bytes=profile.kv_cache_memory_bytes,
         prefix_caching=profile.prefix_caching,
+        num_speculative_tokens=profile.speculative_config.most,
     )
 
 

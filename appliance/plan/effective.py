@@ -192,7 +192,7 @@ def _attention(selection: Sequence[Explanation], context: Context, limits: Memor
     if len(chosen) < len(found) or any(engine_named(each.engine).measures_memory for each in chosen.values()):
         return lambda _: ()
     names = {op: backend.name for op, backend in chosen.items()}
-    tokens, seqs = limits.max_num_batched_tokens, limits.max_num_seqs
+    tokens, seqs = limits.max_num_batched_tokens, limits.most_rows
     return lambda length: workspace_tensors(names, context, Step(tokens, seqs, length))
 
 

@@ -112,6 +112,8 @@ class NativePlan(LaunchPlan):
             num_snapshots=self.memory.num_snapshots,
             prefix_caching=profile.prefix_caching,
             enforce_eager=effective["enforce-eager"].value,
+            drafts=profile.speculative_config.method,
+            num_speculative_tokens=profile.speculative_config.most,
             keep_fp8=effective.context.fp8_blocks is not None,
             backends=chosen_names(effective.selection),
             ranks=effective.ranks,

@@ -29,6 +29,7 @@ from appliance.profile.schema import (
     Type,
     VllmOptions,
 )
+from appliance.profile.speculative import SpeculativeConfig
 from appliance.profile.validation import MISSING, check, get
 
 __all__ = [
@@ -92,6 +93,7 @@ def load(document: Mapping[str, Any]) -> Profile:
         vllm=VllmOptions(dict(values["vllm.extra-args"]), dict(values["vllm.environment"])),
         ray=RaySettings(**_attributes(values, "ray")),
         on_request=OnRequest(**_attributes(values, "on-request")),
+        speculative_config=SpeculativeConfig(**_attributes(values, "speculative-config")),
     )
 
 
@@ -149,6 +151,8 @@ def value_of(profile: Profile, key: str) -> Any:
             return getattr(profile.ray, attribute)
         case "on-request":
             return getattr(profile.on_request, attribute)
+        case "speculative-config":
+            return getattr(profile.speculative_config, attribute)
     if key == "schema":
         return SCHEMA_VERSION
     if key == "served-model-name" and profile.served_model_name == profile.name:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from appliance import engines
-from appliance.profile import on_request, parser_names
+from appliance.profile import on_request, parser_names, speculative
 from appliance.profile.setting import REQUIRED, Setting, Type
 from appliance.protocol import SAMPLING_LIMITS
 from kernels.catalogue import backend_names
@@ -292,6 +292,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "64 MiB, each for the API key that asked. 0 keeps none. Native engine only.",
     ),
     *on_request.ROWS,
+    *speculative.ROWS,
     _backend("attention", "The attention backend."),
     _backend("moe", "The backend for mixtures of experts."),
     _backend("linear", "The backend for linear layers."),
@@ -444,6 +445,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     vllm: VllmOptions
     ray: RaySettings = RaySettings()
     on_request: on_request.OnRequest = on_request.OnRequest()
+    speculative_config: speculative.SpeculativeConfig = speculative.SpeculativeConfig()
 
     @property
     def forbids_jit(self) -> bool:

@@ -130,7 +130,7 @@ INSTEAD: Final[dict[str, str | None]] = {
     "override-generation-config": "sampling-defaults",
     "port": None,
     "served-model-name": "served-model-name",
-    "speculative-config": None,
+    "speculative-config": "speculative-config.method",
     "tensor-parallel-size": "tensor-parallel-size",
     "tokenizer": None,
     "tool-parser-plugin": None,

@@ -36,6 +36,8 @@ class EngineFigures(Collector):
             ("num_preemptions", "Requests preempted to free KV cache.", load.preemptions),
             ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", load.cache_queries),
             ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", load.cache_hits),
+            ("spec_decode_num_draft_tokens", "Tokens that were guessed and verified.", load.draft_tokens),
+            ("spec_decode_num_accepted_tokens", "Guessed tokens that were right.", load.accepted_tokens),
         )
         for name, text, count in counters:
             yield CounterMetricFamily(f"ingot:{name}", text, count)

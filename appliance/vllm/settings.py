@@ -5,12 +5,17 @@ A value that is vLLM's own default is left out, so that a vLLM that does not kno
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
 from appliance.profile.schema import BY_KEY, Profile
+from appliance.profile.speculative import SpeculativeConfig
+
+# vLLM's own proposer looks up as many of the last tokens as the native one (`appliance/engine/speculation/ngram.py`).
+_LOOKUP: Final = {"prompt_lookup_min": 2, "prompt_lookup_max": 4}
 
 
 class Rendered(msgspec.Struct, frozen=True):
@@ -21,6 +26,13 @@ class Rendered(msgspec.Struct, frozen=True):
     value: Callable[[Profile], Any]
     unless: Any = None
     only: str | None = None
+
+
+def _drafts(config: SpeculativeConfig) -> str | None:
+    if config.method == "none":
+        return None
+    lookup = _LOOKUP if config.method == "ngram" else {}
+    return json.dumps({"method": config.method, "num_speculative_tokens": config.num_speculative_tokens, **lookup})
 
 
 FLAGS: Final = (
@@ -42,6 +54,7 @@ FLAGS: Final = (
     ),
     Rendered("tensor-parallel-size", "tensor-parallel-size", lambda profile: profile.tensor_parallel_size, unless=1),
     Rendered("enforce-eager", "enforce-eager", lambda profile: profile.enforce_eager, unless=False),
+    Rendered("speculative-config.method", "speculative-config", lambda profile: _drafts(profile.speculative_config)),
     Rendered("prefix-caching", "enable-prefix-caching", lambda profile: profile.prefix_caching, unless=True),
 )
 
@@ -49,6 +62,6 @@ FLAGS: Final = (
 OTHERWISE: Final = frozenset({
     "schema", "name", "model.path", "model.digest", "engine", "device", "max-model-len", "on-failure",
     "prefix-cache-salt", "tool-call-parser", "reasoning-parser", "strict-requests", "response-store", "jit",
-    "vllm.extra-args", "vllm.environment", "chat-encoding",
+    "vllm.extra-args", "vllm.environment", "chat-encoding", "speculative-config.num-speculative-tokens",
     *(key for key in BY_KEY if key.startswith(("backends.", "on-request.", "sampling-defaults.", "ray."))),
 })  # fmt: skip

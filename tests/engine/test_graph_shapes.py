@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.checkpoint.memory.graph_shapes import MOST_SEQUENCES, batch_sizes, context_sizes, graph_shapes
+from appliance.checkpoint.memory.graph_shapes import (
+    MOST_SEQUENCES,
+    batch_sizes,
+    context_sizes,
+    graph_shapes,
+    most_rows,
+)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 8, 9, 64, 100, 256, 512, 1000])
@@ -27,6 +33,11 @@ def test_the_largest_batch_of_the_shortest_context_comes_first():
     shapes = graph_shapes(max_num_seqs=64, max_num_batched_tokens=2048, max_model_len=4096)
     assert shapes[0] == (64, 1024)
     assert len(shapes) == len(set(shapes)) == len(batch_sizes(64)) * len(context_sizes(4096))
+
+
+@pytest.mark.parametrize(("seqs", "drafts", "rows"), [(1, 4, 5), (8, 0, 8), (8, 4, 40), (16, 4, 64), (256, 4, 256)])
+def test_few_sequences_have_room_for_all_their_drafts(seqs, drafts, rows):
+    assert most_rows(seqs, drafts) == rows
 
 
 def test_no_batch_is_larger_than_a_step():

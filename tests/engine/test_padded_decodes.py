@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from appliance.checkpoint.config import read_config
 from appliance.checkpoint.memory.graph_shapes import GraphShape
 from appliance.engine import runner
 from appliance.engine.engine import Engine
@@ -21,6 +22,7 @@ from appliance.engine.inputs import Inputs, StepInputs
 from appliance.models.collectives import ALONE, Group
 from appliance.protocol import CorePhase, Phase, SamplingParams, StepKind, Submit
 from tests.configured import engine_config
+from tests.engine.drafted import Guesser
 from tests.parity.conftest import generate, make_engine
 from tests.parity.ranks import ThreadGroup, together
 from tests.tiny import write_checkpoint
@@ -135,6 +137,22 @@ def test_the_answers_are_those_of_an_engine_that_reads_each_step_before_the_next
     overlapping.overlaps = True
     assert answers(overlapping, seed) == expected
     assert bool(overlapping.scheduler.num_preemptions) == crowded
+
+
+@pytest.mark.parametrize("overlaps", [False, True], ids=["plain", "overlapping"])
+def test_drafts_are_decodes_of_a_graph(folder, graphs, overlaps):
+    """Beside requests that may have none."""
+    if read_config(folder).has_states:
+        pytest.skip("states have no drafts")
+    expected = answers(engine_of(folder), 0)
+    engine = engine_of(folder, enforce_eager=False, drafts="ngram", num_speculative_tokens=3)
+    engine.overlaps = overlaps
+    drafts = engine.scheduler.drafts
+    assert drafts is not None
+    drafts._proposer = Guesser(expected, wrong=5)
+    assert answers(engine, 0) == expected
+    assert drafts.num_accepted > 100
+    assert engine.steps[StepKind.GRAPH] > 20
 
 
 def test_prompts_that_arrive_together_share_what_is_not_read_yet(folder):

@@ -212,6 +212,17 @@ def test_a_missing_shard_is_named(home: Home, tiny: Path) -> None:
         ({"kv-cache-dtype": "fp8_e5m2"}, "kv-cache-dtype-unsupported", "kv-cache-dtype"),
         ({"backends.attention": "flashinfer"}, "backend-refused", "backends.attention"),
         ({"kv-cache-memory-bytes": 4096}, "memory-too-small", "kv-cache-memory-bytes"),
+        ({"speculative-config.method": "mtp"}, "mtp-head-missing", "speculative-config.method"),
+        (
+            {"speculative-config.method": "ngram", "max-num-batched-tokens": 4},
+            "drafts-exceed-step",
+            "speculative-config.num-speculative-tokens",
+        ),
+        (
+            {"speculative-config.method": "ngram", "max-num-batched-tokens": 1},
+            "drafts-exceed-step",
+            "speculative-config.num-speculative-tokens",
+        ),
     ],
 )
 def test_a_profile_that_cannot_run_is_one_error(
@@ -225,6 +236,26 @@ def test_a_profile_that_cannot_run_is_one_error(
     if finding.fix.patch:
         fixed = look(home, {**changes, **finding.fix.patch}, **here)
         assert fixed.plan is not None, fixed.findings
+
+
+def test_drafts_are_refused_where_they_cannot_be_taken_back(home: Home) -> None:
+    write_checkpoint(home.models / "tiny", "qwen3_next")
+    finding = only(look(home, {"speculative-config.method": "ngram"}))
+    assert (finding.id, finding.value) == ("drafts-with-states", "ngram")
+    assert finding.fix
+    assert look(home, finding.fix.patch).plan is not None
+
+
+def test_drafts_reach_the_engine_and_its_plan(home: Home, tiny: Path) -> None:
+    """Few sequences are planned with more rows; many have enough of them."""
+    few, plain = ({"max-num-seqs": 4, "speculative-config.method": method} for method in ("ngram", "none"))
+    drafting, other = look(home, few).plan, look(home, plain).plan
+    assert isinstance(drafting, NativePlan)
+    assert isinstance(other, NativePlan)
+    config = drafting.engine_config()
+    assert (config.drafts, config.num_speculative_tokens) == ("ngram", 4)
+    assert other.engine_config().num_speculative_tokens == 0
+    assert drafting.memory.workspace.step >= other.memory.workspace.step
 
 
 def test_every_problem_of_a_profile_is_a_finding(home: Home) -> None:
@@ -263,9 +294,11 @@ def test_values_are_printed_as_people_write_them() -> None:
 
 def test_settings_without_effect_are_said(home: Home, tiny: Path) -> None:
     """A warning each: they keep nothing from starting."""
-    report = look(home, {"vllm.environment": {"NCCL_DEBUG": "INFO"}, "backends.moe": "triton"})
+    number = "speculative-config.num-speculative-tokens"
+    report = look(home, {"vllm.environment": {"NCCL_DEBUG": "INFO"}, "backends.moe": "triton", number: 2})
     assert report.plan is not None
     assert [(f.id, f.field) for f in report.findings] == [
+        ("setting-unused", number),
         ("setting-unused", "vllm.environment"),
         ("setting-unused", "backends.moe"),
     ]

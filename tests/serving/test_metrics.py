@@ -133,7 +133,13 @@ def test_tokens_are_told_by_model_and_by_the_name_of_the_key(door: Door, door_ho
 
 def test_the_cores_counters_are_counters(door: Door) -> None:
     deadline = time.monotonic() + 10
-    wanted = {"num_preemptions_total": 4, "prefix_cache_queries_total": 50, "prefix_cache_hits_total": 20}
+    wanted = {
+        "num_preemptions_total": 4,
+        "prefix_cache_queries_total": 50,
+        "prefix_cache_hits_total": 20,
+        "spec_decode_num_draft_tokens_total": 9,
+        "spec_decode_num_accepted_tokens_total": 6,
+    }
     while (found := {name: of(door).get((name, ())) for name in wanted}) != wanted:
         assert time.monotonic() < deadline, found
         time.sleep(0.05)

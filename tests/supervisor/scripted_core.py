@@ -216,7 +216,13 @@ class Core:
                 os._exit(1)
             if not self.silent:
                 load = Load(
-                    running=len(self.running), preemptions=4, cache_queries=50, cache_hits=20, steps={StepKind.GRAPH: 3}
+                    running=len(self.running),
+                    preemptions=4,
+                    cache_queries=50,
+                    cache_hits=20,
+                    draft_tokens=9,
+                    accepted_tokens=6,
+                    steps={StepKind.GRAPH: 3},
                 )
                 sender.send(encode(CoreBeat(where=self.where, busy_s=time.monotonic() - self.since, load=load)))
             time.sleep(self.script.get("beat_s", 0.2))

@@ -91,6 +91,9 @@ def test_the_least_profile_leaves_the_defaults_to_vllm(home: Home, programs: dic
     )  # fmt: skip
 
 
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -105,6 +108,7 @@ def test_the_least_profile_leaves_the_defaults_to_vllm(home: Home, programs: dic
         ({"kv-cache-memory-bytes": "3 GiB"}, f"--kv-cache-memory-bytes={3 * GIB}"),
         ({"enforce-eager": True}, "--enforce-eager"),
         ({"prefix-caching": False}, "--no-enable-prefix-caching"),
+        ({"speculative-config.method": "ngram"}, f"--speculative-config={json.dumps(NGRAM)}"),
         ({"backends.attention": "triton"}, "--attention-backend=TRITON_ATTN"),
         ({"vllm.extra-args.seed": -3}, "--seed=-3"),
         ({"vllm.extra-args.enable-chunked-prefill": False}, "--no-enable-chunked-prefill"),

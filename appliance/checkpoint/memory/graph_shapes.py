@@ -12,6 +12,9 @@ MOST_SEQUENCES: Final = 512
 _SHORTEST_CONTEXT: Final = 1024
 _CONTEXT_FACTOR: Final = 4
 
+# So many sequences a step may always have where there are drafts, if its requests can fill them.
+_ROWS_WITH_DRAFTS: Final = 64
+
 
 class GraphShape(NamedTuple):
     """Decodes of up to `sequences` sequences, which see up to `context` tokens each."""
@@ -22,9 +25,15 @@ class GraphShape(NamedTuple):
 
 def graph_shapes(*, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> list[GraphShape]:
     """All, in the order of their capture: the largest batch first, whose memory the others then share, and short
-    contexts before long ones. A step decodes at most one token for each sequence, and as many as may be batched."""
+    contexts before long ones. A step decodes at most one token for each sequence, and as many as may be batched; with
+    drafts, which decode as sequences do, it has `most_rows`."""
     sizes = batch_sizes(min(max_num_seqs, max_num_batched_tokens))
     return [GraphShape(sequences, context) for context in context_sizes(max_model_len) for sequences in reversed(sizes)]
+
+
+def most_rows(max_num_seqs: int, num_speculative_tokens: int) -> int:
+    """Sequences of a step, and its rows of logits, at most: drafts count as sequences, where there is room for them."""
+    return max(max_num_seqs, min(max_num_seqs * (1 + num_speculative_tokens), _ROWS_WITH_DRAFTS))
 
 
 def batch_sizes(most: int) -> list[int]:

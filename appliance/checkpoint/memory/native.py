@@ -81,7 +81,7 @@ class NativeFootprint:
         if not self.graphs:
             return 0
         shapes = graph_shapes(
-            max_num_seqs=self.limits.max_num_seqs,
+            max_num_seqs=self.limits.most_rows,
             max_num_batched_tokens=self.limits.max_num_batched_tokens,
             max_model_len=max_model_len,
         )
@@ -136,7 +136,7 @@ class NativeFootprint:
         limits = self.limits
         shape = StepShape(
             tokens=limits.max_num_batched_tokens,
-            sequences=limits.max_num_seqs,
+            sequences=limits.most_rows,
             item=self._item,
             fp8=self._fp8,
             backends=self.backends,

@@ -15,6 +15,7 @@ from appliance.checkpoint.memory.cache_shape import CacheShape
 from appliance.checkpoint.memory.device import DeviceMemory, Holder
 from appliance.checkpoint.memory.fitting import Fitting, fitting
 from appliance.checkpoint.memory.formats import MIB
+from appliance.checkpoint.memory.graph_shapes import most_rows
 
 # A cache of this size serves many short chats. More by default would slow other programs, and the start too: its memory
 # is claimed there, which takes half a second a GiB.
@@ -63,6 +64,12 @@ class MemoryLimits(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     kv_cache_memory_bytes: int | None
     prefix_caching: bool = True
+    num_speculative_tokens: int = 0
+
+    @property
+    def most_rows(self) -> int:
+        """Of logits, in one step."""
+        return most_rows(self.max_num_seqs, self.num_speculative_tokens)
 
 
 class Footprint(Protocol):

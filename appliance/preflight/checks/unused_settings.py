@@ -8,6 +8,7 @@ from typing import Any
 from appliance.preflight.subject import Subject
 from appliance.profile.document import value_of
 from appliance.profile.parser_names import AUTO
+from appliance.profile.speculative import SpeculativeConfig
 from appliance.protocol import Finding, Fix, Severity
 
 
@@ -25,6 +26,10 @@ def run(subject: Subject) -> Iterator[Finding]:
             yield _unused("strict-requests", True, "only `engine: native` refuses unknown fields")
         if profile.response_store:
             yield _unused("response-store", profile.response_store, "only `engine: native` keeps answers")
+    drafts = profile.speculative_config
+    if drafts.method == "none" and drafts != SpeculativeConfig():
+        key = "speculative-config.num-speculative-tokens"
+        yield _unused(key, drafts.num_speculative_tokens, "speculative-config.method is none")
     if profile.vllm.extra_args and not profile.engine_options.extra_args:
         yield _unused("vllm.extra-args", sorted(profile.vllm.extra_args), "it applies to `engine: vllm` only")
     if profile.ray.address is not None and not engine.several_hosts:
