@@ -242,9 +242,7 @@ def write_plain_twin(checkpoint: Path, folder: Path) -> Path:
     return folder
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Formats
-# --------------------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------------------- Formats
 
 
 def quantised(name: str, config: dict[str, Any] | None) -> bool:
@@ -253,7 +251,7 @@ def quantised(name: str, config: dict[str, Any] | None) -> bool:
     skipped = () if config is None else config.get("modules_to_not_convert", ())
     ends = ("_proj", "_proj_with_mqa", "indexer.wq_b", "indexer.wk")
     projection = module.endswith(ends) or ".experts." in module or ".in_proj_" in module
-    if module.endswith("indexer.weights_proj"):
+    if module.endswith(("indexer.weights_proj", "eh_proj")):
         return False
     covered = not any(f".{module}.".find(f".{skip}.") >= 0 for skip in skipped)
     return config is not None and name.endswith(".weight") and projection and covered
@@ -311,9 +309,7 @@ def save(tensors: dict[str, tuple[str, Array]], path: Path) -> None:
             file.write(np.ascontiguousarray(values).tobytes())
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Names and shapes
-# --------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------- Names and shapes
 
 
 def norm_centre(name: str, config: dict[str, Any]) -> float:
@@ -329,8 +325,13 @@ def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]
     """The names and shapes that published checkpoints give a model of the families above."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     yield "model.embed_tokens.weight", (config["vocab_size"], hidden)
-    for i in range(config["num_hidden_layers"]):
+    for i in range(config["num_hidden_layers"] + config.get("num_nextn_predict_layers", 0)):
         at = f"model.layers.{i}."
+        if i >= config["num_hidden_layers"]:
+            yield from ((f"{at}{norm}.weight", (hidden,)) for norm in ("enorm", "hnorm", "shared_head.norm"))
+            yield at + "eh_proj.weight", (hidden, 2 * hidden)
+            yield at + "embed_tokens.weight", (config["vocab_size"], hidden)
+            yield at + "shared_head.head.weight", (config["vocab_size"], hidden)
         yield at + "input_layernorm.weight", (hidden,)
         yield at + "post_attention_layernorm.weight", (hidden,)
         if is_linear(config, i):

@@ -113,7 +113,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     head of query and key is normalised by itself, "all" where all heads of a token are together, and otherwise "".
     `intermediate_size` is that of the dense layers; `experts` is None for a model without sparse ones. `norm_offset` is
     added to the weights of the norms. `prefix` is what the checkpoint puts before the names of the decoder's tensors;
-    the names of those that the engine has no use for begin with one of `ignored`. `ranks` share the model; where that
+    the names of those that the engine has no use for begin with one of `ignored`. `head` is a layer behind the others
+    that predicts one token further (multi-token prediction), where the engine can use it; where it does, it is the last
+    of `layers`, and the config `drafts` (`drafting.with_head`). `ranks` share the model; where that
     is more than one, heads and sizes are those of one rank (`sharding.sharded`).
     """
 
@@ -146,7 +148,14 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     norm_offset: float = 0.0
     prefix: str = "model."
     ignored: tuple[str, ...] = ()
+    head: Layer | None = None
+    drafts: bool = False
     ranks: int = 1
+
+    @property
+    def num_decoder_layers(self) -> int:
+        """Without one that drafts."""
+        return self.num_hidden_layers - self.drafts
 
     @property
     def vocab_rows(self) -> int:

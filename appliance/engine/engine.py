@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from appliance.checkpoint.config import read_config
+from appliance.checkpoint.drafting import with_head
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.fused_experts import one_by_one
 from appliance.checkpoint.grammar import GrammarError
@@ -85,6 +86,8 @@ class Engine:
         device = torch.device(config.device)
         dtype = torch_dtype(config.dtype)
         whole = read_config(folder)
+        if config.drafts == "mtp":
+            whole = with_head(whole)
         model_config = sharded(whole, group.count)
         index = one_by_one(read_index(folder), whole)
 
@@ -320,9 +323,12 @@ class Engine:
         logprobs = token_logprobs(result)
         self.scheduler.complete([item for item in step if self.scheduler.is_live(item.request)])
         outputs = [_error(request, NOT_FINITE) for request in damaged]
-        for (item, token_ids, _), found in zip(result.sampled, logprobs, strict=True):
+        for (item, token_ids, first), found in zip(result.sampled, logprobs, strict=True):
             if self.scheduler.is_live(item.request):
                 outputs.append(self._take(item, token_ids, found))
+                if result.predicted:
+                    behind = result.predicted[first + len(token_ids) - 1]
+                    item.request.predicted = item.request.num_tokens, behind
         return outputs
 
     def _take(

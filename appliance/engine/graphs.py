@@ -26,6 +26,7 @@ MISSES_BEFORE_CAPTURE: Final = 3
 class Decoded(NamedTuple):
     """What a decode of S sequences leaves on the device."""
 
+    hidden: Tensor  # [S, hidden_size]
     finite: Tensor  # [S] bool: every value of the hidden state is finite
     logits: Tensor  # [S, vocab_size] float32, in memory that all graphs share
     greedy: Sampled  # as where every request takes its largest logit

@@ -60,6 +60,7 @@ class Request:
     prompt_logprobs: PromptLogprobs = field(default_factory=PromptLogprobs)
     pooled: array[float] = field(default_factory=lambda: array("f"))  # what is known of its embedding
     acceptance: Acceptance = field(default_factory=lambda: Acceptance(window=32, pause=128))  # of its drafts
+    predicted: tuple[int, int] | None = None  # by the model's head: behind so many of its tokens comes this one
     lookup: str = ""  # its tokens as characters, as far as drafts were looked up in them
     submitted_at: float = 0.0  # on the engine's monotonic clock
     launched_at: float | None = None  # its first step

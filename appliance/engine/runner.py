@@ -6,6 +6,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -22,6 +23,7 @@ from appliance.engine.sampling import sampling_batch
 from appliance.engine.scheduler import Scheduled
 from appliance.engine.speculation.drafts import accepted_run
 from appliance.models.base import Model
+from appliance.models.batch import Carried
 from appliance.models.collectives import ALONE, Group
 from appliance.protocol import StepKind
 from kernels.binding import Kernels
@@ -35,6 +37,7 @@ class StepResult(NamedTuple):
 
     finite: list[bool]  # of each item of the step: its last known token is computed from numbers, and so are its logits
     sampled: list[tuple[Scheduled, list[int | None], int]]
+    predicted: list[int]  # what the model's head expects behind each of the D rows; empty where there is no head
     prompt_scores: Sequence[PromptScores]
     pooled: Sequence[Pooled]
     logprobs: Tensor | None = None  # [D] float32
@@ -53,6 +56,7 @@ class ComputedStep(NamedTuple):
     greedy: Sampled | None = None  # sampled by its graph; all that plain requests need
     prompt_scores: Sequence[PromptScores] = ()
     pooled: Sequence[Pooled] = ()
+    for_head: tuple[Inputs, Tensor] | None = None  # and the hidden states [T, H], where the model has a head for drafts
 
 
 class LaunchedStep:
@@ -65,15 +69,18 @@ class LaunchedStep:
         sampled: Sampled | None,
         prompt_scores: Sequence[PromptScores] = (),
         pooled: Sequence[Pooled] = (),
+        predicted: Tensor | None = None,
         group: Group = ALONE,
     ) -> None:
-        """`finite` and `sampled` may have more rows than the step. All ranks go on with what the first one sampled."""
+        """`finite` and `sampled` may have more rows than the step; `predicted` [D] int64 is of a head. All ranks go on
+        with what the first one sampled, and predicted."""
         count, sampling = _num_sequences(step), sum(item.num_sampled for item in step)
         self.step = step
         self.has_drafts = any(item.drafts for item in step)
         parts = [finite[:count]]
         if sampled is not None:
             parts += [found[:sampling] for found in (sampled.finite, sampled.samplable, sampled.token_ids)]
+            parts += [] if predicted is None else [predicted]
         self._numbers = _on_its_way(group.follow(torch.cat(parts)))
         self._logprobs = [_on_its_way(found) for found in sampled[3:] if found is not None] if sampled else []
         self._prompt_scores = [
@@ -89,8 +96,8 @@ class LaunchedStep:
         if self._copied is not None:
             self._copied.synchronize()
         rows = sum(item.num_sampled for item in self.step)
-        of_hidden, of_logits, samplable, token_ids = _split(
-            self._numbers.tolist(), _num_sequences(self.step), *[rows] * 3
+        of_hidden, of_logits, samplable, token_ids, predicted = _split(
+            self._numbers.tolist(), _num_sequences(self.step), *[rows] * 4
         )
         tokens = [token if may else None for token, may in zip(token_ids, samplable, strict=True)]
         finite, sampled, place, row = [], [], 0, 0
@@ -102,7 +109,7 @@ class LaunchedStep:
                 sampled.append((item, tokens[row : row + run], row))
             finite.append(sound[0])
             place, row = place + 1 + len(item.drafts), row + item.num_sampled
-        return StepResult(finite, sampled, self._prompt_scores, self._pooled, *self._logprobs)
+        return StepResult(finite, sampled, predicted, self._prompt_scores, self._pooled, *self._logprobs)
 
 
 def _on_its_way(found: Tensor) -> Tensor:
@@ -173,16 +180,41 @@ class Runner:
     def sample(self, computed: ComputedStep) -> LaunchedStep:
         """Sample for those of the step's requests of which all tokens are computed then. Where one `needs_its_tokens`,
         the result of the step before must have been read; a request that ended with it samples all the same."""
-        step, finite, logits, slots, greedy, scores, pooled = computed
+        step, finite, logits, slots, greedy, scores, pooled, _ = computed
         rows = [(item.request, place) for item in step for place in range(item.num_sampled)]
         requests, ahead = [request for request, _ in rows], [place for _, place in rows]
         if logits is None or slots is None:
-            return LaunchedStep(step, finite, None, scores, pooled, self._group)
+            self._predict(computed)
+            return LaunchedStep(step, finite, None, scores, pooled, group=self._group)
         if greedy is not None and all(request.is_plain for request in requests):
-            return LaunchedStep(step, finite, greedy, group=self._group)
+            return LaunchedStep(step, finite, greedy, predicted=self._predict(computed, greedy), group=self._group)
         sampled = self._kernels.sampling(logits, sampling_batch(requests, self._histories, self._device, ahead))
         self._keep(slots, sampled)
-        return LaunchedStep(step, finite, sampled, scores, pooled, self._group)
+        return LaunchedStep(step, finite, sampled, scores, pooled, self._predict(computed, sampled), self._group)
+
+    def _predict(self, computed: ComputedStep, sampled: Sampled | None = None) -> Tensor | None:
+        """[D] int64, what the model's head expects behind each token that was sampled; None without a head, or without
+        such tokens. It reads all tokens of the step, each with the one behind it: what it keeps of a rejected draft is
+        overwritten when the token in its place is computed."""
+        drafter = self._model.drafter
+        if drafter is None or computed.for_head is None:
+            return None
+        inputs, hidden = computed.for_head
+        following = inputs.batch.token_ids.roll(-1)
+        if behind := _behind_chunks(computed.step):
+            rows, token_ids = torch.tensor(behind).T.contiguous().to(self._device, non_blocking=True)
+            following.index_copy_(0, rows, token_ids)
+        places = inputs.last_rows[inputs.sampling[: sum(item.num_sampled for item in computed.step)]]
+        if sampled is not None:
+            following.index_copy_(0, places, self._group.follow(sampled.token_ids[: len(places)]))
+        batch = replace(inputs.batch, token_ids=following, carried=Carried())
+        found = drafter.forward(batch, hidden, self._caches.layers[-1])
+        if computed.logits is None:
+            return None
+        # In place of the model's own, of which all that is wanted was read.
+        logits = self._model.compute_logits(found[places], out=computed.logits)
+        predicted: Tensor = self._kernels.sampling(logits, SamplingBatch()).token_ids
+        return predicted
 
     def _step_kind(self, step: Sequence[Scheduled]) -> tuple[StepKind, GraphShape | None]:
         if self._graphs is None:
@@ -221,9 +253,10 @@ class Runner:
     def _replay(self, step: Sequence[Scheduled], shape: GraphShape) -> ComputedStep:
         assert self._graphs is not None
         self._inputs.lay_out_padded(step, shape)
-        finite, logits, greedy = self._graphs.replay(shape)
-        count = _num_sequences(step)
-        return ComputedStep(step, finite, logits[:count], self._inputs.padded(shape).batch.slots[:count], greedy)
+        hidden, finite, logits, greedy = self._graphs.replay(shape)
+        count, inputs = _num_sequences(step), self._inputs.padded(shape)
+        for_head = None if self._model.drafter is None else (inputs, hidden)
+        return ComputedStep(step, finite, logits[:count], inputs.batch.slots[:count], greedy, for_head=for_head)
 
     def _decode(self, shape: GraphShape) -> Decoded:
         """What a graph of `shape` holds."""
@@ -233,7 +266,7 @@ class Runner:
         logits = self._model.compute_logits(hidden, out=self._logits[: shape.sequences])
         greedy = self._kernels.sampling(logits, SamplingBatch())
         self._keep(inputs.batch.slots, greedy)
-        return Decoded(_finite(hidden), logits, greedy)
+        return Decoded(hidden, _finite(hidden), logits, greedy)
 
     def _compute_eagerly(self, step: Sequence[Scheduled]) -> ComputedStep:
         inputs = self._inputs.lay_out(step)
@@ -245,13 +278,14 @@ class Runner:
         pooled = pool_prompts(step, hidden)
         rows = hidden[inputs.last_rows]
         finite = _finite(rows)
+        for_head = None if self._model.drafter is None else (inputs, hidden)
         sampling = sum(item.num_sampled for item in step)
         if not sampling:
-            return ComputedStep(step, finite, prompt_scores=scores, pooled=pooled)
+            return ComputedStep(step, finite, prompt_scores=scores, pooled=pooled, for_head=for_head)
         every = sampling == len(rows)
         logits = self._model.compute_logits(rows if every else rows[inputs.sampling])
         slots = inputs.batch.slots if every else inputs.batch.slots[inputs.sampling]
-        return ComputedStep(step, finite, logits, slots, prompt_scores=scores, pooled=pooled)
+        return ComputedStep(step, finite, logits, slots, prompt_scores=scores, pooled=pooled, for_head=for_head)
 
     def _enter_last_sampled(self, inputs: Inputs) -> None:
         """Put the tokens in place that only the device knows; they are among the first rows, which decode."""
@@ -267,6 +301,17 @@ def _finite(rows: Tensor) -> Tensor:
     """Whether each last hidden state is finite. The last token attends to all others, so that a NaN in any of them
     shows here."""
     return rows.isfinite().all(dim=-1)
+
+
+def _behind_chunks(step: Sequence[Scheduled]) -> list[tuple[int, int]]:
+    """Of each chunk of a prompt that ends before its prompt does: its last row, and the token behind it, if that is
+    known."""
+    found, end = [], 0
+    for item in step:
+        end += item.num_tokens
+        if not item.samples:
+            found += [(end - 1, token) for token in item.request.tokens(item.context_len, item.context_len + 1)]
+    return found
 
 
 def _num_sequences(step: Sequence[Scheduled]) -> int:

@@ -50,8 +50,22 @@ class Mixer(Protocol):
         """As `Model.optional_destinations`."""
 
 
+class Drafter(Protocol):
+    """Predicts one token further than its model, whose weights it is loaded with. What `forward` gives goes through the
+    model's `compute_logits`; what it keeps is in the last of the caches."""
+
+    def forward(self, batch: ForwardBatch, hidden: Tensor, cache: LayerCache) -> Tensor:
+        """[T, hidden], of the model's own [T, hidden] and the token behind each, which is its id in `batch`."""
+        ...
+
+
 class Model(Protocol):
     """A causal language model whose parameters are allocated and not yet filled."""
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """None where the config does not say that it drafts."""
+        ...
 
     def destinations(self) -> Mapping[str, Tensor]:
         """Where each tensor of the checkpoint goes, by its name there: a parameter, or the part of a fused one.

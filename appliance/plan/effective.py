@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from appliance.checkpoint.config import DTYPES, ModelConfig
+from appliance.checkpoint.drafting import with_head
 from appliance.checkpoint.memory import (
     CACHE_DTYPES,
     MemoryLimits,
@@ -78,7 +79,7 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
     ranks = _ranks(profile, config)
     device = select_device(profile.device, inventory, machine.environ, ranks)
     gpus = gpus_of_ranks(device, inventory, machine.environ, ranks)
-    config = sharded(config, ranks)
+    config = sharded(with_head(config) if uses_head(profile) else config, ranks)
     values = {setting.key: _as_given(profile, setting.key, setting.default) for setting in SETTINGS}
     if profile.served_model_name == profile.name:
         values["served-model-name"] = EffectiveValue(profile.name, "default", "the profile's name")
@@ -117,6 +118,11 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
     return Effective(
         values=values, device=device, memory=memory, context=context, selection=selection, ranks=ranks, gpus=gpus
     )
+
+
+def uses_head(profile: Profile) -> bool:
+    """Whether the native engine runs the model's head for drafts as a further layer."""
+    return profile.speculative_config.method == "mtp" and not engine_named(profile.engine).own_server
 
 
 def _ranks(profile: Profile, config: ModelConfig) -> int:

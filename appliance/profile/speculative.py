@@ -18,13 +18,13 @@ ROWS: Final[tuple[Setting, ...]] = (
         allowed=("none", "ngram", "mtp"),
         group="Drafts",
         help="What guesses the next tokens, so that one step can verify several; answers stay the same. `ngram`: what "
-        "followed the last time the text went like this. `mtp`: the model's own multi-token prediction head, with vLLM "
-        "only.",
+        "followed the last time the text went like this. `mtp`: the model's own multi-token prediction head.",
     ),
     Setting(
         key="speculative-config.num-speculative-tokens",
         type=Type.INTEGER,
-        default=4,
+        default=None,
+        none="4 by n-grams, 1 by a head",
         minimum=1,
         maximum=16,
         unit="tokens",
@@ -33,12 +33,14 @@ ROWS: Final[tuple[Setting, ...]] = (
     ),
 )
 
+_MOST: Final[dict[Method, int]] = {"none": 0, "ngram": 4, "mtp": 1}  # where the profile does not say it
+
 
 class SpeculativeConfig(msgspec.Struct, frozen=True):
     method: Method = "none"
-    num_speculative_tokens: int = 4
+    num_speculative_tokens: int | None = None
 
     @property
     def most(self) -> int:
         """Drafts of a request in one step."""
-        return 0 if self.method == "none" else self.num_speculative_tokens
+        return _MOST[self.method] and (self.num_speculative_tokens or _MOST[self.method])

@@ -32,7 +32,7 @@ def _drafts(config: SpeculativeConfig) -> str | None:
     if config.method == "none":
         return None
     lookup = _LOOKUP if config.method == "ngram" else {}
-    return json.dumps({"method": config.method, "num_speculative_tokens": config.num_speculative_tokens, **lookup})
+    return json.dumps({"method": config.method, "num_speculative_tokens": config.most, **lookup})
 
 
 FLAGS: Final = (

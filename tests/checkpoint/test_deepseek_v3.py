@@ -12,6 +12,7 @@ import pytest
 from appliance.checkpoint import CheckpointError
 from appliance.checkpoint.cache_specs import MLA, bytes_per_token
 from appliance.checkpoint.config import ModelConfig, read_config
+from appliance.checkpoint.drafting import with_head
 from appliance.checkpoint.families.latent_attention import from_hidden
 from appliance.checkpoint.layout import expected_tensors, is_ignored, weight_bytes
 from appliance.checkpoint.model_config import LatentAttention
@@ -82,6 +83,24 @@ def test_layers_that_draft_are_ignored(tmp_path: Path, given: Any, ignored: set[
     config = config_of(tmp_path / "m", num_nextn_predict_layers=given)
     names = {layer: f"model.layers.{layer}.mlp.gate.weight" for layer in (1, 2, 3, 4, 30)}
     assert {layer for layer, name in names.items() if is_ignored(config, name)} == ignored
+
+
+@pytest.mark.parametrize(("given", "drafts"), [(1, True), (2, True), (0, False)])
+def test_the_first_of_them_becomes_a_layer_where_it_drafts(tmp_path: Path, given: int, drafts: bool) -> None:
+    """With experts, tensors of its own, and copies of the model's that are ignored."""
+    plain = config_of(tmp_path / "m", num_nextn_predict_layers=given)
+    config = with_head(plain)
+    assert with_head(config) == config
+    assert (config.drafts, config.num_decoder_layers) == (drafts, plain.num_hidden_layers)
+    own = expected_tensors(config).keys() - expected_tensors(plain).keys()
+    at = "model.layers.3."
+    wanted = {at + name for name in ("eh_proj.weight", "enorm.weight", "mlp.gate.weight", "self_attn.o_proj.weight")}
+    assert (wanted <= own) == drafts
+    assert not any(is_ignored(config, name) for name in own)
+    if drafts:
+        assert is_ignored(config, at + "embed_tokens.weight")
+        assert is_ignored(config, "model.layers.4.eh_proj.weight") == (given == 2)
+        assert len(config.caches_of_layers) == 4
 
 
 @pytest.mark.parametrize(("given", "number"), [(None, 0), (0, 0), (OMIT, 0), (3, 3)])

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from appliance.checkpoint.config import read_config
+from appliance.checkpoint.drafting import with_head
 from appliance.checkpoint.memory.step import StepShape, moments
 from appliance.checkpoint.selection import selection_context
 from appliance.engine.cache import Caches
@@ -146,14 +147,15 @@ def test_triton_s_attention_stays_within_its_workspace(query_lens, context_lens,
 @pytest.mark.usefixtures("_nothing_is_launched")
 @pytest.mark.parametrize("quantised", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize("arch", [80, 90])
-@pytest.mark.parametrize("family", MODELS)
-def test_a_step_stays_within_the_plan(tmp_path, family, arch, quantised):
-    """Layers, experts and head, for as many tokens as a step may have: of one prompt, and beside others that decode."""
-    described = BASE | FAMILIES[family] | MODELS[family] | FEW_LAYERS
+@pytest.mark.parametrize(("family", "heads"), [*((family, 0) for family in MODELS), ("deepseek_v3", 1)])
+def test_a_step_stays_within_the_plan(tmp_path, family, heads, arch, quantised):
+    """Layers, experts and head, for as many tokens as a step may have: of one prompt, and beside others that decode.
+    A head for drafts works while hidden states and logits are still there."""
+    described = BASE | FAMILIES[family] | MODELS[family] | FEW_LAYERS | {"num_nextn_predict_layers": heads}
     if quantised:
         described["quantization_config"] = block_fp8(family)
     (tmp_path / "config.json").write_text(json.dumps(described))
-    config = read_config(tmp_path)
+    config = with_head(read_config(tmp_path))
     context = selection_context(
         config, device="cuda", capability=divmod(arch, 10), dtype="bfloat16", kv_cache_dtype="bfloat16",
         cuda_graphs=False, libraries={"triton": "3"},
@@ -175,7 +177,12 @@ def test_a_step_stays_within_the_plan(tmp_path, family, arch, quantised):
         step = ForwardBatch(ids, ids, geometry(query_lens, context_lens), torch.arange(len(query_lens)))
         with torch.inference_mode(), launching_for(arch), Peak() as peak:
             hidden = model.forward(step, caches.layers)
-            model.compute_logits(hidden[rows])
+            logits = model.compute_logits(hidden[rows])
+            if model.drafter is not None:
+                found = model.drafter.forward(step, hidden, caches.layers[-1])
+                model.compute_logits(found[rows], out=logits)
+                del found
+            del hidden, logits
         most = max(most, peak.bytes)
     sampling = seqs * config.vocab_size * 8  # logits and their log probabilities, in float32
     assert most <= planned <= 1.3 * max(most, sampling)

@@ -238,26 +238,6 @@ def test_a_profile_that_cannot_run_is_one_error(
         assert fixed.plan is not None, fixed.findings
 
 
-def test_drafts_are_refused_where_they_cannot_be_taken_back(home: Home) -> None:
-    write_checkpoint(home.models / "tiny", "qwen3_next")
-    finding = only(look(home, {"speculative-config.method": "ngram"}))
-    assert (finding.id, finding.value) == ("drafts-with-states", "ngram")
-    assert finding.fix
-    assert look(home, finding.fix.patch).plan is not None
-
-
-def test_drafts_reach_the_engine_and_its_plan(home: Home, tiny: Path) -> None:
-    """Few sequences are planned with more rows; many have enough of them."""
-    few, plain = ({"max-num-seqs": 4, "speculative-config.method": method} for method in ("ngram", "none"))
-    drafting, other = look(home, few).plan, look(home, plain).plan
-    assert isinstance(drafting, NativePlan)
-    assert isinstance(other, NativePlan)
-    config = drafting.engine_config()
-    assert (config.drafts, config.num_speculative_tokens) == ("ngram", 4)
-    assert other.engine_config().num_speculative_tokens == 0
-    assert drafting.memory.workspace.step >= other.memory.workspace.step
-
-
 def test_every_problem_of_a_profile_is_a_finding(home: Home) -> None:
     """And nothing else is looked at."""
     report = look(home, document={"engine": "x", "device": 5})

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from appliance.checkpoint import drafting
 from appliance.checkpoint.cache_specs import MLA
 from appliance.checkpoint.experts import ExpertFamily, Experts, SharedExperts
 from appliance.checkpoint.families import latent_attention
@@ -35,7 +36,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 
 
 class DeepseekV3(Decoder, frozen=True, kw_only=True):
-    """Behind the layers that `num_hidden_layers` counts, checkpoints have some that draft tokens (MTP)."""
+    """Behind the layers that `num_hidden_layers` counts, checkpoints have some that draft tokens (MTP). The first of
+    them can be used."""
 
     @property
     def defaults(self) -> Mapping[str, Any]:
@@ -45,9 +47,16 @@ class DeepseekV3(Decoder, frozen=True, kw_only=True):
         fields = fields.with_defaults(dict(self.defaults), nullable=("n_group",))
         _check_choices(fields)
         config = super().read(fields, architecture)
-        drafting = fields.integer("num_nextn_predict_layers", 0, 1 << 12, default=0)
-        behind = range(config.num_hidden_layers, config.num_hidden_layers + drafting)
-        return structs.replace(config, ignored=tuple(f"{config.prefix}layers.{layer}." for layer in behind))
+        heads = fields.integer("num_nextn_predict_layers", 0, 1 << 12, default=0)
+        first = config.num_hidden_layers
+        ignored = tuple(f"{config.prefix}layers.{layer}." for layer in range(first, first + heads))
+        return structs.replace(config, ignored=ignored, head=self.read_head(fields, config) if heads else None)
+
+    def read_head(self, fields: Fields, config: ModelConfig) -> Layer | None:
+        """Its block is like those of the other layers with experts."""
+        layer = config.num_hidden_layers
+        sparse = config.experts is not None and layer in self.read_sparse_layers(fields, layer + 1)
+        return config.layers[-1] if sparse else None
 
     def read_heads(self, fields: Fields, _hidden_size: int) -> Heads:
         """All heads share the latent, whose size is that of a head in the cache."""
@@ -100,6 +109,8 @@ class DeepseekV3(Decoder, frozen=True, kw_only=True):
     def norms_and_routers(self, config: ModelConfig, layer: int) -> Iterator[tuple[str, Expected]]:
         yield from super().norms_and_routers(config, layer)
         yield from latent_attention.norms(config, layer)
+        if drafting.is_head(config, layer):
+            yield from drafting.own_tensors(config)
 
 
 def _check_choices(fields: Fields) -> None:

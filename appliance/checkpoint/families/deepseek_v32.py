@@ -38,6 +38,10 @@ class DeepseekV32(DeepseekV3, frozen=True, kw_only=True):
         unused = tuple(f"{layer_prefix(config, number)}{indexer.PREFIX}" for number in without)
         return structs.replace(config, ignored=config.ignored + unused)
 
+    def read_head(self, _fields: Fields, _config: ModelConfig) -> Layer | None:
+        """It attends sparsely too, which the engine does not draft with."""
+        return None
+
     def read_layers(self, fields: Fields, num_layers: int, heads: Heads, rope: Rope) -> tuple[Layer, ...]:
         indexing = self._read_indexing(fields, rope)
         index = Indexer(head_dim=indexing.head_dim)

@@ -78,6 +78,11 @@ def moments(config: ModelConfig, shape: StepShape) -> list[Moment]:
         found.append(_moment("feed-forward", tokens, *carried, hidden, hidden, *widths))
     name, around = _attending(config, shape) if latent is None else _attending_to_latents(config, latent, shape)
     found += [Moment(name, (*around, *tensors)) for tensors in shape.attention]
+    if config.drafts:
+        # Its head works beside the logits of the step, all hidden states, the input of its projection and its halves.
+        fullest = max((moment for moment in found if moment.name != SAMPLING), key=lambda moment: moment.total)
+        logits = min(shape.sequences, shape.tokens) * config.vocab_size * 4
+        found.append(Moment(fullest.name, (*fullest.tensors, logits, *[tokens * hidden] * 5)))
     if dequantised := _dequantised(config, shape):
         fullest = max(found, key=lambda moment: moment.total)
         found.append(Moment("feed-forward", (*fullest.tensors, dequantised)))

@@ -14,6 +14,7 @@ from typing import Final
 from appliance.checkpoint.memory.graph_shapes import most_rows
 from appliance.engine.request import Request
 from appliance.engine.speculation.acceptance import Acceptance
+from appliance.engine.speculation.mtp import HeadProposer
 from appliance.engine.speculation.ngram import NgramProposer
 from appliance.engine.speculation.proposer import Proposer
 from appliance.protocol import EngineConfig
@@ -73,9 +74,9 @@ def drafts_of(config: EngineConfig) -> Drafts | None:
     """What a core with that configuration drafts by; None if it does not."""
     if config.drafts == "none":
         return None
-    assert config.drafts == "ngram", "preflight refuses others"
+    proposer = HeadProposer() if config.drafts == "mtp" else NgramProposer()
     most = config.num_speculative_tokens
-    return Drafts(NgramProposer(), most, most_rows(config.max_num_seqs, most))
+    return Drafts(proposer, most, most_rows(config.max_num_seqs, most))
 
 
 def accepted_run(drafts: Sequence[int], sampled: Sequence[int | None], sound: Sequence[bool]) -> int:

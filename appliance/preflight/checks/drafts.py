@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from appliance.checkpoint.drafting import hold_head, with_head
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
 METHOD: Final = "speculative-config.method"
 NUMBER: Final = "speculative-config.num-speculative-tokens"
-# Tensors of a head that predicts several tokens: mtp.fc.weight, model.layers.61.eh_proj.weight.
-_OF_A_HEAD: Final = re.compile(r"(^|\.)mtp[._]|\.eh_proj\.")
 
 _NO_DRAFTS: Final = Fix(text="Do without drafts.", patch={METHOD: None})
 _BY_NGRAM: Final = Fix(text="Draft by n-grams, which need no head.", patch={METHOD: "ngram"})
@@ -28,7 +26,7 @@ def run(subject: Subject) -> Iterator[Finding]:
             "drafts-exceed-step", NUMBER, drafts.most,
             f"A token and its {drafts.most} drafts do not fit into a step of max-num-batched-tokens {tokens}.", fewer,
         )  # fmt: skip
-    if drafts.method == "mtp" and not any(map(_OF_A_HEAD.search, subject.index.tensors)):
+    if drafts.method == "mtp" and not hold_head(subject.index.tensors):
         yield _error(
             "mtp-head-missing", METHOD, "mtp",
             f"{subject.folder.name} has no multi-token prediction head: no tensor is named mtp.* or *.eh_proj.*.",
@@ -47,10 +45,18 @@ def _native(subject: Subject) -> Iterator[Finding]:
             "draft is rejected.",
             _NO_DRAFTS,
         )  # fmt: skip
-    elif method == "mtp":
+    elif method == "mtp" and not with_head(subject.config).drafts:
         yield _error(
-            "mtp-native", METHOD, method, "The native engine does not use multi-token prediction heads.", _BY_NGRAM
-        )
+            "mtp-native", METHOD, method,
+            f"The native engine does not use the multi-token prediction head of {subject.config.architecture}.",
+            _BY_NGRAM,
+        )  # fmt: skip
+    elif method == "mtp" and subject.profile.speculative_config.most > 1:
+        yield _error(
+            "drafts-exceed-head", NUMBER, subject.profile.speculative_config.most,
+            "The native engine drafts one token with a multi-token prediction head.",
+            Fix(text="Draft one token.", patch={NUMBER: None}),
+        )  # fmt: skip
 
 
 def _error(id: str, field: str, value: Any, message: str, fix: Fix) -> Finding:

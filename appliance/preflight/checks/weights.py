@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from appliance.checkpoint.config import SUPPORTED_ARCHITECTURES
+from appliance.checkpoint.drafting import hold_head, with_head
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.families.base import Expected
 from appliance.checkpoint.families.decoder import layer_prefix
@@ -13,6 +14,7 @@ from appliance.checkpoint.fused_experts import one_by_one
 from appliance.checkpoint.layout import FP8, SCALE, expected_tensors, is_ignored, optional_tensors
 from appliance.checkpoint.model_config import ModelConfig
 from appliance.checkpoint.safetensors import TensorIndex
+from appliance.plan.effective import uses_head
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
@@ -34,6 +36,8 @@ def run(subject: Subject) -> Iterator[Finding]:
         if subject.architecture not in SUPPORTED_ARCHITECTURES:
             return
         config = subject.config
+        if uses_head(subject.profile) and hold_head(index.tensors):
+            config = with_head(config)
     except CheckpointError:  # reported by the check of the config; the files themselves have been looked at
         return
     expected, index = expected_tensors(config), one_by_one(index, config)
