@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from kernels.compressed_attention import workspace as compressed
 from kernels.context import Context
 from kernels.indexer import workspace as indexer
 from kernels.mla_attention import workspace as latent
@@ -18,6 +19,7 @@ WORKSPACES: Final[Mapping[str, Callable[[str, Context, Step], Tensors]]] = {
     "mla_attention": latent.workspace_tensors,
     "indexer": indexer.workspace_tensors,
     "sparse_mla": sparse.workspace_tensors,
+    "compressed_attention": compressed.workspace_tensors,
 }
 
 

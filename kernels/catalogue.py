@@ -31,6 +31,18 @@ _TURNING_KEYS = Condition("latent_rope_dim", one_of=(64,))
 _GATES_OF_16_BYTES = Condition("gated_delta_value_heads", multiple_of=4)
 
 
+def _keeps_keys_and_values(context: Context) -> bool:
+    return not (context.latent_attention or context.compressed_attention)
+
+
+def _has_compressed_attention(context: Context) -> bool:
+    return context.compressed_attention
+
+
+def _has_residual_streams(context: Context) -> bool:
+    return context.residual_streams > 1
+
+
 def _has_gated_delta_layers(context: Context) -> bool:
     return context.gated_delta_head_dim > 0
 
@@ -87,7 +99,7 @@ ROTARY_CACHE = Op(
         ),
         _torch("kernels.rotary_cache.reference:rotary_cache", captured=False),
     ),
-    needed=lambda context: not context.latent_attention,
+    needed=_keeps_keys_and_values,
 )
 LATENT_CACHE = Op(
     "latent_cache",
@@ -138,7 +150,7 @@ PAGED_ATTENTION = Op(
         *vllm.PAGED_ATTENTION,
     ),
     setting="attention",
-    needed=lambda context: not context.latent_attention,
+    needed=_keeps_keys_and_values,
     absent="attention over keys and values",
 )
 CAUSAL_CONV = Op(
@@ -228,12 +240,16 @@ INDEXER = Op(
         _triton(
             "kernels.indexer.triton:indexer",
             kv_cache_dtypes=_HALVES,
-            conditions=(_INDEX_KEYS, Condition("index_heads", one_of=(32, 64))),
+            conditions=(
+                _INDEX_KEYS,
+                Condition("index_heads", one_of=(32, 64)),
+                Condition("index_ratio", one_of=(1,), says="has no form for keys of several tokens"),
+            ),
             variants="kernels.indexer.variants:variants",
         ),
         _torch("kernels.indexer.reference:indexer", kv_cache_dtypes=_FLOATS, captured=False),
     ),
-    needed=lambda context: context.sparse_attention,
+    needed=lambda context: context.sparse_attention or (context.compressed_attention and context.index_heads > 0),
 )
 SPARSE_MLA = Op(
     "sparse_mla",
@@ -250,6 +266,36 @@ SPARSE_MLA = Op(
     setting="sparse-mla",
     needed=lambda context: context.sparse_attention,
     absent="sparse latent attention",
+)
+MHC_PRE = Op("mhc_pre", (_torch("kernels.mhc_pre.reference:mhc_pre"),), needed=_has_residual_streams)
+MHC_POST = Op("mhc_post", (_torch("kernels.mhc_post.reference:mhc_post"),), needed=_has_residual_streams)
+MHC_HEAD = Op("mhc_head", (_torch("kernels.mhc_head.reference:mhc_head"),), needed=_has_residual_streams)
+WINDOW_ENTRIES = Op(
+    "window_entries",
+    (_torch("kernels.window_entries.reference:window_entries"),),
+    needed=_has_compressed_attention,
+)
+COMPRESSOR = Op(
+    "compressor",
+    (_torch("kernels.compressor.reference:compressor", kv_cache_dtypes=_FLOATS, captured=False),),
+    needed=_has_compressed_attention,
+)
+INDEX_QUERY = Op(
+    "index_query",
+    (_torch("kernels.index_query.reference:index_query"),),
+    needed=lambda context: context.compressed_attention and context.index_heads > 0,
+)
+COMPRESSED_ATTENTION = Op(
+    "compressed_attention",
+    (_torch("kernels.compressed_attention.reference:compressed_attention", kv_cache_dtypes=_FLOATS, captured=False),),
+    setting="attention",
+    needed=_has_compressed_attention,
+    absent="attention over compressed entries",
+)
+GROUPED_LINEAR = Op(
+    "grouped_linear",
+    (_torch("kernels.grouped_linear.reference:grouped_linear"),),
+    needed=_has_compressed_attention,
 )
 LINEAR = Op(
     "linear",
@@ -299,6 +345,8 @@ MOE_ROUTING = Op(
                 Condition("num_experts", at_most=512),
                 Condition("experts_per_token", at_most=16),
                 Condition("num_expert_groups", at_most=32),
+                Condition("expert_scoring", one_of=("softmax", "sigmoid")),
+                Condition("hash_routing", one_of=(False,), says="has no form for experts that are chosen by token"),
             ),
             variants="kernels.moe_routing.variants:variants",
         ),
@@ -357,6 +405,14 @@ OPS: tuple[Op, ...] = (
     INDEX_CACHE,
     INDEXER,
     SPARSE_MLA,
+    MHC_PRE,
+    MHC_POST,
+    MHC_HEAD,
+    WINDOW_ENTRIES,
+    COMPRESSOR,
+    INDEX_QUERY,
+    COMPRESSED_ATTENTION,
+    GROUPED_LINEAR,
     CAUSAL_CONV,
     DELTA_RULE,
     GATED_NORM,

@@ -72,6 +72,11 @@ class Context:
     index_head_dim: int = 0
     index_top_k: int = 0  # tokens that it chooses
     index_interleaved: bool = False  # turns neighbouring pairs
+    index_ratio: int = 1  # tokens of which a key is made
+    compressed_attention: bool = False  # DeepSeek V4's, over compressed entries beside a window
+    window: int = 0  # the tokens of that; `rotary_dim` is then of an entry's last numbers
+    least_ratio: int = 0  # of compressed entries that are all attended to, the tokens that one is made of; 0: none such
+    residual_streams: int = 1  # more than one: hyper-connections
     gated_delta_head_dim: int = 0  # of the keys of gated delta layers; 0: no such layers
     gated_delta_value_dim: int = 0
     gated_delta_key_heads: int = 0
@@ -84,7 +89,8 @@ class Context:
     experts_per_token: int = 0
     moe_intermediate_size: int = 0
     shared_intermediate_size: int = 0  # of the experts that every token goes through; 0: none
-    expert_scoring: str = "softmax"  # or "sigmoid"
+    expert_scoring: str = "softmax"  # or "sigmoid", "sqrtsoftplus"
+    hash_routing: bool = False  # in some layers a token's id says which experts it goes to
     num_expert_groups: int = 0  # 0 or 1: experts are chosen from all of them at once
     cpu_features: tuple[str, ...] | None = None
 

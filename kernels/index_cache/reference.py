@@ -95,6 +95,11 @@ def write_keys(codes: Tensor, scales: Tensor, cache: Tensor, slots: Tensor) -> N
     of_keys[block, offset] = scales
 
 
+def key_rows(cache: Tensor, dim: int) -> int:
+    """How many keys a block has."""
+    return cache.shape[1] if cache.dtype != torch.uint8 else pages(cache, dim)[0].shape[1]
+
+
 def pages(cache: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Views of the keys [blocks, block_size, dim] and their scales [blocks, block_size, groups]."""
     groups = -(-dim // GROUP)

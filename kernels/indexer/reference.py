@@ -5,15 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.index_cache.reference import pages
+from kernels.index_cache.reference import key_rows, pages
 from kernels.indexer import queries_together
 from kernels.indexer.chosen import Chosen
 from kernels.paged_attention.metadata import AttentionMetadata
 
 
-def indexer(query: Tensor, weights: Tensor, cache: Tensor, metadata: AttentionMetadata, top_k: int) -> Chosen:
+def indexer(
+    query: Tensor, weights: Tensor, cache: Tensor, metadata: AttentionMetadata, top_k: int, ratio: int = 1
+) -> Chosen:
     """For each query the `top_k` tokens of its sequence, up to itself, with the largest sum_h weight_h * max(q_h k, 0),
     in float32; all of them where there are no more. Of tokens with equal sums the first is chosen; NaN is the largest.
+
+    With a `ratio` above 1 keys are of as many tokens each, and a query at position p chooses from (p + 1) // ratio of
+    them: none at first.
 
     Args:
         query: [T, heads, head_dim] and `weights` [T, heads], as `index_cache` returns them.
@@ -23,12 +28,13 @@ def indexer(query: Tensor, weights: Tensor, cache: Tensor, metadata: AttentionMe
     slots = torch.full((len(query), top_k), -1, dtype=torch.int32, device=query.device)
     counts = torch.empty(len(query), dtype=torch.int32, device=query.device)
     start = 0
-    for seq, (count, length) in enumerate(zip(metadata.query_lens, metadata.context_lens, strict=True)):
-        blocks = metadata.block_tables[seq]
-        visible = torch.arange(length - count, length, device=query.device) + 1
+    for seq, (count, tokens) in enumerate(zip(metadata.query_lens, metadata.context_lens, strict=True)):
+        blocks, length = metadata.block_tables[seq], tokens // ratio
+        visible = (torch.arange(tokens - count, tokens, device=query.device) + 1) // ratio
         counts[start : start + count] = visible.clamp(max=top_k)
         own = _slots(blocks, length, cache, query.shape[-1])
-        few = max(min(top_k - (length - count), count), 0)  # that see no more than top_k
+        # That see no more than top_k.
+        few = max(min(top_k * ratio + ratio - 1 - (tokens - count), count), 0)
         slots[start : start + few, :length] = torch.where(
             torch.arange(min(top_k, length), device=query.device) < visible[:few, None], own[:top_k], -1
         )
@@ -61,7 +67,7 @@ def _largest(scores: Tensor, count: int) -> Tensor:
 
 def _slots(blocks: Tensor, length: int, cache: Tensor, dim: int) -> Tensor:
     """Of each token of a sequence, [L] int32."""
-    block_size = cache.shape[1] if cache.dtype != torch.uint8 else pages(cache, dim)[0].shape[1]
+    block_size = key_rows(cache, dim)
     position = torch.arange(length, device=cache.device)
     slots: Tensor = blocks[position // block_size] * block_size + position % block_size
     return slots

@@ -19,8 +19,12 @@ _score = functools.cache(variants.score)
 _select = functools.cache(variants.select)
 
 
-def indexer(query: Tensor, weights: Tensor, cache: Tensor, metadata: AttentionMetadata, top_k: int) -> Chosen:
-    """As `reference.indexer`, for a cache of pages, and queries of `variants.HEADS` heads with 128 numbers."""
+def indexer(
+    query: Tensor, weights: Tensor, cache: Tensor, metadata: AttentionMetadata, top_k: int, ratio: int = 1
+) -> Chosen:
+    """As `reference.indexer`, for a cache of pages with a key of each token, and queries of `variants.HEADS` heads with
+    128 numbers."""
+    assert ratio == 1, "keys of several tokens"
     tokens, heads = query.shape[:2]
     score = _score(architecture(), heads, variants.TILE)
     if score.options["CODED"]:

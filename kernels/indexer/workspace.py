@@ -25,13 +25,15 @@ def workspace_tensors(backend: str, context: Context, step: Step) -> tuple[tuple
 def _torch(context: Context, step: Step) -> tuple[tuple[int, ...], ...]:
     """A context's keys in float32, as they are copied out of their blocks, and multiplied by the queries of so many
     tokens, of which the heads are summed; or the places of queries that see all there is."""
-    length, heads, dim = step.longest_context, context.index_heads, context.index_head_dim
+    length, heads, dim = step.longest_context // context.index_ratio, context.index_heads, context.index_head_dim
     few = min(context.index_top_k, length)
     places = step.num_tokens * few * (_PLACE + 1)
     if length <= context.index_top_k:
         return ((places, length * _PLACE),)
     keys = (length + _LARGEST_BLOCK) * dim * 4
-    rows = min(queries_together(2 * heads * length * 4), step.num_tokens, length - context.index_top_k)
+    rows = min(
+        queries_together(2 * heads * length * 4), step.num_tokens, (length - context.index_top_k) * context.index_ratio
+    )
     products, scores, queries = rows * heads * length * 4, rows * length * 4, rows * heads * dim * 4
     copies: tuple[int, ...] = (keys, (length + _LARGEST_BLOCK) * key_bytes(dim))
     if context.cache_dtype == "float32":

@@ -15,11 +15,15 @@ from kernels.moe_routing import Routing, variants
 from kernels.variants import Variant
 
 
-def moe_routing(logits: Tensor, routing: Routing, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """As `reference.moe_routing`, for up to 512 experts, of which a token takes up to 16, in up to 32 groups.
+def moe_routing(
+    logits: Tensor, routing: Routing, bias: Tensor | None = None, chosen: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """As `reference.moe_routing`, for up to 512 experts, of which a token takes up to 16, in up to 32 groups; none of
+    them is `chosen` before.
 
     A logit that is NaN counts as the worst, so that every id is that of an expert.
     """
+    assert chosen is None, "experts that are chosen by token"
     tokens, experts = logits.shape
     weights = torch.empty(tokens, routing.top_k, dtype=torch.float32, device=logits.device)
     ids = torch.empty(tokens, routing.top_k, dtype=torch.int32, device=logits.device)

@@ -1,0 +1,1 @@
+"""The queries of an indexer whose keys a compressor makes."""

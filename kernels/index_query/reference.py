@@ -1,0 +1,33 @@
+"""An indexer's queries, in plain torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.index_cache.reference import hadamard, quantise
+from kernels.window_entries.reference import turn_last
+
+
+def index_query(
+    query: Tensor, weights: Tensor, positions: Tensor, cos_sin: Tensor, cache: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As `index_cache` has them, but that the *last* R numbers of a head turn, in neighbouring pairs.
+
+    Args:
+        query: [T, heads, head_dim], contiguous; what it holds afterwards is undefined.
+        weights: [T, heads] float32.
+        positions: [T], int64.
+        cos_sin: [max_position, R].
+        cache: where the keys are; in pages of bytes they are transformed and rounded, and so are the queries then.
+
+    Returns:
+        queries and weights, as `indexer` takes them.
+    """
+    heads, dim = query.shape[1:]
+    turn_last(query, positions, cos_sin)
+    weights = weights * (heads**-0.5 * dim**-0.5)
+    if cache.dtype != torch.uint8:
+        return query, weights
+    codes, scale = quantise(hadamard(query), group=dim)
+    return codes, weights * scale.squeeze(-1)
