@@ -1,7 +1,8 @@
 """What a layer keeps of the tokens that it has seen, from a closed set: memory plan and allocator know these kinds, and
 no families.
 
-Most keep an entry for each token, in pages; a `State` keeps one of a fixed size for each sequence, in slots.
+Most keep an entry for each token, or for every few tokens, in pages; a `State` keeps one of a fixed size for each
+sequence, in slots.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 import msgspec
 
 from kernels.indexer import key_bytes
+from kernels.packed_entries import entry_bytes, page_bytes
 
 # Every part of a state begins at a multiple of it: kernels load 16 bytes at a time.
 _ALIGNED: Final = 256
@@ -58,6 +60,30 @@ class Indexer(msgspec.Struct, frozen=True, kw_only=True):
         return self.head_dim * item_bytes if item_bytes == 4 else key_bytes(self.head_dim)
 
 
+class Compressed(msgspec.Struct, frozen=True, kw_only=True):
+    """Of every `ratio` tokens an entry of `dim` numbers, key and value of all heads, of which the last `rope_dim` turn
+    with the position (DeepSeek-V4); packed where the cache is not in float32. Blocks hold multiples of `ratio`."""
+
+    ratio: int
+    dim: int
+    rope_dim: int
+
+    def block_bytes(self, block_size: int, item_bytes: int) -> int:
+        rows = block_size // self.ratio
+        return rows * self.dim * 4 if item_bytes == 4 else page_bytes(rows, entry_bytes(self.dim, self.rope_dim))
+
+
+class CompressedKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """Of every `ratio` tokens the key by which an indexer finds their entry; else as `Indexer`."""
+
+    ratio: int
+    head_dim: int
+
+    def block_bytes(self, block_size: int, item_bytes: int) -> int:
+        rows = block_size // self.ratio
+        return rows * self.head_dim * 4 if item_bytes == 4 else page_bytes(rows, key_bytes(self.head_dim))
+
+
 class StatePart(msgspec.Struct, frozen=True):
     """One tensor of a state; `dtype` "" is the model's own."""
 
@@ -70,23 +96,52 @@ class StatePart(msgspec.Struct, frozen=True):
         return -(-size // _ALIGNED) * _ALIGNED
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recurrence carries from token to token: the same size after one token and after a million. It cannot be
-    cut back, so that a prefix is continued only from where a copy was made."""
+class RingPart(msgspec.Struct, frozen=True):
+    """The entries of a sequence's last `rows` tokens, each at its position modulo `rows`; otherwise as `Compressed`."""
 
-    parts: tuple[StatePart, ...]
+    rows: int
+    dim: int
+    rope_dim: int
+
+    def nbytes(self, item_bytes: int) -> int:
+        """As of `StatePart`."""
+        size = Compressed(ratio=1, dim=self.dim, rope_dim=self.rope_dim).block_bytes(self.rows, item_bytes)
+        return -(-size // _ALIGNED) * _ALIGNED
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """What a recurrence carries from token to token, and what else has the same size after one token and after a
+    million. It cannot be cut back, so that a prefix is continued only from where a copy was made."""
+
+    parts: tuple[StatePart | RingPart, ...]
 
     def bytes_per_sequence(self, item_bytes: int) -> int:
         return sum(part.nbytes(item_bytes) for part in self.parts)
 
 
-Paged = FullAttention | SlidingWindow | MLA | Indexer
+Paged = FullAttention | SlidingWindow | MLA | Indexer | Compressed | CompressedKeys
 CacheSpec = Paged | State
 
 
-def bytes_per_token(specs: Sequence[CacheSpec], item_bytes: int) -> int:
-    """Of all layers, in a cache of `item_bytes` a number."""
-    return sum(spec.bytes_per_token(item_bytes) for spec in specs if not isinstance(spec, State))
+def block_multiple(specs: Sequence[CacheSpec]) -> int:
+    """How many tokens a block must be a multiple of."""
+    return math.lcm(*(spec.ratio for spec in specs if isinstance(spec, Compressed | CompressedKeys)))
+
+
+def bytes_per_token(specs: Sequence[CacheSpec], item_bytes: int, block_size: int = 1) -> int:
+    """Of all layers, in a cache of `item_bytes` a number; rounded up where a block, a multiple of `block_multiple`,
+    does not divide."""
+    return -(-sum(_block_bytes(spec, block_size, item_bytes) for spec in specs) // block_size)
+
+
+def _block_bytes(spec: CacheSpec, block_size: int, item_bytes: int) -> int:
+    match spec:
+        case State():
+            return 0
+        case Compressed() | CompressedKeys():
+            return spec.block_bytes(block_size, item_bytes)
+        case _:
+            return block_size * spec.bytes_per_token(item_bytes)
 
 
 def bytes_per_sequence(specs: Sequence[CacheSpec], item_bytes: int) -> int:

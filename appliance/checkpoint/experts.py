@@ -12,6 +12,8 @@ from kernels.moe_routing import Routing
 # Experts of all layers together: some four times what the largest published models have. A config with more is
 # damaged, and listing its tensors would take all memory.
 MOST_EXPERTS: Final = 1 << 17
+# Within a block, the table of the experts that each token goes to.
+TABLE: Final = "gate.tid2eid"
 # Where the number of experts may stand.
 _COUNTS: Final = ("num_local_experts", "num_experts")
 
@@ -37,17 +39,20 @@ class ExpertFamily(msgspec.Struct, frozen=True, kw_only=True):
 
 class SharedExperts(msgspec.Struct, frozen=True, kw_only=True):
     """Together one gated feed-forward layer. `name` is what checkpoints call it within the block of the experts; `gate`
-    a product with the token whose sigmoid weights the result, or "" where it counts in full."""
+    a product with the token whose sigmoid weights the result, or "" where it counts in full; `parts` are the names of
+    its gate, up and down projection."""
 
     name: str
     intermediate_size: int
     gate: str = ""
+    parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
 
 
 class Experts(msgspec.Struct, frozen=True, kw_only=True):
     """`layers` have the mixture where others have a dense feed-forward layer. With `selection_bias` a bias, which is
     in the checkpoint, is added to the scores for choosing. The router is kept and multiplied by in `router_dtype`, or
-    in the model's own where that is "". `shared` are experts that every token goes through."""
+    in the model's own where that is "". `shared` are experts that every token goes through. In `hashed` layers a
+    token's id says which experts it goes to, by a table; there is no bias then. Gate and up are clamped to `limit`."""
 
     block: str
     parts: tuple[str, str, str]
@@ -59,6 +64,8 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     selection_bias_name: str = ""
     router_dtype: Literal["", "float32"] = ""
     shared: SharedExperts | None = None
+    hashed: frozenset[int] = frozenset()
+    limit: float | None = None
 
 
 def read_experts(fields: Fields, family: ExpertFamily | None, num_layers: int) -> Experts | None:

@@ -14,7 +14,7 @@ from appliance.checkpoint.families.base import Expected, Family, Projection
 from appliance.checkpoint.families.decoder import layer_prefix
 from appliance.checkpoint.fields import Fields
 from appliance.checkpoint.model_config import ModelConfig
-from appliance.checkpoint.quantization import BLOCK, BlockFp8, refuse_layer
+from appliance.checkpoint.quantization import BLOCK, MX_BLOCK, BlockFp8, is_scale, refuse_layer
 
 # What checkpoints carry and the engine computes by itself, or has already: a tied head is the embedding again.
 IGNORED_SUFFIXES: Final = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "lm_head.weight")
@@ -22,8 +22,9 @@ IGNORED_SUFFIXES: Final = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias
 # it is there at all.
 KEY_SCALES: Final = ("k_scale", "k_proj.k_scale", "attn.k_scale")
 VALUE_SCALES: Final = ("v_scale", "v_proj.v_scale", "attn.v_scale")
-SCALE: Final = "_scale_inv"  # `x.weight_scale_inv` holds the scales of `x.weight`
+SCALE: Final = "_scale_inv"  # `x.weight_scale_inv` holds the scales of `x.weight`, where a family has no other name
 FP8: Final = "float8_e4m3fn"
+FP4: Final = "mxfp4"  # two numbers a byte
 
 
 def expected_tensors(config: ModelConfig) -> dict[str, Expected]:
@@ -49,14 +50,16 @@ def is_ignored(config: ModelConfig, name: str) -> bool:
 
 def weight_bytes(config: ModelConfig, item_bytes: int, *, keep_fp8: bool) -> int:
     """What the weights take, with `item_bytes` for each number in the model's own dtype. Without `keep_fp8`,
-    block-scaled weights are multiplied out to that dtype when they are loaded."""
+    block-scaled weights are multiplied out to that dtype when they are loaded; those in MXFP4 always are."""
 
     def size(tensors: Iterator[tuple[str, Expected]]) -> int:
         total = 0
         for name, tensor in tensors:
             in_fp8 = keep_fp8 and not tensor.expanded
-            if in_fp8 or not name.endswith(SCALE):
-                kept = {FP8: 1 if in_fp8 else item_bytes, "float32": 4}.get(tensor.dtype, item_bytes)
+            if in_fp8 or not is_scale(name):
+                kept = {FP8: 1 if in_fp8 else item_bytes, FP4: 2 * item_bytes, "float32": 4, "int64": 8}.get(
+                    tensor.dtype, item_bytes
+                )
                 total += math.prod(tensor.shape) * kept
         return total
 
@@ -92,7 +95,10 @@ def check_fp8_shapes(config: ModelConfig, fp8: BlockFp8, fields: Fields) -> None
             looked_at = range(experts if some_experts else 1)
             parts = [part for expert in looked_at for part in family.expert(config, layer, expert)]
             if _quantised(fp8, parts, fields):
-                _check_rows(parts[0], fields)
+                for part in parts:
+                    _check_columns(fp8, part, fields)
+                if not fp8.in_fp4(parts[0].name):
+                    _check_rows(parts[0], fields)
 
 
 def _quantised(fp8: BlockFp8, product: Sequence[Projection], fields: Fields) -> bool:
@@ -108,6 +114,11 @@ def _quantised(fp8: BlockFp8, product: Sequence[Projection], fields: Fields) -> 
         if part.unit % BLOCK:
             refuse_layer(fields, part.name, f"has parts of {part.unit:,} rows in turn, not a multiple of {BLOCK}")
     return True
+
+
+def _check_columns(fp8: BlockFp8, part: Projection, fields: Fields) -> None:
+    if fp8.in_fp4(part.name) and part.columns % MX_BLOCK:
+        refuse_layer(fields, part.name, f"has {part.columns:,} columns in MXFP4, not a multiple of {MX_BLOCK}")
 
 
 def _check_rows(part: Projection, fields: Fields) -> None:
@@ -150,9 +161,14 @@ def _family(config: ModelConfig) -> Family:
 
 def _tensors(config: ModelConfig, product: tuple[Projection, ...]) -> Iterator[tuple[str, Expected]]:
     for name, rows, columns, bias, expanded, _, cut in product:
-        quantised = config.fp8 is not None and config.fp8.covers(name)
-        yield f"{name}.weight", Expected((rows, columns), FP8 if quantised else "", expanded, cut)
-        if quantised:
-            yield f"{name}.weight{SCALE}", Expected((-(-rows // BLOCK), -(-columns // BLOCK)), "float32", expanded, cut)
+        fp8 = config.fp8 if config.fp8 is not None and config.fp8.covers(name) else None
+        if fp8 is not None and fp8.in_fp4(name):
+            yield f"{name}.weight", Expected((rows, columns // 2), FP4, True, cut)
+            yield f"{name}{fp8.scale}", Expected((rows, columns // MX_BLOCK), "float32", True, cut)
+        else:
+            yield f"{name}.weight", Expected((rows, columns), "" if fp8 is None else FP8, expanded, cut)
+            if fp8 is not None:
+                scales = Expected((-(-rows // BLOCK), -(-columns // BLOCK)), "float32", expanded, cut)
+                yield f"{name}{fp8.scale}", scales
         if bias:
             yield f"{name}.bias", Expected((rows,), cut=COUNTED_ONCE if cut is not None and cut.dim else cut)

@@ -7,7 +7,17 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.checkpoint.cache_specs import CacheSpec, Indexer, SlidingWindow, State, StatePart
+from appliance.checkpoint.cache_specs import (
+    CacheSpec,
+    Compressed,
+    CompressedKeys,
+    Indexer,
+    RingPart,
+    SlidingWindow,
+    State,
+    StatePart,
+    block_multiple,
+)
 from appliance.checkpoint.experts import Experts
 from appliance.checkpoint.quantization import BlockFp8
 
@@ -90,21 +100,62 @@ class GatedDelta(msgspec.Struct, frozen=True, kw_only=True):
         return State(parts=(matrices, StatePart((self.conv_channels, self.conv_width - 1))))
 
 
-Mixer = Attention | LatentAttention | GatedDelta
+class CompressedAttention(msgspec.Struct, frozen=True, kw_only=True):
+    """DeepSeek-V4's attention. A token has one entry of the heads' size, key and value of all of them, whose last
+    `rope_dim` numbers turn by `rope_theta` and `rope_scaling`; queries are made from a latent of `query_rank`. A query
+    sees the last `window` entries, and of all tokens compressed ones, each of `ratio` tokens (0: none) and of those
+    before where they `overlap`. With `indexing` those are seen that it chooses, else all. Results are projected in
+    `num_groups` of heads, to `group_rank` numbers each, and these together."""
+
+    window: int
+    query_rank: int
+    rope_dim: int
+    rope_theta: float
+    rope_scaling: dict[str, Any] | None
+    num_groups: int
+    group_rank: int
+    ratio: int = 0
+    overlap: bool = False
+    indexing: Indexing | None = None
+
+    def width(self, dim: int) -> int:
+        """Numbers of a token's values, and of its gates, of which entries of `dim` numbers are made."""
+        return 2 * dim if self.overlap else dim
+
+    def state(self, head_dim: int) -> State:
+        """The window, and what the next entries and the next keys are made of."""
+        parts: list[RingPart | StatePart] = [RingPart(self.window, head_dim, self.rope_dim)]
+        kept = 2 * self.ratio if self.overlap else self.ratio
+        sizes = [head_dim] * (self.ratio > 0) + ([self.indexing.head_dim] if self.indexing is not None else [])
+        parts += [StatePart((kept, 2 * self.width(size)), STATE_DTYPE) for size in sizes]
+        return State(parts=tuple(parts))
+
+
+Mixer = Attention | LatentAttention | GatedDelta | CompressedAttention
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """How a layer mixes tokens, and what it keeps of them; `index` where it has an indexer of its own, rather than the
-    tokens that one before it chose."""
+    tokens that one before it chose; `compressed` beside a window of tokens as they are."""
 
     mixer: Mixer
     cache: CacheSpec
-    index: Indexer | None = None
+    compressed: Compressed | None = None
+    index: Indexer | CompressedKeys | None = None
 
     @property
     def caches(self) -> tuple[CacheSpec, ...]:
         """All that it keeps."""
-        return (self.cache,) if self.index is None else (self.cache, self.index)
+        return tuple(spec for spec in (self.cache, self.compressed, self.index) if spec is not None)
+
+
+class HyperConnections(msgspec.Struct, frozen=True, kw_only=True):
+    """Residual `streams`, mixed around every sub-layer (mHC, arXiv 2512.24880) by matrices that `iterations` rounds
+    make doubly stochastic; `eps` is that of weights and denominators."""
+
+    streams: int
+    iterations: int
+    eps: float
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,9 +164,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     head of query and key is normalised by itself, "all" where all heads of a token are together, and otherwise "".
     `intermediate_size` is that of the dense layers; `experts` is None for a model without sparse ones. `norm_offset` is
     added to the weights of the norms. `prefix` is what the checkpoint puts before the names of the decoder's tensors;
-    the names of those that the engine has no use for begin with one of `ignored`. `head` is a layer behind the others
-    that predicts one token further (multi-token prediction), where the engine can use it; where it does, it is the last
-    of `layers`, and the config `drafts` (`drafting.with_head`). `ranks` share the model; where that
+    the names of those that the engine has no use for begin with one of `ignored`. `connections` are there where the
+    residual is of several streams. `head` is a layer behind the others that predicts one token further (multi-token
+    prediction), where the engine can use it; where it does, it is the last of `layers`, and the config `drafts`
+    (`drafting.with_head`). `ranks` share the model; where that
     is more than one, heads and sizes are those of one rank (`sharding.sharded`).
     """
 
@@ -150,6 +202,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     ignored: tuple[str, ...] = ()
     head: Layer | None = None
     drafts: bool = False
+    connections: HyperConnections | None = None
     ranks: int = 1
 
     @property
@@ -180,6 +233,17 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     def gated_delta(self) -> GatedDelta | None:
         """That of the first layer which has it; all that have it are alike."""
         return next((layer.mixer for layer in self.layers if isinstance(layer.mixer, GatedDelta)), None)
+
+    @property
+    def compressed_attention(self) -> CompressedAttention | None:
+        """That of the first layer with an indexer, else of the first which has it."""
+        found = [layer.mixer for layer in self.layers if isinstance(layer.mixer, CompressedAttention)]
+        return max(found, key=lambda mixer: mixer.indexing is not None, default=None)
+
+    @property
+    def block_multiple(self) -> int:
+        """How many tokens a block of the cache must be a multiple of."""
+        return block_multiple(self.cache_specs)
 
     @property
     def gates_attention(self) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from appliance.checkpoint.model_config import ACTIVATIONS, ModelConfig
+from appliance.checkpoint.model_config import ACTIVATIONS, CompressedAttention, ModelConfig
 from appliance.checkpoint.quantization import BLOCK
 from appliance.engines import engine_named
 from kernels.catalogue import OPS
@@ -40,7 +40,9 @@ def selection_context(
     """Everything the choice depends on, for a model that passed preflight. `dtype` and `kv_cache_dtype` are torch's
     names; `cpu_features` is `Host.cpu_features` of the machine that computes."""
     experts, latent, delta = config.experts, config.latent_attention, config.gated_delta
-    shared, indexing = experts.shared if experts else None, latent.indexing if latent else None
+    compressed = config.compressed_attention
+    attention = latent or compressed
+    shared, indexing = experts.shared if experts else None, attention.indexing if attention else None
     return Context(
         device=device,
         capability=capability,
@@ -64,17 +66,22 @@ def selection_context(
         qk_norm=config.qk_norm,
         sliding_window=config.has_windows,
         latent_attention=latent is not None,
-        latent_query_rank=latent.query_rank or 0 if latent else 0,
+        latent_query_rank=attention.query_rank or 0 if attention else 0,
         latent_rank=latent.kv_rank if latent else 0,
         latent_rope_dim=latent.rope_dim if latent else 0,
         latent_nope_dim=latent.nope_dim if latent else 0,
         latent_value_dim=latent.value_dim if latent else 0,
-        sparse_attention=indexing is not None,
-        dense_prefills=indexing is not None and engine_named(engine).dense_prefills,
+        sparse_attention=latent is not None and indexing is not None,
+        dense_prefills=latent is not None and indexing is not None and engine_named(engine).dense_prefills,
         index_heads=indexing.num_heads if indexing else 0,
         index_head_dim=indexing.head_dim if indexing else 0,
         index_top_k=indexing.top_k if indexing else 0,
         index_interleaved=indexing.interleaved if indexing else False,
+        index_ratio=compressed.ratio if compressed and indexing else 1,
+        compressed_attention=compressed is not None,
+        window=compressed.window if compressed else 0,
+        least_ratio=min(_ratios_of_all(config), default=0),
+        residual_streams=config.connections.streams if config.connections else 1,
         gated_delta_head_dim=delta.key_dim if delta else 0,
         gated_delta_value_dim=delta.value_dim if delta else 0,
         gated_delta_key_heads=delta.num_key_heads if delta else 0,
@@ -87,8 +94,17 @@ def selection_context(
         moe_intermediate_size=experts.intermediate_size if experts else 0,
         shared_intermediate_size=shared.intermediate_size if shared else 0,
         expert_scoring=experts.routing.scoring if experts else "softmax",
+        hash_routing=bool(experts and experts.hashed),
         num_expert_groups=experts.routing.num_groups if experts else 0,
     )
+
+
+def _ratios_of_all(config: ModelConfig) -> Iterator[int]:
+    """Of layers that attend to all of their compressed entries."""
+    for layer in config.layers:
+        mixer = layer.mixer
+        if isinstance(mixer, CompressedAttention) and mixer.ratio and mixer.indexing is None:
+            yield mixer.ratio
 
 
 def chosen_fields(

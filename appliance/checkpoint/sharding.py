@@ -13,9 +13,9 @@ from appliance.checkpoint.cache_specs import FullAttention, SlidingWindow
 from appliance.checkpoint.experts import Experts
 from appliance.checkpoint.families import family_of
 from appliance.checkpoint.families.base import Projection
-from appliance.checkpoint.layout import SCALE, expected_tensors
-from appliance.checkpoint.model_config import Attention, GatedDelta, Layer, ModelConfig
-from appliance.checkpoint.quantization import BLOCK
+from appliance.checkpoint.layout import FP4, expected_tensors
+from appliance.checkpoint.model_config import Attention, CompressedAttention, GatedDelta, Layer, ModelConfig
+from appliance.checkpoint.quantization import BLOCK, MX_BLOCK, is_scale, weight_of
 
 
 class Shard(NamedTuple):
@@ -48,13 +48,17 @@ def sharded(config: ModelConfig, ranks: int) -> ModelConfig:
 
 def shards(config: ModelConfig, rank: int, ranks: int) -> dict[str, Shard]:
     """Name -> what `rank` takes of it, for all tensors that are cut; `config` is the whole model's."""
-    found = {}
-    for name, expected in expected_tensors(config).items() if ranks > 1 else ():
+    found: dict[str, Shard] = {}
+    tensors = expected_tensors(config) if ranks > 1 else {}
+    for name, expected in tensors.items():
         if expected.cut is None:
             continue
         ranges = expected.cut.of_rank(rank, ranks) if expected.cut.parts or rank else (range(expected.shape[0]),)
-        if name.endswith(SCALE):
-            ranges = tuple(range(each.start // BLOCK, -(-each.stop // BLOCK)) for each in ranges)
+        in_fp4 = tensors[weight_of(name) if is_scale(name) else name].dtype == FP4
+        block = (MX_BLOCK if is_scale(name) else 2) if in_fp4 and expected.cut.dim else 1
+        if is_scale(name) and not in_fp4:
+            block = BLOCK
+        ranges = tuple(range(each.start // block, -(-each.stop // block)) for each in ranges)
         found[name] = Shard(expected.shape, expected.cut.dim, ranges)
     return found
 
@@ -74,17 +78,23 @@ def obstacle(config: ModelConfig, ranks: int) -> str | None:
     for part in _in_blocks(config):
         assert part.cut is not None
         kind = "columns" if part.cut.dim else "rows"
+        assert config.fp8 is not None
+        block, format = (
+            (MX_BLOCK if kind == "columns" else 1, "MXFP4") if config.fp8.in_fp4(part.name) else (BLOCK, "FP8")
+        )
         for each in (each for rank in range(ranks) for each in part.cut.of_rank(rank, ranks)):
-            if len(each) % BLOCK:
+            if len(each) % block:
                 width = f"{len(each):,} {kind} of {part.name}"
-                return f"each would have {width}, not a multiple of the FP8 block size {BLOCK}"
-            if each.start % BLOCK:
-                return f"{kind} of {part.name} would be cut at {each.start:,}, within an FP8 block of {BLOCK}"
+                return f"each would have {width}, not a multiple of the {format} block size {block}"
+            if each.start % block:
+                return f"{kind} of {part.name} would be cut at {each.start:,}, within an {format} block of {block}"
     return None
 
 
 def _counts(config: ModelConfig) -> Iterator[tuple[str, int]]:
     yield "attention heads", config.num_attention_heads
+    if config.compressed_attention is not None:
+        yield "groups of heads", config.compressed_attention.num_groups
     if config.gated_delta is not None:
         yield "key heads of linear attention", config.gated_delta.num_key_heads
     if any(not config.is_sparse(layer) for layer in range(config.num_hidden_layers)):
@@ -115,6 +125,8 @@ def _layer(layer: Layer, kv_heads: int, ranks: int) -> Layer:
                 num_value_heads=mixer.num_value_heads // ranks,
             )
             return Layer(mixer=mixer, cache=mixer.state)
+        case CompressedAttention() as mixer:
+            return structs.replace(layer, mixer=structs.replace(mixer, num_groups=mixer.num_groups // ranks))
         case Attention():
             assert isinstance(layer.cache, FullAttention | SlidingWindow)
             return structs.replace(layer, cache=structs.replace(layer.cache, num_kv_heads=kv_heads))

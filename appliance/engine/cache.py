@@ -11,16 +11,21 @@ from torch import Tensor
 from appliance.checkpoint.cache_specs import (
     MLA,
     CacheSpec,
+    Compressed,
+    CompressedKeys,
     FullAttention,
     Indexer,
+    RingPart,
     SlidingWindow,
     State,
     StatePart,
     bytes_per_sequence,
 )
 from appliance.engine.snapshots import FRESH
-from appliance.models.batch import KeyValueCache, LatentCache, LayerCache, StateCache
+from appliance.models.batch import CompressedCache, KeyValueCache, LatentCache, LayerCache, StateCache
 from appliance.models.collectives import ALONE, Group
+from kernels.indexer import key_bytes
+from kernels.packed_entries import entry_bytes, page_bytes
 
 
 class Caches:
@@ -51,7 +56,8 @@ class Caches:
 
     @property
     def nbytes(self) -> int:
-        return self.states.nbytes + sum(tensor.nbytes for tensor in self._paged())
+        """With what pages are padded by."""
+        return self.states.nbytes + sum(tensor.untyped_storage().nbytes() for tensor in self._paged())
 
     def load_state(self, row: int, slot: int) -> None:
         """Begin a sequence in `slot` from the state in `row`, from zeros where that is FRESH, whatever was there."""
@@ -82,10 +88,17 @@ class Caches:
             tensor.view(torch.uint8)[blocks] = 0  # whose bits are those of zero in every format
 
     def _paged(self) -> Iterator[Tensor]:
-        return (tensor for cache in self.layers if not isinstance(cache, StateCache) for tensor in cache.tensors)
+        for cache in self.layers:
+            if isinstance(cache, CompressedCache):
+                yield from cache.pages
+            elif not isinstance(cache, StateCache):
+                yield from cache.tensors
 
     def _layer(self, specs: tuple[CacheSpec, ...]) -> LayerCache:
         match specs:
+            case (State(parts=(RingPart(), *_) as parts), *paged):
+                window, *tails = (self._part(part) for part in parts)
+                return CompressedCache(window, tuple(tails), tuple(map(self._compressed, paged)))
             case (State(parts=parts),):
                 return StateCache(tuple(self._part(part) for part in parts))
             case (MLA() as latent,):
@@ -104,14 +117,31 @@ class Caches:
         size = block_size * spec.bytes_per_token(self._dtype.itemsize)
         return torch.zeros((blocks, size), dtype=torch.uint8, device=self.states.device)
 
+    def _compressed(self, spec: CacheSpec) -> Tensor:
+        """In float32, or pages of bytes."""
+        assert isinstance(spec, Compressed | CompressedKeys)
+        blocks, rows = self._pages[0], self._pages[1] // spec.ratio
+        dim = spec.head_dim if isinstance(spec, CompressedKeys) else spec.dim
+        if self._dtype == torch.float32:
+            return torch.zeros((blocks, rows, dim), device=self.states.device)
+        each = key_bytes(dim) if isinstance(spec, CompressedKeys) else entry_bytes(dim, spec.rope_dim)
+        pages = torch.zeros((blocks, page_bytes(rows, each)), dtype=torch.uint8, device=self.states.device)
+        return pages[:, : rows * each]
+
     def _zeros(self, *of_a_token: int) -> Tensor:
         return torch.zeros((*self._pages, *of_a_token), dtype=self._dtype, device=self.states.device)
 
-    def _part(self, part: StatePart) -> Tensor:
-        dtype = torch_dtype(part.dtype) if part.dtype else self._state_dtype
-        start, end = self._laid_out, self._laid_out + math.prod(part.shape) * dtype.itemsize
+    def _part(self, part: StatePart | RingPart) -> Tensor:
+        start = self._laid_out
         self._laid_out += part.nbytes(self._state_dtype.itemsize)
-        return self.states[:, start:end].view(dtype).view(-1, *part.shape)
+        if isinstance(part, StatePart):
+            dtype, shape = torch_dtype(part.dtype) if part.dtype else self._state_dtype, part.shape
+        elif self._state_dtype == torch.float32:
+            dtype, shape = torch.float32, (part.rows, part.dim)
+        else:
+            dtype, shape = torch.uint8, (part.rows * entry_bytes(part.dim, part.rope_dim),)
+        size = math.prod(shape) * dtype.itemsize
+        return self.states[:, start : start + size].view(dtype).view(-1, *shape)
 
 
 def torch_dtype(name: str) -> torch.dtype:

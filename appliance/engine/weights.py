@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from appliance.checkpoint.layout import IGNORED_SUFFIXES, SCALE
-from appliance.checkpoint.quantization import BLOCK
+from appliance.checkpoint.layout import IGNORED_SUFFIXES
+from appliance.checkpoint.quantization import BLOCK, MX_BLOCK, is_scale, scale_of, weight_of
 from appliance.checkpoint.safetensors import TensorEntry, TensorIndex
 from appliance.checkpoint.sharding import Shard, Shards
 
@@ -21,9 +21,16 @@ TORCH_DTYPES = {
     "F16": torch.float16,
     "F64": torch.float64,
     "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "I32": torch.int32,
+    "I64": torch.int64,
 }
 
-QUANTISED = "F8_E4M3"
+QUANTISED = ("F8_E4M3", "I8", "U8")
+# What the codes of MXFP4 stand for (OCP MX specification 1.0, section 5.3.3).
+FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
 def load_weights(
@@ -56,12 +63,21 @@ def load_weights(
         destination = destinations[name]
         of_one = not destination.shape and math.prod(entry.shape) == 1  # one number, however it is stored
         shard = shards.get(name) if shards else None
+        scale = scale_of(name, destinations)
+        if (entry.dtype in QUANTISED) != (scale is not None):
+            raise ValueError(f"{name} is {entry.dtype}, which contradicts quantization_config in the config")
+        in_fp4 = scale is not None and _is_of_fp4(destination, destinations[scale])
+        if in_fp4 != (entry.dtype in QUANTISED[1:]):
+            raise ValueError(f"{name} is {entry.dtype}, which contradicts the format of experts in the config")
         shape = tuple(destination.shape) if shard is None else shard.shape
+        if in_fp4 and shard is None:
+            shape = (shape[0], shape[1] // 2)
         if tuple(entry.shape) != shape and not of_one:
             raise ValueError(f"{name} has the shape {list(entry.shape)}; the config requires {list(shape)}")
-        if (entry.dtype == QUANTISED) != (name + SCALE in destinations):
-            raise ValueError(f"{name} is {entry.dtype}, which contradicts quantization_config in the config")
-        if shard is None:
+        if in_fp4:
+            source = _unpacked(source if shard is None else _taken(source, shard))
+            destination.copy_(source)
+        elif shard is None:
             destination.copy_(source.view(destination.shape))
         else:
             _copy_shard(destination, source, shard)
@@ -83,11 +99,33 @@ def _copy_shard(destination: Tensor, source: Tensor, shard: Shard) -> None:
         destination.narrow(shard.dim, start, rest).zero_()
 
 
+def _taken(source: Tensor, shard: Shard) -> Tensor:
+    return torch.cat([source.narrow(shard.dim, part.start, len(part)) for part in shard.ranges], dim=shard.dim)
+
+
+def _is_of_fp4(weight: Tensor, scale: Tensor) -> bool:
+    """Its scales are of every row."""
+    return (
+        weight.dtype != torch.float8_e4m3fn
+        and scale.shape[1] == weight.shape[1] // MX_BLOCK
+        and len(scale) == len(weight)
+    )
+
+
+def _unpacked(codes: Tensor) -> Tensor:
+    """Two numbers a byte, the first in its lower half: [rows, columns / 2] -> [rows, columns] float32, not scaled."""
+    bits = codes.view(torch.uint8).int()
+    return torch.tensor(FP4_VALUES)[torch.stack((bits & 15, bits >> 4), dim=-1).flatten(-2)]
+
+
 def _multiply_out(destinations: Mapping[str, Tensor]) -> None:
-    """Multiply the scales into block-scaled weights that were not kept in FP8."""
+    """Multiply the scales into quantised weights that were not kept in FP8."""
     for name, scale in destinations.items():
-        weight = destinations[name.removesuffix(SCALE)] if name.endswith(SCALE) else None
+        weight = destinations[weight_of(name)] if is_scale(name) else None
         if weight is None or weight.dtype == torch.float8_e4m3fn:
+            continue
+        if _is_of_fp4(weight, scale):
+            weight.unflatten(1, (-1, MX_BLOCK)).mul_(scale.unsqueeze(-1))
             continue
         # Row of blocks by row of blocks, so that the widened scales stay small.
         for rows, factors in zip(weight.split(BLOCK), scale, strict=True):

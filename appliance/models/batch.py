@@ -60,4 +60,18 @@ class StateCache:
     tensors: tuple[Tensor, ...]  # of each part [rows, *shape]
 
 
-LayerCache = KeyValueCache | LatentCache | StateCache
+@dataclass(frozen=True, slots=True)
+class CompressedCache:
+    """Of a layer with a window: a row for each slot as in `StateCache`, and pages of compressed entries where it has
+    such. Of these and of its indexer's keys `tails` holds what the next ones are made of."""
+
+    window: Tensor  # as `kernels.compressed_attention` has it
+    tails: tuple[Tensor, ...]  # of entries, of keys; as `kernels.compressor` has them
+    pages: tuple[Tensor, ...]  # the same
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.window, *self.tails, *self.pages
+
+
+LayerCache = KeyValueCache | LatentCache | StateCache | CompressedCache

@@ -13,15 +13,16 @@ from appliance.hardware.machine import Inventory
 from appliance.profile.schema import Profile
 
 
-def memory_limits(profile: Profile, *, dtype: str, kv_cache_dtype: str) -> MemoryLimits:
-    """The two formats are given, since `auto` means something else to each engine."""
+def memory_limits(profile: Profile, *, dtype: str, kv_cache_dtype: str, block_size: int | None = None) -> MemoryLimits:
+    """The two formats are given, since `auto` means something else to each engine; `block_size` where it is not the
+    profile's."""
     return MemoryLimits(
         dtype=dtype,
         kv_cache_dtype=kv_cache_dtype,
         max_model_len=profile.max_model_len,
         max_num_seqs=profile.max_num_seqs,
         max_num_batched_tokens=profile.max_num_batched_tokens,
-        block_size=profile.block_size,
+        block_size=profile.block_size if block_size is None else block_size,
         kv_cache_memory_bytes=profile.kv_cache_memory_bytes,
         prefix_caching=profile.prefix_caching,
         num_speculative_tokens=profile.speculative_config.most,

@@ -89,13 +89,18 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
     dtype: str = values["dtype"].value
     if profile.kv_cache_dtype == "auto":
         values["kv-cache-dtype"] = EffectiveValue(dtype, "default", "the same as dtype")
+    if profile.block_size % config.block_multiple and not engine_named(profile.engine).measures_memory:
+        why = f"the model keeps entries of up to {config.block_multiple} tokens, which a block must hold whole"
+        values["block-size"] = EffectiveValue(block_size_for(config), "model", why)
     context = _context(profile, config, device, values, machine)
     selection = explain(OPS, context, profile.backends)
     if why := _without_graphs(profile, context, selection):
         values["enforce-eager"] = EffectiveValue(True, "engine", why)
         context = dataclasses.replace(context, cuda_graphs=False)
         selection = explain(OPS, context, profile.backends)
-    limits = memory_limits(profile, dtype=dtype, kv_cache_dtype=values["kv-cache-dtype"].value)
+    limits = memory_limits(
+        profile, dtype=dtype, kv_cache_dtype=values["kv-cache-dtype"].value, block_size=values["block-size"].value
+    )
     footprint = NativeFootprint(
         config,
         limits,
@@ -123,6 +128,12 @@ def resolve(profile: Profile, *, config: ModelConfig, machine: Machine) -> Effec
 def uses_head(profile: Profile) -> bool:
     """Whether the native engine runs the model's head for drafts as a further layer."""
     return profile.speculative_config.method == "mtp" and not engine_named(profile.engine).own_server
+
+
+def block_size_for(config: ModelConfig) -> int:
+    """Of a model whose blocks must be multiples of `block_multiple`: two of the longest entries fill a block, so that
+    its padding is small beside it."""
+    return 2 * config.block_multiple
 
 
 def _ranks(profile: Profile, config: ModelConfig) -> int:

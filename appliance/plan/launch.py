@@ -107,7 +107,7 @@ class NativePlan(LaunchPlan):
             max_model_len=self.max_model_len,
             max_num_seqs=profile.max_num_seqs,
             max_num_batched_tokens=profile.max_num_batched_tokens,
-            block_size=profile.block_size,
+            block_size=self.memory.block_size,
             num_blocks=self.memory.num_blocks,
             num_snapshots=self.memory.num_snapshots,
             prefix_caching=profile.prefix_caching,

@@ -165,7 +165,8 @@ def test_every_part_of_the_question_follows_from_the_config(tmp_path: Path) -> N
     # `outline` alone, which describes models that only vLLM runs.
     of_latents = {f"latent_{part}" for part in ("attention", "query_rank", "rank", "rope_dim", "nope_dim", "value_dim")}
     of_latents |= {"dense_prefills", "index_heads", "index_head_dim", "index_top_k", "index_interleaved"}
-    none_has = of_latents | {"rotary_interleaved", "attention_sinks", "soft_cap", "sparse_attention",
+    of_v4 = {"compressed_attention", "window", "least_ratio", "index_ratio", "residual_streams", "hash_routing"}
+    none_has = of_latents | of_v4 | {"rotary_interleaved", "attention_sinks", "soft_cap", "sparse_attention",
                 "quantization", "cast", "engine", "left_to_engine",
                 "sliding_window", "cpu_features"}  # fmt: skip
     hybrid = selection_context(

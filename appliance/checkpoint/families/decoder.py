@@ -14,11 +14,11 @@ from appliance.checkpoint.experts import ExpertFamily, Experts, read_experts
 from appliance.checkpoint.families.base import DECODER, Expected, Projection
 from appliance.checkpoint.fields import Fields
 from appliance.checkpoint.model_config import Attention, Layer, ModelConfig
-from appliance.checkpoint.quantization import read_quantization
+from appliance.checkpoint.quantization import BlockFp8, read_quantization
 from appliance.checkpoint.rope import Rope, read_rope
 
 # What Llama's checkpoints, and most others, call the gate, up and down projection.
-GATE, UP, DOWN = PARTS = ("gate_proj", "up_proj", "down_proj")
+PARTS: Final = ("gate_proj", "up_proj", "down_proj")
 EMBEDDING: Final = "embed_tokens.weight"  # behind the prefix, as the last norm
 NORM: Final = "norm"
 HEAD: Final = "lm_head.weight"
@@ -93,7 +93,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
             bos_token_id=fields.token_ids("bos_token_id", vocab_size)[0],
             eos_token_ids=tuple(id for id in fields.token_ids("eos_token_id", vocab_size) if id is not None),
             experts=self.read_experts(fields, num_layers),
-            fp8=read_quantization(fields),
+            fp8=self.read_fp8(fields),
         )
         if config.experts is not None:
             self.check(fields)
@@ -117,6 +117,9 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
     def read_experts(self, fields: Fields, num_layers: int) -> Experts | None:
         return read_experts(fields, self.experts, num_layers)
+
+    def read_fp8(self, fields: Fields) -> BlockFp8 | None:
+        return read_quantization(fields)
 
     def ends(self, config: ModelConfig) -> Iterator[tuple[str, Expected]]:
         table = Expected((config.vocab_rows, config.hidden_size), cut=by_rows((config.vocab_size,)))
@@ -168,16 +171,16 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
     def feed_forward(self, config: ModelConfig, layer: int) -> Iterator[tuple[Projection, ...]]:
         """The gated feed-forward layer of a dense layer, or that of a sparse one's shared experts."""
-        at, inner = f"{layer_prefix(config, layer)}mlp.", config.intermediate_size
+        at, inner, (gate, up, down) = f"{layer_prefix(config, layer)}mlp.", config.intermediate_size, PARTS
         if config.experts is not None and config.is_sparse(layer):
             shared = config.experts.shared
             if shared is None:
                 return
             at = f"{layer_prefix(config, layer)}{config.experts.block}.{shared.name}."
-            inner = shared.intermediate_size
+            inner, (gate, up, down) = shared.intermediate_size, shared.parts
         hidden, bias, cut = config.hidden_size, config.mlp_bias, by_rows((inner,))
-        yield tuple(Projection(f"{at}{name}", inner, hidden, bias, cut=cut) for name in (GATE, UP))
-        yield (Projection(f"{at}{DOWN}", hidden, inner, bias, cut=by_columns(inner)),)
+        yield tuple(Projection(f"{at}{name}", inner, hidden, bias, cut=cut) for name in (gate, up))
+        yield (Projection(f"{at}{down}", hidden, inner, bias, cut=by_columns(inner)),)
 
     def expert(self, config: ModelConfig, layer: int, expert: int) -> tuple[Projection, ...]:
         assert config.experts is not None

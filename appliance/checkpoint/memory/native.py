@@ -14,7 +14,7 @@ from appliance.checkpoint.memory.formats import ITEM_BYTES, MIB
 from appliance.checkpoint.memory.graph_shapes import graph_shapes
 from appliance.checkpoint.memory.plan import MemoryLimits, Workspace
 from appliance.checkpoint.memory.step import SAMPLING, Moment, StepShape, moments
-from appliance.checkpoint.model_config import ModelConfig
+from appliance.checkpoint.model_config import CompressedAttention, ModelConfig
 from appliance.checkpoint.selection import keeps_fp8
 from kernels import mla_attention
 from kernels.indexer import score_bytes
@@ -112,7 +112,7 @@ class NativeFootprint:
         """Layers with a window keep every token too."""
         specs = self.config.cache_specs
         return CacheShape(
-            bytes_per_token=bytes_per_token(specs, ITEM_BYTES[self.limits.kv_cache_dtype]),
+            bytes_per_token=bytes_per_token(specs, ITEM_BYTES[self.limits.kv_cache_dtype], self.limits.block_size),
             per_sequence=bytes_per_sequence(specs, self._item),
         )
 
@@ -125,11 +125,18 @@ class NativeFootprint:
             step=step,
             attention=max((sum(tensors) for tensors in attention), default=0),
             slack=slack,
-            tables=max_model_len * self.config.rotary_dim * self._item,
+            tables=self._tables(max_model_len),
             histories=self.limits.max_num_seqs * history * HISTORY_BYTES,
             packed=self._second_head,
             loading=self._loading,
         )
+
+    def _tables(self, max_model_len: int) -> int:
+        """Of DeepSeek V4 two, in float32: of layers with compressed entries, and of others."""
+        compressed = [layer.mixer for layer in self.config.layers if isinstance(layer.mixer, CompressedAttention)]
+        kinds = {mixer.ratio > 0 for mixer in compressed}
+        item = 4 * len(kinds) if compressed else self._item
+        return max_model_len * self.config.rotary_dim * item
 
     def _step(self, attention: tuple[tuple[int, ...], ...], history: int) -> tuple[int, int]:
         """What a step needs, and what the allocator holds beside that."""

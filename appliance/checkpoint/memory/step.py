@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from appliance.checkpoint.experts import Experts, SharedExperts
-from appliance.checkpoint.model_config import GatedDelta, Indexing, LatentAttention, ModelConfig
+from appliance.checkpoint.memory import compressed_step
+from appliance.checkpoint.model_config import CompressedAttention, GatedDelta, Indexing, LatentAttention, ModelConfig
 from kernels.context import Context
 from kernels.delta_rule.workspace import workspace_bytes
 
@@ -59,6 +60,8 @@ class Moment(NamedTuple):
 
 def moments(config: ModelConfig, shape: StepShape) -> list[Moment]:
     """Of a full step: as many tokens as may be batched, and as many sequences that sample."""
+    if config.compressed_attention is not None:
+        return _with_multiplied_out(_compressed(config, config.compressed_attention, shape), config, shape)
     tokens, hidden, latent = shape.tokens, config.hidden_size * shape.item, config.latent_attention
     # The residual, and what a layer is given: Python holds both until the layer ends.
     carried = (hidden, hidden, _INDEX_BYTES, *_chosen(latent))
@@ -83,9 +86,25 @@ def moments(config: ModelConfig, shape: StepShape) -> list[Moment]:
         fullest = max((moment for moment in found if moment.name != SAMPLING), key=lambda moment: moment.total)
         logits = min(shape.sequences, shape.tokens) * config.vocab_size * 4
         found.append(Moment(fullest.name, (*fullest.tensors, logits, *[tokens * hidden] * 5)))
+    return _with_multiplied_out(found, config, shape)
+
+
+def _with_multiplied_out(found: list[Moment], config: ModelConfig, shape: StepShape) -> list[Moment]:
     if dequantised := _dequantised(config, shape):
         fullest = max(found, key=lambda moment: moment.total)
         found.append(Moment("feed-forward", (*fullest.tensors, dequantised)))
+    return found
+
+
+def _compressed(config: ModelConfig, mixer: CompressedAttention, shape: StepShape) -> list[Moment]:
+    tokens, (hidden, streams, *_) = shape.tokens, compressed_step.widths(config, shape.item)
+    found = [Moment(SAMPLING, tuple(_sampling(config, shape)))]
+    found += [_moment("streams", tokens, *each) for each in compressed_step.around_layers(config, shape.item)]
+    found += [_moment("attention", tokens, *each) for each in compressed_step.attention(config, mixer, shape.item)]
+    _, around = _moment("attention", tokens, *compressed_step.attending(config, mixer, shape.item))
+    found += [Moment("attention", (*around, *tensors)) for tensors in shape.attention]
+    for each in _feed_forward(config, shape):
+        found.append(_moment("feed-forward", tokens, streams, streams, _INDEX_BYTES, hidden, hidden, *each))
     return found
 
 
@@ -247,11 +266,14 @@ def _gated(hidden: int, layer: ModelConfig | SharedExperts, shape: StepShape) ->
 
 def _sparse(experts: Experts, hidden: int, shape: StepShape) -> Iterator[tuple[int, ...]]:
     item, inner, top_k = shape.item, experts.intermediate_size, experts.routing.top_k
+    clamped = () if experts.limit is None else (inner * item, inner * item)
     logits, chosen = experts.num_experts * (4 if experts.router_dtype else item), top_k * 8
     if experts.router_dtype:  # a copy of the input
         yield logits, 4 * hidden
     if experts.shared is not None:
-        yield from ((logits, chosen, hidden * item, *widths) for widths in _gated(hidden, experts.shared, shape))
+        of_shared = experts.shared.intermediate_size * item if clamped and shape.torch("gated_activation") else 0
+        for widths in _gated(hidden, experts.shared, shape):
+            yield logits, chosen, hidden * item, *widths, 2 * of_shared
     if shape.torch("moe_routing"):  # widened, as scores, and sorted with their places
         yield logits, *(experts.num_experts * size for size in (4, 4, 4, 8))
     if shape.torch("fused_moe"):
@@ -260,7 +282,7 @@ def _sparse(experts: Experts, hidden: int, shape: StepShape) -> Iterator[tuple[i
         # tokens and choices they are.
         others = (logits, chosen, 4 * hidden, 17 + top_k)
         yield *others, hidden * item, hidden * item, 2 * inner * item
-        yield *others, hidden * item, 2 * inner * item, inner * item
+        yield *others, hidden * item, 2 * inner * item, inner * item, *clamped
         yield *others, hidden * item, 4 * hidden, 4 * hidden
         return
     # In FP8 the inner result is rounded too, where the GPU multiplies in it; older ones keep it whole.
@@ -292,7 +314,13 @@ def _dequantised(config: ModelConfig, shape: StepShape) -> int:
 def _projected(config: ModelConfig) -> int:
     """Numbers in the largest matrix that a layer multiplies by before its feed-forward layer."""
     hidden, heads = config.hidden_size, config.num_attention_heads
-    mixer, delta = config.latent_attention, config.gated_delta
+    mixer, delta, compressed = config.latent_attention, config.gated_delta, config.compressed_attention
+    if compressed is not None:
+        from_latent, out = heads * config.head_dim, compressed.num_groups * compressed.group_rank
+        if compressed.indexing is not None:
+            from_latent = max(from_latent, compressed.indexing.num_heads * compressed.indexing.head_dim)
+        first = compressed.query_rank + config.head_dim
+        return max(hidden * first, from_latent * compressed.query_rank, hidden * out)
     if mixer is None:
         attention = (heads * (1 + config.gates_attention) + 2 * config.num_key_value_heads) * config.head_dim
         linear = 0 if delta is None else delta.conv_channels + delta.num_value_heads * delta.value_dim

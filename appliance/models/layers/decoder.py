@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -16,31 +17,42 @@ from kernels.rotary_cache.frequencies import cos_sin_table, inverse_frequencies
 
 
 class Decoder:
-    """Embedding, layers, norm, head, as the config describes them; and a head for drafts, where that has one."""
+    """Embedding, layers, norm, head, as the config describes them; and a head for drafts, where that has one. A decoder
+    whose residual is of another kind has its own `build_layers` and `forward`."""
+
+    # What checkpoints call them, behind the config's prefix but for the head.
+    embedding_name, norm_name, head_name = EMBEDDING, NORM, HEAD
 
     def __init__(self, context: BuildContext) -> None:
         config = context.config
         self._kernels, self._group = context.kernels, context.group
-        inverse, factor = inverse_frequencies(config.rotary_dim, config.rope_theta, config.rope_scaling)
-        cos_sin = cos_sin_table(inverse, factor, context.max_model_len, context.dtype).to(context.device)
         self.embedding = context.empty(config.vocab_rows, config.hidden_size)
         self._vocab_size, self._first_token = config.vocab_size, context.group.rank * config.vocab_rows
-        self.layers = [DecoderLayer(context, layer, cos_sin) for layer in range(config.num_decoder_layers)]
-        self.drafter = PredictionHead(context, cos_sin, self._embedded) if config.drafts else None
-        self.norm = RMSNorm(context, config.prefix + NORM, config.hidden_size)
+        self.drafter: PredictionHead | None = None
+        self.layers = self.build_layers(context)
+        self.norm = RMSNorm(context, config.prefix + self.norm_name, config.hidden_size)
         self._prefix = config.prefix
         self.tied = config.tie_word_embeddings
         self.head = self.embedding if self.tied else context.empty(config.vocab_rows, config.hidden_size)
 
+    def build_layers(self, context: BuildContext) -> Sequence[Any]:
+        """Those of the decoder; `drafter` is made with them."""
+        config = context.config
+        inverse, factor = inverse_frequencies(config.rotary_dim, config.rope_theta, config.rope_scaling)
+        cos_sin = cos_sin_table(inverse, factor, context.max_model_len, context.dtype).to(context.device)
+        if config.drafts:
+            self.drafter = PredictionHead(context, cos_sin, self._embedded)
+        return [DecoderLayer(context, layer, cos_sin) for layer in range(config.num_decoder_layers)]
+
     def destinations(self) -> Mapping[str, Tensor]:
-        found = {self._prefix + EMBEDDING: self.embedding}
+        found = {self._prefix + self.embedding_name: self.embedding}
         for layer in self.layers:
             found.update(layer.destinations())
         found.update(self.norm.destinations())
         if self.drafter is not None:
             found.update(self.drafter.destinations())
         if not self.tied:
-            found[HEAD] = self.head
+            found[self.head_name] = self.head
         return found
 
     def optional_destinations(self) -> Mapping[str, Tensor]:

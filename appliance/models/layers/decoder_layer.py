@@ -61,3 +61,5 @@ def _mixer(context: BuildContext, layer: int, cos_sin: Tensor) -> Mixer:
             return LatentAttention(context, layer, cos_sin)
         case GatedDelta():
             return GatedDeltaRule(context, f"{prefix}linear_attn.", mixer)
+        case _:
+            raise AssertionError(f"{type(mixer).__name__} belongs to a decoder of its own")

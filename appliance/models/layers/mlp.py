@@ -6,25 +6,34 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from appliance.checkpoint.families.decoder import PARTS
 from appliance.checkpoint.model_config import ACTIVATIONS
 from appliance.models.base import BuildContext
 from appliance.models.layers.linear import Linear
 
 
 class GatedMLP:
-    """down(act(gate(x)) * up(x))."""
+    """down(act(gate(x)) * up(x)), where gate(x) and up(x) are clamped to `limit`; `parts` are the three's names."""
 
-    def __init__(self, context: BuildContext, prefix: str, inner: int) -> None:
-        config = context.config
+    def __init__(
+        self,
+        context: BuildContext,
+        prefix: str,
+        inner: int,
+        parts: tuple[str, str, str] = PARTS,
+        limit: float | None = None,
+    ) -> None:
+        config, (gate, up, down) = context.config, parts
         hidden = config.hidden_size
-        self.gate_up = Linear(context, prefix, hidden, {"gate_proj": inner, "up_proj": inner}, config.mlp_bias)
-        self.down = Linear(context, prefix, inner, {"down_proj": hidden}, config.mlp_bias)
+        self.gate_up = Linear(context, prefix, hidden, {gate: inner, up: inner}, config.mlp_bias)
+        self.down = Linear(context, prefix, inner, {down: hidden}, config.mlp_bias)
+        self._limit = limit
         self._activation = ACTIVATIONS[config.hidden_act]
         self._gated_activation = context.kernels.gated_activation
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
-        return self.down(self._gated_activation(self.gate_up(x), self._activation))
+        return self.down(self._gated_activation(self.gate_up(x), self._activation, self._limit))
 
     def prepare(self) -> None:
         self.gate_up.prepare()

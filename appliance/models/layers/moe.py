@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from appliance.checkpoint.experts import TABLE
 from appliance.checkpoint.families.decoder import expert_prefix, layer_prefix
 from appliance.checkpoint.model_config import ACTIVATIONS
 from appliance.models.base import BuildContext
@@ -25,23 +26,31 @@ class SparseMoE:
         some_expert = expert_prefix(config, layer, 0)
         gate, _, down = experts.parts
         self.router = context.empty(count, hidden, dtype=torch.float32 if experts.router_dtype else None)
-        self.selection_bias = context.empty(count, dtype=torch.float32) if experts.selection_bias else None
+        self.selection_bias = self.table = None
+        if layer in experts.hashed:
+            self.table = context.empty(config.vocab_size, experts.routing.top_k, dtype=torch.int64)
+        elif experts.selection_bias:
+            self.selection_bias = context.empty(count, dtype=torch.float32)
         self.gate_up = Weight(context, some_expert + gate, count, 2 * inner, hidden)
         self.down = Weight(context, some_expert + down, count, hidden, inner)
         self._block = f"{layer_prefix(config, layer)}{experts.block}."
         self.shared = self.shared_gate = None
         if experts.shared is not None:
             inner = experts.shared.intermediate_size
-            self.shared = GatedMLP(context, f"{self._block}{experts.shared.name}.", inner)
+            at, parts = f"{self._block}{experts.shared.name}.", experts.shared.parts
+            self.shared = GatedMLP(context, at, inner, parts, experts.limit)
             self.shared_gate = context.empty(1, hidden) if experts.shared.gate else None
         self._activation = ACTIVATIONS[config.hidden_act]
         self._kernels = context.kernels
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[T, hidden] -> [T, hidden]."""
-        kernels = self._kernels
+    def __call__(self, x: Tensor, token_ids: Tensor | None = None) -> Tensor:
+        """[T, hidden] -> [T, hidden]. Where tokens have experts of their own, their ids [T] are given."""
+        kernels, routing = self._kernels, self._experts.routing
         logits = kernels.linear(x.to(self.router.dtype), self.router)
-        weights, expert_ids = kernels.moe_routing(logits, self._experts.routing, self.selection_bias)
+        if self.table is None:
+            weights, expert_ids = kernels.moe_routing(logits, routing, self.selection_bias)
+        else:
+            weights, expert_ids = kernels.moe_routing(logits, routing, None, self.table[token_ids])
         out: Tensor = kernels.fused_moe(
             x,
             weights,
@@ -51,6 +60,7 @@ class SparseMoE:
             self.gate_up.scale,
             self.down.scale,
             self._activation,
+            self._experts.limit,
         )
         if self.shared is None:
             return out
@@ -67,6 +77,8 @@ class SparseMoE:
         yield f"{self._block}gate.weight", self.router
         if self.selection_bias is not None:
             yield f"{self._block}{self._experts.selection_bias_name}", self.selection_bias
+        if self.table is not None:
+            yield f"{self._block}{TABLE}", self.table
         if self.shared is not None:
             yield from self.shared.destinations()
         if self._experts.shared is not None and self.shared_gate is not None:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from appliance.checkpoint.layout import SCALE
-from appliance.checkpoint.quantization import BLOCK
+from appliance.checkpoint.quantization import BLOCK, MX_BLOCK
 from appliance.models.base import BuildContext
 
 
@@ -21,9 +20,10 @@ class Weight:
     def __init__(self, context: BuildContext, module: str, *shape: int, expanded: bool = False) -> None:
         """`module` is one of the linear layers that this matrix consists of; the config says how all are stored.
         `expanded`: in the model's dtype, however it is stored."""
-        self._context = context
-        self._scaled = context.config.fp8 is not None and context.config.fp8.covers(module)
-        kept = self._scaled and context.keep_fp8 and not expanded
+        self._context, fp8 = context, context.config.fp8
+        self._fp8 = fp8 if fp8 is not None and fp8.covers(module) else None
+        self._in_fp4 = self._fp8 is not None and self._fp8.in_fp4(module)
+        kept = self._fp8 is not None and context.keep_fp8 and not expanded and not self._in_fp4
         self.values = context.empty(*shape, dtype=torch.float8_e4m3fn if kept else None)
         self.scale = self._scales(*shape) if kept else None
 
@@ -32,14 +32,17 @@ class Weight:
     ) -> Iterator[tuple[str, Tensor]]:
         """Of the linear layer `module`: `rows` rows from `start` on, in matrix `at` of a stack.
 
-        `start` is a multiple of 128 where there are scales; reading the config sees to it.
+        `start` is a multiple of 128 where scales are kept; reading the config sees to it.
         """
         part = self.values[at][start : start + rows]
         yield f"{module}.weight", part
+        if self._fp8 is None:
+            return
+        scale = f"{module}{self._fp8.scale}"
         if self.scale is not None:
-            yield f"{module}.weight{SCALE}", self.scale[at][start // BLOCK : -(-(start + rows) // BLOCK)]
-        elif self._scaled:
-            yield f"{module}.weight{SCALE}", self._scales(*part.shape)  # for the loader, which multiplies them in
+            yield scale, self.scale[at][start // BLOCK : -(-(start + rows) // BLOCK)]
+        else:
+            yield scale, self._scales(*part.shape)  # for the loader, which multiplies them in
 
     def reorder(self, rows: Tensor) -> None:
         """Put the rows into another order, in which blocks that share a scale stay together."""
@@ -48,5 +51,7 @@ class Weight:
             self.scale = self.scale[rows[::BLOCK] // BLOCK]
 
     def _scales(self, *shape: int) -> Tensor:
+        if self._in_fp4:
+            return self._context.empty(*shape[:-1], shape[-1] // MX_BLOCK, dtype=torch.float32)
         blocks = (*shape[:-2], -(-shape[-2] // BLOCK), -(-shape[-1] // BLOCK))
         return self._context.empty(*blocks, dtype=torch.float32)

@@ -11,15 +11,17 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.families.base import Expected
 from appliance.checkpoint.families.decoder import layer_prefix
 from appliance.checkpoint.fused_experts import one_by_one
-from appliance.checkpoint.layout import FP8, SCALE, expected_tensors, is_ignored, optional_tensors
+from appliance.checkpoint.layout import FP4, FP8, expected_tensors, is_ignored, optional_tensors
 from appliance.checkpoint.model_config import ModelConfig
+from appliance.checkpoint.quantization import is_scale
 from appliance.checkpoint.safetensors import TensorIndex
 from appliance.plan.effective import uses_head
 from appliance.preflight.subject import Subject
 from appliance.protocol import Finding, Fix, Severity
 
 READABLE_DTYPES = ("F32", "BF16", "F16", "F64")
-QUANTISED_DTYPES = ("F8_E4M3",)
+QUANTISED_DTYPES = {FP8: ("F8_E4M3",), FP4: ("I8", "U8"), "int64": ("I64", "I32")}
+SCALE_DTYPES = (*READABLE_DTYPES, "F8_E8M0")
 READABLE_FORM = Fix(
     text="Use the model in bfloat16, float16 or float32, or in block-scaled FP8 with its own config.json."
 )
@@ -123,10 +125,10 @@ def _misshapen(index: TensorIndex, expected: dict[str, Expected]) -> Iterator[Fi
 def _unreadable(index: TensorIndex, expected: dict[str, Expected]) -> Iterator[Finding]:
     """Each tensor is quantised where config.json says so, and in a format that is read where it does not."""
     entries = {name: index.tensors[name] for name in expected if name in index.tensors}
-    wrong = [name for name, entry in entries.items() if entry.dtype not in _readable(expected[name])]
+    wrong = [name for name, entry in entries.items() if entry.dtype not in _readable(name, expected[name])]
     if wrong:
         first = wrong[0]
-        form = FLOAT_SCALES if first.endswith(SCALE) else READABLE_FORM
+        form = FLOAT_SCALES if is_scale(first) else READABLE_FORM
         kinds = ", ".join(f"{n} in {dtype}" for dtype, n in sorted(Counter(entries[x].dtype for x in wrong).items()))
         yield Finding(
             id="tensor-dtype",
@@ -134,13 +136,18 @@ def _unreadable(index: TensorIndex, expected: dict[str, Expected]) -> Iterator[F
             message=f"The native engine cannot read some tensors: {kinds}.",
             field=first,
             value=entries[first].dtype,
-            evidence=(f"supported for this tensor, according to config.json: {', '.join(_readable(expected[first]))}",),
+            evidence=(
+                f"supported for this tensor, according to config.json: {', '.join(_readable(first, expected[first]))}",
+            ),
             fix=form,
         )
 
 
-def _readable(tensor: Expected) -> tuple[str, ...]:
-    return QUANTISED_DTYPES if tensor.dtype == FP8 else READABLE_DTYPES
+def _readable(name: str, tensor: Expected) -> tuple[str, ...]:
+    """Scales of a byte are read where a family has them, which calls them so."""
+    if name.endswith(".scale"):
+        return SCALE_DTYPES
+    return QUANTISED_DTYPES.get(tensor.dtype, READABLE_DTYPES)
 
 
 def _unused(index: TensorIndex, read: set[str], config: ModelConfig) -> Iterator[Finding]:

@@ -1,0 +1,158 @@
+"""DeepSeek-V4's attention: one entry a token for all heads, the last ones as they are, all of them compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from appliance.checkpoint.families import deepseek_v4 as checkpoint
+from appliance.checkpoint.families.base import Projection
+from appliance.checkpoint.model_config import Indexing
+from appliance.models.base import BuildContext
+from appliance.models.batch import CompressedCache, ForwardBatch, LayerCache
+from appliance.models.layers.linear import Linear
+from appliance.models.layers.norm import RMSNorm
+from appliance.models.layers.weight import Weight
+from kernels.compressed_attention.reference import Entries
+from kernels.compressor.reference import Compression
+from kernels.indexer.chosen import Chosen
+
+
+class CompressedAttention:
+    """Over a window, and where the layer has a compressor over its entries: all of them (HCA), or those that an indexer
+    chose (CSA)."""
+
+    def __init__(self, context: BuildContext, layer: int, cos_sin: Tensor) -> None:
+        config, self._mixer = context.config, checkpoint.mixer_of(context.config, layer)
+        mixer, at = self._mixer, checkpoint.prefix(config, layer)
+        self._heads, self._dim, self._eps = config.num_attention_heads, config.head_dim, config.rms_norm_eps
+        self.from_hidden = _linear(context, *checkpoint.from_hidden(config, layer))
+        self.query_norm = RMSNorm(context, f"{at}q_norm", mixer.query_rank)
+        self.query_from_latent = _linear(context, checkpoint.query_from_latent(config, layer))
+        self.entry_norm = RMSNorm(context, f"{at}kv_norm", config.head_dim)
+        self.sinks = context.empty(config.num_attention_heads, dtype=torch.float32)
+        self._grouped = checkpoint.grouped(config, layer)
+        self.grouped = Weight(context, self._grouped.name, self._grouped.rows, self._grouped.columns, expanded=True)
+        self.out = _linear(context, checkpoint.output(config, layer))
+        self.compressor = Compressor(context, layer, f"{at}compressor.", config.head_dim) if mixer.ratio else None
+        self.indexer = CompressedIndexer(context, layer, mixer.indexing, cos_sin) if mixer.indexing else None
+        self._at, self._cos_sin, self._kernels = at, cos_sin, context.kernels
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: LayerCache) -> Tensor:
+        """[T, hidden] -> [T, hidden]."""
+        assert isinstance(cache, CompressedCache)
+        kernels, mixer = self._kernels, self._mixer
+        latent, entry = self.from_hidden(x).split((mixer.query_rank, self._dim), dim=-1)
+        latent = self.query_norm(latent)
+        compressed = None
+        if self.compressor is not None:
+            self.compressor(x, batch, cache.tails[0], cache.pages[0], self._cos_sin)
+            chosen = None if self.indexer is None else self.indexer(x, latent, batch, cache)
+            compressed = Entries(cache.pages[0], mixer.ratio, chosen)
+        query = self.query_from_latent(latent).unflatten(-1, (self._heads, -1))
+        query, entry = kernels.window_entries(
+            query, entry, batch.positions, self._cos_sin, self.entry_norm.weight, self._eps
+        )
+        mixed = kernels.compressed_attention(
+            query, entry, cache.window, batch.slots, compressed, self.sinks, batch.positions, self._cos_sin,
+            batch.attention, mixer.window,
+        )  # fmt: skip
+        return self.out(kernels.grouped_linear(mixed.flatten(1), self.grouped.values))
+
+    def prepare(self) -> None:
+        for product in self._products():
+            product.prepare()
+        if self.indexer is not None:
+            self.indexer.prepare()
+
+    def destinations(self) -> Iterator[tuple[str, Tensor]]:
+        for product in self._products():
+            yield from product.destinations()
+        yield from self.grouped.destinations(self._grouped.name, 0, self._grouped.rows)
+        yield from self.query_norm.destinations()
+        yield from self.entry_norm.destinations()
+        yield f"{self._at}attn_sink", self.sinks
+        if self.compressor is not None:
+            yield from self.compressor.destinations()
+        if self.indexer is not None:
+            yield from self.indexer.destinations()
+
+    def optional_destinations(self) -> Iterator[tuple[str, Tensor]]:
+        yield from ()
+
+    def _products(self) -> Iterator[Linear]:
+        """All that are computed as such: the grouped one has an op of its own."""
+        yield self.from_hidden
+        yield self.query_from_latent
+        yield self.out
+
+
+class Compressor:
+    """Makes an entry, or a key of an indexer, of every few tokens. It multiplies in float32."""
+
+    def __init__(self, context: BuildContext, layer: int, at: str, dim: int, *, keys: bool = False) -> None:
+        config, mixer = context.config, checkpoint.mixer_of(context.config, layer)
+        width = mixer.width(dim)
+        self.projection = context.empty(2 * width, config.hidden_size, dtype=torch.float32)  # values, then gates
+        self.norm = RMSNorm(context, f"{at}norm", dim)
+        base = context.empty(mixer.ratio, width, dtype=torch.float32)
+        self._compression = Compression(
+            mixer.ratio, mixer.overlap, base, self.norm.weight, config.rms_norm_eps, keys
+        )  # fmt: skip
+        self._at, self._width, self._dtype, self._kernels = at, width, context.dtype, context.kernels
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, tail: Tensor, pages: Tensor, cos_sin: Tensor) -> None:
+        kernels = self._kernels
+        projected = kernels.linear(x.float(), self.projection)
+        kernels.compressor(
+            projected,
+            self._compression,
+            batch.positions,
+            cos_sin,
+            tail,
+            batch.slots,
+            pages,
+            batch.attention,
+            self._dtype,
+        )
+
+    def destinations(self) -> Iterator[tuple[str, Tensor]]:
+        yield f"{self._at}wkv.weight", self.projection[: self._width]
+        yield f"{self._at}wgate.weight", self.projection[self._width :]
+        yield f"{self._at}ape", self._compression.base
+        yield from self.norm.destinations()
+
+
+class CompressedIndexer:
+    """Chooses among compressed entries by keys that a compressor of its own makes."""
+
+    def __init__(self, context: BuildContext, layer: int, indexing: Indexing, cos_sin: Tensor) -> None:
+        config, self._at = context.config, f"{checkpoint.prefix(context.config, layer)}indexer."
+        self._indexing, self._ratio = indexing, checkpoint.mixer_of(config, layer).ratio
+        self.query = _linear(context, checkpoint.index_query(config, layer))
+        self.weights = context.empty(indexing.num_heads, config.hidden_size, dtype=torch.float32)
+        self.compressor = Compressor(context, layer, f"{self._at}compressor.", indexing.head_dim, keys=True)
+        self._cos_sin, self._kernels = cos_sin, context.kernels
+
+    def __call__(self, x: Tensor, query_latent: Tensor, batch: ForwardBatch, cache: CompressedCache) -> Chosen:
+        kernels, pages = self._kernels, cache.pages[1]
+        self.compressor(x, batch, cache.tails[1], pages, self._cos_sin)
+        query = self.query(query_latent).unflatten(-1, (self._indexing.num_heads, -1))
+        weights = kernels.linear(x.float(), self.weights)
+        query, weights = kernels.index_query(query, weights, batch.positions, self._cos_sin, pages)
+        chosen: Chosen = kernels.indexer(query, weights, pages, batch.attention, self._indexing.top_k, self._ratio)
+        return chosen
+
+    def prepare(self) -> None:
+        self.query.prepare()
+
+    def destinations(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self.query.destinations()
+        yield f"{self._at}weights_proj.weight", self.weights
+        yield from self.compressor.destinations()
+
+
+def _linear(context: BuildContext, *product: Projection) -> Linear:
+    return Linear(context, "", product[0].columns, {part.name: part.rows for part in product})
